@@ -1,0 +1,57 @@
+# Every target sets up what it needs in .venv, with uv where it is installed, else with venv and pip.
+
+# The first Python that is new enough and runs: a shim on PATH may be there and fail when called.
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
+	$$python -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { echo $$python; break; }; done)
+UV := $(shell command -v uv 2>/dev/null)
+BIN := .venv/bin
+
+.PHONY: help demo test check bench format clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+demo: .venv/package ## run the heartbeat example on the embedded broker (FOR=10s ends it)
+	@$(BIN)/scheduler dev examples/heartbeat.py:app $(if $(FOR),--for $(FOR))
+
+test: .venv/dev ## run the tests on a real broker as well (ARGS="-k retry -n 0")
+	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+check: .venv/dev ## lint, check the format, check the types
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--rounds 1")
+	@$(BIN)/python tests/benchmarks/loops.py $(ARGS)
+	@$(BIN)/python tests/benchmarks/ladder.py $(ARGS)
+
+format: .venv/dev ## format the code and mend what the linter can
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+clean: ## delete the virtual environment and all caches
+	rm -rf .venv .hypothesis .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/package: pyproject.toml
+ifneq ($(UV),)
+	@uv venv --quiet --allow-existing --python '>=3.11' .venv
+	@uv pip install --quiet --python $(BIN)/python --editable .
+else
+	@test -n "$(PYTHON)" || { echo "scheduler needs Python 3.11 or newer with venv: install it, or name it: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+endif
+	@touch $@
+
+.venv/dev: .venv/package
+ifneq ($(UV),)
+	@uv pip install --quiet --python $(BIN)/python --group dev
+else
+	@# Groups need pip 25.1.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(BIN)/python -m pip install --quiet --group dev
+endif
+	@touch $@

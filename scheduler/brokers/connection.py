@@ -1,0 +1,407 @@
+"""A connection to RabbitMQ that comes back.
+
+aiormq connects and speaks the protocol; it does not reconnect. Here a keeper task holds the
+connection: when it goes, it is made again, with exponential backoff.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import aiormq
+import pamqp.decode
+import pamqp.encode
+from aiormq.abc import AbstractChannel, AbstractConnection
+from aiormq.exceptions import (
+    AMQPError,
+    ChannelAccessRefused,
+    ChannelInvalidStateError,
+    ChannelLockedResource,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+    ConnectionNotAllowed,
+    DeliveryError,
+    InvalidFrameError,
+    ProbableAuthenticationError,
+    PublishError,
+)
+from yarl import URL
+
+from scheduler.brokers import DEFAULT_TIMEOUT, BrokerInfo
+from scheduler.errors import (
+    AccessRefused,
+    BrokerError,
+    BrokerUnavailable,
+    IncompatibleBroker,
+    Locked,
+    QueueNotFound,
+    Rejected,
+    SettingsError,
+    Unconfirmed,
+    Unroutable,
+)
+from scheduler.events import Connected, ConnectionLost, ConnectionRetried, Emit
+
+CONNECT_TIMEOUT = timedelta(seconds=10)
+BACKOFF_FIRST = 0.1
+BACKOFF_LAST = 3.0
+
+# aiormq logs a traceback for every connection that goes, and a line for every refused connect;
+# the same is told once, in a line, by ConnectionLost and ConnectionRetried.
+if logging.getLogger("aiormq").level == logging.NOTSET:
+    logging.getLogger("aiormq").setLevel(logging.CRITICAL)
+
+
+def tolerant_timestamp(value: bytes) -> tuple[int, datetime]:
+    """A timestamp as the broker sends it, whatever its publisher wrote.
+
+    pamqp raises on one that no calendar has, inside aiormq's reader: one such message of somebody
+    else would cost us the connection, again and again.
+    """
+    try:
+        return plain_timestamp(value)
+    except (ValueError, OverflowError, OSError):
+        return 8, datetime.fromtimestamp(0, UTC)
+
+
+def exact_table_value(value: Any) -> bytes:
+    """A value of a header as it is: pamqp would cut a float down to 32 bits."""
+    if isinstance(value, float):
+        return b"d" + pamqp.encode.double(value)
+    return plain_table_value(value)
+
+
+plain_table_value = pamqp.encode.encode_table_value
+pamqp.encode.encode_table_value = exact_table_value
+plain_timestamp = pamqp.decode.timestamp
+pamqp.decode.METHODS["timestamp"] = tolerant_timestamp
+pamqp.decode.TABLE_MAPPING[b"T"] = tolerant_timestamp
+
+
+def parse_url(url: str, *, heartbeat: timedelta) -> URL:
+    """The broker's URL, with our heartbeat unless it names one.
+
+    Raises:
+        SettingsError: it is not the URL of an AMQP broker.
+    """
+    try:
+        parsed = URL(url)
+        parsed.port  # noqa: B018 - yarl parses the port when it is asked for
+    except ValueError:
+        raise SettingsError(
+            "The broker URL cannot be read. "
+            "Write amqp://user:password@host:5672/vhost, with special characters percent-encoded."
+        ) from None
+    if parsed.scheme not in ("amqp", "amqps") or not parsed.host:
+        raise SettingsError(
+            "The broker URL must be amqp://user:password@host:port/vhost (amqps:// for TLS) "
+            "or memory://. What it is now is not shown, as it may hold a password."
+        )
+    if "heartbeat" in parsed.query:
+        return parsed
+    return parsed.update_query(heartbeat=str(int(heartbeat.total_seconds())))
+
+
+def backoff() -> Iterator[float]:
+    """Seconds to wait before each further try: doubling, with jitter, up to a few seconds."""
+    delay = BACKOFF_FIRST
+    while True:
+        yield delay * random.uniform(0.5, 1)
+        delay = min(delay * 2, BACKOFF_LAST)
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait for its end.
+
+    aiormq may answer a cancellation with the error of a channel that closes at that moment, which
+    the task takes for one to recover from: so it is told again.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.5)
+
+
+class Connection:
+    """Keeps a session open from `open` to `close`.
+
+    Args:
+        patient: `open` keeps trying while the broker cannot be reached, instead of raising.
+    """
+
+    def __init__(self, url: URL, *, emit: Emit, patient: bool) -> None:
+        self.emit = emit
+        self._url = url
+        self._patient = patient
+        self._session: Session | None = None
+        self._connected = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """The URL without password and options."""
+        bare = self._url.with_user(None).with_password(None).with_query(None)
+        return str(bare.with_user(self._url.user))
+
+    @property
+    def info(self) -> BrokerInfo:
+        if self._session is None:
+            raise BrokerUnavailable(f"There is no connection to {self.address}.")
+        return self._session.info
+
+    @property
+    def connected(self) -> bool:
+        return self._connected.is_set()
+
+    async def open(self) -> None:
+        """Connect, and stay connected.
+
+        Raises:
+            BrokerUnavailable: the broker cannot be reached, and this is not patient.
+            AccessRefused: the broker does not let this user in.
+        """
+        try:
+            await self._connect()
+        except BrokerUnavailable:
+            if not self._patient:
+                raise
+            await self._reconnect()
+        self._keeper = asyncio.create_task(self._keep_connected(), name="amqp connection")
+
+    async def close(self) -> None:
+        """Disconnect, and stay so."""
+        if self._keeper is not None:
+            await cancelled(self._keeper)
+        self._connected.clear()
+        if self._session is not None:
+            await self._session.close()
+
+    async def ready(self, timeout: timedelta = DEFAULT_TIMEOUT) -> "Session":
+        """The open session, waited for if need be.
+
+        Raises:
+            BrokerUnavailable: there was none for the whole of the timeout.
+        """
+        if not self._connected.is_set():
+            try:
+                async with asyncio.timeout(timeout.total_seconds()):
+                    await self._connected.wait()
+            except TimeoutError:
+                raise BrokerUnavailable(
+                    f"There has been no connection to {self.address} for "
+                    f"{timeout.total_seconds():g} s."
+                ) from None
+        assert self._session is not None
+        return self._session
+
+    @asynccontextmanager
+    async def throwaway_channel(self) -> AsyncGenerator[AbstractChannel]:
+        """A channel of its own, because the broker answers a refusal by closing the channel."""
+        session = await self.ready()
+        with self.translated():
+            channel = await session.open_channel(publisher_confirms=False)
+            try:
+                yield channel
+            finally:
+                await closed(channel)
+
+    @contextmanager
+    def translated(self) -> Generator[None]:
+        """aiormq's errors as ours, inside the block."""
+        try:
+            yield
+        except PublishError as error:
+            raise Unroutable(
+                f"{self.address} has no queue bound for the routing key {error.args[1]!r}."
+            ) from None
+        except DeliveryError:
+            raise Rejected from None
+        except ChannelLockedResource:
+            raise Locked from None
+        except ChannelNotFoundEntity as error:
+            raise QueueNotFound(reply(error)) from None
+        except ChannelPreconditionFailed as error:
+            raise IncompatibleBroker(
+                f"{self.address} refused: {reply(error)}. What exists was left as it is."
+            ) from None
+        except ChannelAccessRefused as error:
+            raise AccessRefused(f"{self.address} refused: {reply(error)}.") from None
+        except (AMQPError, ChannelInvalidStateError, ConnectionError, RuntimeError) as error:
+            raise self._unconfirmed(error) from None
+        except asyncio.CancelledError as error:
+            # aiormq cancels what waits on a channel that closes; only a cancelled task means us.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise self._unconfirmed(error) from None
+
+    def _unconfirmed(self, error: BaseException) -> Unconfirmed:
+        return Unconfirmed(
+            f"The connection to {self.address} went before the answer came: {reply(error)}."
+        )
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT.total_seconds()):
+                connection = await aiormq.connect(self._url)
+        except (ProbableAuthenticationError, ConnectionNotAllowed) as error:
+            raise AccessRefused(
+                f"{self.address} refused access for user {self._url.user!r}: {reply(error)}. "
+                "Check the user, the password and the virtual host of the broker URL."
+            ) from None
+        except InvalidFrameError as error:
+            # aiormq does not say that the broker closed the connection when it was opened.
+            if "Connection.Close" not in reply(error):
+                raise BrokerUnavailable(f"{self.address} does not speak AMQP 0-9-1.") from None
+            raise AccessRefused(
+                f"{self.address} refused access to the virtual host for user {self._url.user!r}: "
+                "it does not exist, or the user has no rights in it."
+            ) from None
+        except TimeoutError:
+            raise BrokerUnavailable(
+                f"{self.address} did not answer within {CONNECT_TIMEOUT.total_seconds():g} s."
+            ) from None
+        except (OSError, AMQPError, RuntimeError) as error:
+            raise BrokerUnavailable(f"Cannot connect to {self.address}: {reply(error)}.") from None
+        self._session = Session(connection)
+        self._connected.set()
+
+    async def _reconnect(self) -> None:
+        started = asyncio.get_running_loop().time()
+        for attempt, delay in enumerate(backoff(), 1):
+            try:
+                await self._connect()
+                break
+            except BrokerError as error:
+                self.emit(
+                    ConnectionRetried(self.address, str(error), attempt, timedelta(seconds=delay))
+                )
+                await asyncio.sleep(delay)
+        elapsed = timedelta(seconds=asyncio.get_running_loop().time() - started)
+        self.emit(Connected(self.address, self.info.version, elapsed))
+
+    async def _keep_connected(self) -> None:
+        while True:
+            assert self._session is not None
+            reason = await self._session.ended()
+            self._connected.clear()
+            self.emit(ConnectionLost(self.address, reason))
+            await self._session.close()
+            await asyncio.sleep(BACKOFF_FIRST)  # one that dies as soon as it lives
+            await self._reconnect()
+
+
+class Session:
+    """One live connection, with a channel to publish on and channels to get with."""
+
+    def __init__(self, connection: aiormq.Connection) -> None:
+        self.connection = connection
+        properties: Any = connection.server_properties
+        self.info = BrokerInfo(str(properties["product"]), str(properties["version"]))
+        self._publishers: dict[str, Lease] = {}
+        self._idle_getters: list[Lease] = []
+
+    async def open_channel(self, *, publisher_confirms: bool) -> AbstractChannel:
+        """A new channel, opened to the end even when the caller is cancelled meanwhile.
+
+        aiormq loses the whole connection when it is interrupted half-way.
+        """
+        opening = asyncio.ensure_future(
+            self.connection.channel(publisher_confirms=publisher_confirms)
+        )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await closed(await opening)
+            raise
+
+    def publisher(self, exchange: str) -> "Lease":
+        """The channel to publish to an exchange on: one each, because the broker closes the channel
+        over which somebody publishes to an exchange that does not exist."""
+        if exchange not in self._publishers:
+            self._publishers[exchange] = Lease(self, publisher_confirms=True)
+        return self._publishers[exchange]
+
+    def borrow_getter(self) -> "Lease":
+        if self._idle_getters:
+            return self._idle_getters.pop()
+        return Lease(self, publisher_confirms=False)
+
+    def return_getter(self, lease: "Lease") -> None:
+        if lease.usable and lease not in self._idle_getters:
+            self._idle_getters.append(lease)
+
+    async def ended(self) -> str:
+        """Wait until the connection is gone; says why."""
+        closing = closing_of(self.connection)
+        await asyncio.wait([closing])
+        return reason_of(closing)
+
+    async def close(self) -> None:
+        # Whatever closing it may raise, the connection is of no further use.
+        with suppress(Exception):
+            await self.connection.close()
+
+
+class Lease:
+    """A channel that is opened when it is first used, and again after it was closed."""
+
+    def __init__(self, session: Session, *, publisher_confirms: bool) -> None:
+        self._session = session
+        self._publisher_confirms = publisher_confirms
+        self._opening = asyncio.Lock()
+        self._channel: AbstractChannel | None = None
+        self.lost: asyncio.Future[None] | None = None
+
+    @property
+    def usable(self) -> bool:
+        return self._channel is not None and not self._channel.is_closed
+
+    async def channel(self) -> AbstractChannel:
+        async with self._opening:
+            if self._channel is None or self._channel.is_closed:
+                self._channel = await self._session.open_channel(
+                    publisher_confirms=self._publisher_confirms
+                )
+                self.lost = lost_with(self._channel)
+            return self._channel
+
+
+async def closed(channel: AbstractChannel) -> None:
+    """Close a channel, to the end even when the caller is cancelled meanwhile."""
+    if not channel.is_closed:
+        await asyncio.shield(asyncio.ensure_future(channel.close()))
+
+
+def closing_of(resource: AbstractConnection | AbstractChannel) -> asyncio.Future[Any]:
+    """Done when a connection or channel of aiormq is gone."""
+    return cast(asyncio.Future[Any], resource.closing)  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+
+
+def lost_with(channel: AbstractChannel) -> asyncio.Future[None]:
+    """Done when the channel is gone, and with it what was delivered over it."""
+    lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def lose(_: asyncio.Future[Any]) -> None:
+        if not lost.done():
+            lost.set_result(None)
+
+    closing_of(channel).add_done_callback(lose)
+    return lost
+
+
+def reason_of(closed: asyncio.Future[Any]) -> str:
+    """Why a connection or channel is gone, in the broker's words if it gave any."""
+    error = None if closed.cancelled() else closed.exception()
+    return "closed" if error is None else reply(error)
+
+
+def reply(error: BaseException) -> str:
+    """The words of an error of aiormq, without its wrapping."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    words = [str(word) for word in error.args if isinstance(word, str) and word]
+    return (" ".join(words) or type(error).__name__).rstrip(".")

@@ -1,0 +1,495 @@
+"""The command line: parse, call one function, print."""
+
+import asyncio
+import functools
+import importlib
+import importlib.util
+import json
+import signal
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from typing import Annotated, Any, NoReturn, ParamSpec, cast
+
+import typer
+
+from scheduler import display, logs
+from scheduler.app import Scheduler
+from scheduler.brokers import Broker
+from scheduler.brokers.memory import MemoryBroker
+from scheduler.brokers.opening import broker_at
+from scheduler.clock import SystemClock
+from scheduler.control import Control, Did, Report, Status, Where
+from scheduler.doctor import Finding, examine, require_fit
+from scheduler.durations import parse_duration
+from scheduler.errors import (
+    QueueNotFound,
+    ScheduleError,
+    SchedulerError,
+    SettingsError,
+    UsageError,
+)
+from scheduler.loading import FORMS, load_app
+from scheduler.parking import Parked, ParkingLot, Selection
+from scheduler.rates import parse_rate
+from scheduler.settings import Settings
+from scheduler.tasks import Loop
+from scheduler.topology import definitions
+from scheduler.worker import Worker
+
+P = ParamSpec("P")
+
+cli = typer.Typer(
+    name="scheduler",
+    help="Periodic jobs and delayed retries as TTL loops in RabbitMQ.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+failed = typer.Typer(no_args_is_help=True, help="Messages that could not be run: parked, not lost.")
+topology = typer.Typer(no_args_is_help=True, help="What the app needs in the broker.")
+cli.add_typer(failed, name="failed")
+cli.add_typer(topology, name="topology")
+
+App = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[APP]",
+        help="module:attribute or path/to/file.py:attribute; else SCHEDULER_APP, else "
+        "[tool.scheduler] app in pyproject.toml.",
+    ),
+]
+OneTask = Annotated[str | None, typer.Option("--task", help="Only those of this task.")]
+OneReason = Annotated[str | None, typer.Option("--reason", help="Only those with this reason.")]
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID...")]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    """Run the command line; exit code 0: fine, 1: something is wrong, 2: misuse."""
+    cli()
+
+
+def command(group: typer.Typer, name: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Register a command whose errors are told in a paragraph."""
+
+    def register(function: Callable[P, None]) -> Callable[P, None]:
+        @functools.wraps(function)
+        def told(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                function(*args, **kwargs)
+            except SchedulerError as error:
+                _fail(error, as_json=bool(kwargs.get("as_json")))
+
+        group.command(name)(told)
+        return told
+
+    return register
+
+
+@command(cli, "dev")
+def dev(
+    app: App = None,
+    span: Annotated[
+        str | None, typer.Option("--for", help="End after so long, such as 10s.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run everything in this process, on an embedded broker: no RabbitMQ is needed."""
+    scheduler = _load(app, log_format="json" if as_json else log_format)
+    asyncio.run(_dev(scheduler, None if span is None else _span("--for", span)))
+
+
+@command(cli, "seed")
+def seed(
+    app: App = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would do.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Declare exchanges and queues, and start each loop that has not been started. Repeatable."""
+    scheduler = _load(app)
+
+    async def seeded() -> list[Report]:
+        async with _connected(scheduler) as (broker, control):
+            require_fit(broker)
+            return await (control.plan() if dry_run else control.seed())
+
+    reports = asyncio.run(seeded())
+    display.reports(reports, as_json)
+
+
+@command(cli, "run")
+def run(
+    app: App = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="Only these tasks, separated by commas.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="How many runs at once, over all tasks.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Process: take messages and run tasks. SIGTERM or Ctrl-C drains; twice stops at once."""
+    scheduler = _load(app, log_format="json" if as_json else log_format)
+    names = None if tasks is None else [name.strip() for name in tasks.split(",")]
+    chosen = scheduler.select(names)
+    # Cancelled: told to stop while it still waited for the broker, with nothing to drain.
+    stopped = suppress(asyncio.CancelledError)
+    with stopped, asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        runner.run(_process(scheduler, [task.name for task in chosen], concurrency))
+
+
+@command(cli, "status")
+def status(app: App = None, as_json: Json = False) -> None:
+    """Where each loop's token is: waiting, ready, running, paused or lost."""
+    scheduler = _load(app)
+
+    async def found() -> list[Status]:
+        async with _connected(scheduler) as (_, control):
+            return await control.status()
+
+    statuses = asyncio.run(found())
+    display.statuses(statuses, as_json)
+    if any(status.where in (Where.LOST, Where.UNSEEDED) for status in statuses):
+        raise typer.Exit(1)
+
+
+@command(cli, "next")
+def upcoming(
+    app: App = None,
+    count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many per loop.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """The next times of each loop, from the code: no broker is asked."""
+    scheduler = _load(app)
+    now = SystemClock().now()
+    display.upcoming(
+        [(loop, list(_ticks(loop, now, count))) for loop in scheduler.loops.values()], as_json
+    )
+
+
+@command(cli, "pause")
+def pause(
+    app: App = None,
+    loop: Annotated[str | None, typer.Argument(metavar="LOOP")] = None,
+    reason: Annotated[str, typer.Option(help="Told by status.")] = "paused by an operator",
+    as_json: Json = False,
+) -> None:
+    """Have a loop wait until it is resumed. A run that is going on ends first."""
+    _verb(app, loop, as_json, lambda control, found: control.pause(found, reason))
+
+
+@command(cli, "resume")
+def resume(
+    app: App = None,
+    loop: Annotated[str | None, typer.Argument(metavar="LOOP")] = None,
+    now: Annotated[bool, typer.Option("--now", help="Run at once.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Have a paused loop go on, at its next nominal time."""
+    _verb(app, loop, as_json, lambda control, found: control.resume(found, at_once=now))
+
+
+@command(cli, "trigger")
+def trigger(
+    app: App = None,
+    loop: Annotated[str | None, typer.Argument(metavar="LOOP")] = None,
+    as_json: Json = False,
+) -> None:
+    """Have a loop run now, besides its schedule."""
+    _verb(app, loop, as_json, lambda control, found: control.trigger(found))
+
+
+@command(failed, "list")
+def failed_list(
+    app: App = None,
+    task: OneTask = None,
+    reason: OneReason = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """The parked messages."""
+    scheduler = _load(app)
+    which = Selection(reason=reason, task=task)
+    display.parked_list(asyncio.run(_browse(scheduler, task, which, limit)), as_json)
+
+
+@command(failed, "show")
+def failed_show(
+    app: App = None,
+    message: Annotated[str | None, typer.Argument(metavar="ID")] = None,
+    as_json: Json = False,
+) -> None:
+    """One parked message, whole."""
+    app, name = _split_one(app, message, "the ID of a message")
+    which = Selection(ids=frozenset([name]))
+    found = asyncio.run(_browse(_load(app), None, which, limit=65_535))
+    if not found:
+        raise QueueNotFound(f"There is no parked message {name!r}: see `scheduler failed list`.")
+    display.parked(found[0], as_json)
+
+
+@command(failed, "replay")
+def failed_replay(
+    app: App = None,
+    messages: Ids = None,
+    everything: All = False,
+    task: OneTask = None,
+    reason: OneReason = None,
+    rate: Annotated[str | None, typer.Option(help="No more than this, such as 10/s.")] = None,
+    args: Annotated[str | None, typer.Option(help="Other arguments, as a JSON object.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run parked messages again: each is sent back, confirmed, then taken out."""
+    app, which = _selection(app, messages, everything, task, reason)
+    scheduler, pace = _load(app), parse_rate(rate) if rate else None
+    edited = _json_object(args) if args else None
+
+    async def replayed() -> list[Parked]:
+        async with _connected(scheduler) as (broker, _):
+            lot = _lot(scheduler, broker)
+            return await lot.replay(_tasks(scheduler, task), which, rate=pace, args=edited)
+
+    _tell_taken("replayed", asyncio.run(replayed()), which, as_json)
+
+
+@command(failed, "purge")
+def failed_purge(
+    app: App = None,
+    messages: Ids = None,
+    everything: All = False,
+    task: OneTask = None,
+    reason: OneReason = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete parked messages."""
+    app, which = _selection(app, messages, everything, task, reason)
+    scheduler = _load(app)
+    if not yes:
+        typer.confirm("Delete parked messages for good?", abort=True, err=True)
+
+    async def purged() -> list[Parked]:
+        async with _connected(scheduler) as (broker, _):
+            return await _lot(scheduler, broker).purge(_tasks(scheduler, task), which)
+
+    _tell_taken("purged", asyncio.run(purged()), which, as_json)
+
+
+@command(topology, "show")
+def topology_show(app: App = None, as_json: Json = False) -> None:
+    """The exchanges, queues and bindings of the app, as a tree."""
+    scheduler = _load(app)
+    display.topology(scheduler.topology(), as_json)
+
+
+@command(topology, "export")
+def topology_export(
+    app: App = None,
+    vhost: Annotated[str, typer.Option(help="The virtual host they are for.")] = "/",
+    as_json: Json = True,
+) -> None:
+    """RabbitMQ definitions JSON, for `rabbitmqctl import_definitions` or an operator."""
+    display.print_json(definitions(_load(app).topology(), vhost))
+
+
+@command(cli, "doctor")
+def doctor(app: App = None, as_json: Json = False) -> None:
+    """Look for what would break the guarantees, and say what to change."""
+    scheduler = _load(app)
+
+    async def findings() -> list[Finding]:
+        async with _connected(scheduler) as (broker, _):
+            return [finding async for finding in examine(scheduler, broker, SystemClock())]
+
+    found = asyncio.run(findings())
+    display.findings(found, as_json)
+    if any(finding.verdict == "problem" for finding in found):
+        raise typer.Exit(1)
+
+
+def _span(option: str, text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ScheduleError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+async def _dev(app: Scheduler, span: timedelta | None) -> None:
+    async with MemoryBroker() as broker:
+        await Control(app, broker, SystemClock()).seed()
+        await _work(_worker(app, broker, list(app.tasks), None), span)
+
+
+async def _process(app: Scheduler, tasks: Sequence[str], concurrency: int | None) -> None:
+    if (this := asyncio.current_task()) is not None:
+        _on_signal(this.cancel)
+    async with _broker(app, patient=True) as broker:
+        require_fit(broker)
+        await _work(_worker(app, broker, tasks, concurrency), None)
+
+
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where the extra `uvloop` is installed; None: asyncio's own."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    return importlib.import_module("uvloop").new_event_loop
+
+
+def _worker(
+    app: Scheduler, broker: Broker, tasks: Sequence[str], concurrency: int | None
+) -> Worker:
+    return Worker(
+        app,
+        broker,
+        SystemClock(),
+        tasks=app.select(tasks),
+        concurrency=concurrency or app.settings.concurrency,
+        grace=app.settings.shutdown_grace,
+    )
+
+
+async def _work(worker: Worker, span: timedelta | None) -> None:
+    """Run a worker until a signal, or until the span is over."""
+
+    def stop() -> None:
+        _on_signal(worker.abort)
+        worker.stop()
+
+    _on_signal(stop)
+    if span is not None:
+        asyncio.get_running_loop().call_later(span.total_seconds(), worker.stop)
+    await worker.run()
+
+
+def _on_signal(act: Callable[[], object]) -> None:
+    """What a signal to stop does from now on."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, act)
+
+
+def _load(reference: str | None, *, log_format: str | None = None) -> Scheduler:
+    app = load_app(reference)
+    style = log_format or app.settings.log_format
+    if style not in ("text", "json"):
+        raise UsageError(f"--log-format is text or json, got {style!r}.")
+    logs.configure(app.settings.log_level, "json" if style == "json" else "text")
+    app.listen(logs.log_event)
+    if not app.tasks:
+        raise UsageError(
+            f"The app of namespace {app.namespace!r} has no tasks: register one with @app.periodic."
+        )
+    return app
+
+
+def _broker(app: Scheduler, *, patient: bool = False) -> Broker:
+    settings: Settings = app.settings
+    url = settings.broker_url.get_secret_value()
+    if url.startswith("memory:"):
+        raise SettingsError(
+            "memory:// lives within one process, so there is nothing to seed, run or ask beside "
+            "it: use `scheduler dev`, or set SCHEDULER_BROKER_URL to a RabbitMQ."
+        )
+    return broker_at(url, emit=app.events.emit, patient=patient, heartbeat=settings.heartbeat)
+
+
+@asynccontextmanager
+async def _connected(app: Scheduler) -> AsyncGenerator[tuple[Broker, Control]]:
+    async with _broker(app) as broker:
+        yield broker, Control(app, broker, SystemClock())
+
+
+def _lot(app: Scheduler, broker: Broker) -> ParkingLot:
+    return ParkingLot(broker, app.names, SystemClock())
+
+
+def _ticks(loop: Loop, moment: datetime, count: int) -> Iterator[datetime]:
+    for _ in range(count):
+        moment = loop.schedule.next_after(moment)
+        yield moment
+
+
+def _fail(error: SchedulerError, *, as_json: bool) -> NoReturn:
+    display.error(error, as_json)
+    raise typer.Exit(2 if isinstance(error, UsageError) else 1)
+
+
+Verb = Callable[[Control, Loop], Coroutine[Any, Any, Report]]
+IN_VAIN = (Did.NOT_PAUSED, Did.IS_PAUSED, Did.RUNNING)
+
+
+def _verb(app: str | None, name: str | None, as_json: bool, verb: Verb) -> None:
+    app, name = _split_one(app, name, "the name of a LOOP")
+    scheduler = _load(app)
+    loop = scheduler.loop(name)
+
+    async def done() -> Report:
+        async with _connected(scheduler) as (_, control):
+            return await verb(control, loop)
+
+    report = asyncio.run(done())
+    display.report(report, as_json)
+    if report.did in IN_VAIN:
+        raise typer.Exit(1)
+
+
+def _split(app: str | None, rest: list[str], what: str) -> tuple[str | None, list[str]]:
+    """APP may be left out: an argument without a colon is none."""
+    if app is not None and ":" not in app:
+        app, rest = None, [app, *rest]
+    if not rest:
+        raise UsageError(f"The command needs {what}: see --help.")
+    return app, rest
+
+
+def _split_one(app: str | None, name: str | None, what: str) -> tuple[str | None, str]:
+    app, names = _split(app, [name] if name else [], what)
+    if len(names) > 1:
+        raise UsageError(f"An app is named as {FORMS}, got {names[0]!r}.")
+    return app, names[0]
+
+
+def _selection(
+    app: str | None,
+    messages: list[str] | None,
+    everything: bool,
+    task: str | None,
+    reason: str | None,
+) -> tuple[str | None, Selection]:
+    """Which messages a command means; all of them only if that was said."""
+    if everything or task or reason:
+        if messages or (app is not None and ":" not in app):
+            raise UsageError("--all, --task and --reason go without IDs: leave out one of the two.")
+        return app, Selection(reason=reason, task=task)
+    app, ids = _split(app, messages or [], "the IDs of messages, --task, --reason or --all")
+    return app, Selection(ids=frozenset(ids))
+
+
+def _tasks(app: Scheduler, task: str | None) -> list[str]:
+    return [spec.name for spec in app.select(None if task is None else [task])]
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--args is a JSON object, such as '{{\"n\": 1}}': {error}.") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"--args is a JSON object, such as '{{\"n\": 1}}', got {text!r}.")
+    return cast(dict[str, Any], value)
+
+
+async def _browse(app: Scheduler, task: str | None, which: Selection, limit: int) -> list[Parked]:
+    async with _connected(app) as (broker, _):
+        return await _lot(app, broker).browse(_tasks(app, task), which, limit=limit)
+
+
+def _tell_taken(done: str, found: list[Parked], which: Selection, as_json: bool) -> None:
+    missing = sorted((which.ids or frozenset()) - {parked.id for parked in found})
+    display.taken(done, found, missing, as_json)
+    if missing:
+        raise typer.Exit(1)

@@ -1,0 +1,171 @@
+"""Is this broker, with what is in it, fit for the guarantees?"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Literal
+
+from scheduler.app import Scheduler
+from scheduler.brokers import Broker, BrokerInfo
+from scheduler.clock import Clock
+from scheduler.control import CONSUMER_TIMEOUT, Control, Where
+from scheduler.durations import format_duration
+from scheduler.errors import AccessRefused, IncompatibleBroker
+from scheduler.topology import Topology
+
+OLDEST = (3, 10, 0)
+# Their detection of dead-letter cycles drops messages that go round a loop
+# (https://github.com/rabbitmq/rabbitmq-server/issues/11159).
+BREAKS_LOOPS = ((3, 13, 0), (3, 13, 1), (3, 13, 2))
+
+Verdict = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; advice says what to change."""
+
+    about: str
+    verdict: Verdict
+    detail: str
+    advice: str = ""
+
+
+def check_version(info: BrokerInfo) -> Finding:
+    """Whether the broker's version keeps what loops are built on."""
+    about, detail = "broker version", f"{info.product} {info.version}"
+    version = _numbers(info.version)
+    if info.product == "memory":
+        return Finding(about, "ok", "the embedded broker")
+    if version < OLDEST:
+        return Finding(about, "problem", detail, "Upgrade to RabbitMQ 3.10 or newer.")
+    if version in BREAKS_LOOPS:
+        return Finding(
+            about,
+            "problem",
+            f"{detail} drops messages that go round a loop",
+            "Upgrade to 3.13.3 or newer.",
+        )
+    return Finding(about, "ok", detail)
+
+
+def require_fit(broker: Broker) -> None:
+    """Refuse a broker that would lose loops.
+
+    Raises:
+        IncompatibleBroker: its version would.
+    """
+    finding = check_version(broker.info)
+    if finding.verdict == "problem":
+        raise IncompatibleBroker(
+            f"{broker.address} is {finding.detail}: loops would be lost, so nothing was started. "
+            f"{finding.advice}"
+        )
+
+
+async def examine(app: Scheduler, broker: Broker, clock: Clock) -> AsyncIterator[Finding]:
+    """Look at everything the guarantees rest on, and change nothing."""
+    yield check_version(broker.info)
+    for finding in _check_timeouts(app):
+        yield finding
+    async for finding in _check_queues(app, broker):
+        yield finding
+    async for finding in _check_loops(app, broker, clock):
+        yield finding
+    async for finding in _check_parked(app, broker):
+        yield finding
+
+
+def _check_timeouts(app: Scheduler) -> list[Finding]:
+    limit = format_duration(CONSUMER_TIMEOUT)
+    return [
+        Finding(
+            f"timeout of {task.name}",
+            "warning",
+            f"{format_duration(task.timeout)} is not below the broker's consumer_timeout "
+            f"({limit} unless it was configured): the broker would give a long run to another "
+            "processor while it goes on",
+            "Raise consumer_timeout in rabbitmq.conf, or lower the task's timeout.",
+        )
+        for task in app.tasks.values()
+        if task.timeout >= CONSUMER_TIMEOUT
+    ] or [Finding("timeouts", "ok", f"all below the broker's consumer_timeout of {limit}")]
+
+
+async def _check_queues(app: Scheduler, broker: Broker) -> AsyncIterator[Finding]:
+    wrong = False
+    for queue in app.topology().queues:
+        about = f"queue {queue.name}"
+        if await broker.depth(queue.name) is None:
+            wrong = True
+            yield Finding(about, "problem", "does not exist", "Run `scheduler seed`.")
+            continue
+        try:
+            await broker.declare(Topology(queues=(queue,)))
+        except IncompatibleBroker as error:
+            wrong = True
+            yield Finding(
+                about,
+                "problem",
+                str(error),
+                "Was SCHEDULER_QUEUE_TYPE or SCHEDULER_DELIVERY_LIMIT changed? Change it back, "
+                "or drain and delete the queue and run `scheduler seed`.",
+            )
+        except AccessRefused:
+            yield Finding(
+                "arguments of queues",
+                "ok",
+                "not compared: this user may not declare, which `scheduler run` does not need",
+            )
+            return
+    if not wrong:
+        yield Finding("queues", "ok", f"{len(app.topology().queues)}, as they should be")
+
+
+async def _check_loops(app: Scheduler, broker: Broker, clock: Clock) -> AsyncIterator[Finding]:
+    statuses = await Control(app, broker, clock).status()
+    for status in statuses:
+        about = f"loop {status.loop}"
+        match status.where:
+            case Where.LOST:
+                yield Finding(
+                    about,
+                    "problem",
+                    "its token is nowhere, and no processor could have it",
+                    "Run `scheduler seed`: it puts a new one.",
+                )
+            case Where.READY if not status.processors:
+                yield Finding(
+                    about,
+                    "warning",
+                    "is due, and no processor takes it",
+                    "Start `scheduler run`.",
+                )
+            case Where.PAUSED:
+                yield Finding(
+                    about,
+                    "warning",
+                    f"is paused: {status.reason or 'no reason was given'}",
+                    "Run `scheduler resume` when it may go on.",
+                )
+            case _:
+                pass
+    yield Finding("loops", "ok", f"{len(statuses)} looked at")
+
+
+async def _check_parked(app: Scheduler, broker: Broker) -> AsyncIterator[Finding]:
+    names = app.names
+    for queue in (*map(names.failed_queue, app.tasks), names.failed):
+        depth = await broker.depth(queue)
+        if depth is not None and depth.ready:
+            yield Finding(
+                f"queue {queue}",
+                "warning",
+                f"{depth.ready} messages are parked",
+                "See `scheduler failed list`, then replay or purge them.",
+            )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = version.split("-")[0].split("+")[0].split(".")[:3]
+    parts += ["0"] * (3 - len(parts))
+    return tuple(int(part) if part.isdecimal() else 0 for part in parts)

@@ -1,0 +1,121 @@
+"""Every error of the package.
+
+::
+
+    SchedulerError
+    ├── UsageError                what you wrote cannot work: change it (exit code 2)
+    │   ├── ScheduleError           a schedule, a duration or a retry policy
+    │   ├── RegistrationError       a task or its options
+    │   ├── SettingsError           a setting
+    │   ├── AppNotFound             the APP of a command
+    │   └── UnknownLoop             a loop that the app does not have
+    ├── MessageError              a message that cannot be used: it is parked, with the reason
+    │   ├── Undecodable             not a message of this format
+    │   └── InvalidArguments        its arguments do not fit the task
+    ├── CarryError                a carried value that cannot travel
+    └── BrokerError               the broker could not do it
+        ├── BrokerUnavailable       there is no connection to it
+        │   └── Unconfirmed           the connection went before the answer came
+        ├── AccessRefused           wrong credentials, or a right is missing
+        ├── IncompatibleBroker      a version, or an object, that breaks the guarantees
+        ├── QueueNotFound           the queue does not exist
+        ├── NotSent                 a message was not confirmed in time
+        ├── Unroutable              no queue is bound for the message
+        ├── Rejected                the queue is full: its slot is taken
+        ├── DeliveryLost            the delivery came over a channel that is gone
+        └── Locked                  somebody else holds the lock
+
+The default message of an error is the docstring of its class.
+How a task says that its run ended differently is not an error: see `scheduler.outcomes`.
+"""
+
+
+class SchedulerError(Exception):
+    """Something went wrong in the scheduler."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or type(self).__doc__)
+
+
+class UsageError(SchedulerError):
+    """This cannot work as it is written."""
+
+
+class ScheduleError(UsageError):
+    """A schedule, a duration or a retry policy cannot be understood."""
+
+
+class RegistrationError(UsageError):
+    """A task cannot be registered like this."""
+
+
+class SettingsError(UsageError):
+    """A setting has a value that cannot be used."""
+
+
+class AppNotFound(UsageError):
+    """There is no app where the command was told to look."""
+
+
+class UnknownLoop(UsageError):
+    """The app has no such loop."""
+
+
+class MessageError(SchedulerError):
+    """A message cannot be used."""
+
+
+class Undecodable(MessageError):
+    """The message is not one of this format."""
+
+
+class InvalidArguments(MessageError):
+    """The arguments of the message do not fit the task."""
+
+
+class CarryError(SchedulerError):
+    """The carried value cannot travel in a token."""
+
+
+class BrokerError(SchedulerError):
+    """The broker could not do what was asked."""
+
+
+class BrokerUnavailable(BrokerError):
+    """There is no connection to the broker."""
+
+
+class Unconfirmed(BrokerUnavailable):
+    """The connection went before the broker's answer came: it may or may not have been done."""
+
+
+class AccessRefused(BrokerError):
+    """The broker refused access: wrong credentials, or a right is missing."""
+
+
+class IncompatibleBroker(BrokerError):
+    """The broker, or an object in it, would break the guarantees."""
+
+
+class QueueNotFound(BrokerError):
+    """The queue does not exist."""
+
+
+class NotSent(BrokerError):
+    """The message was not confirmed in time: it may or may not have been taken."""
+
+
+class Unroutable(BrokerError):
+    """No queue is bound for the message: the broker returned it."""
+
+
+class Rejected(BrokerError):
+    """The queue is full: the broker rejected the message."""
+
+
+class DeliveryLost(BrokerError):
+    """The channel of the delivery is gone: the broker has given the message back to its queue."""
+
+
+class Locked(BrokerError):
+    """Somebody else holds the lock."""

@@ -1,0 +1,235 @@
+"""What happened: one stream of typed events that logs, metrics and tests listen to.
+
+=====================  ==========================================================================
+event                  says
+=====================  ==========================================================================
+Connected              the broker can be reached
+ConnectionRetried      it could not be reached; the next try is due
+ConnectionLost         it cannot be reached any more; we keep trying
+ConsumerInterrupted    the broker stopped delivering from a queue; we keep trying
+ConsumerResumed        it delivers again
+ProcessorStarted       a processor takes messages of these tasks
+ProcessorStopping      it takes no more, and lets its runs finish
+ProcessorStopped       it has ended
+LoopSeeded             what seeding found or did for a loop
+RunStarted             a run began
+RunFinished            it ended, and this is what its settlement will do
+SuccessorConfirmed     the broker has confirmed what comes after the run; the ack is next
+RunSettled             its message is acked: the run is over
+RunLost                its delivery went with the connection: somebody else runs it
+RunReturned            its processor is stopping: the message goes back to its queue
+TicksSkipped           nominal times that no run stood for, and why
+TokenSuperseded        a redelivered token whose successor exists: acked without a run
+TokenMerged            the slot was taken: of the two tokens this one goes on
+Escalated              a run failed for the last time
+MessageParked          a message is in a failed queue, with the reason
+SettlementDelayed      the broker did not confirm a settlement; it is tried again
+=====================  ==========================================================================
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from scheduler.messages import Ending, LoopId, Token
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened."""
+
+
+Emit = Callable[[Event], None]
+
+
+class EventStream:
+    """Hands each event to every listener, at once and in order.
+
+    A listener runs inside the scheduler: it should be quick. What it raises is logged and goes no
+    further.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: list[Emit] = []
+
+    def listen(self, listener: Emit) -> Emit:
+        """Add a listener. Usable as a decorator."""
+        self._listeners.append(listener)
+        return listener
+
+    def forget(self, listener: Emit) -> None:
+        """Remove a listener."""
+        self._listeners.remove(listener)
+
+    def emit(self, event: Event) -> None:
+        """Tell every listener."""
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                logging.getLogger(__name__).exception("The listener %r failed", listener)
+
+
+@dataclass(frozen=True, slots=True)
+class Connected(Event):
+    address: str
+    version: str
+    after: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionRetried(Event):
+    address: str
+    reason: str
+    attempt: int
+    next_in: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost(Event):
+    address: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInterrupted(Event):
+    queue: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerResumed(Event):
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorStarted(Event):
+    namespace: str
+    address: str
+    tasks: tuple[str, ...]
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorStopping(Event):
+    running: int
+    grace: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorStopped(Event):
+    returned: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSeeded(Event):
+    """Attributes: did is created, unchanged, rescheduled or guarded (a run may be going on)."""
+
+    loop: LoopId
+    did: str
+    due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvent(Event):
+    """Something that happened to one run.
+
+    Attributes:
+        loop: whose run it is; for a one-off call, its task.
+        seq: which tick of the loop; None for a one-off call.
+        attempt: how many attempts had failed before.
+        message_id: of its message; for a one-off call the same through all its attempts.
+    """
+
+    loop: LoopId
+    seq: int | None
+    attempt: int
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted(RunEvent):
+    scheduled_at: datetime
+    due_at: datetime
+    started_at: datetime
+    redelivered: bool
+
+    @property
+    def late(self) -> timedelta:
+        """How long after the end of its wait the run started."""
+        return self.started_at - self.due_at
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished(RunEvent):
+    """Attributes: successor is the loop's next token; retry_in is when a call is tried again."""
+
+    scheduled_at: datetime
+    started_at: datetime
+    duration: timedelta
+    ending: Ending
+    error: Exception | None
+    successor: Token | None
+    retry_in: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessorConfirmed(RunEvent):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettled(RunEvent):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class RunLost(RunEvent):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class RunReturned(RunEvent):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TicksSkipped(RunEvent):
+    """Attributes: reason is late (no processor was there) or overrun (a run took too long)."""
+
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSuperseded(RunEvent):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMerged(RunEvent):
+    winner: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Escalated(RunEvent):
+    """Attributes: paused says whether the loop waits for an operator now."""
+
+    error: Exception
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessageParked(Event):
+    routing_key: str
+    message_id: str | None
+    reason: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettlementDelayed(Event):
+    routing_key: str
+    reason: str
+    next_in: timedelta

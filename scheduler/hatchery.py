@@ -1,0 +1,187 @@
+"""The hatchery queue of a loop: a register with one slot and a timer.
+
+`merge` decides, without I/O, which of two tokens of a loop goes on; `Hatchery` makes it so.
+"""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from scheduler.brokers import DEFAULT_TIMEOUT, Broker, Delivery
+from scheduler.clock import Clock
+from scheduler.errors import DeliveryLost, MessageError, Rejected
+from scheduler.messages import LoopId, State, Token, decode, encode, same_seeding
+from scheduler.parking import ParkingLot, Reason
+from scheduler.topology import Names, routing_key
+
+FIRST_PAUSE = 0.002
+LAST_PAUSE = 0.25
+PATIENCE = timedelta(seconds=10)
+LONGEST_WAIT = timedelta(days=3650)  # RabbitMQ refuses longer ones
+
+
+def merge(mine: Token, occupant: Token) -> Token:
+    """Which token goes on, when `mine` finds the slot taken by `occupant`.
+
+    The one that has come further does; of two that have come equally far, the occupant. A guard
+    only stood in for me. From the other one it takes
+
+    - the schedule, if that was seeded later;
+    - the pause, if it is paused: a loop is resumed by an operator, never by a run.
+    """
+    if mine.progress > occupant.progress or occupant.state is State.GUARD:
+        ahead, behind = mine, occupant
+    else:
+        ahead, behind = occupant, mine
+    merged = _reseeded(ahead, behind) if _seeded_later(behind, ahead) else ahead
+    if behind.state is State.PAUSED:
+        return replace(merged, state=State.PAUSED, reason=behind.reason)
+    return merged
+
+
+def _seeded_later(token: Token, other: Token) -> bool:
+    # Seeded again with the same schedule, it brings nothing new.
+    same = same_seeding(token.generation, other.generation)
+    return token.generation > other.generation and not same
+
+
+def _reseeded(token: Token, seeded: Token) -> Token:
+    return replace(
+        token,
+        schedule=seeded.schedule,
+        args=seeded.args,
+        generation=seeded.generation,
+        scheduled_at=seeded.scheduled_at,
+        # A guard is due late, in case a run goes on; the schedule it brings is not.
+        due_at=seeded.scheduled_at if seeded.state is State.GUARD else seeded.due_at,
+    )
+
+
+def superseded(token: Token, occupant: Token | None) -> bool:
+    """Whether the slot shows that this token has been settled before."""
+    if occupant is None or occupant.state is State.GUARD:
+        return False
+    return occupant.progress > token.progress
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """A token taken out of the slot, to be acked or put back."""
+
+    token: Token
+    delivery: Delivery
+
+
+class Hatchery:
+    """The hatchery queues of a namespace."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        names: Names,
+        clock: Clock,
+        lot: ParkingLot,
+        *,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+    ) -> None:
+        self._broker = broker
+        self._timeout = timeout
+        self._names = names
+        self._clock = clock
+        self._lot = lot
+
+    async def put(self, token: Token) -> Token:
+        """Put a token into the slot of its loop, confirmed; returns the token that waits there now.
+
+        If the slot is taken, the two are merged. A quorum queue may reject for some milliseconds
+        after its token left, until that is confirmed: then the put is tried again.
+
+        Raises:
+            Unroutable: the hatchery queue does not exist.
+            Rejected: the slot kept rejecting though nothing was in it.
+            BrokerError: the token may not have been put.
+        """
+        held: list[Occupant] = []
+        try:
+            winner = await self._contend(token, held)
+            if held and winner is held[-1].token:
+                await held.pop().delivery.requeue()
+            while held:
+                await held.pop().delivery.ack()
+            return winner
+        finally:
+            # Only on the way out with an error is anything still held: it stays in the slot.
+            with suppress(DeliveryLost):
+                for occupant in held:
+                    await occupant.delivery.requeue()
+
+    async def look(self, loop: LoopId) -> Token | None:
+        """The token that waits in the slot, left where it is.
+
+        Raises:
+            QueueNotFound: the hatchery queue does not exist.
+        """
+        occupant = await self.take(loop)
+        if occupant is None:
+            return None
+        await occupant.delivery.requeue()
+        return occupant.token
+
+    async def replace(self, occupant: Occupant, token: Token) -> Token:
+        """Put another token in place of the one in hand: publish, confirm, then ack."""
+        winner = await self.put(token)
+        await occupant.delivery.ack()
+        return winner
+
+    async def take(self, loop: LoopId) -> Occupant | None:
+        """Take the token out of the slot. What is not a token is parked.
+
+        Raises:
+            QueueNotFound: the hatchery queue does not exist.
+        """
+        queue = self._names.hatchery(loop)
+        while delivery := await self._broker.get(queue):
+            try:
+                return Occupant(decode(delivery.message, self._names.namespace), delivery)
+            except MessageError as error:
+                await self._lot.park(
+                    delivery.message, delivery.routing_key, Reason.UNDECODABLE, error
+                )
+                await delivery.ack()
+        await self._broker.wake(queue)
+        return None
+
+    async def _contend(self, token: Token, held: list[Occupant]) -> Token:
+        """Publish until something waits in the slot: ours, or what merging with occupants gave."""
+        deadline = self._clock.now() + PATIENCE
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await self._publish(token)
+                return token
+            except Rejected:
+                occupant = await self.take(token.loop)
+            if occupant is not None:
+                held.append(occupant)
+                token = merge(token, occupant.token)
+                if token is occupant.token:
+                    return token
+            elif self._clock.now() >= deadline:
+                raise Rejected(
+                    f"The hatchery queue of {token.loop} rejects tokens though it is empty."
+                )
+            else:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LAST_PAUSE)
+
+    async def _publish(self, token: Token) -> None:
+        waits = token.state is not State.PAUSED
+        wait = min(max(token.due_at - self._clock.now(), timedelta(0)), LONGEST_WAIT)
+        delay = wait if waits else None
+        await self._broker.publish(
+            encode(token, self._names.namespace, expiration=delay),
+            exchange=self._names.scheduler,
+            routing_key=routing_key(token.loop),
+            timeout=self._timeout,
+        )

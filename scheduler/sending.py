@@ -1,0 +1,132 @@
+"""Tasks that can be sent messages: `send`, `send_later`, `send_at`."""
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from scheduler.durations import Duration, parse_duration
+from scheduler.errors import UsageError
+from scheduler.outbox import BlockingBridge, Outbox, Posting
+from scheduler.tasks import Task, TaskSpec
+
+P = ParamSpec("P")  # how the task is called in place
+Q = ParamSpec("Q")  # how it is sent: the same, without its Context
+R = TypeVar("R")
+
+
+class Sender(Generic[Q]):
+    """Sends calls of one task."""
+
+    def __init__(self, spec: TaskSpec, outboxes: "Outboxes", posting: Posting) -> None:
+        self._spec = spec
+        self._outboxes = outboxes
+        self._posting = posting
+
+    def options(
+        self,
+        *,
+        priority: int | None = None,
+        expires: Duration | None = None,
+        correlation_id: str | None = None,
+        message_id: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        deadline: Duration | None = None,
+    ) -> "Sender[Q]":
+        """The same sender, with other options for what it sends.
+
+        Args:
+            priority: higher ones go first, where the queue has priorities: 0 to 5 on classic
+                queues; two classes, up to 4 and above, on quorum queues of RabbitMQ 4.
+            expires: how long after its time the message is still worth a run, such as "1h".
+            correlation_id: travels with the message.
+            message_id: identifies the message; a new UUID by default.
+            headers: travel with the message.
+            deadline: how long to try to have it confirmed; 30 s by default.
+        """
+        given: dict[str, Any] = {
+            "priority": priority,
+            "expires": None if expires is None else parse_duration(expires),
+            "correlation_id": correlation_id,
+            "message_id": message_id,
+            "headers": headers,
+            "deadline": None if deadline is None else parse_duration(deadline),
+        }
+        known = {name: value for name, value in given.items() if value is not None}
+        return Sender(self._spec, self._outboxes, replace(self._posting, **known))
+
+    async def send(self, *args: Q.args, **kwargs: Q.kwargs) -> str:
+        """Have the task run as soon as a processor is free; returns the message id.
+
+        When this returns, the broker has confirmed the message.
+
+        Raises:
+            InvalidArguments: they do not fit the task.
+            NotSent: the broker did not confirm it in time.
+            Unroutable: the task was never seeded.
+        """
+        return await self._post(self._posting, args, kwargs)
+
+    async def send_later(self, delay: Duration, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
+        """Have the task run after a delay, such as "10m": never early, in steps of 100 ms."""
+        return await self._post(replace(self._posting, delay=parse_duration(delay)), args, kwargs)
+
+    async def send_at(self, when: datetime, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
+        """Have the task run at a moment, which must be aware; one that has passed means now."""
+        if when.tzinfo is None:
+            raise UsageError(
+                f"send_at takes an aware datetime, got {when.isoformat()} without a time zone."
+            )
+        return await self._post(replace(self._posting, at=when), args, kwargs)
+
+    @property
+    def blocking(self) -> "BlockingSender[Q]":
+        """The same, for callers that are not coroutines."""
+        outboxes = self._outboxes
+        beside = Sender[Q](self._spec, replace(outboxes, main=outboxes.beside), self._posting)
+        return BlockingSender(beside, outboxes.bridge)
+
+    def _post(
+        self, posting: Posting, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, str]:
+        arguments = self._spec.arguments.bind(*args, **kwargs)
+        return self._outboxes.main.send(self._spec.name, arguments, posting)
+
+
+class BlockingSender(Generic[Q]):
+    """Sends calls of one task, and waits until they are confirmed."""
+
+    def __init__(self, sender: Sender[Q], bridge: BlockingBridge) -> None:
+        self._sender = sender
+        self._bridge = bridge
+
+    def send(self, *args: Q.args, **kwargs: Q.kwargs) -> str:
+        """As `Sender.send`."""
+        return self._bridge.run(self._sender.send(*args, **kwargs))
+
+    def send_later(self, delay: Duration, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
+        """As `Sender.send_later`."""
+        return self._bridge.run(self._sender.send_later(delay, *args, **kwargs))
+
+    def send_at(self, when: datetime, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
+        """As `Sender.send_at`."""
+        return self._bridge.run(self._sender.send_at(when, *args, **kwargs))
+
+
+@dataclass(frozen=True, slots=True)
+class Outboxes:
+    """The outbox of coroutines, and the one of blocking callers beside it."""
+
+    main: Outbox
+    beside: Outbox
+    bridge: BlockingBridge
+
+
+class CallTask(Task[P, R], Sender[Q], Generic[P, Q, R]):
+    """A task that runs when it is sent a message. Calling it runs the function in place."""
+
+    def __init__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], spec: TaskSpec, outboxes: "Outboxes"
+    ) -> None:
+        Task.__init__(self, function, spec)  # pyright: ignore[reportUnknownMemberType]
+        Sender.__init__(self, spec, outboxes, Posting(expires=spec.expires))  # pyright: ignore[reportUnknownMemberType]

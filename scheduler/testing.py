@@ -1,0 +1,105 @@
+"""Time travel for tests: a year of a schedule in moments, on the embedded broker.
+
+::
+
+    from scheduler.testing import simulate
+
+    def test_the_report_runs_on_working_days():
+        events = simulate(app, "14d", start=datetime(2026, 6, 1, tzinfo=UTC))
+        assert len([e for e in events if isinstance(e, RunStarted)]) == 10
+"""
+
+import asyncio
+import math
+import selectors
+from collections.abc import Coroutine, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from scheduler.app import Scheduler
+from scheduler.brokers.memory import MemoryBroker
+from scheduler.clock import LoopClock
+from scheduler.control import Control
+from scheduler.durations import Duration, parse_duration
+from scheduler.events import Event
+from scheduler.worker import Worker
+
+R = TypeVar("R")
+
+DEFAULT_START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class JumpingSelector(selectors.DefaultSelector):
+    """Never waits: when everything waits for a timer, the clock moves to that timer."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0 if timeout is not None else None)
+        if not ready and timeout:
+            # One step further than the deadline: far from zero, a float's steps are longer than
+            # the loop's resolution, and it would wait for ever for a moment it cannot reach.
+            self.now = math.nextafter(self.now + timeout, math.inf)
+        return ready
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only while all its tasks are waiting."""
+
+    def __init__(self) -> None:
+        self._jumping = JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+def run_virtually(main: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine in virtual time, as `asyncio.run` does in real time."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(main)
+
+
+def simulate(app: Scheduler, span: Duration, *, start: datetime = DEFAULT_START) -> list[Event]:
+    """Seed and run an app on an embedded broker for so long, in virtual time.
+
+    Args:
+        span: how much virtual time passes, such as "365d".
+        start: the moment, aware, at which it begins.
+
+    Returns:
+        All events, in order.
+    """
+    return run_virtually(_simulate(app, parse_duration(span), start))
+
+
+@contextmanager
+def recording(app: Scheduler) -> Generator[list[Event]]:
+    """The events of an app while the block runs, in a list that grows."""
+    events: list[Event] = []
+    app.events.listen(events.append)
+    try:
+        yield events
+    finally:
+        app.events.forget(events.append)
+
+
+async def _simulate(app: Scheduler, span: timedelta, start: datetime) -> list[Event]:
+    clock = LoopClock(start)
+    with recording(app) as events:
+        async with MemoryBroker() as broker:
+            await Control(app, broker, clock).seed()
+            worker = Worker(
+                app,
+                broker,
+                clock,
+                tasks=app.select(None),
+                concurrency=app.settings.concurrency,
+                grace=app.settings.shutdown_grace,
+            )
+            running = asyncio.create_task(worker.run())
+            await asyncio.wait([running], timeout=span.total_seconds())
+            worker.stop()
+            await running
+    return events

@@ -1,0 +1,474 @@
+"""What a user sees: commands, their output, their exit codes."""
+
+import json
+import signal
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.acceptance.conftest import APPS, LOOPS, SHOP, CommandLine, Done
+
+PASSWORD = "open-sesame-17"
+UNREACHABLE = f"amqp://shop:{PASSWORD}@127.0.0.1:1/"  # nobody listens on port 1
+MISUSE, WRONG, FINE = 2, 1, 0
+
+
+def states(done: Done) -> dict[str, str]:
+    return {status["loop"]: status["where"] for status in done.json}
+
+
+def did(done: Done) -> dict[str, str]:
+    return {report["loop"]: report["did"] for report in done.json}
+
+
+def all_are(state: str) -> dict[str, str]:
+    return dict.fromkeys(LOOPS, state)
+
+
+def assert_refused(done: Done, code: int, *words: str) -> None:
+    """One paragraph on stderr, nothing on stdout, and no password."""
+    assert done.code == code, done.output
+    assert done.out == ""
+    (line,) = done.err.splitlines()
+    assert line.startswith("scheduler: ")
+    assert [word for word in words if word not in line] == []
+    assert PASSWORD not in line
+
+
+# Seeding
+
+
+def test_seeding_creates_each_loop_once(scheduler: CommandLine):
+    first, second = scheduler("seed"), scheduler("seed")
+    assert [(row[0], "created" in row) for row in first.rows] == [(name, True) for name in LOOPS]
+    assert [(row[0], "unchanged" in row) for row in second.rows] == [(n, True) for n in LOOPS]
+    assert (first.code, second.code, first.err, second.err) == (FINE, FINE, "", "")
+    assert [row[-2:] for row in first.rows] == [row[-2:] for row in second.rows]  # when it is due
+
+
+def test_a_dry_run_says_what_seeding_would_do_and_does_nothing(scheduler: CommandLine):
+    dry = scheduler("seed", "--dry-run", "--json")
+    assert did(dry) == all_are("created")
+    assert states(scheduler("status", "--json")) == all_are("unseeded")
+    assert did(scheduler("seed", "--json")) == all_are("created")
+    assert did(scheduler("seed", "--dry-run", "--json")) == all_are("unchanged")
+
+
+# Looking
+
+
+def test_status_is_wrong_until_the_app_is_seeded(scheduler: CommandLine):
+    unseeded = scheduler("status")
+    assert unseeded.code == WRONG
+    assert [row[:2] for row in unseeded.rows] == [[name, "unseeded"] for name in LOOPS]
+    assert scheduler("seed").code == FINE
+    waiting = scheduler("status")
+    assert waiting.code == FINE
+    assert [row[:3] for row in waiting.rows] == [[name, "waiting", "#0"] for name in LOOPS]
+
+
+def test_next_needs_no_broker_and_tells_coming_times(offline: CommandLine):
+    done = offline("next", SHOP, "-n", "3", "--json", SCHEDULER_BROKER_URL=UNREACHABLE)
+    assert done.code == FINE
+    assert [each["loop"] for each in done.json] == list(LOOPS)
+    times = [[datetime.fromisoformat(text) for text in each["times"]] for each in done.json]
+    assert [len(each) for each in times] == [3, 3, 3]
+    assert all(sorted(each) == each and each[0] > datetime.now(UTC) for each in times)
+    assert times[0][2] - times[0][1] == timedelta(hours=1)
+    assert done.json[2]["schedule"] == "0 9 * * MON-FRI in Europe/Berlin"
+
+
+def test_next_tells_five_times_unless_told_otherwise(offline: CommandLine):
+    lines = offline("next", SHOP).out.splitlines()
+    assert [line for line in lines if not line.startswith("  ")] == [
+        "report  (every 1h)",
+        "sell  (every 1h)",
+        "wait_for_input  (0 9 * * MON-FRI in Europe/Berlin)",
+    ]
+    assert len(lines) == 3 * (1 + 5)
+
+
+def test_json_is_what_every_command_prints_when_asked(seeded: CommandLine):
+    commands = [
+        "seed",
+        "status",
+        "next",
+        "pause report",
+        "resume report",
+        "trigger report",
+        "failed list",
+        "failed replay --all",
+        "failed purge --all --yes",
+        "topology show",
+        "topology export",
+        "doctor",
+    ]
+    for command in commands:
+        done = seeded(*command.split(), "--json")
+        assert (done.code, done.err) == (FINE, ""), command
+        assert done.json is not None, command
+
+
+# The verbs
+
+
+def test_a_loop_is_paused_and_resumed(seeded: CommandLine):
+    paused = seeded("pause", "report", "--reason", "stocktaking")
+    assert (paused.code, paused.out) == (FINE, "report: paused\n")
+    (status, *_) = seeded("status", "--json").json
+    assert (status["where"], status["reason"], status["due_at"]) == ("paused", "stocktaking", None)
+    assert seeded("pause", "report").out == "report: unchanged\n"
+    resumed = seeded("resume", "report", "--json")
+    assert (resumed.code, resumed.json["did"]) == (FINE, "resumed")
+    due_in = datetime.fromisoformat(resumed.json["due_at"]) - datetime.now(UTC)
+    assert timedelta(minutes=59) < due_in <= timedelta(hours=1)
+
+
+def test_seeding_does_not_resume(seeded: CommandLine):
+    assert seeded("pause", "report").code == FINE
+    assert did(seeded("seed", "--json")) == all_are("unchanged")
+    assert states(seeded("status", "--json"))["report"] == "paused"
+
+
+@pytest.mark.parametrize(
+    ("before", "verb", "told"),
+    [
+        ([], ["resume", "report"], "report: not paused"),
+        ([["pause", "report"]], ["trigger", "report"], "report: is paused"),
+    ],
+)
+def test_what_was_in_vain_is_told_and_exits_1(
+    seeded: CommandLine, before: list[list[str]], verb: list[str], told: str
+):
+    assert [seeded(*each).code for each in before] == [FINE] * len(before)
+    done = seeded(*verb)
+    assert done.code == WRONG
+    assert done.out.startswith(told)
+
+
+def test_a_triggered_loop_is_run_at_once_by_whoever_comes(seeded: CommandLine):
+    triggered = seeded("trigger", "report")
+    assert triggered.code == FINE
+    assert triggered.out.startswith("report: triggered, due ")
+    assert states(seeded("status", "--json"))["report"] == "ready"
+    with seeded.processor() as processor:
+        assert "report #0  reported Bonn" in processor.until("reported")
+        assert "report #0  succeeded" in processor.until("succeeded")
+        processor.signal()
+        assert processor.end().code == FINE
+    (status, *_) = seeded("status", "--json").json
+    assert (status["where"], status["seq"]) == ("waiting", 1)
+    assert status["last"]["ending"] == "succeeded"
+
+
+def test_a_resumed_loop_can_run_at_once(seeded: CommandLine):
+    assert seeded("pause", "report").code == FINE
+    assert seeded("resume", "report", "--now").code == FINE
+    assert states(seeded("status", "--json"))["report"] == "ready"
+
+
+@pytest.mark.parametrize("verb", ["pause", "trigger"])
+def test_for_a_misspelt_loop_the_nearest_is_told(offline: CommandLine, verb: str):
+    done = offline(verb, SHOP, "raport", SCHEDULER_BROKER_URL=UNREACHABLE)
+    assert_refused(done, MISUSE, "There is no loop 'raport'; did you mean 'report'?")
+
+
+def test_a_verb_before_seeding_says_what_to_do(scheduler: CommandLine):
+    done = scheduler("pause", "report")
+    assert_refused(done, WRONG, "loop report is not in", "`scheduler seed`")
+
+
+# Processing
+
+
+def test_a_processor_lets_its_runs_finish(seeded: CommandLine):
+    assert seeded("trigger", "wait_for_input").code == FINE
+    with seeded.processor() as processor:
+        processor.until("waiting for input")
+        assert states(seeded("status", "--json"))["wait_for_input"] == "running"
+        processor.signal()
+        processor.until("stopping: 1 running")
+        processor.say("go on")
+        done = processor.end()
+    assert done.code == FINE
+    assert "got input" in done.err
+    assert "stopped, 0 messages given back" in done.err
+    assert states(seeded("status", "--json"))["wait_for_input"] == "waiting"
+
+
+def test_at_the_second_signal_a_processor_gives_back_what_it_runs(seeded: CommandLine):
+    assert seeded("trigger", "wait_for_input").code == FINE
+    with seeded.processor() as processor:
+        processor.until("waiting for input")
+        processor.signal(signal.SIGINT)
+        processor.until("stopping: 1 running")
+        processor.signal(signal.SIGINT)
+        done = processor.end()
+    assert done.code == FINE
+    assert "stopped, 1 message given back" in done.err
+    assert "got input" not in done.err
+    assert "Traceback" not in done.err
+    assert states(seeded("status", "--json"))["wait_for_input"] == "ready"
+
+
+def test_a_processor_can_be_told_which_tasks_to_take(seeded: CommandLine):
+    for loop in ("report", "sell"):
+        assert seeded("trigger", loop).code == FINE
+    with seeded.processor("--tasks", "report, wait_for_input", "--concurrency", "3") as processor:
+        processor.until("succeeded")
+        processor.signal()
+        done = processor.end()
+    assert "processing report, wait_for_input of " in done.err
+    assert "at most 3 runs at once" in done.err
+    assert states(seeded("status", "--json"))["sell"] == "ready"
+
+
+def test_a_processor_logs_for_machines_when_asked(seeded: CommandLine):
+    assert seeded("trigger", "report").code == FINE
+    with seeded.processor("--json", SCHEDULER_LOG_LEVEL="debug") as processor:
+        processor.until("RunFinished")
+        processor.signal()
+        lines = [json.loads(line) for line in processor.end().err.splitlines()]
+    (reported,) = [line for line in lines if line["message"] == "reported Bonn"]
+    assert (reported["loop"], reported["seq"]) == ("report", 0)
+    assert lines[-1]["event"] == "ProcessorStopped"
+
+
+def test_a_processor_before_seeding_says_what_to_do(scheduler: CommandLine):
+    done = scheduler("run")
+    assert done.code == WRONG
+    assert done.err.splitlines()[-1].startswith("scheduler: The task 'report' has no queue in ")
+    assert "`scheduler seed`" in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_processor_waits_for_its_broker_until_it_is_stopped(
+    offline: CommandLine, number: signal.Signals
+):
+    with offline.processor(SHOP, SCHEDULER_BROKER_URL=UNREACHABLE) as processor:
+        processor.until("Trying again")
+        processor.until("Trying again")
+        processor.signal(number)
+        done = processor.end()
+    assert done.code == FINE
+    assert "Traceback" not in done.err
+    assert PASSWORD not in done.err
+
+
+def test_dev_needs_no_broker(offline: CommandLine):
+    done = offline("dev", f"{APPS}/quick.py:app", "--for", "2s")
+    assert done.code == FINE
+    assert "beat #0  beat 1\n" in done.err
+    assert "beat #3  beat 4\n" in done.err
+    assert "ValueError: sold out" in done.err
+    assert "the loop is paused" in done.err
+    assert "stopped, 0 messages given back" in done.err.splitlines()[-1]
+
+
+def test_dev_prints_json_when_asked(offline: CommandLine):
+    done = offline("dev", f"{APPS}/quick.py:app", "--for", "300ms", "--json")
+    assert {json.loads(line)["logger"] for line in done.err.splitlines()} >= {"root", "scheduler"}
+
+
+# Failures
+
+
+def test_a_failed_run_is_listed_shown_replayed_and_purged(seeded: CommandLine):
+    assert seeded("failed", "list").rows == []
+    assert seeded("trigger", "sell").code == FINE
+    with seeded.processor() as processor:
+        assert "ValueError: sold out" in processor.until("failed in ")
+        processor.until("parked for replay, the loop goes on")
+
+        (parked,) = seeded("failed", "list", "--json").json
+        assert (parked["loop"], parked["reason"], parked["error"]) == (
+            "sell",
+            "exhausted",
+            "ValueError: sold out",
+        )
+        assert "ValueError: sold out" in seeded("failed", "list").out
+        shown = seeded("failed", "show", parked["id"])
+        assert shown.code == FINE
+        assert "Traceback (most recent call last)" in shown.out
+        assert seeded("failed", "show", parked["id"], "--json").json == parked
+        assert seeded("doctor").code == FINE  # it is a warning
+
+        replayed = seeded("failed", "replay", parked["id"])
+        assert (replayed.code, replayed.out.splitlines()[-1]) == (FINE, "1 replayed")
+        processor.until("parked for replay")  # sold out still
+        (again,) = seeded("failed", "list", "--json").json
+        assert again["id"] != parked["id"]
+
+        late = seeded("failed", "replay", parked["id"])
+        assert (late.code, late.out) == (WRONG, f"not found: {parked['id']}\n0 replayed\n")
+        processor.signal()
+        assert processor.end().code == FINE
+
+    kept = seeded("failed", "purge", "--all", answer="n\n")
+    assert kept.code == WRONG
+    assert len(seeded("failed", "list").rows) == 1
+    purged = seeded("failed", "purge", SHOP, "--all", answer="y\n")
+    assert (purged.code, purged.out.splitlines()[-1]) == (FINE, "1 purged")
+    assert seeded("failed", "list").rows == []
+    assert states(seeded("status", "--json"))["sell"] == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("show", MISUSE, "the ID of a message"),
+        ("show a b", MISUSE, "An app is named as `module:attribute` or"),
+        ("replay", MISUSE, "the IDs of messages, --task, --reason or --all"),
+        ("purge", MISUSE, "the IDs of messages, --task, --reason or --all"),
+        ("purge some-id --all --yes", MISUSE, "--all, --task and --reason go without IDs"),
+        (f"replay {SHOP} some-id --all", MISUSE, "--all, --task and --reason go without IDs"),
+    ],
+)
+def test_which_message_is_meant_must_be_said(
+    offline: CommandLine, command: str, code: int, told: str
+):
+    environment = {"SCHEDULER_APP": SHOP, "SCHEDULER_BROKER_URL": UNREACHABLE}
+    assert_refused(offline("failed", *command.split(), **environment), code, told)
+
+
+def test_a_message_that_is_not_parked_is_not_found(seeded: CommandLine):
+    assert_refused(seeded("failed", "show", "some-id"), WRONG, "no parked message 'some-id'")
+
+
+# The broker
+
+
+def test_the_topology_is_a_tree(offline: CommandLine):
+    done = offline("topology", "show", SHOP)
+    assert done.code == FINE
+    assert "loop.report → offline.v1.hatchery.report" in done.out
+    assert "x-dead-letter-exchange=offline.v1.processor" in done.out
+
+
+def test_the_exported_topology_is_what_seeding_declares(scheduler: CommandLine, namespace: str):
+    exported: dict[str, list[dict[str, Any]]] = scheduler("topology", "export").json
+    assert scheduler("seed").code == FINE
+    assert set(exported) == {"exchanges", "queues", "bindings"}
+    # The doctor declares each queue again: the same arguments, or it is a problem.
+    (found,) = [each for each in scheduler("doctor", "--json").json if each["about"] == "queues"]
+    assert found["detail"].startswith(f"{len(exported['queues'])}, ")
+    assert {each["vhost"] for kind in exported.values() for each in kind} == {"/"}
+    assert all(each["name"].startswith(f"{namespace}.v1.") for each in exported["queues"])
+
+
+def test_the_exported_topology_is_for_the_virtual_host_that_was_named(offline: CommandLine):
+    exported = offline("topology", "export", SHOP, "--vhost", "prod").json
+    assert {each["vhost"] for kind in exported.values() for each in kind} == {"prod"}
+
+
+def test_the_doctor_exits_1_as_long_as_there_is_a_problem(scheduler: CommandLine):
+    ill = scheduler("doctor")
+    assert ill.code == WRONG
+    assert "PROBLEM  queue " in ill.out
+    assert "Run `scheduler seed`." in ill.out
+    assert scheduler("seed").code == FINE
+    well = scheduler("doctor")
+    assert well.code == FINE
+    assert {line.split()[0] for line in well.out.splitlines()} == {"ok"}
+    other = scheduler("doctor", SCHEDULER_QUEUE_TYPE="classic")
+    assert other.code == WRONG
+    assert "SCHEDULER_QUEUE_TYPE" in other.out
+
+
+@pytest.mark.parametrize("command", ["seed", "status", "pause report", "failed list"])
+def test_a_broker_that_cannot_be_reached_is_told(offline: CommandLine, command: str):
+    environment = {"SCHEDULER_APP": SHOP, "SCHEDULER_BROKER_URL": UNREACHABLE}
+    done = offline(*command.split(), **environment)
+    assert_refused(done, WRONG, "Cannot connect to amqp://shop@127.0.0.1:1/")
+
+
+@pytest.mark.parametrize("command", ["seed", "run"])
+def test_wrong_credentials_are_told(scheduler: CommandLine, broker_url: str, command: str):
+    address = urlsplit(broker_url)
+    wrong = address._replace(netloc=f"mallory:{PASSWORD}@{address.hostname}:{address.port}")
+    done = scheduler(command, SCHEDULER_BROKER_URL=wrong.geturl())
+    assert_refused(done, WRONG, "refused access for user 'mallory'", "Check the user")
+
+
+# Misuse
+
+
+@pytest.mark.parametrize(
+    ("app", "told"),
+    [
+        ("", "No app was named."),
+        ("shop", "An app is named as `module:attribute`"),
+        (f"{APPS}/shop.py", "An app is named as `module:attribute`"),
+        ("no_such_module:app", "There is no module 'no_such_module'."),
+        ("no_such_file.py:app", "There is no file 'no_such_file.py'"),
+        (f"{APPS}/shop.py:ap", "'ap' is no such attribute. It has 'app'."),
+        (f"{APPS}/shop.py:no_app", "'no_app' is a str. It has 'app'."),
+        (f"{APPS}/no_tasks.py:app", "has no tasks"),
+        (f"{APPS}/bad_cron.py:app", "The schedule of 'report': cron expression '0 25 * * *'"),
+    ],
+)
+def test_what_is_wrong_with_the_app_is_told(offline: CommandLine, app: str, told: str):
+    assert_refused(offline("dev", app), MISUSE, told)
+
+
+def test_the_bad_field_of_a_cron_expression_is_told(offline: CommandLine):
+    done = offline("seed", f"{APPS}/bad_cron.py:app", SCHEDULER_BROKER_URL=UNREACHABLE)
+    assert_refused(done, MISUSE, "the hour field takes 0-23", "got: '25'")
+
+
+@pytest.mark.parametrize(
+    ("command", "environment", "told"),
+    [
+        ("seed", {"SCHEDULER_BROKER_URL": "memory://"}, "use `scheduler dev`"),
+        ("run", {"SCHEDULER_BROKER_URL": "memory://"}, "use `scheduler dev`"),
+        ("seed", {"SCHEDULER_BROKER_URL": f"http://shop:{PASSWORD}@x/"}, "must be amqp://"),
+        ("seed", {"SCHEDULER_BROKER_URL": f"amqp://shop:{PASSWORD}@x:99999/"}, "cannot be read"),
+        ("seed", {"SCHEDULER_BROKER_URL": f"amqp://shop:{PASSWORD}/@x/"}, "cannot be read"),
+        ("next", {"SCHEDULER_CONCURRENCY": "many"}, "SCHEDULER_CONCURRENCY: "),
+        ("next", {"SCHEDULER_HEARTBEAT": "soon"}, "SCHEDULER_HEARTBEAT: "),
+        ("next", {"SCHEDULER_LOG_LEVEL": "loud"}, "SCHEDULER_LOG_LEVEL: "),
+        ("dev --for soon", {}, "--for: expected a number and a unit"),
+        ("dev --log-format xml", {}, "--log-format is text or json, got 'xml'"),
+        ("run --tasks raport", {}, "There is no task 'raport'; did you mean 'report'?"),
+        ("pause", {}, "The command needs the name of a LOOP"),
+        ("pause apps/shop.py report", {}, "`path/to/file.py:attribute`, got 'apps/shop.py'"),
+    ],
+)
+def test_misuse_is_told(offline: CommandLine, command: str, environment: dict[str, str], told: str):
+    known = {"SCHEDULER_APP": SHOP, "SCHEDULER_BROKER_URL": UNREACHABLE}
+    assert_refused(offline(*command.split(), **(known | environment)), MISUSE, told)
+
+
+@pytest.mark.parametrize(
+    "command", ["", "sede", "status --jsn", "next -n 0", "run --concurrency 0"]
+)
+def test_a_command_that_does_not_exist_is_misuse(offline: CommandLine, command: str):
+    done = offline(*command.split(), SCHEDULER_APP=SHOP)
+    assert done.code == MISUSE
+    assert "Usage: " in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "error"),
+    [
+        ("status", WRONG, "BrokerUnavailable"),
+        ("pause raport", MISUSE, "UnknownLoop"),
+        (f"next {APPS}/bad_cron.py:app", MISUSE, "ScheduleError"),
+    ],
+)
+def test_errors_are_json_too_when_asked(offline: CommandLine, command: str, code: int, error: str):
+    environment = {"SCHEDULER_APP": SHOP, "SCHEDULER_BROKER_URL": UNREACHABLE}
+    done = offline(*command.split(), "--json", **environment)
+    assert (done.code, done.err, done.json["error"]) == (code, "", error)
+    assert done.json["message"]
+    assert PASSWORD not in done.out
+
+
+def test_the_app_of_pyproject_is_used_where_none_is_named(offline: CommandLine, tmp_path: Path):
+    (tmp_path / "pyproject.toml").write_text(f"[tool.scheduler]\napp = {json.dumps(SHOP)}\n")
+    assert offline("next", "--json").code == FINE

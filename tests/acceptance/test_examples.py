@@ -1,0 +1,235 @@
+"""The examples do what their first lines promise."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import aiormq
+import pytest
+
+from scheduler.events import Escalated, RunFinished
+from scheduler.loading import load_app
+from scheduler.messages import Ending
+from scheduler.testing import simulate
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ORDERS = f"{EXAMPLES / 'poll_orders.py'}:app"
+ORDER_SERVICE = f"{EXAMPLES / 'order_service.py'}:app"
+REMINDERS = f"{EXAMPLES / 'reminders.py'}:app"
+SMS = f"{EXAMPLES / 'sms.py'}:app"
+
+
+def scheduler(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "scheduler", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_the_heartbeat_beats_on_the_embedded_broker() -> None:
+    done = scheduler("dev", f"{EXAMPLES / 'heartbeat.py'}:app", "--for", "4s")
+    assert done.returncode == 0, done.stderr
+    beats = [int(count) for count in re.findall(r"beat #\d+  beat (\d+)", done.stderr)]
+    assert beats == list(range(1, len(beats) + 1))
+    assert len(beats) >= 2
+
+
+@pytest.fixture
+def shop() -> Iterator[str]:
+    """The URL of the example's shop."""
+    process = subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "orders_api.py"), "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    yield process.stdout.readline().split()[-1].removesuffix("/orders")
+    process.kill()
+    process.communicate()
+
+
+def tell(shop: str, what: str) -> None:
+    urllib.request.urlopen(urllib.request.Request(f"{shop}/{what}", method="POST")).close()
+
+
+@pytest.mark.timeout(120)
+def test_polling_survives_a_shop_that_fails_and_replays_what_was_parked(
+    shop: str, broker_url: str, tmp_path: Path
+) -> None:
+    vhostless = {"SCHEDULER_BROKER_URL": broker_url, "SHOP_URL": shop}
+    environment = vhostless | {"ORDERS_DIR": str(tmp_path / "orders")}
+
+    def stored() -> list[int]:
+        return sorted(int(path.stem) for path in (tmp_path / "orders").glob("*.json"))
+
+    def parked() -> list[str]:
+        listed = scheduler("failed", "list", ORDERS, "--json", **environment)
+        assert listed.returncode == 0, listed.stdout
+        return [message["id"] for message in json.loads(listed.stdout)]
+
+    with swept(broker_url, ORDERS):
+        assert scheduler("seed", ORDERS, **environment).returncode == 0
+        with running("run", ORDERS, log=tmp_path / "log", **environment) as lines:
+            until(lambda: len(stored()) >= 3)
+            tell(shop, "fail")
+            until(lambda: bool(parked()))
+            before = len(stored())
+            tell(shop, "heal")
+            until(lambda: len(stored()) >= before + 3)
+            assert stored() == list(range(1, len(stored()) + 1)), "an order was lost"
+            replayed = scheduler("failed", "replay", ORDERS, "--all", **environment)
+            assert replayed.returncode == 0, replayed.stderr
+            until(lambda: any("known already" in line for line in lines()))
+            assert parked() == []
+
+
+@pytest.mark.timeout(120)
+def test_reminders_come_when_they_are_due_and_never_early(tmp_path: Path) -> None:
+    with running("dev", REMINDERS, log=tmp_path / "log") as lines:
+        until(lambda: any("appointment 2 is now" in line for line in lines()))
+        said = lines()
+    for name in ("appointment 1", "appointment 2"):
+        made, soon, now = (
+            said_at(said, f"{name} {what}") for what in ("made", "is soon", "is now")
+        )
+        # The log has milliseconds, cut off.
+        assert seconds(made, soon) >= 6.999
+        assert seconds(made, now) >= 9.999
+        assert said.index(line_with(said, f"{name} is soon")) < said.index(
+            line_with(said, f"{name} is now")
+        )
+
+
+@pytest.mark.timeout(120)
+def test_sms_are_tried_again_in_stages(tmp_path: Path) -> None:
+    with running("dev", SMS, log=tmp_path / "log") as lines:
+        until(lambda: any("sent to +12025550101" in line for line in lines()))
+        said = lines()
+    assert any("sent to +12025550100 at attempt 1" in line for line in said)
+    first = said_at(said, "attempt 1: Busy: the provider has no line to +12025550101")
+    assert seconds(first, said_at(said, "sent to +12025550101 at attempt 3")) >= 10.999
+    assert any("support, please look at" in line and "call-me" in line for line in said)
+
+
+def test_an_sms_that_fails_for_ever_is_given_up_after_its_last_stage() -> None:
+    events = simulate(load_app(SMS), "2m")
+    given_up = [event for event in events if isinstance(event, Escalated)]
+    rejected, exhausted = (event.message_id for event in given_up)
+    runs = [event for event in events if isinstance(event, RunFinished)]
+    assert [run.ending for run in runs if run.message_id == rejected] == [Ending.ESCALATED]
+    hopeless = [run for run in runs if run.message_id == exhausted]
+    assert [run.ending for run in hopeless] == [Ending.RETRIED] * 3 + [Ending.ESCALATED]
+    waits = [
+        after.started_at - before.started_at
+        for before, after in zip(hopeless, hopeless[1:], strict=False)
+    ]
+    for wait, stage in zip(waits, (1, 10, 60), strict=True):
+        assert timedelta(0) <= wait - timedelta(seconds=stage) <= timedelta(milliseconds=100)
+
+
+@pytest.mark.timeout(180)
+def test_what_one_subscriber_retries_the_other_does_not_see_again(
+    broker_url: str, tmp_path: Path
+) -> None:
+    environment = {"SCHEDULER_BROKER_URL": broker_url}
+    with swept(broker_url, ORDER_SERVICE):
+        done = place_orders("tea", **environment)
+        assert done.returncode == 1
+        assert "Nobody listens" in done.stderr
+        assert scheduler("seed", ORDER_SERVICE, **environment).returncode == 0
+        # Placed before anybody runs: what was seeded does not miss them.
+        assert place_orders("tea", "honey", **environment).returncode == 0
+        with running("run", ORDER_SERVICE, log=tmp_path / "log", **environment) as lines:
+
+            def count(words: str) -> int:
+                return sum(words in line for line in lines())
+
+            until(lambda: count("shipped, as order.paid asked") >= 2)
+            for order in (1, 2):
+                assert count(f"WarehouseAsleep: nobody takes order {order}") == 2
+                assert count(f"order {order} shipped") == 1
+                assert count(f"order {order} confirmed") == 1
+
+
+def place_orders(*items: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / "place_order.py"), *items],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+
+@contextmanager
+def running(*arguments: str, log: Path, **environment: str) -> Generator[Callable[[], list[str]]]:
+    """A `scheduler` that goes on until the block ends, then drains; gives the lines of its log."""
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scheduler", *arguments],
+            env={**os.environ, **environment},
+            stderr=stderr,
+        )
+        try:
+            yield lambda: log.read_text().splitlines()
+        finally:
+            process.terminate()
+            code = process.wait(timeout=40)
+    assert code == 0, log.read_text()
+
+
+def said_at(lines: list[str], words: str) -> datetime:
+    """When the first line with these words was logged."""
+    time_of_day = line_with(lines, words).split()[0]
+    return datetime.strptime(time_of_day, "%H:%M:%S.%f")  # noqa: DTZ007 - local, as logged
+
+
+def line_with(lines: list[str], words: str) -> str:
+    return next(line for line in lines if words in line)
+
+
+def seconds(before: datetime, after: datetime) -> float:
+    """From one time of day to the next: midnight may lie between."""
+    return ((after - before) % timedelta(days=1)).total_seconds()
+
+
+@contextmanager
+def swept(url: str, app: str) -> Generator[None]:
+    """Nothing of an app is in the broker before and after."""
+    asyncio.run(sweep(url, app))
+    try:
+        yield
+    finally:
+        asyncio.run(sweep(url, app))
+
+
+async def sweep(url: str, app: str) -> None:
+    topology = load_app(app).topology()
+    connection = await aiormq.connect(url)
+    try:
+        channel = await connection.channel()
+        for queue in topology.queues:
+            await channel.queue_delete(queue.name)
+        for exchange in topology.exchanges:
+            await channel.exchange_delete(exchange.name)
+    finally:
+        await connection.close()

@@ -1,0 +1,306 @@
+"""Parked messages, as an operator deals with them: listed, shown, replayed, edited, purged."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiormq
+import pytest
+
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.calls import new_call, placed, task_key
+from scheduler.clock import SystemClock
+from scheduler.messages import Message
+from scheduler.parking import Parked, ParkingLot, Reason
+from scheduler.topology import Names, Subscription, topology
+from tests.acceptance.conftest import APPS, CommandLine, Done
+from tests.integration.shop import new_namespace
+
+pytestmark = pytest.mark.timeout(120)
+
+DESK = f"{APPS}/desk.py:app"
+TASKS = ("sms", "mail", "audit")
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+MISUSE, WRONG, FINE = 2, 1, 0
+
+
+class Desk:
+    """The command line, and what is in the queues behind it."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.url = url
+        self.names = Names(new_namespace())
+        self.run = CommandLine(
+            directory,
+            SCHEDULER_BROKER_URL=url,
+            SCHEDULER_APP=DESK,
+            SHOP_NAMESPACE=self.names.namespace,
+        )
+
+    def __call__(self, *arguments: str, answer: str = "") -> Done:
+        return self.run("failed", *arguments, answer=answer)
+
+    @property
+    def parked(self) -> list[Parked]:
+        async def browse() -> list[Parked]:
+            async with AmqpBroker(self.url) as broker:
+                return await ParkingLot(broker, self.names, SystemClock()).browse(TASKS)
+
+        return asyncio.run(browse())
+
+    @property
+    def left(self) -> list[str]:
+        """The message ids of all that are parked."""
+        return [each.message.message_id or "" for each in self.parked]
+
+    def id_of(self, message_id: str) -> str:
+        (found,) = [each.id for each in self.parked if each.message.message_id == message_id]
+        return found
+
+    def waiting(self, task: str) -> list[Message]:
+        """Take what was replayed."""
+
+        async def take() -> list[Message]:
+            found: list[Message] = []
+            async with AmqpBroker(self.url) as broker:
+                while delivery := await broker.get(self.names.processor_queue(task)):
+                    found.append(delivery.message)
+                    await delivery.ack()
+            return found
+
+        return asyncio.run(take())
+
+    async def reset(self) -> None:
+        """Leave five messages: two of a task, one of each other, one of a task that is gone."""
+        async with AmqpBroker(self.url) as broker:
+            for task in TASKS:
+                await broker.purge(self.names.processor_queue(task))
+                await broker.purge(self.names.failed_queue(task))
+            await broker.purge(self.names.failed)
+            lot = ParkingLot(broker, self.names, SystemClock())
+            for name, task, reason, args in [
+                ("m1", "sms", Reason.EXHAUSTED, {"phone": "1"}),
+                ("m2", "sms", Reason.REJECTED, {"phone": "2"}),
+                ("m3", "mail", Reason.EXHAUSTED, {"to": "ada"}),
+            ]:
+                await lot.park(self._call(name, task, args), task_key(task), reason, failure(name))
+            order = Message(b"\xff", {"traceparent": "00-ab"}, message_id="m4")
+            order = placed(order, f"{self.names.namespace}.orders", "order.paid")
+            await lot.park(order, task_key("audit"), Reason.BROKEN, failure("m4"))
+            gone = self._call("m5", "gone", {})
+            await broker.publish(gone, exchange=self.names.processor, routing_key="task.gone")
+
+    def _call(self, name: str, task: str, args: Mapping[str, Any]) -> Message:
+        call = new_call(
+            self.names.namespace, task, args, message_id=name, sent_at=NOW, due_at=NOW,
+            expires_at=NOW, correlation_id="c",
+        )  # fmt: skip
+        headers = {"scheduler-attempt": 4, "scheduler-first-failed-at-ms": 1_780_315_200_000}
+        return replace(call, headers={**call.headers, **headers})
+
+
+def failure(text: str) -> Exception:
+    """An error with a traceback."""
+    try:
+        raise ValueError(f"boom {text}")
+    except ValueError as error:
+        return error
+
+
+async def sweep(url: str, namespace: str) -> None:
+    subscription = Subscription("audit", f"{namespace}.orders", "order.#", "topic")
+    wanted = topology(namespace, TASKS, [], subscriptions=[subscription], called=TASKS)
+    connection = await aiormq.connect(url)
+    channel = await connection.channel()
+    for queue in wanted.queues:
+        await channel.queue_delete(queue.name)
+    for exchange in wanted.exchanges:
+        await channel.exchange_delete(exchange.name)
+    await connection.close()
+
+
+@pytest.fixture(scope="module")
+def seeded(broker_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    desk = Desk(broker_url, tmp_path_factory.mktemp("desk"))
+    try:
+        done = desk.run("seed")
+        assert done.code == FINE, done.output
+        yield desk
+    finally:
+        asyncio.run(sweep(broker_url, desk.names.namespace))
+
+
+@pytest.fixture
+def desk(seeded: Desk) -> Desk:
+    asyncio.run(seeded.reset())
+    return seeded
+
+
+def refused(done: Done) -> str:
+    """What is said in one line on stderr, and nothing on stdout."""
+    assert done.out == ""
+    (line,) = done.err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ([], ["m1", "m2", "m3", "m4", "m5"]),
+        (["--task", "sms"], ["m1", "m2"]),
+        (["--task", "mail"], ["m3"]),
+        (["--reason", "exhausted"], ["m1", "m3"]),
+        (["--reason", "unknown-task"], ["m5"]),
+        (["--task", "sms", "--reason", "rejected"], ["m2"]),
+        (["--task", "sms", "--reason", "broken"], []),
+        (["--limit", "2"], ["m1", "m2"]),
+        (["--reason", "broken", "--limit", "1"], ["m4"]),
+    ],
+)
+def test_those_are_listed_that_were_asked_for(desk: Desk, options: list[str], ids: list[str]):
+    listed = desk("list", *options, "--json").json
+    assert [each["id"].partition("@")[0] for each in listed] == ids
+
+
+def test_the_list_is_a_table_of_what_matters(desk: Desk):
+    done = desk("list", DESK)
+    assert done.code == FINE
+    words = [(row[0].partition("@")[0], *row[1:3], *row[5:]) for row in done.rows]
+    assert words[0] == ("m1", "sms", "exhausted", "ValueError:", "boom", "m1")
+    assert [row[1] for row in done.rows] == ["sms", "sms", "mail", "audit", "gone"]
+    assert "no queue of a task is bound for its routing key" in done.out
+
+
+def test_one_is_shown_with_all_that_is_known_of_it(desk: Desk):
+    done = desk("show", desk.id_of("m1"))
+    assert done.code == FINE
+    for words in (
+        "error        ValueError: boom m1",
+        "attempts     4",
+        "first failed 2026-06-01",
+        "header       scheduler-task = 'sms'",
+        'body         {"args":{"phone":"1"}}',
+        "Traceback (most recent call last)",
+        "in failure",
+    ):
+        assert words in done.out
+    foreign = desk("show", desk.id_of("m4"), "--json").json
+    assert (foreign["body_base64"], foreign["routing_key"]) == ("/w==", "task.audit")
+    assert foreign["headers"]["scheduler-key"] == "order.paid"
+
+
+def test_one_is_replayed_with_fresh_attempts_and_the_rest_stays(desk: Desk):
+    name = desk.id_of("m1")
+    done = desk("replay", name)
+    assert (done.code, done.out) == (FINE, f"replayed {name}\n1 replayed\n")
+    (message,) = desk.waiting("sms")
+    assert (message.message_id, message.correlation_id) == ("m1", "c")
+    assert message.body == b'{"args":{"phone":"1"}}'
+    gone = {"scheduler-attempt", "scheduler-expires-at-ms"}  # it has all its attempts again
+    assert not gone & set(message.headers)
+    assert not [each for each in message.headers if each.startswith("scheduler-parked")]
+    assert desk.left == ["m2", "m3", "m4", "m5"]
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        (["--task", "sms"], ["m3", "m4", "m5"]),
+        (["--reason", "exhausted"], ["m2", "m4", "m5"]),
+        (["--task", "sms", "--reason", "exhausted"], ["m2", "m3", "m4", "m5"]),
+        (["--task", "mail", "--reason", "rejected"], ["m1", "m2", "m3", "m4", "m5"]),
+        # The one of a task that is gone finds its way back.
+        (["--all"], ["m5"]),
+    ],
+)
+@pytest.mark.parametrize("verb", ["replay", "purge"])
+def test_those_are_taken_that_were_chosen_and_no_others(
+    desk: Desk, verb: str, options: list[str], left: list[str]
+):
+    if verb == "purge":
+        options = [*options, "--yes"]
+        left = [each for each in left if "--all" not in options]
+    done = desk(verb, *options, "--json")
+    assert done.code == FINE
+    assert desk.left == left
+    (taken,) = [ids for key, ids in done.json.items() if key != "not_found"]
+    assert len(taken) == 5 - len(left) + (verb == "replay" and "--all" in options)
+    assert done.json["not_found"] == []
+    replayed = sum(len(desk.waiting(task)) for task in TASKS)
+    assert replayed == (5 - len(left) if verb == "replay" else 0)
+
+
+def test_a_replay_is_as_slow_as_it_was_told_to_be(desk: Desk):
+    began = time.monotonic()
+    assert desk("replay", "--task", "sms", "--rate", "1/s").code == FINE
+    assert time.monotonic() - began > 1
+    assert len(desk.waiting("sms")) == 2
+
+
+def test_a_replay_may_have_other_arguments(desk: Desk):
+    other = {"phone": "3", "times": 2}
+    done = desk("replay", desk.id_of("m1"), "--args", json.dumps(other))
+    assert done.code == FINE
+    (message,) = desk.waiting("sms")
+    assert json.loads(message.body) == {"args": other}
+    assert message.message_id == "m1"
+
+
+def test_the_message_of_somebody_else_has_no_arguments(desk: Desk):
+    done = desk("replay", desk.id_of("m4"), "--args", "{}")
+    assert done.code == MISUSE
+    assert "'m4' has no arguments to change: it was not sent by a scheduler" in refused(done)
+    assert "m4" in desk.left
+    assert desk.waiting("audit") == []
+
+
+@pytest.mark.parametrize("verb", ["replay", "purge"])
+def test_an_id_that_is_not_there_is_told(desk: Desk, verb: str):
+    yes = ["--yes"] if verb == "purge" else []
+    done = desk(verb, "nobody", desk.id_of("m1"), *yes)
+    assert done.code == WRONG
+    assert "not found: nobody" in done.out
+    assert done.out.endswith(f"1 {verb}{'ed' if verb == 'replay' else 'd'}\n")
+    assert "m1" not in desk.left
+
+
+def test_purging_asks_first(desk: Desk):
+    kept = desk("purge", "--task", "sms", answer="n\n")
+    assert kept.code == WRONG
+    assert desk.left == ["m1", "m2", "m3", "m4", "m5"]
+    purged = desk("purge", "--task", "sms", answer="y\n")
+    assert (purged.code, purged.out.splitlines()[-1]) == (FINE, "2 purged")
+    assert desk.left == ["m3", "m4", "m5"]
+
+
+TOO_SLOW = ["replay", "--all", "--rate", "1/h"]
+MISUSES: list[tuple[list[str], str]] = [
+    (["list", "--task", "smss"], "There is no task 'smss'; did you mean 'sms'?"),
+    (["replay"], "the IDs of messages, --task, --reason or --all"),
+    (["replay", "m1", "--task", "sms"], "--all, --task and --reason go without IDs"),
+    (["purge", "m1", "--reason", "broken", "--yes"], "go without IDs"),
+    (["replay", "--all", "--rate", "fast"], 'such as "50/s" or "100/m", got \'fast\''),
+    (["replay", "--all", "--rate", "0/s"], "got '0/s'"),
+    (["replay", "--all", "--args", "phone=1"], "--args is a JSON object"),
+    (["replay", "--all", "--args", "[1]"], "--args is a JSON object, such as '{\"n\": 1}', got"),
+    (TOO_SLOW, "would take longer than the broker lets them be held"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), MISUSES)
+def test_misuse_is_told_and_changes_nothing(desk: Desk, arguments: list[str], told: str):
+    done = desk(*arguments)
+    assert done.code == MISUSE
+    assert told in refused(done)
+    assert desk.left == ["m1", "m2", "m3", "m4", "m5"]
+
+
+def test_what_is_not_parked_cannot_be_shown(desk: Desk):
+    done = desk("show", "nobody")
+    assert done.code == WRONG
+    assert "no parked message 'nobody': see `scheduler failed list`" in refused(done)

@@ -1,0 +1,49 @@
+"""What every test may ask for."""
+
+import os
+import uuid
+
+import pytest
+
+from scheduler.topology import QueueType
+from tests.rabbitmq import NoBroker, shared_broker
+
+# pytest-xdist gives all its workers the same one.
+RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+PROVISIONED = pytest.StashKey[str | NoBroker]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Get the broker before the first test that wants it, whose time limit is for itself."""
+    wanted = any("broker_url" in getattr(item, "fixturenames", ()) for item in session.items)
+    if wanted and not session.config.option.collectonly:
+        provision(session.config)
+
+
+def provision(config: pytest.Config) -> str | NoBroker:
+    if PROVISIONED not in config.stash:
+        try:
+            config.stash[PROVISIONED] = shared_broker(RUN)
+        except NoBroker as error:
+            config.stash[PROVISIONED] = error
+    return config.stash[PROVISIONED]
+
+
+@pytest.fixture(scope="session")
+def broker_url(pytestconfig: pytest.Config) -> str:
+    """The AMQP URL of a real RabbitMQ, shared by all tests. Where there is none, tests fail."""
+    provisioned = provision(pytestconfig)
+    if isinstance(provisioned, NoBroker):
+        pytest.fail(str(provisioned), pytrace=False)
+    return provisioned
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A namespace that no other test uses."""
+    return f"t{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(params=["quorum", "classic"])
+def queue_type(request: pytest.FixtureRequest) -> QueueType:
+    return request.param

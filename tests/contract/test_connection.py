@@ -1,0 +1,167 @@
+"""Statements 4 and 5: what a lost connection takes with it, and what it does not."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from scheduler.brokers import Broker, Delivery
+from scheduler.errors import BrokerUnavailable, DeliveryLost
+from tests.contract.wire import PATIENCE, Inbox, Wire, eventually, send, take, take_all
+
+
+async def send_through(broker: Broker, queue: str, body: bytes) -> None:
+    """Publish as somebody does who does not give up: the connection may still be broken."""
+
+    async def confirmed() -> bool:
+        try:
+            await send(broker, queue, body)
+        except BrokerUnavailable:
+            return False
+        return True
+
+    await eventually(confirmed)
+
+
+async def test_a_cut_takes_the_deliveries_of_a_consumer(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    inbox = await Inbox.open(broker, queue)
+    await send(broker, queue, b"a", b"b")
+    first, second = await inbox.next(), await inbox.next()
+    await wire.cut()
+    async with asyncio.timeout(PATIENCE):
+        await first.lost
+        await second.lost
+    with pytest.raises(DeliveryLost):
+        await first.ack()
+    with pytest.raises(DeliveryLost):
+        await second.requeue()
+    again = [await inbox.next(), await inbox.next()]
+    assert [delivery.message.body for delivery in again] == [b"a", b"b"]
+    assert all(delivery.redelivered for delivery in again)
+    assert not any(delivery.lost.done() for delivery in again)
+
+
+async def test_a_cut_takes_what_was_got(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"x")
+    held = await take(broker, queue)
+    await wire.cut()
+    async with asyncio.timeout(PATIENCE):
+        await held.lost
+    with pytest.raises(DeliveryLost):
+        await held.ack()
+    again = await take(broker, queue)
+    assert (again.message.body, again.redelivered) == (b"x", True)
+
+
+async def test_what_was_acked_before_the_cut_does_not_come_back(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    inbox = await Inbox.open(broker, queue)
+    await send(broker, queue, b"a", b"b")
+    first, second = await inbox.next(), await inbox.next()
+    await first.ack()
+    # Its round trip says that the ack, sent before it, has arrived.
+    await send(broker, queue, b"c")
+    await inbox.next()
+    await wire.cut()
+    async with asyncio.timeout(PATIENCE):
+        await second.lost
+    assert await inbox.bodies(2) == [b"b", b"c"]
+
+
+async def test_publishing_goes_on_after_a_cut(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    for body in b"a", b"b", b"c":
+        await send_through(broker, queue, body)
+        await wire.cut()
+    # An unconfirmed one may have arrived all the same: at least once, then, and in order.
+    seen = await everything(await wire.connect(), queue)
+    assert list(dict.fromkeys(seen)) == [b"a", b"b", b"c"]
+    assert await broker.depth(queue) is not None
+    assert broker.connected
+
+
+async def everything(broker: Broker, queue: str) -> list[bytes]:
+    bodies: list[bytes] = []
+    while delivery := await broker.get(queue):
+        bodies.append(delivery.message.body)
+        await delivery.ack()
+    return bodies
+
+
+async def test_a_consumer_goes_on_after_every_cut(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    inbox = await Inbox.open(broker, queue, prefetch=1)
+    publisher = await wire.connect()
+    for body in b"a", b"b", b"c":
+        await wire.cut()
+        await send_through(publisher, queue, body)
+        while (delivery := await inbox.next()).message.body != body:
+            await ack_if_still_ours(delivery)
+        assert inbox.consumer.active
+        await ack_if_still_ours(delivery)
+
+
+async def ack_if_still_ours(delivery: Delivery) -> None:
+    with suppress(DeliveryLost):
+        await delivery.ack()
+
+
+async def test_the_prefetch_holds_after_a_cut(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"a", b"b", b"c")
+    inbox = await Inbox.open(broker, queue, prefetch=2)
+    held = [await inbox.next(), await inbox.next()]
+    await wire.cut()
+    async with asyncio.timeout(PATIENCE):
+        for delivery in held:
+            await delivery.lost
+    again = [await inbox.next(), await inbox.next()]
+    assert [delivery.message.body for delivery in again] == [b"a", b"b"]
+    assert inbox.is_empty
+    await again[0].ack()
+    assert (await inbox.next()).message.body == b"c"
+
+
+async def test_a_closed_connection_leaves_its_deliveries_to_others(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"a", b"b")
+    other = wire.make_broker()
+    async with other:
+        got, inbox = await take(other, queue), await Inbox.open(other, queue)
+        consumed = await inbox.next()
+    for delivery in got, consumed:
+        assert delivery.lost.done()
+        with pytest.raises(DeliveryLost):
+            await delivery.ack()
+    assert not inbox.consumer.active
+    assert not other.connected
+    assert sorted(await take_all(broker, queue, 2)) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("operation", ["depth", "get", "purge"])
+async def test_an_operation_that_is_cancelled_does_no_harm(
+    wire: Wire, broker: Broker, operation: str
+) -> None:
+    held_queue, queue = await wire.declare_queue(), await wire.declare_queue()
+    await send(broker, held_queue, b"x")
+    held = await take(broker, held_queue)
+    for step in range(100):
+        task = asyncio.create_task(getattr(broker, operation)(queue))
+        await asyncio.sleep(step / 20_000)  # at every stage of what goes to and fro
+        task.cancel()
+        await asyncio.wait([task], timeout=PATIENCE)
+        assert task.done()
+    assert await broker.depth(queue)
+    assert not held.lost.done()
+    await held.ack()
+
+
+async def test_a_connection_says_where_to_and_with_whom(wire: Wire, broker: Broker) -> None:
+    assert broker.connected
+    assert "guest:guest" not in broker.address
+    assert broker.info.product
+    assert broker.info.version[0].isdigit()

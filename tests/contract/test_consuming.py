@@ -1,0 +1,158 @@
+"""Statements 3 and 5: deliveries belong to their holder, and a consumer holds so many."""
+
+import pytest
+
+from scheduler.brokers import Broker
+from scheduler.topology import Topology
+from tests.contract.wire import Inbox, Wire, eventually, has_depth, send, take, take_all
+
+
+async def test_a_consumer_gets_what_is_there_and_what_comes(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"a", b"b")
+    inbox = await Inbox.open(broker, queue)
+    await send(broker, queue, b"c")
+    assert inbox.consumer.active
+    assert await inbox.bodies(3) == [b"a", b"b", b"c"]
+
+
+async def test_a_consumer_holds_at_most_its_prefetch(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    inbox = await Inbox.open(broker, queue, prefetch=2)
+    await send(broker, queue, b"a", b"b", b"c", b"d")
+    first, second = await inbox.next(), await inbox.next()
+    await has_depth(broker, queue, ready=2)
+    assert inbox.is_empty
+    await second.ack()
+    third = await inbox.next()
+    assert [d.message.body for d in (first, second, third)] == [b"a", b"b", b"c"]
+    await has_depth(broker, queue, ready=1)
+    assert inbox.is_empty
+
+
+async def test_each_consumer_has_its_own_prefetch(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    narrow = await Inbox.open(broker, queue, prefetch=1)
+    wide = await Inbox.open(broker, queue, prefetch=3)
+    await send(broker, queue, *[b"x"] * 5)
+    for inbox, count in (narrow, 1), (wide, 3):
+        for _ in range(count):
+            await inbox.next()
+    await has_depth(broker, queue, ready=1)
+    assert narrow.is_empty
+    assert wide.is_empty
+
+
+async def test_two_consumers_share_a_queue(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    inboxes = [await Inbox.open(await wire.connect(), queue, prefetch=1) for _ in range(2)]
+    await send(broker, queue, b"a", b"b", b"c")
+    first, second = [await inbox.next() for inbox in inboxes]
+    assert {first.message.body, second.message.body} == {b"a", b"b"}
+    await second.ack()
+    assert (await inboxes[1].next()).message.body == b"c"
+    assert inboxes[0].is_empty
+
+
+async def test_what_is_put_back_is_first_again_and_marked(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"a", b"b", b"c")
+    held = await take(broker, queue)
+    assert not held.redelivered
+    await held.requeue()
+    await has_depth(broker, queue, ready=3)
+    again = await take(broker, queue)
+    assert (again.message.body, again.redelivered) == (b"a", True)
+    await again.ack()
+    unseen = await take(broker, queue)
+    assert (unseen.message.body, unseen.redelivered) == (b"b", False)
+
+
+async def test_what_was_taken_first_and_put_back_first_comes_first(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"a", b"b", b"c", b"d")
+    held = [await take(broker, queue) for _ in range(3)]
+    for number, delivery in enumerate(held, 1):
+        await delivery.requeue()
+        await has_depth(broker, queue, ready=1 + number)  # what is sent side by side may overtake
+    assert await take_all(broker, queue, 4) == [b"a", b"b", b"c", b"d"]
+
+
+async def test_a_consumer_gets_again_what_it_puts_back(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    inbox = await Inbox.open(broker, queue, prefetch=1)
+    await send(broker, queue, b"a", b"b")
+    await (await inbox.next()).requeue()
+    again = await inbox.next()
+    assert (again.message.body, again.redelivered) == (b"a", True)
+
+
+async def test_a_cancelled_consumer_keeps_what_it_holds(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    inbox = await Inbox.open(broker, queue, prefetch=2)
+    await send(broker, queue, b"a", b"b", b"c")
+    first, second = await inbox.next(), await inbox.next()
+    await inbox.consumer.cancel()
+    assert not inbox.consumer.active
+    await first.ack()
+    await second.requeue()
+    await has_depth(broker, queue, ready=2)
+    assert inbox.is_empty
+    assert not first.lost.done()
+    assert await take_all(broker, queue, 2) == [b"b", b"c"]
+
+
+async def test_cancelling_twice_is_fine(wire: Wire, broker: Broker) -> None:
+    inbox = await Inbox.open(broker, await wire.declare_queue())
+    await inbox.consumer.cancel()
+    await inbox.consumer.cancel()
+
+
+async def test_a_consumer_goes_on_when_its_queue_was_deleted_and_made_again(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = wire.queue()
+    await broker.declare(Topology(queues=(queue,)))
+    # On a connection of its own: RabbitMQ closes that of who consumes from a quorum queue in the
+    # moment in which it is made.
+    inbox = await Inbox.open(await wire.connect(), queue.name)
+    await broker.delete(queue.name)
+    await has_stopped(inbox)
+    await broker.declare(Topology(queues=(queue,)))
+    await send(broker, queue.name, b"x")
+    assert await inbox.bodies(1) == [b"x"]
+    assert inbox.consumer.active
+
+
+async def has_stopped(inbox: Inbox) -> None:
+    async def stopped() -> bool:
+        return not inbox.consumer.active
+
+    await eventually(stopped)
+
+
+async def test_a_quorum_queue_gives_up_on_what_takes_its_holders_down(
+    wire: Wire, broker: Broker
+) -> None:
+    if wire.queue_type == "classic":
+        pytest.skip("only quorum queues count deliveries")
+    failed = await wire.declare_queue()
+    queue = await wire.declare_queue(
+        {
+            "x-delivery-limit": 2,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": failed,
+        }
+    )
+    await send(broker, queue, b"poison")
+    for _ in range(3):
+        inbox = await Inbox.open(await wire.connect(), queue)
+        await inbox.next()
+        # A lost connection counts everywhere; a requeue does not, from RabbitMQ 4.3 on.
+        await inbox.consumer.cancel()
+        await wire.cut()
+    dead = await take(await wire.connect(), failed)
+    assert dead.message.body == b"poison"
+    assert dead.message.headers["x-first-death-reason"] == "delivery_limit"

@@ -1,0 +1,159 @@
+"""Statement 7: declaring is idempotent and changes nothing that exists."""
+
+import pytest
+
+from scheduler.brokers import Broker, Depth
+from scheduler.errors import IncompatibleBroker, QueueNotFound, Unroutable
+from scheduler.messages import Message
+from scheduler.topology import Binding, Exchange, Queue, Topology
+from tests.contract.wire import Inbox, Wire, has_depth, send, take, take_all
+
+
+async def test_declaring_again_changes_nothing(wire: Wire, broker: Broker) -> None:
+    exchange, queue = Exchange(wire.name("exchange"), "topic"), wire.queue({"x-max-length": 5})
+    binding = Binding(exchange.name, queue.name, "a.#")
+    topology = Topology((exchange,), (queue,), (binding,))
+    await broker.declare(topology)
+    await broker.publish(Message(b"x"), exchange=exchange.name, routing_key="a.b")
+    await broker.declare(topology)
+    await (await wire.connect()).declare(topology)
+    assert await take_all(broker, queue.name, 1) == [b"x"]
+
+
+async def test_no_type_is_the_classic_type(wire: Wire, broker: Broker) -> None:
+    name = wire.name("queue")
+    await broker.declare(Topology(queues=(Queue(name),)))
+    await broker.declare(Topology(queues=(Queue(name, {"x-queue-type": "classic"}),)))
+
+
+async def test_a_queue_with_other_arguments_is_refused_and_unchanged(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = wire.queue({"x-message-ttl": 60_000})
+    await broker.declare(Topology(queues=(queue,)))
+    await send(broker, queue.name, b"x")
+    for arguments in {"x-message-ttl": 30_000}, {}, {"x-message-ttl": 60_000, "x-max-length": 1}:
+        other = Queue(queue.name, {"x-queue-type": wire.queue_type, **arguments})
+        with pytest.raises(IncompatibleBroker, match=queue.name):
+            await broker.declare(Topology(queues=(other,)))
+    await broker.declare(Topology(queues=(queue,)))
+    assert await take_all(broker, queue.name, 1) == [b"x"]
+
+
+async def test_a_queue_of_another_type_is_refused(wire: Wire, broker: Broker) -> None:
+    name = await wire.declare_queue()
+    other = {"classic": "quorum", "quorum": "classic"}[wire.queue_type]
+    with pytest.raises(IncompatibleBroker, match=name):
+        await broker.declare(Topology(queues=(Queue(name, {"x-queue-type": other}),)))
+
+
+async def test_an_exchange_of_another_type_is_refused_and_unchanged(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue()
+    name = await wire.declare_exchange("topic", {"a.#": queue})
+    for other in Exchange(name, "fanout"), Exchange(name, "topic", {"alternate-exchange": "x"}):
+        with pytest.raises(IncompatibleBroker, match=name):
+            await broker.declare(Topology(exchanges=(other,)))
+    await broker.publish(Message(b"x"), exchange=name, routing_key="a.b")
+    assert await take_all(broker, queue, 1) == [b"x"]
+
+
+async def test_an_exchange_of_somebody_else_must_be_there(wire: Wire, broker: Broker) -> None:
+    queue, theirs = await wire.declare_queue(), wire.name("theirs")
+    wanted = Topology(
+        exchanges=(Exchange(theirs, "topic", passive=True),),
+        bindings=(Binding(theirs, queue, "a.#"),),
+    )
+    with pytest.raises(IncompatibleBroker, match=theirs):
+        await broker.declare(wanted)
+    with pytest.raises(Unroutable):  # it was not made
+        await broker.publish(Message(b"x"), exchange=theirs, routing_key="a")
+    await broker.declare(Topology(exchanges=(Exchange(theirs, "direct"),)))
+    await broker.declare(wanted)
+    await broker.publish(Message(b"y"), exchange=theirs, routing_key="a.#")
+    assert await take_all(broker, queue, 1) == [b"y"]
+
+
+async def test_the_connection_lives_on_after_a_refusal(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    inbox = await Inbox.open(broker, queue)
+    with pytest.raises(IncompatibleBroker):
+        await broker.declare(Topology(queues=(Queue(queue, {"x-max-length": 1}),)))
+    await send(broker, queue, b"x")
+    assert await inbox.bodies(1) == [b"x"]
+
+
+async def test_a_binding_to_nothing_is_refused(wire: Wire, broker: Broker) -> None:
+    exchange, missing = await wire.declare_exchange(), wire.name("missing")
+    with pytest.raises(QueueNotFound, match=missing):
+        await broker.declare(Topology(bindings=(Binding(exchange, missing, "#"),)))
+
+
+async def test_the_depth_counts_messages_and_consumers(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"a", b"b", b"c")
+    assert await broker.depth(queue) == Depth(ready=3, consumers=0)
+    for held in 1, 2:
+        inbox = await Inbox.open(await wire.connect(), queue, prefetch=1)
+        await inbox.next()
+        assert await broker.depth(queue) == Depth(ready=3 - held, consumers=held)
+
+
+async def test_a_quorum_queue_sees_a_consumer_in_who_holds_a_message(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"a", b"b")
+    taken = await take(broker, queue)
+    consumers = {"classic": 0, "quorum": 1}[wire.queue_type]
+    assert await broker.depth(queue) == Depth(ready=1, consumers=consumers)
+    await taken.ack()
+    await has_depth(broker, queue, ready=1, consumers=0)
+
+
+async def test_a_missing_queue_has_no_depth(wire: Wire, broker: Broker) -> None:
+    assert await broker.depth(wire.name("missing")) is None
+
+
+async def test_a_missing_queue_cannot_be_read(wire: Wire, broker: Broker) -> None:
+    missing = wire.name("missing")
+    with pytest.raises(QueueNotFound, match=missing):
+        await broker.get(missing)
+    with pytest.raises(QueueNotFound, match=missing):
+        await Inbox.open(broker, missing)
+    with pytest.raises(QueueNotFound, match=missing):
+        await broker.purge(missing)
+
+
+async def test_an_empty_queue_gives_nothing(wire: Wire, broker: Broker) -> None:
+    assert await broker.get(await wire.declare_queue()) is None
+
+
+async def test_purging_deletes_what_is_ready(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"a", b"b", b"c")
+    taken = await take(broker, queue)
+    assert await broker.purge(queue) == 2
+    assert await broker.purge(queue) == 0
+    await taken.requeue()
+    assert await take_all(broker, queue, 1) == [b"a"]
+
+
+async def test_deleting_deletes_the_queue_its_messages_and_its_bindings(
+    wire: Wire, broker: Broker
+) -> None:
+    queue, other = wire.queue(), await wire.declare_queue()
+    await broker.declare(Topology(queues=(queue,)))
+    exchange = await wire.declare_exchange("topic", {"a": queue.name, "#": other})
+    await send(broker, queue.name, b"x")
+    await broker.delete(queue.name)
+    assert await broker.depth(queue.name) is None
+    await broker.declare(Topology(queues=(queue,)))
+    await broker.publish(Message(b"y"), exchange=exchange, routing_key="a")
+    assert await broker.get(queue.name) is None
+    assert await take_all(broker, other, 1) == [b"y"]
+
+
+async def test_deleting_a_missing_queue_is_fine(wire: Wire, broker: Broker) -> None:
+    await broker.delete(wire.name("missing"))

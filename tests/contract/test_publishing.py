@@ -1,0 +1,248 @@
+"""Statement 1: published is confirmed, in every queue that the message was routed to."""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from scheduler.brokers import Broker
+from scheduler.errors import Rejected, Unroutable
+from scheduler.messages import Message
+from scheduler.topology import Binding, Topology
+from tests.contract.wire import Wire, send, take, take_all
+
+
+async def test_a_confirmed_message_is_in_its_queue(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"hello")
+    depth = await broker.depth(queue)
+    assert depth
+    assert depth.ready == 1
+
+
+async def test_messages_keep_their_order(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    bodies = [b"%d" % n for n in range(20)]
+    await send(broker, queue, *bodies)
+    assert await take_all(broker, queue, 20) == bodies
+
+
+async def test_many_at_the_same_time_are_all_confirmed(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    bodies = [b"%d" % n for n in range(100)]
+    await asyncio.gather(*(send(broker, queue, body) for body in bodies))
+    assert sorted(await take_all(broker, queue, 100)) == sorted(bodies)
+
+
+async def test_a_delivery_says_how_it_was_published(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    exchange = await wire.declare_exchange("topic", {"loop.#": queue})
+    await broker.publish(Message(b"x"), exchange=exchange, routing_key="loop.a.b")
+    delivery = await take(broker, queue)
+    assert (delivery.queue, delivery.exchange) == (queue, exchange)
+    assert delivery.routing_key == "loop.a.b"
+    assert not delivery.redelivered
+    assert not delivery.lost.done()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "routing_key", "matches"),
+    [
+        ("loop.a.b", "loop.a.b", True),
+        ("loop.a.b", "loop.a.c", False),
+        ("loop.*.b", "loop.a.b", True),
+        ("loop.*.b", "loop.b", False),
+        ("loop.#", "loop", True),
+        ("loop.#", "loop.a.b", True),
+        ("#.task.t", "task.t", True),
+        ("#.task.t", "0.5.0.task.t", True),
+        ("#.task.t", "task.t.u", False),
+        ("#.a.#", "x.a.y.a.z", True),
+        ("*.#", "a", True),
+        ("*.#", "", False),
+        ("#", "", True),
+        ("#", "anything.at.all", True),
+    ],
+)
+async def test_a_topic_exchange_matches_words(
+    wire: Wire, broker: Broker, pattern: str, routing_key: str, matches: bool
+) -> None:
+    queue = await wire.declare_queue()
+    exchange = await wire.declare_exchange("topic", {pattern: queue})
+    publishing = broker.publish(Message(b"x"), exchange=exchange, routing_key=routing_key)
+    if matches:
+        await publishing
+        assert await take_all(broker, queue, 1) == [b"x"]
+    else:
+        with pytest.raises(Unroutable):
+            await publishing
+
+
+async def test_a_queue_gets_a_message_once_however_often_it_is_bound(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue()
+    exchange = await wire.declare_exchange("topic", {"#": queue, "a.*": queue, "a.b": queue})
+    await broker.publish(Message(b"x"), exchange=exchange, routing_key="a.b")
+    assert await take_all(broker, queue, 1) == [b"x"]
+
+
+async def test_all_queues_that_are_bound_get_the_message(wire: Wire, broker: Broker) -> None:
+    first, second = await wire.declare_queue(), await wire.declare_queue()
+    exchange = await wire.declare_exchange("topic", {"a.*": first, "*.b": second})
+    await broker.publish(Message(b"x"), exchange=exchange, routing_key="a.b")
+    assert await take_all(broker, first, 1) == [b"x"]
+    assert await take_all(broker, second, 1) == [b"x"]
+
+
+async def test_a_fanout_exchange_does_not_look_at_the_key(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    exchange = await wire.declare_exchange("fanout", {"": queue})
+    await broker.publish(Message(b"x"), exchange=exchange, routing_key="whatever")
+    assert (await take(broker, queue)).routing_key == "whatever"
+
+
+async def test_a_direct_exchange_knows_no_wildcards(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    exchange = await wire.declare_exchange("direct", {"a.#": queue})
+    await broker.publish(Message(b"x"), exchange=exchange, routing_key="a.#")
+    with pytest.raises(Unroutable):
+        await broker.publish(Message(b"y"), exchange=exchange, routing_key="a.b")
+    assert await take_all(broker, queue, 1) == [b"x"]
+
+
+async def test_exchanges_are_bound_to_exchanges(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    far = await wire.declare_exchange("topic", {"a.#": queue})
+    near = await wire.declare_exchange("topic", {"a.b": queue})
+    await broker.declare(Topology(bindings=(Binding(near, far, "#", to="exchange"),)))
+    await broker.publish(Message(b"x"), exchange=near, routing_key="a.b")
+    await broker.publish(Message(b"y"), exchange=near, routing_key="a.c")
+    assert await take_all(broker, queue, 2) == [b"x", b"y"]
+
+
+async def test_what_no_queue_is_bound_for_is_unroutable(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    exchange = await wire.declare_exchange("topic", {"a": queue})
+    with pytest.raises(Unroutable, match="'b'"):
+        await broker.publish(Message(b"x"), exchange=exchange, routing_key="b")
+    await broker.publish(Message(b"y"), exchange=exchange, routing_key="a")
+    assert await take_all(broker, queue, 1) == [b"y"]
+
+
+async def test_a_queue_or_an_exchange_that_is_missing_is_unroutable(
+    wire: Wire, broker: Broker
+) -> None:
+    queue, missing = await wire.declare_queue(), wire.name("missing")
+    with pytest.raises(Unroutable, match=missing):
+        await broker.publish(Message(b"x"), exchange="", routing_key=missing)
+    with pytest.raises(Unroutable, match=missing):
+        await broker.publish(Message(b"x"), exchange=missing, routing_key=queue)
+    await send(broker, queue, b"y")
+    assert await take_all(broker, queue, 1) == [b"y"]
+
+
+async def test_an_alternate_exchange_takes_what_no_queue_is_bound_for(
+    wire: Wire, broker: Broker
+) -> None:
+    queue, parked = await wire.declare_queue(), await wire.declare_queue()
+    alternate = await wire.declare_exchange("topic", {"#": parked})
+    exchange = await wire.declare_exchange("topic", {"a": queue}, {"alternate-exchange": alternate})
+    await broker.publish(Message(b"x"), exchange=exchange, routing_key="a")
+    await broker.publish(Message(b"y"), exchange=exchange, routing_key="b")
+    assert await take_all(broker, queue, 1) == [b"x"]
+    assert (await take(broker, parked)).routing_key == "b"
+
+
+async def test_a_full_queue_rejects_and_the_others_keep_the_message(
+    wire: Wire, broker: Broker
+) -> None:
+    limit = {"classic": 2, "quorum": 1}[wire.queue_type]
+    full = await wire.declare_queue({"x-max-length": limit, "x-overflow": "reject-publish"})
+    other = await wire.declare_queue()
+    exchange = await wire.declare_exchange("fanout", {"1": full, "2": other})
+    for body in b"a", b"b":
+        await broker.publish(Message(body), exchange=exchange, routing_key="")
+    with pytest.raises(Rejected):
+        await broker.publish(Message(b"c"), exchange=exchange, routing_key="")
+    assert await take_all(broker, full, 2) == [b"a", b"b"]
+    assert await take_all(broker, other, 3) == [b"a", b"b", b"c"]
+
+
+async def test_a_full_queue_without_rejection_drops_its_oldest_message(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue({"x-max-length": 2})
+    await send(broker, queue, b"a", b"b", b"c")
+    assert await take_all(broker, queue, 2) == [b"b", b"c"]
+
+
+HEADERS: dict[str, Any] = {
+    "text": "grüße, 世界 🐇",
+    "ключ": "unicode in the name",
+    "long": "x" * 5000,
+    "empty": "",
+    "small": 7,
+    "negative": -1,
+    "milliseconds": 1_795_000_000_123,
+    "largest": 2**63 - 1,
+    "yes": True,
+    "no": False,
+    "nothing": None,
+    "table": {"inner": {"deep": "value", "count": 3}},
+    "list": ["a", 1, {"b": 2}],
+}
+
+
+def own_headers(message: Message) -> dict[str, Any]:
+    """Without those that a broker adds: quorum queues count deliveries."""
+    return {name: value for name, value in message.headers.items() if not name.startswith("x-")}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+async def test_headers_arrive_as_they_were_sent(wire: Wire, broker: Broker, name: str) -> None:
+    queue = await wire.declare_queue()
+    headers = {name: HEADERS[name]}
+    await broker.publish(Message(b"x", headers), exchange="", routing_key=queue)
+    received = own_headers((await take(broker, queue)).message)
+    assert received == headers
+    assert type(received[name]) is type(headers[name])
+
+
+async def test_properties_arrive_as_they_were_sent(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    sent = Message(
+        body='{"grüße": "世界"}'.encode(),
+        headers=HEADERS,
+        content_type="application/json",
+        message_id="billing/poll/17/0",
+        correlation_id="c-1",
+        type="scheduler.token",
+        priority=3,
+        timestamp=datetime(2026, 11, 21, 10, 30, 15, tzinfo=UTC),
+        expiration=timedelta(hours=1, milliseconds=1),
+        content_encoding="identity",
+        reply_to="answers",
+        app_id="billing",
+    )
+    await broker.publish(sent, exchange="", routing_key=queue)
+    received = (await take(broker, queue)).message
+    assert own_headers(received) == HEADERS
+    assert replace(received, headers=HEADERS) == sent
+
+
+async def test_absent_properties_stay_absent(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"")
+    received = (await take(broker, queue)).message
+    # aiormq gives an id to every message that has none.
+    assert replace(received, headers=own_headers(received), message_id=None) == Message()
+
+
+async def test_a_body_of_a_megabyte_arrives_whole(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    body = bytes(range(256)) * 4096
+    await send(broker, queue, body)
+    assert (await take(broker, queue)).message.body == body

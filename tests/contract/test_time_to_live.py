@@ -1,0 +1,200 @@
+"""Statement 2: how long a message waits in its queue, and where it goes then."""
+
+import asyncio
+from datetime import timedelta
+
+from scheduler.brokers import Broker
+from scheduler.messages import Message
+from scheduler.topology import Queue, Topology
+from tests.contract.wire import PATIENCE, Arguments, Inbox, Wire, has_depth, send, take, take_all
+
+SHORT = 150  # milliseconds, while which nothing has to happen
+BRIEF = 1_000  # long enough to do something before, even on a slow machine
+LONG = 60_000
+
+
+def into(target: str) -> Arguments:
+    """Have a queue dead-letter straight into the target queue."""
+    return {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": target}
+
+
+async def test_an_expired_message_leaves_with_its_key_and_without_its_expiration(
+    wire: Wire, broker: Broker
+) -> None:
+    target = await wire.declare_queue()
+    exchange = await wire.declare_exchange("topic", {"loop.#": target})
+    queue = await wire.declare_queue({"x-dead-letter-exchange": exchange})
+    entrance = await wire.declare_exchange("topic", {"#": queue})
+    message = Message(b"x", {"seq": 1}, expiration=timedelta(milliseconds=SHORT))
+    inbox = await Inbox.open(broker, target)
+    started = asyncio.get_running_loop().time()
+    await broker.publish(message, exchange=entrance, routing_key="loop.a.b")
+    arrived = await inbox.next()
+    # Brokers count in whole milliseconds.
+    assert asyncio.get_running_loop().time() - started > (SHORT - 2) / 1000
+    assert (arrived.exchange, arrived.routing_key) == (exchange, "loop.a.b")
+    assert (arrived.message.body, arrived.message.headers["seq"]) == (b"x", 1)
+    assert arrived.message.expiration is None
+    assert not arrived.redelivered
+
+
+async def test_a_dead_letter_says_where_it_died(wire: Wire, broker: Broker) -> None:
+    target = await wire.declare_queue()
+    queue = await wire.declare_queue(into(target))
+    exchange = await wire.declare_exchange("topic", {"a.b": queue})
+    message = Message(b"x", expiration=timedelta(0))
+    await broker.publish(message, exchange=exchange, routing_key="a.b")
+    headers = (await take(broker, target)).message.headers
+    assert headers["x-first-death-queue"] == queue
+    assert headers["x-first-death-reason"] == "expired"
+    assert headers["x-first-death-exchange"] == exchange
+    (death,) = headers["x-death"]
+    known = {"queue", "reason", "exchange", "routing-keys", "count"}
+    assert {key: death[key] for key in known} == {
+        "queue": queue,
+        "reason": "expired",
+        "exchange": exchange,
+        "routing-keys": ["a.b"],
+        "count": 1,
+    }
+
+
+async def test_the_last_death_is_the_first_in_the_list(wire: Wire, broker: Broker) -> None:
+    target = await wire.declare_queue()
+    second = await wire.declare_queue({**into(target), "x-message-ttl": SHORT})
+    first = await wire.declare_queue({**into(second), "x-message-ttl": SHORT})
+    await send(broker, first, b"x")
+    headers = (await take(broker, target)).message.headers
+    assert [death["queue"] for death in headers["x-death"]] == [second, first]
+    assert headers["x-first-death-queue"] == first
+
+
+async def test_a_message_expires_only_at_the_head(wire: Wire, broker: Broker) -> None:
+    target = await wire.declare_queue()
+    queue = await wire.declare_queue(into(target))
+    inbox = await Inbox.open(broker, target)
+    await send(broker, queue, b"lasting")
+    await send(broker, queue, b"brief", expires_in_ms=SHORT)
+    await asyncio.sleep(2 * SHORT / 1000)
+    assert inbox.is_empty
+    head = await take(broker, queue)
+    assert head.message.body == b"lasting"
+    assert await inbox.bodies(1) == [b"brief"]
+    await head.ack()
+
+
+async def test_a_queue_limits_how_long_its_messages_wait(wire: Wire, broker: Broker) -> None:
+    target = await wire.declare_queue()
+    queue = await wire.declare_queue({**into(target), "x-message-ttl": SHORT})
+    inbox = await Inbox.open(broker, target)
+    await send(broker, queue, b"without")
+    await send(broker, queue, b"longer", expires_in_ms=LONG)
+    assert await inbox.bodies(2) == [b"without", b"longer"]
+
+
+async def test_a_message_may_wait_shorter_than_its_queue_allows(wire: Wire, broker: Broker) -> None:
+    target = await wire.declare_queue()
+    queue = await wire.declare_queue({**into(target), "x-message-ttl": LONG})
+    await send(broker, queue, b"x", expires_in_ms=SHORT)
+    assert await (await Inbox.open(broker, target)).bodies(1) == [b"x"]
+
+
+async def test_messages_that_expire_keep_their_order(wire: Wire, broker: Broker) -> None:
+    target = await wire.declare_queue()
+    queue = await wire.declare_queue({**into(target), "x-message-ttl": SHORT})
+    bodies = [b"%d" % n for n in range(20)]
+    await send(broker, queue, *bodies)
+    assert await (await Inbox.open(broker, target)).bodies(20) == bodies
+
+
+async def test_no_time_to_live_expires_at_once(wire: Wire, broker: Broker) -> None:
+    target = await wire.declare_queue()
+    queue = await wire.declare_queue(into(target))
+    await send(broker, queue, b"x", expires_in_ms=0)
+    assert await broker.get(queue) is None
+    assert await take_all(broker, target, 1) == [b"x"]
+
+
+async def test_a_free_consumer_gets_even_what_expires_at_once(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    inbox = await Inbox.open(broker, queue)
+    await send(broker, queue, b"x", expires_in_ms=0)
+    assert await inbox.bodies(1) == [b"x"]
+
+
+async def test_a_time_to_live_of_years_is_taken(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"x", expires_in_ms=3 * 365 * 86_400_000)
+    assert await take_all(broker, queue, 1) == [b"x"]
+
+
+async def test_what_expires_without_a_dead_letter_exchange_is_gone(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"x", expires_in_ms=SHORT)
+    await has_depth(broker, queue, ready=0)
+
+
+async def test_a_message_put_back_keeps_its_expiry(wire: Wire, broker: Broker) -> None:
+    target = await wire.declare_queue()
+    queue = await wire.declare_queue(into(target))
+    clock = await wire.declare_queue(into(target))
+    await send(broker, queue, b"first", expires_in_ms=BRIEF)
+    await send(broker, clock, b"second", expires_in_ms=BRIEF + SHORT)
+    await asyncio.sleep(BRIEF / 2000)
+    await (await take(broker, queue)).requeue()
+    # Had its wait begun anew, it would be the second.
+    assert await (await Inbox.open(broker, target)).bodies(2) == [b"first", b"second"]
+
+
+async def test_what_is_put_back_after_its_expiry_leaves_at_once(wire: Wire, broker: Broker) -> None:
+    target = await wire.declare_queue()
+    queue = await wire.declare_queue(into(target))
+    await send(broker, queue, b"x", expires_in_ms=BRIEF)
+    held = await take(broker, queue)
+    waiting = await Inbox.open(broker, queue)
+    await asyncio.sleep((BRIEF + SHORT) / 1000)
+    await held.requeue()
+    assert await (await Inbox.open(broker, target)).bodies(1) == [b"x"]
+    assert waiting.is_empty
+
+
+async def test_nothing_expires_in_somebodys_hands(wire: Wire, broker: Broker) -> None:
+    target = await wire.declare_queue()
+    queue = await wire.declare_queue(into(target))
+    await send(broker, queue, b"x", expires_in_ms=BRIEF)
+    held = await take(broker, queue)
+    await asyncio.sleep((BRIEF + SHORT) / 1000)
+    await held.ack()
+    assert await broker.get(target) is None
+
+
+async def test_a_message_that_goes_in_a_circle_is_dropped(wire: Wire, broker: Broker) -> None:
+    first, second = wire.queue(), wire.queue()
+    for queue, following in (first, second), (second, first):
+        arguments = {**queue.arguments, **into(following.name), "x-message-ttl": BRIEF}
+        await broker.declare(Topology(queues=(Queue(queue.name, arguments),)))
+    await send(broker, first.name, b"x", expires_in_ms=0)
+    await has_depth(broker, second.name, ready=1)
+    await has_depth(broker, second.name, ready=0)
+    assert await broker.get(first.name) is None
+
+
+async def test_a_full_queue_dead_letters_its_oldest_message(wire: Wire, broker: Broker) -> None:
+    target = await wire.declare_queue()
+    queue = await wire.declare_queue({**into(target), "x-max-length": 1})
+    await send(broker, queue, b"old", b"new")
+    dead = await take(broker, target)
+    assert dead.message.body == b"old"
+    assert dead.message.headers["x-first-death-reason"] == "maxlen"
+
+
+async def test_many_queues_expire_independently(wire: Wire, broker: Broker) -> None:
+    target = await wire.declare_queue()
+    inbox = await Inbox.open(broker, target)
+    queues = [await wire.declare_queue(into(target)) for _ in range(5)]
+    for place in 3, 1, 4, 0, 2:
+        await send(broker, queues[place], b"%d" % place, expires_in_ms=(place + 1) * SHORT)
+    async with asyncio.timeout(PATIENCE):
+        assert await inbox.bodies(5) == [b"0", b"1", b"2", b"3", b"4"]

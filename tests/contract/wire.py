@@ -1,0 +1,250 @@
+"""How a contract test gets at a broker, whichever it is."""
+
+import asyncio
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any, Literal, Self, TypeVar
+
+import aiormq
+from yarl import URL
+
+from scheduler.brokers import Broker, Consumer, Delivery
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.brokers.memory import MemoryBroker, MemoryServer
+from scheduler.errors import Rejected
+from scheduler.messages import Message
+from scheduler.topology import (
+    ONE_SLOT,
+    UNREACHABLE_DELIVERY_LIMIT,
+    Binding,
+    Exchange,
+    Queue,
+    QueueType,
+    Topology,
+)
+from tests.contract.proxy import Proxy
+
+T = TypeVar("T")
+
+PATIENCE = 15.0
+POLL = 0.005
+
+Arguments = Mapping[str, Any]
+
+
+class Wire(ABC):
+    """Connections to one broker, and objects in it that no other test knows.
+
+    Attributes:
+        broker: one of the connections, for all that needs no second one.
+    """
+
+    broker: Broker
+
+    def __init__(self, queue_type: QueueType) -> None:
+        self.queue_type: QueueType = queue_type
+        self._names: list[str] = []
+        self._opened = AsyncExitStack()
+
+    @abstractmethod
+    def make_broker(self) -> Broker: ...
+
+    @abstractmethod
+    async def cut(self) -> None:
+        """Break all connections, without a goodbye."""
+
+    @abstractmethod
+    async def delete(self, names: list[str]) -> None:
+        """Delete the queues and exchanges of these names."""
+
+    async def connect(self) -> Broker:
+        """Open a further connection; it is closed when the test is over."""
+        return await self._opened.enter_async_context(self.make_broker())
+
+    async def __aenter__(self) -> Self:
+        self.broker = await self.connect()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._opened.aclose()
+        await self.delete(self._names)
+
+    def name(self, label: str) -> str:
+        """A new name; what bears it is deleted when the test is over."""
+        self._names.append(f"contract.{uuid.uuid4().hex[:12]}.{label}")
+        return self._names[-1]
+
+    def queue(self, arguments: Arguments | None = None) -> Queue:
+        """A queue to be declared, of the type that is being tested."""
+        base: dict[str, Any] = {"x-queue-type": self.queue_type}
+        if self.queue_type == "quorum":
+            # Without any limit, RabbitMQ 3.10 puts what was returned at the end of the queue.
+            base["x-delivery-limit"] = UNREACHABLE_DELIVERY_LIMIT
+        return Queue(self.name("queue"), {**base, **(arguments or {})})
+
+    async def declare_queue(self, arguments: Arguments | None = None) -> str:
+        queue = self.queue(arguments)
+        await self.broker.declare(Topology(queues=(queue,)))
+        return queue.name
+
+    async def declare_exchange(
+        self,
+        type: Literal["topic", "fanout", "direct"] = "topic",
+        bindings: Mapping[str, str] | None = None,
+        arguments: Arguments | None = None,
+    ) -> str:
+        """Declare an exchange, with bindings from routing keys to queues."""
+        exchange = Exchange(self.name("exchange"), type, dict(arguments or {}))
+        bound = [Binding(exchange.name, queue, key) for key, queue in (bindings or {}).items()]
+        await self.broker.declare(Topology(exchanges=(exchange,), bindings=tuple(bound)))
+        return exchange.name
+
+    async def declare_slot(self, dead_letter_exchange: str) -> str:
+        """Declare a queue for one message, which goes to the exchange when it expires."""
+        arguments: dict[str, Any] = {
+            "x-max-length": ONE_SLOT[self.queue_type],
+            "x-overflow": "reject-publish",
+            "x-dead-letter-exchange": dead_letter_exchange,
+        }
+        if self.queue_type == "quorum":
+            arguments["x-dead-letter-strategy"] = "at-least-once"
+        return await self.declare_queue(arguments)
+
+
+class MemoryWire(Wire):
+    """To a broker in this process."""
+
+    def __init__(self, queue_type: QueueType) -> None:
+        super().__init__(queue_type)
+        self._server = MemoryServer()
+
+    def make_broker(self) -> Broker:
+        return MemoryBroker(self._server)
+
+    async def cut(self) -> None:
+        self._server.disconnect_all()
+
+    async def delete(self, names: list[str]) -> None:
+        pass  # they go with the server
+
+
+class RabbitWire(Wire):
+    """To RabbitMQ, through a proxy."""
+
+    def __init__(self, queue_type: QueueType, url: str) -> None:
+        super().__init__(queue_type)
+        self._url = URL(url)
+        self._proxy = Proxy(self._url.host or "localhost", self._url.port or 5672)
+
+    def make_broker(self) -> Broker:
+        return AmqpBroker(str(self._url.with_host("127.0.0.1").with_port(self._proxy.port)))
+
+    async def cut(self) -> None:
+        self._proxy.cut()
+
+    async def delete(self, names: list[str]) -> None:
+        connection = await aiormq.connect(self._url)
+        channel = await connection.channel()
+        for name in names:
+            await channel.queue_delete(name)
+            await channel.exchange_delete(name)
+        await connection.close()
+
+    async def __aenter__(self) -> Self:
+        await self._proxy.__aenter__()
+        return await super().__aenter__()
+
+    async def __aexit__(self, *exception: object) -> None:
+        await super().__aexit__(*exception)
+        await self._proxy.__aexit__()
+
+
+class Inbox:
+    """A consumer that lays out what it is given."""
+
+    def __init__(self) -> None:
+        self.consumer: Consumer
+        self._arrived: asyncio.Queue[Delivery] = asyncio.Queue()
+
+    @classmethod
+    async def open(cls, broker: Broker, queue: str, *, prefetch: int = 100) -> Self:
+        inbox = cls()
+        inbox.consumer = await broker.consume(queue, inbox._arrived.put_nowait, prefetch=prefetch)
+        return inbox
+
+    async def next(self, within: float = PATIENCE) -> Delivery:
+        async with asyncio.timeout(within):
+            return await self._arrived.get()
+
+    async def bodies(self, count: int) -> list[bytes]:
+        """Take and ack that many messages."""
+        bodies: list[bytes] = []
+        for _ in range(count):
+            delivery = await self.next()
+            bodies.append(delivery.message.body)
+            await delivery.ack()
+        return bodies
+
+    @property
+    def is_empty(self) -> bool:
+        return self._arrived.empty()
+
+
+async def send(
+    broker: Broker, queue: str, *bodies: bytes, expires_in_ms: int | None = None
+) -> None:
+    """Publish straight into a queue."""
+    expiration = None if expires_in_ms is None else timedelta(milliseconds=expires_in_ms)
+    for body in bodies:
+        message = Message(body, expiration=expiration)
+        await broker.publish(message, exchange="", routing_key=queue)
+
+
+async def is_rejected(broker: Broker, queue: str) -> bool:
+    """Whether the queue rejects one more message."""
+    try:
+        await send(broker, queue, b"one too many")
+    except Rejected:
+        return True
+    return False
+
+
+async def take(broker: Broker, queue: str) -> Delivery:
+    """The message at the head of the queue; waits until there is one."""
+    return await eventually(lambda: broker.get(queue))
+
+
+async def take_all(broker: Broker, queue: str, count: int) -> list[bytes]:
+    """Take and ack that many messages, and see that there are no more."""
+    bodies: list[bytes] = []
+    for _ in range(count):
+        delivery = await take(broker, queue)
+        bodies.append(delivery.message.body)
+        await delivery.ack()
+    assert await broker.get(queue) is None
+    return bodies
+
+
+async def has_depth(
+    broker: Broker, queue: str, *, ready: int, consumers: int | None = None
+) -> None:
+    """Wait until the queue is that full: a broker does not say when a requeue is done."""
+
+    async def reached() -> bool:
+        depth = await broker.depth(queue)
+        assert depth
+        return depth.ready == ready and consumers in (None, depth.consumers)
+
+    await eventually(reached)
+
+
+async def eventually(attempt: Callable[[], Awaitable[T | None]]) -> T:
+    """Try until there is a result, for what no event is told of."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if result := await attempt():
+                return result
+            await asyncio.sleep(POLL)

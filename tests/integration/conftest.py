@@ -1,0 +1,164 @@
+"""Real processes on a real broker, and what they wrote down."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from scheduler import Scheduler, Settings
+from scheduler.brokers import Broker
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.messages import LoopId
+from scheduler.topology import QueueType, topology
+
+APP = f"{Path(__file__).parent / 'apps' / 'recorder.py'}:app"
+
+
+@dataclass
+class Field:
+    """One namespace in one broker, the processes that work in it, and the record of their runs."""
+
+    url: str
+    namespace: str
+    queue_type: QueueType
+    record: Path
+    app: str = APP
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list[Any])
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start `scheduler` with these arguments, on the app."""
+        command, *options = arguments
+        # A file, because a pipe that nobody reads fills up, and blocks the process that logs.
+        log = self.log_of(len(self.processes)).open("w")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scheduler", command, self.app, *options],
+            env={
+                **os.environ,
+                "SCHEDULER_BROKER_URL": self.url,
+                "SCHEDULER_QUEUE_TYPE": self.queue_type,
+                "NAMESPACE": self.namespace,
+                "RECORD": str(self.record),
+                **environment,
+            },
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        log.close()
+        self.processes.append(process)
+        return process
+
+    def log_of(self, number: int) -> Path:
+        return self.record.with_name(f"process-{number}.log")
+
+    def output_of(self, process: subprocess.Popen[bytes]) -> str:
+        """Wait until the process has ended; what it printed."""
+        process.wait(timeout=100)
+        return self.log_of(self.processes.index(process)).read_text()
+
+    def call(self, *arguments: str, **environment: str) -> Any:
+        """Run a command to its end; what it printed as JSON."""
+        process = self.start(*arguments, "--json", **environment)
+        output = self.output_of(process)
+        assert process.returncode == 0, output
+        return json.loads(output)
+
+    def notes(self, what: str | None = None) -> list[dict[str, Any]]:
+        """What the runs wrote down, in order."""
+        if not self.record.exists():
+            return []
+        lines = [json.loads(line) for line in self.record.read_text().splitlines()]
+        return [line for line in lines if what in (None, line["what"])]
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
+        """Wait until the record shows something."""
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110 - the record is written by other processes
+                await asyncio.sleep(0.02)
+
+    async def tokens(self, broker: Broker, loops: int) -> dict[str, int]:
+        """How many tokens of each loop wait or are ready. Nobody may be working meanwhile."""
+        names = [f"loop{number}" for number in range(loops)]
+        return await at_rest(lambda: self._counted(broker, names))
+
+    async def _counted(self, broker: Broker, names: list[str]) -> dict[str, int]:
+        prefix = f"{self.namespace}.v1"
+        return {
+            name: await ready(broker, f"{prefix}.hatchery.{name}", f"{prefix}.processor.{name}")
+            for name in names
+        }
+
+    def stop(self) -> None:
+        """End all processes in good order."""
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            process.wait(timeout=30)
+
+
+async def ready(broker: Broker, *queues: str) -> int:
+    """How many messages are ready in these queues."""
+    depths = [await broker.depth(queue) for queue in queues]
+    return sum(depth.ready for depth in depths if depth is not None)
+
+
+C = TypeVar("C")
+
+
+async def at_rest(count: Callable[[], Awaitable[C]]) -> C:
+    """Count until nothing moves: a token that hatches meanwhile is counted twice, or not at all."""
+    before = await count()
+    for _ in range(50):
+        await asyncio.sleep(0.3)
+        now = await count()
+        if now == before:
+            break
+        before = now
+    return before
+
+
+@pytest.fixture
+def field_(
+    broker_url: str, namespace: str, queue_type: QueueType, tmp_path: Path
+) -> Iterator[Field]:
+    field = Field(broker_url, namespace, queue_type, tmp_path / "record")
+    yield field
+    for process in field.processes:
+        process.kill()
+        process.wait()
+    asyncio.run(sweep(field))
+
+
+async def sweep(field: Field, loops: int = 50) -> None:
+    """Delete the queues of the namespace."""
+    names = [f"loop{number}" for number in range(loops)]
+    async with AmqpBroker(field.url) as broker:
+        for queue in topology(field.namespace, names, map(LoopId, names)).queues:
+            if await broker.depth(queue.name) is not None:
+                await broker.delete(queue.name)
+
+
+@pytest.fixture
+async def broker(broker_url: str) -> AsyncIterator[Broker]:
+    async with AmqpBroker(broker_url) as broker:
+        yield broker
+
+
+@pytest.fixture
+def app(namespace: str, queue_type: QueueType) -> Scheduler:
+    return Scheduler(namespace, Settings(queue_type=queue_type))
+
+
+@pytest.fixture
+async def swept(app: Scheduler, broker_url: str) -> AsyncIterator[None]:
+    yield
+    async with AmqpBroker(broker_url) as broker:
+        for queue in app.topology().queues:
+            if await broker.depth(queue.name) is not None:
+                await broker.delete(queue.name)

@@ -1,0 +1,199 @@
+"""An app of one-off tasks on a real broker: seeded once, for all tests of a module."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aiormq
+
+from scheduler import Context, Reject, Retry, Scheduler, Settings
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.clock import SystemClock
+from scheduler.control import Control
+from scheduler.events import Event
+from scheduler.messages import Message
+from scheduler.parking import Parked, ParkingLot
+from scheduler.topology import QueueType
+from scheduler.worker import Worker
+from tests.bad_input import tasks_of
+
+PATIENCE = 40.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a task, as it saw itself."""
+
+    task: str
+    value: Any
+    attempt: int
+    at: datetime
+    due_at: datetime
+    message: Message
+    routing_key: str
+
+
+def new_namespace() -> str:
+    return f"t{uuid.uuid4().hex[:8]}"
+
+
+@dataclass
+class Shop:
+    """The app, and what happened in this process since the test began."""
+
+    url: str
+    namespace: str
+    queue_type: QueueType
+    runs: list[Run] = field(default_factory=list[Run])
+    events: list[Event] = field(default_factory=list[Event])
+    ran: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]])
+
+    def __post_init__(self) -> None:
+        settings: Any = {"broker_url": self.url, "queue_type": self.queue_type}
+        self.app = Scheduler(self.namespace, Settings(**settings))
+        self._news = asyncio.Event()
+        self.app.listen(self._hear)
+        self._register()
+
+    @property
+    def orders(self) -> str:
+        """The exchange of somebody else."""
+        return f"{self.namespace}.orders"
+
+    def _hear(self, event: Event) -> None:
+        self.events.append(event)
+        self._news.set()
+
+    def _note(self, ctx: Context, task: str, value: Any = None) -> None:
+        now = datetime.now(UTC)
+        self.runs.append(
+            Run(task, value, ctx.attempt, now, ctx.scheduled_at, ctx.message, ctx.routing_key)
+        )
+        self._news.set()
+
+    def _register(self) -> None:
+        app, note = self.app, self._note
+        tasks_of(app, self.orders, self.ran)
+
+        @app.task(concurrency=100)
+        async def work(ctx: Context, n: int) -> None:
+            note(ctx, "work", n)
+
+        @app.task(concurrency=1)
+        async def one_by_one(ctx: Context, n: int) -> None:
+            note(ctx, "one_by_one", n)
+
+        @app.task(retry=Retry(3, delays=["200ms", "1.5s", "1s"], jitter=0))
+        async def fails(ctx: Context, n: int) -> None:
+            note(ctx, "fails", n)
+            raise Reject("no") if n < 0 else ValueError(f"boom {n}")
+
+        @app.task(ordered=True, retry=Retry(7, delays=["100ms"], jitter=0))
+        async def book(ctx: Context, n: int) -> None:
+            note(ctx, "book", n)
+            if n == 1:
+                raise ValueError("boom")
+
+        @app.task(expires="1ms")
+        async def offer(ctx: Context) -> None:
+            note(ctx, "offer")
+
+        @app.task(
+            subscribe=[(self.orders, "order.#", "topic")],
+            retry=Retry(3, delays=["200ms", "1.1s"], jitter=0),
+        )
+        async def bill(ctx: Context, order: bytes) -> None:
+            note(ctx, "bill", order)
+            if ctx.attempt < 2:
+                raise ValueError("boom")
+
+        @app.task(subscribe=[(self.orders, "order.shipped", "topic")])
+        async def ship(ctx: Context, order: bytes) -> None:
+            note(ctx, "ship", order)
+
+        self.work, self.one_by_one, self.fails = work, one_by_one, fails
+        self.book, self.offer, self.ship = book, offer, ship
+
+    @asynccontextmanager
+    async def working(self, *tasks: str) -> AsyncGenerator[AmqpBroker]:
+        """A processor, in this process."""
+        async with AmqpBroker(self.url, emit=self.app.events.emit) as broker:
+            worker = Worker(
+                self.app,
+                broker,
+                SystemClock(),
+                tasks=self.app.select(tasks or None),
+                concurrency=200,
+                grace=timedelta(seconds=5),
+            )
+            running = asyncio.create_task(worker.run())
+            try:
+                yield broker
+            finally:
+                worker.stop()
+                await running
+
+    async def until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+        """Wait until what was noted or heard shows something."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    def count(self, kind: type[Event]) -> int:
+        return sum(isinstance(event, kind) for event in self.events)
+
+    def runs_of(self, task: str) -> list[Run]:
+        return [run for run in self.runs if run.task == task]
+
+    def lot(self, broker: AmqpBroker) -> ParkingLot:
+        return ParkingLot(broker, self.app.names, SystemClock())
+
+    async def parked(self, broker: AmqpBroker) -> list[Parked]:
+        return await self.lot(broker).browse(self.app.tasks, limit=1000)
+
+    async def seed(self) -> None:
+        async with AmqpBroker(self.url) as broker:
+            await Control(self.app, broker, SystemClock()).seed()
+
+    async def sweep(self) -> None:
+        """Delete everything of the namespace."""
+        wanted = self.app.topology()
+        connection = await aiormq.connect(self.url)
+        channel = await connection.channel()
+        for queue in wanted.queues:
+            await channel.queue_delete(queue.name)
+        for exchange in wanted.exchanges:
+            await channel.exchange_delete(exchange.name)
+        await connection.close()
+
+    async def empty(self) -> None:
+        """Forget what other tests left behind."""
+        names = self.app.names
+        queues = [names.failed, *map(names.failed_queue, self.app.tasks)]
+        queues += map(names.processor_queue, self.app.tasks)
+        async with AmqpBroker(self.url) as broker:
+            for queue in queues:
+                await broker.purge(queue)
+
+
+@contextmanager
+def opened(url: str, queue_type: QueueType) -> Generator[Shop]:
+    """A shop that is seeded, and swept in the end."""
+    shop = Shop(url, new_namespace(), queue_type)
+    try:
+        asyncio.run(shop.seed())
+        yield shop
+    finally:
+        asyncio.run(shop.sweep())
+
+
+async def eventually(look: Callable[[], Awaitable[bool]], seconds: float = PATIENCE) -> None:
+    """Look until it is so, for what no event is told of."""
+    async with asyncio.timeout(seconds):
+        while not await look():  # noqa: ASYNC110 - it is the broker that is looked at
+            await asyncio.sleep(0.05)

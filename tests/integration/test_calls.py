@@ -1,0 +1,406 @@
+"""One-off messages on a real broker: sent, retried, shared with others, parked, replayed."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from yarl import URL
+
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.errors import BrokerError, InvalidArguments, NotSent
+from scheduler.events import MessageParked, RunFinished, RunReturned, RunSettled
+from scheduler.messages import Ending, Message
+from scheduler.parking import EVERYTHING, Selection
+from scheduler.topology import QueueType
+from tests.bad_input import BAD, GOOD
+from tests.contract.proxy import Proxy
+from tests.integration.shop import Shop, eventually, opened
+from tests.rabbitmq import free_ports
+
+pytestmark = pytest.mark.timeout(120)
+
+STEP = timedelta(milliseconds=100)
+# What a busy machine may add to a delay, on top of the step of the ladder.
+SLACK = timedelta(seconds=1)
+
+
+@pytest.fixture(scope="module", params=["quorum", "classic"])
+def shared(request: pytest.FixtureRequest, broker_url: str) -> Iterator[Shop]:
+    queue_type: QueueType = request.param
+    with opened(broker_url, queue_type) as shop:
+        yield shop
+
+
+@pytest.fixture
+async def shop(shared: Shop) -> Shop:
+    """What is seeded is shared; what happened begins anew."""
+    await shared.empty()
+    return Shop(shared.url, shared.namespace, shared.queue_type)
+
+
+# Sending
+
+
+async def test_a_program_sends_and_a_processor_runs(shop: Shop) -> None:
+    async with shop.app:
+        first = await shop.work.send(1)
+        second = await shop.work.options(message_id="second").send_later("300ms", 2)
+        third = await shop.work.send_at(datetime.now(UTC) + timedelta(seconds=0.5), 3)
+    async with shop.working("work"):
+        await shop.until(lambda: shop.count(RunSettled) == 3)
+    assert [run.value for run in shop.runs] == [1, 2, 3]
+    assert [run.message.message_id for run in shop.runs] == [first, second, third]
+    assert second == "second"
+    assert all(run.at >= run.due_at for run in shop.runs)
+
+
+async def test_a_thread_sends_and_waits(shop: Shop) -> None:
+    sender = shop.work.options(correlation_id="c").blocking
+    ids = [
+        await asyncio.to_thread(sender.send, 1),
+        await asyncio.to_thread(sender.send_later, "100ms", 2),
+        await asyncio.to_thread(sender.send_at, datetime.now(UTC), 3),
+    ]
+    async with shop.working("work"):
+        await shop.until(lambda: len(shop.runs) == 3)
+    assert {run.message.message_id for run in shop.runs} == set(ids)
+    assert {run.message.correlation_id for run in shop.runs} == {"c"}
+
+
+PROGRAM = """
+import asyncio, sys
+from scheduler import Scheduler, Settings
+app = Scheduler(sys.argv[1], Settings(broker_url=sys.argv[2]))
+@app.task()
+async def work(n: int) -> None: ...
+async def main():
+    await work.send(1)
+    async with app:
+        await work.send(2)
+    await work.send(3)
+asyncio.run(main())
+asyncio.run(work.send(4))
+work.blocking.send(5)
+"""
+
+
+async def test_a_script_that_sends_ends_without_a_word(shop: Shop) -> None:
+    """Whether it closes its connections or not."""
+    program = [sys.executable, "-W", "error", "-c", PROGRAM, shop.namespace, shop.url]
+    done = await asyncio.to_thread(
+        subprocess.run, program, capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == ""
+    async with shop.working("work"):
+        await shop.until(lambda: len(shop.runs) == 5)
+    assert sorted(run.value for run in shop.runs) == [1, 2, 3, 4, 5]
+
+
+async def test_what_is_reported_as_sent_arrives_though_the_connection_breaks(shop: Shop) -> None:
+    url = URL(shop.url)
+    confirmed: list[str] = []
+    async with Proxy(str(url.host), url.port or 5672) as proxy:
+        through = Shop(
+            str(url.with_host("127.0.0.1").with_port(proxy.port)), shop.namespace, shop.queue_type
+        )
+
+        async def send(n: int) -> None:
+            confirmed.append(await through.work.send_later("100ms", n))
+            if len(confirmed) % 70 == 0:
+                proxy.cut()
+
+        async with through.app:
+            await asyncio.gather(*map(send, range(300)))
+    assert len(set(confirmed)) == 300
+    async with shop.working("work"):
+        await shop.until(lambda: {r.message.message_id for r in shop.runs} >= set(confirmed))
+
+
+async def test_a_broker_that_comes_back_within_the_deadline_gets_the_message(shop: Shop) -> None:
+    url, (port,) = URL(shop.url), free_ports(1)
+    tried = asyncio.Event()
+
+    async def hang_up(_: object, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        tried.set()
+
+    away = await asyncio.start_server(hang_up, "127.0.0.1", port)
+    through = Shop(str(url.with_host("127.0.0.1").with_port(port)), shop.namespace, shop.queue_type)
+    sending = asyncio.create_task(through.work.options(deadline="30s").send(1))
+    await tried.wait()
+    away.close()
+    await away.wait_closed()
+    assert not sending.done()
+    async with Proxy(str(url.host), url.port or 5672, listen_on=port):
+        name = await sending
+        async with shop.working("work"):
+            await shop.until(lambda: [r.message.message_id for r in shop.runs] == [name])
+        await through.app.outbox.close()
+
+
+async def test_a_connection_that_breaks_for_good_is_told_within_the_deadline(shop: Shop) -> None:
+    url = URL(shop.url)
+    async with Proxy(str(url.host), url.port or 5672) as proxy:
+        port = proxy.port
+        through = Shop(
+            str(url.with_host("127.0.0.1").with_port(port)), shop.namespace, shop.queue_type
+        )
+        await through.app.outbox.open()
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(NotSent, match="was not confirmed within 0.5 s"):
+        await through.work.options(deadline="500ms").send(1)
+    assert asyncio.get_running_loop().time() - began < 2
+    await through.app.outbox.close()
+
+
+# Retries
+
+
+async def test_a_message_that_fails_for_ever_is_tried_at_the_stated_delays_then_parked_once(
+    shop: Shop,
+) -> None:
+    async with shop.working("fails") as broker:
+        name = await shop.fails.send(7)
+        await shop.until(lambda: shop.count(RunSettled) == 4)
+        runs = shop.runs
+        assert [run.attempt for run in runs] == [0, 1, 2, 3]
+        waits = [b.at - a.at for a, b in zip(runs, runs[1:], strict=False)]
+        for wait, stated in zip(waits, (0.2, 1.5, 1.0), strict=True):
+            assert timedelta(seconds=stated) <= wait < timedelta(seconds=stated) + STEP + SLACK
+        assert {run.message.message_id for run in runs} == {name}
+        (parked,) = await shop.parked(broker)
+        assert (parked.reason, parked.error, parked.attempts) == (
+            "exhausted",
+            "ValueError: boom 7",
+            4,
+        )
+        assert "in fails" in parked.traceback
+        assert shop.count(MessageParked) == 1
+
+        assert [each.id for each in await shop.lot(broker).replay(["fails"], EVERYTHING)] == [
+            parked.id
+        ]
+        await shop.until(lambda: shop.count(RunSettled) == 8)
+        assert [run.attempt for run in runs[4:]] == [0, 1, 2, 3]
+        (again,) = await shop.parked(broker)
+        assert (again.attempts, again.first_failed_at) == (4, parked.first_failed_at)
+
+
+async def test_parked_messages_are_chosen_by_task_and_reason(shop: Shop) -> None:
+    async with shop.working("fails", "offer") as broker:
+        await shop.fails.send(-1)
+        await shop.offer.send_later("100ms")
+        await shop.work.send(1)
+        await shop.until(lambda: shop.count(RunSettled) == 2)
+        lot, names = shop.lot(broker), shop.app.names
+        await broker.publish(
+            Message(b"{}", message_id="x"), exchange=names.processor, routing_key="task.gone"
+        )
+        every = await shop.parked(broker)
+        assert sorted((each.task, each.reason) for each in every) == [
+            ("fails", "rejected"),
+            ("gone", "unknown-task"),
+            ("offer", "expired"),
+        ]
+        assert await lot.purge(["offer"], Selection(task="offer", reason="rejected")) == []
+        (purged,) = await lot.purge(["offer"], Selection(task="offer"))
+        assert purged.task == "offer"
+        assert len(await shop.parked(broker)) == 2
+
+
+FOREIGN = Message(
+    b'{"number": 7}',
+    {
+        "traceparent": "00-ab-cd-01",
+        "n": 5,
+        "big": 2**62,
+        "negative": -5,
+        "flag": True,
+        "nothing": None,
+        "half": 0.5,
+        "nested": {"list": [1, "two", {"three": None}]},
+        "moment": datetime(2026, 6, 1, tzinfo=UTC),
+        "bytes": bytearray(b"\xff\x00"),
+    },
+    content_type="application/vnd.shop+json",
+    message_id="m",
+    correlation_id="c",
+    type="order",
+    priority=3,
+    timestamp=datetime(2026, 6, 1, tzinfo=UTC),
+    content_encoding="identity",
+    reply_to="answers",
+    app_id="orders",
+)
+
+
+async def test_a_retried_message_of_somebody_else_is_as_it_was_and_comes_to_nobody_else(
+    shop: Shop,
+) -> None:
+    async with shop.working("bill", "ship") as broker:
+        message = replace(FOREIGN, expiration=timedelta(hours=1))
+        await broker.publish(message, exchange=shop.orders, routing_key="order.shipped")
+        await shop.until(lambda: shop.count(RunSettled) == 4)
+    assert [(run.task, run.attempt) for run in shop.runs if run.task == "ship"] == [("ship", 0)]
+    billed = shop.runs_of("bill")
+    assert [run.attempt for run in billed] == [0, 1, 2]
+    for run in billed:
+        headers = {n: v for n, v in run.message.headers.items() if not n.startswith("scheduler-")}
+        assert replace(run.message, headers=headers) == FOREIGN
+        assert run.routing_key == "order.shipped"
+        assert run.value == FOREIGN.body
+
+
+async def test_a_message_with_other_keys_to_be_routed_by_comes_back_to_one_task(shop: Shop) -> None:
+    async with shop.working("bill", "ship") as broker:
+        await broker.publish(
+            replace(FOREIGN, headers={"CC": ["order.shipped"]}),
+            exchange=shop.orders,
+            routing_key="order.paid",
+        )
+        await shop.until(lambda: shop.count(RunSettled) == 4)
+    assert sorted((run.task, run.attempt) for run in shop.runs) == [
+        ("bill", 0),
+        ("bill", 1),
+        ("bill", 2),
+        ("ship", 0),
+    ]
+
+
+async def test_a_message_of_somebody_else_that_kills_its_processors_can_be_replayed(
+    shop: Shop,
+) -> None:
+    if shop.queue_type == "classic":
+        pytest.skip("classic queues have no delivery limit")
+    queue = shop.app.names.processor_queue("ship")
+    async with AmqpBroker(shop.url) as broker:
+        await broker.publish(FOREIGN, exchange=shop.orders, routing_key="order.shipped")
+        await broker.purge(shop.app.names.processor_queue("bill"))
+
+        async def dies_with_it() -> bool:
+            async with AmqpBroker(shop.url) as doomed:
+                await doomed.get(queue)
+            return bool(await shop.parked(broker))
+
+        await eventually(dies_with_it)
+        (parked,) = await shop.parked(broker)
+        assert (parked.reason, parked.task) == ("delivery-limit", "ship")
+        async with shop.working("ship"):
+            await shop.lot(broker).replay(["ship"], EVERYTHING)
+            await shop.until(lambda: len(shop.runs) == 1)
+    assert shop.runs[0].routing_key == "order.shipped"
+    assert shop.runs[0].value == FOREIGN.body
+
+
+async def test_a_number_in_a_header_is_the_number_that_it_was(shop: Shop) -> None:
+    queue = shop.app.names.processor_queue("scan")
+    async with AmqpBroker(shop.url) as broker:
+        message = Message(headers={"price": 0.1})
+        await broker.publish(message, exchange=shop.orders, routing_key="scan.page")
+        delivery = await broker.get(queue)
+        assert delivery is not None
+        await delivery.ack()
+    assert delivery.message.headers["price"] == message.headers["price"]
+
+
+# What cannot be run
+
+
+async def test_what_cannot_be_run_is_parked_with_the_reason(shop: Shop) -> None:
+    async with shop.working("sms", "paid", "scan") as broker:
+        for bad in BAD:
+            await broker.publish(
+                bad.message(shop.namespace),
+                exchange=shop.orders if bad.is_foreign else shop.app.names.processor,
+                routing_key=bad.key or "task.sms",
+            )
+        await broker.publish(GOOD[0], exchange=shop.orders, routing_key="scan.page")
+        # What the broker parks by itself is told by no event.
+        await shop.until(
+            lambda: shop.count(MessageParked) == sum(b.reason != "unknown-task" for b in BAD)
+        )
+        await shop.until(lambda: bool(shop.ran))
+        parked = {each.message.message_id: each for each in await shop.parked(broker)}
+    assert parked.keys() == {bad.name for bad in BAD}
+    for bad in BAD:
+        told = parked[bad.name]
+        assert (bad.name, told.reason) == (bad.name, bad.reason)
+        assert re.search(bad.told, told.error), bad.name
+        assert told.message.body == bad.message("").body
+    assert shop.ran == [("scan", GOOD[0].body)]
+
+
+async def test_twenty_megabytes(shop: Shop) -> None:
+    large = b"x" * 20_000_000
+    with pytest.raises(InvalidArguments, match="more than the 16 MiB that a broker takes"):
+        await shop.ship.send(large)
+    async with shop.working("scan", "work") as broker:
+        try:
+            await broker.publish(Message(large), exchange=shop.orders, routing_key="scan.page")
+        except BrokerError:
+            assert broker.info.version.startswith("4.")
+        else:  # up to 3.12 a broker takes 128 MiB
+            await shop.until(lambda: shop.ran == [("scan", large)])
+        await shop.work.send(1)
+        await shop.until(lambda: [run.value for run in shop.runs] == [1])
+
+
+# Flow
+
+
+async def test_an_ordered_task_keeps_the_order_over_two_processors_and_through_retries(
+    shop: Shop,
+) -> None:
+    async with shop.working("book"), shop.working("book") as broker:
+        for n in range(5):
+            await shop.book.send(n)
+        await shop.until(lambda: shop.count(RunSettled) == 5)
+        expected = [(0, 0), *((1, attempt) for attempt in range(8)), (2, 0), (3, 0), (4, 0)]
+        assert [(run.value, run.attempt) for run in shop.runs] == expected
+        retries = shop.runs[1:9]
+        waits = [b.at - a.at for a, b in zip(retries, retries[1:], strict=False)]
+        assert all(STEP <= wait < STEP + SLACK for wait in waits)
+        (parked,) = await shop.parked(broker)
+        assert (parked.reason, parked.attempts) == ("exhausted", 8)
+    assert shop.count(RunReturned) == 0
+
+
+async def test_higher_priorities_go_first(shop: Shop) -> None:
+    async with AmqpBroker(shop.url) as broker:
+        has_priorities = shop.queue_type == "classic" or broker.info.version.startswith("4.")
+        for n in range(6):
+            await shop.one_by_one.options(priority=5 if n % 2 else 1).send(n)
+        async with shop.working("one_by_one"):
+            await shop.until(lambda: len(shop.runs) == 6)
+    order = [run.value for run in shop.runs]
+    if not has_priorities:
+        assert order == [0, 1, 2, 3, 4, 5]
+    elif shop.queue_type == "classic":
+        assert order == [1, 3, 5, 0, 2, 4]
+    else:  # a quorum queue gives two of the higher class for one of the other
+        assert order[:2] == [1, 3]
+
+
+async def test_a_message_that_is_too_old_is_parked_without_a_run(shop: Shop) -> None:
+    await shop.offer.send()
+    await shop.offer.options(expires="1h").send()
+    await asyncio.sleep(0.005)  # one of them is to grow old
+    async with shop.working("offer") as broker:
+        await shop.until(lambda: shop.count(RunSettled) == 2)
+        endings = [event.ending for event in shop.events if isinstance(event, RunFinished)]
+        assert sorted(endings) == [Ending.SKIPPED, Ending.SUCCEEDED]
+        (parked,) = await shop.parked(broker)
+        assert (parked.reason, parked.attempts) == ("expired", 0)
+        await shop.lot(broker).replay(["offer"], EVERYTHING)
+        await shop.until(lambda: len(shop.runs) == 2)
+        await eventually(lambda: nothing_is_parked(shop, broker))
+
+
+async def nothing_is_parked(shop: Shop, broker: AmqpBroker) -> bool:
+    return not await shop.parked(broker)

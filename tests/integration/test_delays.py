@@ -1,0 +1,232 @@
+"""The delay ladder on a real broker: on time, whatever is sent beside it and whatever dies."""
+
+import asyncio
+import signal
+import statistics
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.events import RunReturned, RunSettled
+from scheduler.topology import QueueType
+from tests.integration.conftest import Field
+from tests.integration.shop import Run, Shop, eventually, opened
+from tests.rabbitmq import PrivateNode
+
+pytestmark = pytest.mark.timeout(180)
+
+CLERK = f"{Path(__file__).parent / 'apps' / 'clerk.py'}:app"
+STEP = 0.1
+# What a busy machine may add to a delay, on top of the step of the ladder.
+SLACK = 2.0
+
+
+@pytest.fixture(scope="module", params=["quorum", "classic"])
+def shared(request: pytest.FixtureRequest, broker_url: str) -> Iterator[Shop]:
+    queue_type: QueueType = request.param
+    with opened(broker_url, queue_type) as shop:
+        yield shop
+
+
+@pytest.fixture
+async def shop(shared: Shop) -> Shop:
+    """What is seeded is shared; what happened begins anew."""
+    await shared.empty()
+    return Shop(shared.url, shared.namespace, shared.queue_type)
+
+
+def random_delays(count: int) -> list[float]:
+    random = Random(1)
+    return [random.randint(100, 3000) / 1000 for _ in range(count)]
+
+
+def lateness(runs: list[Run]) -> list[float]:
+    return [(run.at - run.due_at).total_seconds() for run in runs]
+
+
+async def test_messages_of_random_delays_all_arrive_and_none_is_early(
+    shop: Shop, record_property: Callable[[str, object], None]
+) -> None:
+    delays = random_delays(500)
+    async with shop.app, shop.working("work"):
+        await asyncio.gather(
+            *(shop.work.send_later(f"{delay}s", n) for n, delay in enumerate(delays))
+        )
+        await shop.until(lambda: shop.count(RunSettled) == len(delays))
+    assert Counter(run.value for run in shop.runs) == Counter(range(len(delays)))
+    late = lateness(shop.runs)
+    cuts = statistics.quantiles(late, n=100)
+    record_property("lateness p50/p99, ms", f"{cuts[49] * 1000:.0f}/{cuts[98] * 1000:.0f}")
+    assert min(late) >= 0
+    assert cuts[49] < STEP + SLACK
+
+
+async def test_what_waits_is_held_by_the_broker_and_by_no_processor(shop: Shop) -> None:
+    queue = f"{shop.app.names.prefix}.delay.7m"
+    async with shop.app, shop.working("work") as broker:
+        await asyncio.gather(*(shop.work.send_later("7m", n) for n in range(100)))
+        depth = await broker.depth(queue)
+        assert depth is not None
+        assert (depth.ready, depth.consumers) == (100, 0)
+        await shop.work.send(1)
+        await shop.until(lambda: shop.count(RunSettled) == 1)
+    assert shop.count(RunReturned) == 0
+
+
+async def test_a_short_delay_does_not_wait_for_a_long_one_that_was_sent_before(shop: Shop) -> None:
+    async with shop.app, shop.working("work"):
+        await shop.work.send_later("5m", 1)
+        await shop.work.send_later("1.5s", 2)
+        await shop.work.send_later("1s", 3)
+        await shop.until(lambda: len(shop.runs) == 2)
+    assert [run.value for run in shop.runs] == [3, 2]
+    assert all(0 <= late < STEP + SLACK for late in lateness(shop.runs))
+
+
+async def test_messages_to_a_task_that_was_deleted_are_kept_and_delay_nobody(shop: Shop) -> None:
+    old = Shop(shop.url, shop.namespace, shop.queue_type)
+
+    @old.app.task()
+    async def gone() -> None: ...
+
+    await old.seed()
+    names = old.app.names
+    async with old.app, shop.app, shop.working("work") as broker:
+        await asyncio.gather(*(gone.send_later("1.1s") for _ in range(50)))
+        await broker.delete(names.processor_queue("gone"))
+        await broker.delete(names.failed_queue("gone"))
+        await asyncio.gather(*(shop.work.send_later("1.2s", n) for n in range(50)))
+        await shop.until(lambda: len(shop.runs) == 50)
+        assert all(0 <= late < STEP + SLACK for late in lateness(shop.runs))
+
+        async def all_parked() -> bool:
+            depth = await broker.depth(names.failed)
+            return depth is not None and depth.ready == 50
+
+        await eventually(all_parked)
+        lost = await shop.parked(broker)
+    assert {(each.queue, each.task, each.reason) for each in lost} == {
+        (names.failed, "gone", "unknown-task")
+    }
+
+
+# What dies meanwhile
+
+
+class Clerks:
+    """Processes of the clerk's app, and what they wrote down."""
+
+    def __init__(self, url: str, shop: Shop, record: Path) -> None:
+        self.field = Field(url, shop.namespace, shop.queue_type, record, app=CLERK)
+
+    def work(self, **environment: str) -> subprocess.Popen[bytes]:
+        """A processor that takes messages from now on."""
+        return self.field.start("run", "--tasks", "work,fails", "--json", **environment)
+
+    def seen(self, what: str = "work") -> Counter[int]:
+        return Counter(note["n"] for note in self.field.notes(what))
+
+    def end(self) -> None:
+        for process in self.field.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def clerks(shop: Shop, tmp_path: Path) -> Iterator[Clerks]:
+    clerks = Clerks(shop.url, shop, tmp_path / "record")
+    yield clerks
+    clerks.end()
+
+
+async def test_every_message_is_run_though_a_processor_is_killed(
+    shop: Shop, clerks: Clerks
+) -> None:
+    delays = random_delays(300)
+    doomed = clerks.work()
+    async with shop.app:
+        await asyncio.gather(
+            *(shop.work.send_later(f"{delay}s", n) for n, delay in enumerate(delays))
+        )
+    await clerks.field.until(lambda: len(clerks.seen()) >= 20)
+    clerks.work()
+    doomed.send_signal(signal.SIGKILL)
+    assert doomed.wait(timeout=10) == -signal.SIGKILL
+    await clerks.field.until(lambda: len(clerks.seen()) == len(delays))
+    assert all(note["late"] >= 0 for note in clerks.field.notes("work"))
+
+
+@pytest.mark.parametrize(
+    ("moment", "attempts", "copies"),
+    [
+        # Killed in mid run, or before anything was published: at least once means again.
+        ("RunStarted@0", [0, 1, 2], 1),
+        ("RunFinished@0", [0, 0, 1, 2], 1),
+        ("RunFinished@2", [0, 1, 2, 2], 1),
+        # Killed between the confirmed retry and the ack: the one that is redelivered is run again.
+        ("SuccessorConfirmed@0", [0, 0, 1, 1, 2, 2], 2),
+        ("RunSettled@0", [0, 1, 2], 1),
+        # Killed between the confirmed parking and the ack.
+        ("MessageParked@2", [0, 1, 2, 2], 2),
+        ("Escalated@2", [0, 1, 2, 2], 2),
+    ],
+)
+async def test_a_message_that_fails_for_ever_is_not_lost_at_any_moment(
+    shop: Shop, clerks: Clerks, moment: str, attempts: list[int], copies: int
+) -> None:
+    name = await shop.fails.send(1)
+    await shop.app.outbox.close()
+    doomed = clerks.work(KILL_AT=moment)
+    await clerks.field.until(lambda: bool(clerks.field.notes("killed")))
+    assert doomed.wait(timeout=10) == -signal.SIGKILL
+    clerks.work()
+    names = shop.app.names
+    async with AmqpBroker(shop.url) as broker:
+
+        async def all_parked() -> bool:
+            depth = await broker.depth(names.failed_queue("fails"))
+            return depth is not None and depth.ready >= copies
+
+        await eventually(all_parked)
+        parked = await shop.lot(broker).browse(["fails"])
+    assert len(parked) == copies
+    assert {each.message.message_id for each in parked} == {name}
+    assert {(each.reason, each.error, each.attempts) for each in parked} == {
+        ("exhausted", "ValueError: boom 1", 3)
+    }
+    assert sorted(note["attempt"] for note in clerks.field.notes("fails")) == attempts
+
+
+# A quorum queue that could not hand on a message, because the next queue was not up yet, tries it
+# again after three minutes, unless the broker is told otherwise.
+TRIES_AGAIN = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 3000}]}]."
+
+
+@pytest.mark.parametrize("ends", ["restart", "kill"])
+async def test_every_message_is_run_though_the_broker_goes(
+    queue_type: QueueType, ends: str, tmp_path: Path
+) -> None:
+    delays = random_delays(200)
+    node = await asyncio.to_thread(PrivateNode(advanced=TRIES_AGAIN).__enter__)
+    try:
+        shop = Shop(node.url, "outage", queue_type)
+        await shop.seed()
+        async with shop.app, shop.working("work"):
+            await asyncio.gather(
+                *(shop.work.send_later(f"{delay}s", n) for n, delay in enumerate(delays))
+            )
+            await shop.until(lambda: len(shop.runs) >= 10)
+            if ends == "restart":
+                await asyncio.to_thread(node.restart)
+            else:
+                await asyncio.to_thread(node.kill)
+                await asyncio.to_thread(node.start)
+            await shop.until(lambda: len({run.value for run in shop.runs}) == len(delays))
+        assert min(lateness(shop.runs)) >= 0
+    finally:
+        await asyncio.to_thread(node.__exit__)

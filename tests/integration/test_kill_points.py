@@ -1,0 +1,55 @@
+"""A processor killed with SIGKILL at each step of a settlement."""
+
+import signal
+
+import pytest
+
+from scheduler.brokers import Broker
+from tests.integration.conftest import Field
+
+VICTIM = 3  # the seq at which the processor dies
+
+
+@pytest.mark.parametrize(
+    ("moment", "runs_of_victim"),
+    [
+        ("RunStarted", 2),  # killed in mid run: at least once means again
+        ("RunFinished", 2),  # killed before the successor was published
+        ("SuccessorConfirmed", 1),  # killed between publish and ack: settled, so not run again
+        ("RunSettled", 1),  # killed after the ack
+    ],
+)
+async def test_a_loop_survives_its_processor(
+    field_: Field, broker: Broker, moment: str, runs_of_victim: int
+) -> None:
+    every = {"EVERY": "500ms"}
+    field_.call("seed", **every)
+    doomed = field_.start("run", KILL_AT=f"{moment}@{VICTIM}", **every)
+    await field_.until(lambda: bool(field_.notes("killed")))
+    assert doomed.wait(timeout=10) == -signal.SIGKILL
+    field_.start("run", **every)
+    await field_.until(lambda: any(note["seq"] >= VICTIM + 3 for note in field_.notes("end")))
+    field_.stop()
+
+    seqs = [note["seq"] for note in field_.notes("start")]
+    begun = seqs.count(VICTIM) + (1 if moment == "RunStarted" else 0)  # died before its note
+    assert begun == runs_of_victim
+    assert sorted(set(seqs) - {VICTIM}) == sorted(s for s in seqs if s != VICTIM)
+    assert await field_.tokens(broker, 1) == {"loop0": 1}
+
+
+async def test_another_processor_goes_on_within_a_second(field_: Field, broker: Broker) -> None:
+    every = {"EVERY": "500ms", "TAKES": "0.3"}
+    field_.call("seed", **every)
+    doomed = field_.start("run", KILL_AT=f"RunFinished@{VICTIM}", **every)
+    await field_.until(lambda: bool(field_.notes("start")))
+    field_.start("run", **every)
+    # Whoever is given the token with the fatal seq dies of it only if it is the doomed one.
+    await field_.until(lambda: any(note["seq"] > VICTIM for note in field_.notes("start")))
+    if killed := field_.notes("killed"):
+        assert doomed.wait(timeout=10) == -signal.SIGKILL
+        again = next(note for note in field_.notes("start") if note["at"] > killed[0]["at"])
+        assert again["seq"] == VICTIM
+        assert again["at"] - killed[0]["at"] < 1
+    field_.stop()
+    assert await field_.tokens(broker, 1) == {"loop0": 1}

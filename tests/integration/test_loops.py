@@ -1,0 +1,74 @@
+"""Loops on a real broker, with real processors."""
+
+import asyncio
+import statistics
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from scheduler.brokers import Broker
+from tests.integration.conftest import Field
+
+
+def overlaps(notes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Starts of a run while another run of the same loop was going on."""
+    running: dict[str, int] = defaultdict(int)
+    found: list[dict[str, Any]] = []
+    for note in sorted(notes, key=lambda note: note["at"]):
+        if note["what"] == "start":
+            running[note["loop"]] += 1
+            if running[note["loop"]] > 1:
+                found.append(note)
+        else:
+            running[note["loop"]] -= 1
+    return found
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(("queue_type", "seconds"), [("quorum", 60), ("classic", 15)])
+async def test_two_processors_run_fifty_loops_without_losing_doubling_or_overlapping_any(
+    field_: Field, broker: Broker, seconds: int
+) -> None:
+    loops = {"LOOPS": "50"}
+    field_.call("seed", **loops)
+    for _ in range(2):
+        field_.start("run", **loops)
+    await field_.until(lambda: bool(field_.notes()))
+    await asyncio.sleep(seconds)
+    field_.stop()
+
+    runs: dict[str, list[int]] = defaultdict(list)
+    for note in field_.notes("start"):
+        runs[note["loop"]].append(note["seq"])
+    assert len(runs) == 50
+    # About one a second on an idle machine; on a busy one fewer, but none is left behind.
+    counts = sorted(len(seqs) for seqs in runs.values())
+    assert seconds / 2 <= counts[0] <= counts[-1] <= seconds + 3, counts
+    assert counts[-1] - counts[0] <= 5, counts
+    assert all(seqs == list(range(len(seqs))) for seqs in runs.values()), "a tick ran twice"
+    assert overlaps(field_.notes()) == []
+    assert len({note["pid"] for note in field_.notes()}) == 2, "one processor did all the work"
+    assert await field_.tokens(broker, 50) == {f"loop{number}": 1 for number in range(50)}
+
+
+@pytest.mark.timeout(120)
+async def test_a_fixed_rate_keeps_to_its_grid_for_a_minute(
+    field_: Field, broker: Broker, queue_type: str
+) -> None:
+    if queue_type == "classic":
+        return  # the grid is arithmetic; one minute of real time is enough
+    schedule = {"MODE": "fixed_rate", "TAKES": "0.05"}
+    field_.call("seed", **schedule)
+    field_.start("run", **schedule)
+    await field_.until(lambda: len(field_.notes("end")) >= 60, seconds=90)
+    field_.stop()
+
+    starts = field_.notes("start")[:60]
+    ticks = [note["scheduled_at"] for note in starts]
+    assert ticks == [ticks[0] + second for second in range(60)]
+    assert ticks[0] % 1 == 0
+    late = [note["started_at"] - note["scheduled_at"] for note in starts]
+    assert min(late) >= 0
+    drift = statistics.median(late[-20:]) - statistics.median(late[:20])
+    assert abs(drift) < 0.05, f"lateness moved by {drift:.3f} s in a minute"

@@ -1,0 +1,195 @@
+"""The broker goes, and comes back; connections, channels and consumers are taken away."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from yarl import URL
+
+from scheduler import Context, Scheduler, Settings
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.clock import SystemClock
+from scheduler.control import Control
+from scheduler.events import (
+    Connected,
+    ConnectionLost,
+    ConsumerInterrupted,
+    ConsumerResumed,
+    Event,
+    RunLost,
+    RunSettled,
+    RunStarted,
+)
+from scheduler.topology import QueueType
+from scheduler.worker import Worker
+from tests.contract.proxy import Proxy
+from tests.integration.conftest import at_rest, ready
+from tests.rabbitmq import PrivateNode
+
+
+class Witness:
+    """Waits for events."""
+
+    def __init__(self, app: Scheduler) -> None:
+        self.events: list[Event] = []
+        self._news = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+        app.listen(self._note)
+
+    def _note(self, event: Event) -> None:
+        self.events.append(event)
+        telling = asyncio.ensure_future(self._tell())
+        self._tasks.add(telling)
+        telling.add_done_callback(self._tasks.discard)
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    def count(self, kind: type[Event]) -> int:
+        return sum(isinstance(event, kind) for event in self.events)
+
+    async def until(self, kind: type[Event], count: int, seconds: float = 40) -> None:
+        async with asyncio.timeout(seconds), self._news:
+            await self._news.wait_for(lambda: self.count(kind) >= count)
+
+
+@asynccontextmanager
+async def working(app: Scheduler, url: str) -> AsyncGenerator[AmqpBroker]:
+    """A seeded app, and a processor of it in this process."""
+    async with AmqpBroker(url, emit=app.events.emit) as broker:
+        await Control(app, broker, SystemClock()).seed()
+        worker = Worker(
+            app,
+            broker,
+            SystemClock(),
+            tasks=app.select(None),
+            concurrency=10,
+            grace=timedelta(seconds=5),
+        )
+        running = asyncio.create_task(worker.run())
+        try:
+            yield broker
+        finally:
+            worker.stop()
+            await running
+
+
+@pytest.fixture
+async def proxy(broker_url: str) -> AsyncIterator[Proxy]:
+    url = URL(broker_url)
+    assert url.host
+    assert url.port
+    async with Proxy(url.host, url.port) as proxy:
+        yield proxy
+
+
+async def tokens(app: Scheduler, broker: AmqpBroker) -> int:
+    queues = [app.names.hatchery(loop) for loop in app.loops]
+    queues += [app.names.processor_queue(task) for task in app.tasks]
+    return await at_rest(lambda: ready(broker, *queues))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("ends", ["restart", "kill"])
+async def test_a_loop_outlives_its_broker(namespace: str, queue_type: QueueType, ends: str) -> None:
+    app = Scheduler(namespace, Settings(queue_type=queue_type))
+    witness = Witness(app)
+
+    @app.periodic(every="200ms")
+    async def beat() -> None: ...
+
+    node = await asyncio.to_thread(PrivateNode().__enter__)
+    try:
+        async with working(app, node.url) as broker:
+            await witness.until(RunSettled, 8)
+            if ends == "restart":
+                await asyncio.to_thread(node.restart)
+            else:
+                await asyncio.to_thread(node.kill)
+                await asyncio.to_thread(node.start)
+            await witness.until(Connected, 1)
+            await witness.until(RunSettled, witness.count(RunSettled) + 5)
+        assert witness.count(ConnectionLost) == 1
+        async with AmqpBroker(node.url) as broker:
+            assert await tokens(app, broker) == 1
+    finally:
+        await asyncio.to_thread(node.__exit__)
+
+
+@pytest.mark.usefixtures("swept")
+async def test_a_run_whose_connection_goes_is_cancelled_and_run_again(
+    app: Scheduler, broker_url: str, proxy: Proxy
+) -> None:
+    witness = Witness(app)
+    going: list[str] = []
+    cut_during = asyncio.Event()
+
+    @app.periodic(every="100ms")
+    async def slow(ctx: Context) -> None:
+        assert not going, "two runs at once"
+        going.append(f"{ctx.seq}")
+        try:
+            cut_during.set()
+            await asyncio.sleep(0.5)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.2)  # a task may take its time to clean up
+            raise
+        finally:
+            going.clear()
+
+    url = str(URL(broker_url).with_port(proxy.port))
+    async with working(app, url) as broker:
+        await cut_during.wait()
+        proxy.cut()
+        await witness.until(RunLost, 1)
+        await witness.until(RunSettled, 2)
+        started = [event for event in witness.events if isinstance(event, RunStarted)]
+        assert [run.seq for run in started[:2]] == [0, 0]
+        assert [run.redelivered for run in started[:2]] == [False, True]
+    async with AmqpBroker(broker_url) as broker:
+        assert await tokens(app, broker) == 1
+
+
+@pytest.mark.usefixtures("swept")
+async def test_a_consumer_that_the_broker_cancels_consumes_again(
+    app: Scheduler, broker_url: str
+) -> None:
+    witness = Witness(app)
+
+    @app.periodic(every="100ms")
+    async def beat() -> None: ...
+
+    async with working(app, broker_url), AmqpBroker(broker_url) as operator:
+        await witness.until(RunSettled, 2)
+        await Control(app, operator, SystemClock()).pause(app.loop("beat"))
+        await operator.delete(app.names.processor_queue("beat"))  # its consumers are cancelled
+        await witness.until(ConsumerInterrupted, 1)
+        await operator.declare(app.topology())
+        await witness.until(ConsumerResumed, 1)
+        await Control(app, operator, SystemClock()).resume(app.loop("beat"), at_once=True)
+        await witness.until(RunSettled, witness.count(RunSettled) + 3)
+        await Control(app, operator, SystemClock()).pause(app.loop("beat"))
+
+
+@pytest.mark.usefixtures("swept")
+async def test_a_channel_that_the_broker_closes_is_opened_again(
+    app: Scheduler, broker_url: str
+) -> None:
+    witness = Witness(app)
+
+    @app.periodic(every="100ms")
+    async def beat() -> None: ...
+
+    async with working(app, broker_url) as broker:
+        await witness.until(RunSettled, 2)
+        (consumer,) = broker._consumers  # pyright: ignore[reportPrivateUsage]
+        hand: Any = consumer._hand  # pyright: ignore[reportPrivateUsage]
+        await hand.channel.basic_ack(999_999)  # an unknown delivery: the broker closes the channel
+        await witness.until(ConsumerResumed, 1)
+        await witness.until(RunSettled, witness.count(RunSettled) + 3)
+    async with AmqpBroker(broker_url) as broker:
+        assert await tokens(app, broker) == 1

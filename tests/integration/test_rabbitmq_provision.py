@@ -1,0 +1,65 @@
+"""The brokers that the tests start: what the other tests take for granted."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiormq
+import pytest
+
+from tests.rabbitmq import NoBroker, PrivateNode, wait_for_amqp
+
+START_A_NODE_AND_DIE = """
+import os, signal
+from tests.rabbitmq import PrivateNode
+node = PrivateNode()
+node.start()
+print(node.url, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def answers(url: str) -> bool:
+    address = urlsplit(url)
+    try:
+        wait_for_amqp(str(address.hostname), address.port or 5672, timeout=0.5)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def test_the_shared_broker_takes_connections(broker_url: str) -> None:
+    connection = await aiormq.connect(broker_url)
+    await connection.close()
+
+
+async def test_a_killed_node_comes_back_with_its_data() -> None:
+    with PrivateNode() as node:
+        node.ctl("add_user", "somebody", "secret")
+        node.kill()
+        assert not answers(node.url)
+        node.start()
+        assert "somebody" in node.ctl("list_users")
+
+
+def test_a_node_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", START_A_NODE_AND_DIE],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("amqp://"), done.stderr
+    deadline = time.monotonic() + 10
+    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not list(tmp_path.iterdir())
+    assert not answers(done.stdout.strip())
+
+
+def test_a_node_that_cannot_start_says_why() -> None:
+    with pytest.raises(NoBroker, match="nonsense"), PrivateNode("nonsense = 1"):
+        pass

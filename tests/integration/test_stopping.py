@@ -1,0 +1,46 @@
+"""A processor that stops while many messages are on their way to it."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from scheduler import Scheduler
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.clock import SystemClock
+from scheduler.control import Control
+from scheduler.events import ProcessorStopped
+from scheduler.testing import recording
+from scheduler.worker import Worker
+from tests.integration.test_outages import tokens
+
+LOOPS = 30
+
+
+@pytest.mark.usefixtures("swept")
+async def test_it_gives_each_message_back_once(app: Scheduler, broker_url: str) -> None:
+    async def nothing() -> None: ...
+
+    for number in range(LOOPS):
+        app.periodic(every="100ms", name=f"loop{number}")(nothing)
+    queues = [app.names.processor_queue(task) for task in app.tasks]
+    async with AmqpBroker(broker_url) as broker:
+        await Control(app, broker, SystemClock()).seed()
+        async with asyncio.timeout(20):
+            while not all([(await broker.depth(queue)).ready for queue in queues]):  # pyright: ignore[reportOptionalMemberAccess]  # noqa: ASYNC110 - broker
+                await asyncio.sleep(0.05)
+        with recording(app) as events:
+            worker = Worker(
+                app,
+                broker,
+                SystemClock(),
+                tasks=app.select(None),
+                concurrency=10,
+                grace=timedelta(seconds=5),
+            )
+            worker.stop()
+            await worker.run()
+        (stopped,) = [event for event in events if isinstance(event, ProcessorStopped)]
+        # One that came back to us would count against its limit of deliveries.
+        assert stopped.returned <= LOOPS
+        assert await tokens(app, broker) == LOOPS

@@ -1,0 +1,164 @@
+"""What holds for every token, and for whatever else arrives."""
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scheduler.errors import Undecodable
+from scheduler.messages import (
+    PREFIX,
+    Ending,
+    LastRun,
+    LoopId,
+    Message,
+    State,
+    Token,
+    decode,
+    encode,
+    generation_of,
+)
+from scheduler.schedules import Cron, Every, Schedule
+
+lawful = settings(
+    derandomize=True,
+    max_examples=150,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+MS = timedelta(milliseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+moments = st.integers(0, 221_845_392_000_000).map(lambda ms: EPOCH + ms * MS)
+spans = st.integers(0, 10**12).map(lambda ms: ms * MS)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+names = st.text("abcXYZ019_-", min_size=1, max_size=64)
+# JSON has neither infinity nor NaN, and a surrogate is no character.
+jsons = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=10,
+)
+schedules: st.SearchStrategy[Schedule] = st.one_of(
+    st.integers(100, 10**9).map(lambda ms: Every(ms * MS)),
+    st.integers(100, 10**9).map(lambda ms: Every(ms * MS, mode="fixed_rate", catch_up="all")),
+    st.integers(0, 59).map(lambda minute: Cron(f"{minute} 9 * * *", tz="Europe/Berlin")),
+)
+last_runs = st.builds(LastRun, st.sampled_from(Ending), moments, moments, spans, st.none() | texts)
+tokens = st.builds(
+    Token,
+    loop=st.builds(LoopId, names, texts),
+    schedule=schedules,
+    generation=st.builds(generation_of, schedules, st.just({}), moments),
+    scheduled_at=moments,
+    due_at=moments,
+    seq=st.integers(0, 2**63 - 1),
+    attempt=st.integers(0, 2**31),
+    state=st.sampled_from(State),
+    args=st.dictionaries(texts, jsons, max_size=3),
+    carry=jsons,
+    reason=st.none() | texts,
+    previous_at=st.none() | moments,
+    last=st.none() | last_runs,
+)
+
+
+@lawful
+@given(tokens, names)
+def test_every_token_comes_back_as_it_was_sent(token: Token, namespace: str):
+    message = encode(token, namespace, expiration=None)
+    assert decode(message, namespace) == token
+    json.loads(message.body.decode())
+    assert all(type(value) in (str, int) for value in message.headers.values())
+
+
+@lawful
+@given(tokens)
+def test_encoding_is_a_function_of_the_token(token: Token):
+    once = encode(token, "shop", expiration=MS)
+    assert encode(decode(once, "shop"), "shop", expiration=MS) == once
+
+
+# All that AMQP can carry in a header.
+amqp_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.decimals()
+    | texts
+    | st.binary(max_size=30)
+    | st.datetimes(timezones=st.just(UTC)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+OURS = sorted(
+    encode(
+        Token(
+            LoopId("report"), Every("1s"), "g", EPOCH, EPOCH, reason="r",
+            last=LastRun(Ending.SUCCEEDED, EPOCH, EPOCH, MS, "e"),
+        ),
+        "shop",
+        expiration=None,
+    ).headers
+)  # fmt: skip
+
+
+def read(message: Message) -> Token | None:
+    try:
+        return decode(message, "shop")
+    except Undecodable:
+        return None
+
+
+@lawful
+@given(st.dictionaries(st.sampled_from(OURS) | texts, amqp_values), st.binary(max_size=100))
+def test_no_message_breaks_the_decoder(headers: dict[str, Any], body: bytes):
+    assert read(Message(body, headers)) is None
+
+
+@lawful
+@given(tokens, st.dictionaries(st.sampled_from(OURS), amqp_values, min_size=1, max_size=2))
+def test_no_header_breaks_the_decoder(token: Token, changed: dict[str, Any]):
+    message = encode(token, "shop", expiration=None)
+    decoded = read(Message(message.body, dict(message.headers) | changed))
+    if decoded is not None:  # then it meant what it said
+        read_back = encode(decoded, "shop", expiration=None).headers
+        assert all(read_back[name] == value for name, value in relevant(changed, read_back))
+
+
+def relevant(changed: dict[str, Any], headers: Any) -> Iterable[tuple[str, Any]]:
+    """Of the changed headers, those that mean something; None is a header that is not there."""
+    return [(n, v) for n, v in changed.items() if n in headers and v is not None]
+
+
+@lawful
+@given(tokens, jsons, st.sampled_from(["schedule", "args", "carry", ""]))
+def test_no_body_breaks_the_decoder(token: Token, value: Any, member: str):
+    message = encode(token, "shop", expiration=None)
+    body: Any = json.loads(message.body) | {member: value} if member else value
+    decoded = read(Message(json.dumps(body).encode(), message.headers))
+    assert decoded is None or isinstance(decoded, Token)
+
+
+@lawful
+@given(tokens, st.data())
+def test_no_cut_or_flipped_body_breaks_the_decoder(token: Token, data: st.DataObject):
+    message = encode(token, "shop", expiration=None)
+    body = bytearray(message.body[: data.draw(st.integers(0, len(message.body)))])
+    if body:
+        body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(0, 255))
+    read(Message(bytes(body), message.headers))
+
+
+def test_all_our_headers_have_our_prefix():
+    assert all(name.startswith(PREFIX) for name in OURS)

@@ -1,0 +1,146 @@
+"""An app on the embedded broker, in virtual time."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from scheduler import Scheduler, Settings
+from scheduler.brokers import Delivery
+from scheduler.brokers.memory import MemoryBroker, MemoryServer
+from scheduler.calls import task_key
+from scheduler.clock import LoopClock
+from scheduler.control import Control
+from scheduler.events import Event, RunStarted
+from scheduler.ladder import entrance, key_of
+from scheduler.messages import Message
+from scheduler.parking import Parked, ParkingLot
+from scheduler.testing import recording, run_virtually
+from scheduler.topology import Names, QueueType, topology
+from scheduler.worker import Worker
+
+START = datetime(2026, 6, 1, 12, tzinfo=UTC)
+E = TypeVar("E", bound=Event)
+
+
+def of(kind: type[E], events: list[Event]) -> list[E]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def new_app(queue_type: QueueType = "quorum") -> Scheduler:
+    # In memory, so that what a test forgets to lend a connection to reaches no broker.
+    url: Any = "memory://"
+    return Scheduler("test", Settings(broker_url=url, queue_type=queue_type))
+
+
+class Stage:
+    """An app on an embedded broker, seeded, with as many processors as the test starts."""
+
+    def __init__(self, app: Scheduler, events: list[Event]) -> None:
+        self.app = app
+        self.events = events
+        self.server = MemoryServer()
+        self.broker = MemoryBroker(self.server)
+        self.clock = LoopClock(START)
+        self.control = Control(app, self.broker, self.clock)
+        self.lot = ParkingLot(self.broker, app.names, self.clock)
+
+    @asynccontextmanager
+    async def processor(
+        self, grace: float = 5, concurrency: int = 10, app: Scheduler | None = None
+    ) -> AsyncGenerator[Worker]:
+        app = app or self.app
+        async with MemoryBroker(self.server) as broker:
+            worker = Worker(
+                app,
+                broker,
+                self.clock,
+                tasks=app.select(None),
+                concurrency=concurrency,
+                grace=timedelta(seconds=grace),
+            )
+            running = asyncio.create_task(worker.run())
+            try:
+                yield worker
+            finally:
+                worker.stop()
+                await running
+
+    async def tokens(self) -> int:
+        names = self.app.names
+        queues = [names.hatchery(loop) for loop in self.app.loops]
+        queues += [names.processor_queue(task) for task in self.app.tasks]
+        depths = [await self.broker.depth(queue) for queue in queues]
+        return sum(depth.ready for depth in depths if depth)
+
+    async def publish(self, message: Message, routing_key: str, exchange: str = "") -> None:
+        """Publish as anybody may; to the processor exchange, unless another one is named."""
+        exchange = exchange or self.app.names.processor
+        await self.broker.publish(message, exchange=exchange, routing_key=routing_key)
+
+    async def parked(self) -> list[Parked]:
+        return await self.lot.browse(self.app.tasks)
+
+    async def waiting(self) -> int:
+        """How many messages there are, in all queues, that nobody has in hand."""
+        depths = [await self.broker.depth(queue.name) for queue in self.app.topology().queues]
+        return sum(depth.ready for depth in depths if depth)
+
+    def starts(self) -> list[float]:
+        """When each run started, in seconds since the beginning."""
+        return seconds_of([run.started_at for run in of(RunStarted, self.events)])
+
+
+def seconds_of(moments: Sequence[datetime]) -> list[float]:
+    return [round((moment - START).total_seconds(), 3) for moment in moments]
+
+
+def staged(app: Scheduler, play: Callable[[Stage], Awaitable[Any]]) -> None:
+    """Play a test on a stage, in virtual time."""
+
+    async def perform() -> None:
+        with recording(app) as events:
+            stage = Stage(app, events)
+            async with stage.broker:
+                app.outbox.use(stage.broker, stage.clock)
+                await stage.control.seed()
+                await play(stage)
+
+    run_virtually(perform())
+
+
+def climbed(
+    delays: Sequence[timedelta], queue_type: QueueType
+) -> list[tuple[timedelta, timedelta]]:
+    """Put a message of each delay on the ladder, all at once.
+
+    Returns:
+        Each delay and when its message came, in the order in which they came.
+    """
+    names, arrived = Names("test"), list[tuple[timedelta, timedelta]]()
+
+    async def perform() -> None:
+        loop, all_here = asyncio.get_running_loop(), asyncio.Event()
+        began = loop.time()
+
+        def receive(delivery: Delivery) -> None:
+            after = timedelta(seconds=round(loop.time() - began, 4))
+            arrived.append((delays[int(delivery.message.body)], after))
+            if len(arrived) == len(delays):
+                all_here.set()
+
+        async with MemoryBroker() as broker:
+            await broker.declare(topology("test", ["t"], [], called=["t"], queue_type=queue_type))
+            await broker.consume(names.processor_queue("t"), receive, prefetch=len(delays))
+            for number, delay in enumerate(delays):
+                unit = entrance(delay)
+                exchange = names.processor if unit is None else names.delay(unit)
+                message = Message(str(number).encode())
+                await broker.publish(
+                    message, exchange=exchange, routing_key=key_of(delay, task_key("t"))
+                )
+            await all_here.wait()
+
+    run_virtually(perform())
+    return arrived

@@ -1,0 +1,126 @@
+"""What a type checker says of programs: read by pyright, never run.
+
+A line that is wrong is marked, and the mark itself is an error where nothing is wrong.
+"""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from datetime import UTC, datetime, timedelta
+from typing import assert_type
+
+from pydantic import BaseModel
+
+from scheduler import Context, Retry, Scheduler
+from scheduler.events import Escalated, Event
+
+app = Scheduler("typing")
+
+
+class Order(BaseModel):
+    number: int
+
+
+@app.task()
+async def plain(phone: str, text: str = "", *, times: int = 1) -> int:
+    return len(phone + text) * times
+
+
+@app.task(retry=Retry(3), rate="5/s", expires="1h", expired="drop")
+async def with_context(ctx: Context, phone: str, text: str = "") -> str:
+    return f"{ctx.attempt} {phone} {text}"
+
+
+@app.task(subscribe=[("orders", "order.paid"), ("events", "#", "topic")])
+async def paid(ctx: Context, order: Order) -> None: ...
+
+
+@app.task(ordered=True)
+async def nothing() -> None: ...
+
+
+@app.periodic(every="1h")
+async def report(city: str = "Bonn") -> None: ...
+
+
+async def calls(ctx: Context) -> None:
+    # In place, a task is the function that it was.
+    assert_type(await plain("1"), int)
+    assert_type(await with_context(ctx, "1"), str)
+    assert_type(await paid(ctx, Order(number=1)), None)
+    await plain(1)  # pyright: ignore[reportArgumentType]
+    await with_context("1")  # pyright: ignore[reportCallIssue]
+
+    # It is sent with the same arguments, but for its Context.
+    assert_type(await plain.send("1"), str)
+    assert_type(await plain.send("1", "hello", times=2), str)
+    assert_type(await with_context.send("1", text="hello"), str)
+    assert_type(await paid.send(Order(number=1)), str)
+    assert_type(await nothing.send(), str)
+    await plain.send()  # pyright: ignore[reportCallIssue]
+    await plain.send(1)  # pyright: ignore[reportArgumentType]
+    await plain.send("1", colour="red")  # pyright: ignore[reportCallIssue]
+    await plain.send("1", "hello", 2)  # pyright: ignore[reportCallIssue]
+    await with_context.send(ctx, "1")  # pyright: ignore[reportArgumentType]
+    await with_context.send("1", text=None)  # pyright: ignore[reportArgumentType]
+    await paid.send({"number": 1})  # pyright: ignore[reportArgumentType]
+    await nothing.send(1)  # pyright: ignore[reportCallIssue]
+
+    # The delay comes first, and is no argument of the task.
+    assert_type(await plain.send_later("10m", "1"), str)
+    assert_type(await plain.send_later(timedelta(minutes=10), "1", times=2), str)
+    assert_type(await plain.send_at(datetime.now(UTC), "1"), str)
+    await plain.send_later(10, "1")  # pyright: ignore[reportArgumentType]
+    await plain.send_later("10m")  # pyright: ignore[reportCallIssue]
+    await plain.send_later("10m", 1)  # pyright: ignore[reportArgumentType]
+    await plain.send_at("tomorrow", "1")  # pyright: ignore[reportArgumentType]
+    await with_context.send_at(datetime.now(UTC), ctx, "1")  # pyright: ignore[reportArgumentType]
+
+    # Options keep the arguments.
+    urgent = plain.options(priority=5, expires="1h", headers={"traceparent": "00"}, deadline="5s")
+    assert_type(await urgent.send("1"), str)
+    await urgent.send(1)  # pyright: ignore[reportArgumentType]
+    plain.options(priority="high")  # pyright: ignore[reportArgumentType]
+    plain.options(urgent=True)  # pyright: ignore[reportCallIssue]
+
+    # A loop is not sent.
+    await report("Köln")
+    report.send()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+
+def blocks() -> None:
+    assert_type(plain.blocking.send("1", times=2), str)
+    assert_type(with_context.blocking.send_later("10m", "1"), str)
+    assert_type(plain.options(priority=1).blocking.send_at(datetime.now(UTC), "1"), str)
+    plain.blocking.send(1)  # pyright: ignore[reportArgumentType]
+    with_context.blocking.send()  # pyright: ignore[reportCallIssue]
+    plain.blocking.send_later("10m", colour="red")  # pyright: ignore[reportCallIssue]
+
+
+async def from_a_program() -> None:
+    async with app as opened:
+        assert_type(opened, Scheduler)
+
+
+@app.on_escalation
+def hook(event: Escalated) -> None: ...
+
+
+@app.on_escalation
+async def coroutine_hook(event: Escalated) -> None: ...
+
+
+@app.listen
+def listener(event: Event) -> None: ...
+
+
+app.task(expired="bin")  # pyright: ignore[reportArgumentType]
+app.task(subscribe=[("orders",)])  # pyright: ignore[reportArgumentType]
+app.task(subscribe=[("orders", "#", "headers")])  # pyright: ignore[reportArgumentType]
+
+
+@app.task()  # pyright: ignore[reportCallIssue, reportArgumentType, reportUntypedFunctionDecorator]
+def not_a_coroutine(phone: str) -> None: ...
+
+
+@app.on_escalation  # pyright: ignore[reportArgumentType]
+def hook_of_nothing() -> None: ...

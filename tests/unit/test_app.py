@@ -1,0 +1,124 @@
+import pytest
+
+from scheduler import Scheduler, Settings
+from scheduler.errors import RegistrationError, SettingsError, UnknownLoop
+from scheduler.events import Event, ProcessorStopped
+from scheduler.messages import LoopId
+from scheduler.topology import Names, topology
+
+
+async def run() -> None: ...
+
+
+@pytest.fixture
+def app() -> Scheduler:
+    app = Scheduler("shop", Settings(queue_type="classic", delivery_limit=9))
+    for name in ("poll_orders", "send_report", "clean"):
+        app.periodic(every="1h", name=name)(run)
+    return app
+
+
+def test_two_tasks_of_one_name_are_refused(app: Scheduler):
+    with pytest.raises(RegistrationError, match="two tasks named 'clean' in 'shop'.*another name="):
+        app.periodic(every="5s", name="clean")(run)
+    assert len(app.tasks) == len(app.loops) == 3
+
+
+def test_one_function_may_be_two_tasks(app: Scheduler):
+    app.periodic(every="1h")(run)
+    assert app.tasks["run"].function is app.tasks["clean"].function
+
+
+def test_a_loop_is_found_by_its_name(app: Scheduler):
+    assert app.loop("poll_orders").id == LoopId("poll_orders")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("pol_orders", "There is no loop 'pol_orders'; did you mean 'poll_orders'?"),
+        ("Clean", "There is no loop 'Clean'; did you mean 'clean'?"),
+        ("x", "There is no loop 'x'; there are: clean, poll_orders, send_report."),
+        ("", "There is no loop ''; there are: clean, poll_orders, send_report."),
+    ],
+)
+def test_for_a_misspelt_loop_the_nearest_is_told(app: Scheduler, name: str, told: str):
+    with pytest.raises(UnknownLoop) as refused:
+        app.loop(name)
+    assert str(refused.value) == told
+
+
+def test_an_app_without_loops_says_so():
+    with pytest.raises(UnknownLoop, match="There is no loop 'x'; there are: none"):
+        Scheduler("shop").loop("x")
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (None, ["poll_orders", "send_report", "clean"]),
+        ([], []),
+        (["clean"], ["clean"]),
+        (["clean", "poll_orders"], ["clean", "poll_orders"]),
+    ],
+)
+def test_tasks_are_selected_by_name(app: Scheduler, names: list[str] | None, found: list[str]):
+    assert [task.name for task in app.select(names)] == found
+
+
+def test_names_may_come_one_by_one(app: Scheduler):
+    assert [task.name for task in app.select(iter(["clean"]))] == ["clean"]
+
+
+def test_for_a_misspelt_task_the_nearest_is_told(app: Scheduler):
+    with pytest.raises(UnknownLoop, match="There is no task 'send_raport'; did you mean 'send_rep"):
+        app.select(["clean", "send_raport"])
+
+
+def test_the_topology_follows_the_settings(app: Scheduler):
+    assert app.names == Names("shop")
+    assert app.topology() == topology(
+        "shop",
+        ["poll_orders", "send_report", "clean"],
+        map(LoopId, ["poll_orders", "send_report", "clean"]),
+        queue_type="classic",
+        delivery_limit=9,
+    )
+
+
+def test_settings_are_read_when_they_are_needed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SCHEDULER_CONCURRENCY", "many")
+    app = Scheduler("shop")
+    with pytest.raises(SettingsError, match="SCHEDULER_CONCURRENCY"):
+        _ = app.settings
+    monkeypatch.setenv("SCHEDULER_CONCURRENCY", "7")
+    assert app.settings.concurrency == 7
+    assert app.settings is app.settings
+
+
+def test_a_listener_hears_of_each_event(app: Scheduler):
+    heard: list[Event] = []
+
+    @app.listen
+    def listener(event: Event) -> None:
+        heard.append(event)
+
+    app.events.emit(ProcessorStopped(0))
+    app.events.forget(listener)
+    app.events.emit(ProcessorStopped(1))
+    assert heard == [ProcessorStopped(0)]
+
+
+def test_a_listener_that_fails_is_logged_and_the_others_still_hear(
+    app: Scheduler, caplog: pytest.LogCaptureFixture
+):
+    heard: list[Event] = []
+
+    def broken(event: Event) -> None:
+        raise ValueError("no")
+
+    app.listen(broken)
+    app.listen(heard.append)
+    app.events.emit(ProcessorStopped(0))
+    assert heard == [ProcessorStopped(0)]
+    assert "ValueError: no" in caplog.text

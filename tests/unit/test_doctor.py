@@ -1,0 +1,194 @@
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduler import Scheduler, Settings
+from scheduler.brokers import BrokerInfo
+from scheduler.brokers.memory import MemoryBroker
+from scheduler.clock import SystemClock
+from scheduler.control import Control
+from scheduler.doctor import Finding, check_version, examine, require_fit
+from scheduler.errors import IncompatibleBroker
+from scheduler.messages import Message
+from scheduler.parking import ParkingLot, Reason
+from scheduler.topology import Topology
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"),
+    [
+        ("2.8.7", "problem"),
+        ("3.9", "problem"),
+        ("3.9.29", "problem"),
+        ("3.10.0", "ok"),
+        ("3.10.8", "ok"),
+        ("3.12.14", "ok"),
+        ("3.13.0", "problem"),
+        ("3.13.0-rc.2", "problem"),
+        ("3.13.1", "problem"),
+        ("3.13.2", "problem"),
+        ("3.13.2+1.g1234567", "problem"),
+        ("3.13.3", "ok"),
+        ("3.13.7", "ok"),
+        ("4.0.0", "ok"),
+        ("4.1.0-beta.1", "ok"),
+        ("4.3.6", "ok"),
+        ("10.0.0", "ok"),
+        ("", "problem"),
+        ("unknown", "problem"),
+    ],
+)
+def test_a_version_that_loses_loops_is_a_problem(version: str, verdict: str):
+    finding = check_version(BrokerInfo("RabbitMQ", version))
+    assert finding.verdict == verdict
+    assert version in finding.detail
+    assert bool(finding.advice) is (verdict == "problem")
+
+
+class OldBroker(MemoryBroker):
+    @property
+    def info(self) -> BrokerInfo:
+        return BrokerInfo("RabbitMQ", "3.13.1")
+
+
+async def test_an_unfit_broker_is_refused_with_what_to_do():
+    async with OldBroker() as broker:
+        with pytest.raises(IncompatibleBroker, match=r"nothing was started\. Upgrade to 3\.13\.3"):
+            require_fit(broker)
+
+
+async def test_the_embedded_broker_is_fit():
+    async with MemoryBroker() as broker:
+        require_fit(broker)
+
+
+def an_app(**options: Any) -> Scheduler:
+    app = Scheduler("shop", Settings())
+    app.periodic(every="1h", name="report", **options)(run)
+    return app
+
+
+async def run() -> None: ...
+
+
+@pytest.fixture
+def app() -> Scheduler:
+    return an_app()
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[MemoryBroker]:
+    async with MemoryBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def control(app: Scheduler, broker: MemoryBroker) -> Control:
+    return Control(app, broker, SystemClock())
+
+
+async def findings(app: Scheduler, broker: MemoryBroker) -> dict[str, Finding]:
+    found = [finding async for finding in examine(app, broker, SystemClock())]
+    assert all(finding.advice for finding in found if finding.verdict != "ok")
+    return {finding.about: finding for finding in found}
+
+
+def verdicts(found: dict[str, Finding]) -> dict[str, str]:
+    return {about: finding.verdict for about, finding in found.items()}
+
+
+ALL_WELL = {"broker version": "ok", "timeouts": "ok", "queues": "ok", "loops": "ok"}
+
+
+async def test_a_seeded_app_is_well(app: Scheduler, broker: MemoryBroker, control: Control):
+    await control.seed()
+    assert verdicts(await findings(app, broker)) == ALL_WELL
+
+
+async def test_queues_that_are_missing_are_a_problem_each(app: Scheduler, broker: MemoryBroker):
+    found = await findings(app, broker)
+    missing = {about for about, finding in found.items() if finding.verdict == "problem"}
+    assert missing == {f"queue {queue.name}" for queue in app.topology().queues}
+    assert {found[about].advice for about in missing} == {"Run `scheduler seed`."}
+    assert "queues" not in found
+
+
+async def test_one_missing_queue_is_named(app: Scheduler, broker: MemoryBroker, control: Control):
+    await control.seed()
+    await broker.delete("shop.v1.failed.report")
+    found = await findings(app, broker)
+    assert found["queue shop.v1.failed.report"].detail == "does not exist"
+
+
+async def test_the_doctor_makes_nothing(app: Scheduler, broker: MemoryBroker):
+    await findings(app, broker)
+    assert [await broker.depth(queue.name) for queue in app.topology().queues] == [None] * 4
+
+
+async def test_a_queue_with_other_arguments_is_a_problem(app: Scheduler, broker: MemoryBroker):
+    wanted = app.topology()
+    other = replace(wanted.queues[0], arguments={"x-queue-type": "classic"})
+    await broker.declare(Topology(queues=(other, *wanted.queues[1:])))
+    found = await findings(app, broker)
+    assert found[f"queue {other.name}"].verdict == "problem"
+    assert "SCHEDULER_QUEUE_TYPE" in found[f"queue {other.name}"].advice
+
+
+async def test_a_paused_loop_is_a_warning_with_its_reason(
+    app: Scheduler, broker: MemoryBroker, control: Control
+):
+    await control.seed()
+    await control.pause(app.loop("report"), "stocktaking")
+    found = await findings(app, broker)
+    assert found["loop report"].verdict == "warning"
+    assert found["loop report"].detail == "is paused: stocktaking"
+
+
+async def test_a_lost_loop_is_a_problem(app: Scheduler, broker: MemoryBroker, control: Control):
+    await control.seed()
+    await broker.purge("shop.v1.hatchery.report")
+    found = await findings(app, broker)
+    assert found["loop report"].verdict == "problem"
+    assert "`scheduler seed`" in found["loop report"].advice
+
+
+async def test_a_loop_that_is_due_without_processors_is_a_warning(
+    app: Scheduler, broker: MemoryBroker, control: Control
+):
+    await control.seed()
+    await control.trigger(app.loop("report"))
+    found = await findings(app, broker)
+    assert found["loop report"].verdict == "warning"
+    assert "`scheduler run`" in found["loop report"].advice
+
+
+async def test_parked_messages_are_a_warning(
+    app: Scheduler, broker: MemoryBroker, control: Control
+):
+    await control.seed()
+    lot = ParkingLot(broker, app.names, SystemClock())
+    for key in ("loop.report", "loop.report", "loop.gone"):
+        await lot.park(Message(), key, Reason.REJECTED, ValueError())
+    found = await findings(app, broker)
+    parked = {about: each.detail for about, each in found.items() if each.verdict == "warning"}
+    assert parked == {
+        "queue shop.v1.failed.report": "2 messages are parked",
+        "queue shop.v1.failed": "1 messages are parked",
+    }
+
+
+@pytest.mark.parametrize(("timeout", "warned"), [("29m", False), ("30m", True), ("2h", True)])
+async def test_a_timeout_that_the_broker_does_not_wait_for_is_a_warning(
+    broker: MemoryBroker, timeout: str, warned: bool
+):
+    found = await findings(an_app(timeout=timeout), broker)
+    assert ("timeout of report" in found) is warned
+    assert ("timeouts" in found) is not warned
+
+
+async def test_looking_twice_finds_the_same(app: Scheduler, broker: MemoryBroker, control: Control):
+    await control.seed()
+    await control.pause(app.loop("report"))
+    assert await findings(app, broker) == await findings(app, broker)

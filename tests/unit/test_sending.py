@@ -1,0 +1,349 @@
+import asyncio
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from scheduler import Context, Scheduler, Settings
+from scheduler.calls import Call, decode_call
+from scheduler.errors import (
+    InvalidArguments,
+    NotSent,
+    RegistrationError,
+    ScheduleError,
+    Unroutable,
+    UsageError,
+)
+from scheduler.sending import CallTask
+from tests.stage import START, Stage, new_app, staged
+
+
+class Order(BaseModel):
+    number: int
+    at: datetime | None = None
+
+
+def shop() -> tuple[Scheduler, CallTask[..., ..., Any]]:
+    app = new_app()
+
+    @app.task(expires="1h")
+    async def ship(ctx: Context, order: Order, city: str = "Bonn", *, times: int = 1) -> str:
+        return f"{order.number} {city} {times} {ctx}"
+
+    return app, ship
+
+
+async def sent(stage: Stage) -> Call:
+    """The call that was sent last; nobody works."""
+    delivery = await stage.broker.get(stage.app.names.processor_queue("ship"))
+    assert delivery is not None
+    await delivery.ack()
+    return decode_call(
+        delivery.message,
+        "test",
+        "ship",
+        exchange=delivery.exchange,
+        routing_key=delivery.routing_key,
+    )
+
+
+ORDER = Order(number=1)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "wire"),
+    [
+        ((ORDER,), {}, {"order": {"number": 1, "at": None}}),
+        ((), {"order": ORDER}, {"order": {"number": 1, "at": None}}),
+        (({"number": 1},), {}, {"order": {"number": 1, "at": None}}),
+        ((ORDER, "Köln"), {"times": 2}, {"city": "Köln", "times": 2}),
+        ((Order(number=2, at=START),), {}, {"order": {"number": 2, "at": "2026-06-01T12:00:00Z"}}),
+    ],
+)
+def test_arguments_travel_by_name_as_json(
+    args: tuple[Any, ...], kwargs: dict[str, Any], wire: dict[str, Any]
+) -> None:
+    app, ship = shop()
+
+    async def play(stage: Stage) -> None:
+        await ship.send(*args, **kwargs)
+        found = (await sent(stage)).args
+        assert found is not None
+        assert wire.items() <= found.items()
+
+    staged(app, play)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "told"),
+    [
+        ((), {}, "ship cannot be called like this: missing a required argument: 'order'"),
+        ((ORDER, "Bonn", 1), {}, "cannot be called like this: too many positional"),
+        ((ORDER,), {"colour": "red"}, "cannot be called like this: got an unexpected keyword"),
+        ((ORDER,), {"ctx": None}, "got an unexpected keyword argument 'ctx'"),
+        (("first",), {}, "The arguments do not fit ship: order: "),
+        ((ORDER,), {"times": "many"}, "times: Input should be a valid integer"),
+    ],
+)
+def test_a_call_that_does_not_fit_the_function_is_not_sent(
+    args: tuple[Any, ...], kwargs: dict[str, Any], told: str
+) -> None:
+    app, ship = shop()
+
+    async def play(stage: Stage) -> None:
+        with pytest.raises(InvalidArguments, match=told):
+            await ship.send(*args, **kwargs)
+        with pytest.raises(InvalidArguments, match=told):
+            await ship.send_later("1s", *args, **kwargs)
+        assert await stage.waiting() == 0
+
+    staged(app, play)
+
+
+def test_what_it_is_sent_with_travels_along() -> None:
+    app, ship = shop()
+
+    async def play(stage: Stage) -> None:
+        sender = ship.options(
+            priority=5,
+            expires="10m",
+            correlation_id="c",
+            message_id="m",
+            headers={"traceparent": "00-ab"},
+        )
+        assert await sender.send_later("1s", ORDER) == "m"
+        await asyncio.sleep(1.1)
+        call = await sent(stage)
+        assert call.message.headers["traceparent"] == "00-ab"
+        assert (call.message.priority, call.message.correlation_id) == (5, "c")
+        assert call.message.message_id == call.id == "m"
+        assert call.sent_at == START
+        assert call.due_at == START + timedelta(seconds=1)
+        assert call.expires_at == START + timedelta(minutes=10, seconds=1)
+
+    staged(app, play)
+
+
+def test_options_add_up_and_leave_the_task_as_it_was() -> None:
+    app, ship = shop()
+
+    async def play(stage: Stage) -> None:
+        ids = {await ship.send(ORDER) for _ in range(5)}
+        assert len(ids) == 5
+        for _ in range(5):
+            assert (await sent(stage)).expires_at == START + timedelta(hours=1)
+        await ship.options(priority=1).options(correlation_id="c").send(ORDER)
+        call = await sent(stage)
+        assert (call.message.priority, call.message.correlation_id) == (1, "c")
+        assert call.expires_at == START + timedelta(hours=1)
+        await ship.send(ORDER)
+        assert (await sent(stage)).message.priority is None
+
+    staged(app, play)
+
+
+NAIVE = datetime(2026, 6, 1)  # noqa: DTZ001
+LAST = datetime.max.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("method", "when", "told"),
+    [
+        ("send_later", "soon", "got: 'soon'"),
+        ("send_later", timedelta(seconds=-1), "between 0s and"),
+        ("send_later", "1184d", "from 0s to 1183d"),
+        ("send_at", NAIVE, "takes an aware datetime, got 2026-06-01T00:00:00 without a time zone"),
+        ("send_at", LAST, "from 0s to 1183d"),
+    ],
+)
+def test_a_time_that_cannot_be_meant_is_refused(method: str, when: Any, told: str) -> None:
+    app, ship = shop()
+
+    async def play(stage: Stage) -> None:
+        with pytest.raises(UsageError, match=told):
+            await getattr(ship, method)(when, ORDER)
+        assert await stage.waiting() == 0
+
+    staged(app, play)
+
+
+@pytest.mark.parametrize("option", ["expires", "deadline"])
+def test_an_option_that_is_no_duration_is_refused(option: str) -> None:
+    _, ship = shop()
+    options: dict[str, Any] = {option: "old"}
+    with pytest.raises(ScheduleError, match="got: 'old'"):
+        ship.options(**options)
+
+
+def test_a_moment_is_the_same_in_every_zone() -> None:
+    app, ship = shop()
+    noon_in_tokyo = datetime(2026, 6, 2, 12, tzinfo=timezone(timedelta(hours=9)))
+
+    async def play(stage: Stage) -> None:
+        await ship.send_at(noon_in_tokyo, ORDER)
+        assert await stage.broker.get(stage.app.names.processor_queue("ship")) is None
+        await asyncio.sleep(15 * 3600)
+        call = await sent(stage)
+        assert call.due_at == noon_in_tokyo
+
+    staged(app, play)
+
+
+async def test_called_in_place_it_is_the_function_it_was() -> None:
+    app = new_app()
+
+    @app.task(name="addition")
+    async def add(a: int, b: int = 2) -> int:
+        """Add."""
+        return a + b
+
+    assert await add(1) == 3
+    names = [getattr(add, name) for name in ("__name__", "__doc__")]
+    assert (*names, repr(add)) == ("add", "Add.", "<Task addition>")
+    assert app.tasks["addition"] is add.spec
+    assert add.spec.called
+    assert app.loops == {}
+
+
+# Outside of a processor
+
+
+def test_a_program_opens_its_connection_when_it_enters_the_app() -> None:
+    app, ship = shop()
+
+    async def play(stage: Stage) -> None:
+        async with app:  # a processor's connection is there already, and stays
+            await ship.send(ORDER)
+        await ship.send(ORDER)
+        assert await stage.waiting() == 2
+
+    staged(app, play)
+
+
+async def test_a_broker_without_the_task_is_told_with_what_to_do() -> None:
+    app = new_app()
+
+    @app.task()
+    async def task() -> None: ...
+
+    async with app:
+        with pytest.raises(Unroutable, match="'task': nothing was sent. Run `scheduler seed`"):
+            await task.send()
+        with pytest.raises(Unroutable, match="nothing was sent"):
+            await task.send_later("1s")
+
+
+async def test_a_broker_that_is_away_is_told_within_the_deadline() -> None:
+    url: Any = "amqp://guest:secret@127.0.0.1:1/"
+    app = Scheduler("alone", Settings(broker_url=url))
+
+    @app.task()
+    async def task() -> None: ...
+
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(NotSent, match=r"Cannot connect to amqp://guest@127\.0\.0\.1:1/") as caught:
+        await task.options(deadline="300ms").send()
+    assert asyncio.get_running_loop().time() - began < 1
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_broker_that_accepts_and_says_nothing_is_told_within_the_deadline() -> None:
+    hold = asyncio.Event()
+
+    async def say_nothing(_: object, writer: asyncio.StreamWriter) -> None:
+        await hold.wait()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        url: Any = f"amqp://guest:guest@127.0.0.1:{port}/"
+        app = Scheduler("alone", Settings(broker_url=url))
+
+        @app.task()
+        async def task() -> None: ...
+
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(NotSent, match="did not answer when it was connected to"):
+            await task.options(deadline="300ms").send()
+        assert asyncio.get_running_loop().time() - began < 1
+        hold.set()
+
+
+def test_blocking_senders_have_a_connection_of_their_own() -> None:
+    _, ship = shop()
+    # In memory there is nothing seeded for it: that is how it is seen that it is another one.
+    with pytest.raises(Unroutable):
+        ship.blocking.send(ORDER)
+    with pytest.raises(UsageError, match="an aware datetime"):
+        ship.blocking.send_at(NAIVE, ORDER)
+    with pytest.raises(ScheduleError, match="got: 'soon'"):
+        ship.blocking.send_later("soon", ORDER)
+    with pytest.raises(InvalidArguments):
+        ship.blocking.send()
+
+
+async def test_blocking_is_refused_where_it_would_block_others() -> None:
+    _, ship = shop()
+    for send in (
+        lambda: ship.blocking.send(ORDER),
+        lambda: ship.blocking.send_later("1s", ORDER),
+        lambda: ship.options(priority=1).blocking.send_at(START, ORDER),
+    ):
+        with pytest.raises(RuntimeError, match="await the form without `blocking` instead"):
+            send()
+
+
+def test_in_a_thread_beside_an_event_loop_blocking_is_allowed() -> None:
+    _, ship = shop()
+
+    async def perform() -> None:
+        with pytest.raises(Unroutable):
+            await asyncio.to_thread(ship.blocking.send, ORDER)
+
+    asyncio.run(perform())
+
+
+# Registering
+
+
+async def task_of_two(a: int, b: int) -> None: ...
+async def task_of_one(body: bytes) -> None: ...
+async def task_of_none(ctx: Context) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "told"),
+    [
+        (task_of_one, {"rate": "fast"}, 'such as "50/s" or "100/m", got \'fast\''),
+        (task_of_one, {"rate": 50}, 'such as "50/s" or "100/m", got 50'),
+        (task_of_one, {"rate": "0/s"}, "got '0/s'"),
+        (task_of_one, {"expires": "old"}, "expires of task_of_one: .*got: 'old'"),
+        (task_of_one, {"expired": "bin"}, "expired is 'park' or 'drop', got 'bin'"),
+        (task_of_one, {"retry": 3}, r"retry is a Retry, such as Retry\(3\), got 3"),
+        (task_of_one, {"concurrency": 0}, "concurrency of task_of_one"),
+        (task_of_one, {"timeout": "0s"}, "timeout of task_of_one"),
+        (task_of_one, {"subscribe": [("orders",)]}, r"is a list of \(exchange, routing key\)"),
+        (task_of_one, {"subscribe": ["orders"]}, r"is a list of \(exchange, routing key\)"),
+        (task_of_one, {"subscribe": [1]}, r"is a list of \(exchange, routing key\)"),
+        (task_of_two, {"subscribe": [("orders", "k")]}, "one parameter.*task_of_two has 2"),
+        (task_of_none, {"subscribe": [("orders", "k")]}, "one parameter.*task_of_none has 0"),
+    ],
+)
+def test_a_bad_option_is_told(function: Any, options: dict[str, Any], told: str) -> None:
+    app = new_app()
+    with pytest.raises(RegistrationError, match=told):
+        app.task(**options)(function)
+    assert not app.tasks
+
+
+def test_two_tasks_of_one_name_are_refused() -> None:
+    app = new_app()
+    app.task()(task_of_one)
+    with pytest.raises(RegistrationError, match="two tasks named 'task_of_one'"):
+        app.periodic(every="1h", args={"body": b""}, name="task_of_one")(task_of_one)
+
+
+def test_an_ordered_task_runs_one_at_a_time_whatever_its_concurrency() -> None:
+    app = new_app()
+    assert app.task(ordered=True, concurrency=9)(task_of_one).spec.concurrency == 1

@@ -1,0 +1,135 @@
+import json
+import os
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from scheduler.errors import SettingsError
+from scheduler.settings import Settings
+
+SECRET = "amqp://shop:open-sesame@broker:5672/"
+
+
+@pytest.fixture(autouse=True)
+def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.upper().startswith("SCHEDULER_")]:
+        monkeypatch.delenv(name)
+
+
+def test_the_defaults_suit_a_broker_on_this_machine():
+    settings = Settings()
+    assert settings.broker_url.get_secret_value() == "amqp://guest:guest@localhost:5672/"
+    assert settings.model_dump(exclude={"broker_url"}) == {
+        "queue_type": "quorum",
+        "concurrency": 100,
+        "delivery_limit": 20,
+        "shutdown_grace": timedelta(seconds=25),
+        "heartbeat": timedelta(seconds=20),
+        "log_level": "info",
+        "log_format": "text",
+    }
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "value"),
+    [
+        ("SCHEDULER_BROKER_URL", SECRET, SecretStr(SECRET)),
+        ("SCHEDULER_QUEUE_TYPE", "classic", "classic"),
+        ("SCHEDULER_CONCURRENCY", "7", 7),
+        ("SCHEDULER_DELIVERY_LIMIT", "1", 1),
+        ("SCHEDULER_SHUTDOWN_GRACE", "1m30s", timedelta(seconds=90)),
+        ("SCHEDULER_SHUTDOWN_GRACE", "0s", timedelta(0)),
+        ("SCHEDULER_HEARTBEAT", "5s", timedelta(seconds=5)),
+        ("SCHEDULER_LOG_LEVEL", "debug", "debug"),
+        ("SCHEDULER_LOG_FORMAT", "json", "json"),
+    ],
+)
+def test_each_setting_is_read_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, value: Any
+):
+    monkeypatch.setenv(variable, text)
+    assert getattr(Settings(), variable.removeprefix("SCHEDULER_").lower()) == value
+
+
+def test_what_is_given_in_code_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SCHEDULER_CONCURRENCY", "7")
+    monkeypatch.setenv("SCHEDULER_DELIVERY_LIMIT", "8")
+    settings = Settings(concurrency=3)
+    assert (settings.concurrency, settings.delivery_limit) == (3, 8)
+
+
+def test_a_variable_without_the_prefix_is_not_ours(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CONCURRENCY", "7")
+    assert Settings().concurrency == 100
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "told"),
+    [
+        ("SCHEDULER_QUEUE_TYPE", "stream", "'quorum' or 'classic'"),
+        ("SCHEDULER_CONCURRENCY", "many", "valid integer"),
+        ("SCHEDULER_CONCURRENCY", "0", "greater than or equal to 1"),
+        ("SCHEDULER_CONCURRENCY", "10001", "less than or equal to 10000"),
+        ("SCHEDULER_CONCURRENCY", "", "valid integer"),
+        ("SCHEDULER_DELIVERY_LIMIT", "-1", "greater than or equal to 1"),
+        ("SCHEDULER_SHUTDOWN_GRACE", "25", "a number and a unit"),
+        ("SCHEDULER_SHUTDOWN_GRACE", "-1s", "a number and a unit"),
+        ("SCHEDULER_HEARTBEAT", "soon", "a number and a unit"),
+        ("SCHEDULER_LOG_LEVEL", "loud", "'debug', 'info', 'warning' or 'error'"),
+        ("SCHEDULER_LOG_FORMAT", "xml", "'text' or 'json'"),
+    ],
+)
+def test_a_bad_value_is_told_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str, told: str
+):
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(SettingsError, match=rf"{variable}: .*{told}"):
+        Settings()
+
+
+def test_all_bad_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SCHEDULER_CONCURRENCY", "0")
+    monkeypatch.setenv("SCHEDULER_HEARTBEAT", "soon")
+    with pytest.raises(SettingsError, match=r"SCHEDULER_CONCURRENCY: .*; SCHEDULER_HEARTBEAT: "):
+        Settings()
+
+
+def test_a_setting_that_does_not_exist_is_refused():
+    with pytest.raises(SettingsError, match="SCHEDULER_COLOUR"):
+        Settings(colour="red")
+
+
+def test_a_bad_value_in_code_is_told_the_same_way():
+    with pytest.raises(SettingsError, match="SCHEDULER_HEARTBEAT: .*got: 5"):
+        Settings(heartbeat=5)
+
+
+def test_the_broker_url_is_never_shown(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SCHEDULER_BROKER_URL", SECRET)
+    settings = Settings()
+    shown = [repr(settings), str(settings), repr(settings.model_dump()), settings.model_dump_json()]
+    assert not [text for text in shown if "sesame" in text]
+    assert json.loads(shown[-1])["broker_url"] == "**********"
+
+
+def test_the_broker_url_is_not_in_the_error_about_another_setting(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SCHEDULER_BROKER_URL", SECRET)
+    monkeypatch.setenv("SCHEDULER_CONCURRENCY", "many")
+    with pytest.raises(SettingsError) as refused:
+        Settings()
+    assert "sesame" not in str(refused.value)
+    # A traceback would show what it was raised from, with the input.
+    assert refused.value.__suppress_context__
+
+
+def test_a_broker_url_that_is_no_text_is_not_shown_either():
+    with pytest.raises(SettingsError, match="SCHEDULER_BROKER_URL") as refused:
+        Settings(broker_url=["open-sesame"])
+    assert "sesame" not in str(refused.value)
+
+
+def test_settings_do_not_change():
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().concurrency = 5  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,400 @@
+import json
+from dataclasses import asdict
+from datetime import timedelta
+
+import pytest
+
+from scheduler.brokers.memory import MemoryBroker
+from scheduler.errors import Unroutable
+from scheduler.messages import LoopId, Message
+from scheduler.topology import (
+    UNREACHABLE_DELIVERY_LIMIT,
+    Binding,
+    Exchange,
+    Names,
+    Queue,
+    QueueType,
+    Subscription,
+    Topology,
+    definitions,
+    routing_key,
+    topology,
+)
+
+NAMES = Names("shop")
+BERLIN = LoopId("report", "berlin")
+
+EXCHANGES = (
+    Exchange("shop.v1.unmatched", "fanout"),
+    Exchange("shop.v1.failed", "topic", {"alternate-exchange": "shop.v1.unmatched"}),
+    Exchange("shop.v1.processor", "topic", {"alternate-exchange": "shop.v1.failed"}),
+    Exchange("shop.v1.scheduler", "topic"),
+)
+QUORUM = (
+    Queue("shop.v1.failed", {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}),
+    Queue(
+        "shop.v1.processor.report",
+        {
+            "x-queue-type": "quorum",
+            "x-dead-letter-exchange": "shop.v1.failed",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+            "x-delivery-limit": 20,
+        },
+    ),
+    Queue("shop.v1.failed.report", {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}),
+    Queue(
+        "shop.v1.hatchery.report.berlin",
+        {
+            "x-queue-type": "quorum",
+            "x-dead-letter-exchange": "shop.v1.processor",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-delivery-limit": 2_000_000_000,
+            # One slot: a quorum queue takes one more than its limit.
+            "x-max-length": 0,
+            "x-overflow": "reject-publish",
+        },
+    ),
+)
+CLASSIC = (
+    Queue("shop.v1.failed", {"x-queue-type": "classic"}),
+    Queue(
+        "shop.v1.processor.report",
+        {"x-queue-type": "classic", "x-dead-letter-exchange": "shop.v1.failed"},
+    ),
+    Queue("shop.v1.failed.report", {"x-queue-type": "classic"}),
+    Queue(
+        "shop.v1.hatchery.report.berlin",
+        {
+            "x-queue-type": "classic",
+            "x-dead-letter-exchange": "shop.v1.processor",
+            "x-max-length": 1,
+            "x-overflow": "reject-publish",
+        },
+    ),
+)
+BINDINGS = (
+    Binding("shop.v1.unmatched", "shop.v1.failed", ""),
+    Binding("shop.v1.processor", "shop.v1.processor.report", "loop.report.#"),
+    Binding("shop.v1.processor", "shop.v1.processor.report", "#.task.report"),
+    Binding("shop.v1.failed", "shop.v1.failed.report", "loop.report.#"),
+    Binding("shop.v1.failed", "shop.v1.failed.report", "#.task.report"),
+    Binding("shop.v1.scheduler", "shop.v1.hatchery.report.berlin", "loop.report.berlin"),
+)
+
+
+@pytest.mark.parametrize(("of_type", "queues"), [("quorum", QUORUM), ("classic", CLASSIC)])
+def test_one_task_with_one_loop_needs_exactly_this(of_type: QueueType, queues: tuple[Queue, ...]):
+    assert topology("shop", ["report"], [BERLIN], queue_type=of_type) == Topology(
+        EXCHANGES, queues, BINDINGS
+    )
+
+
+def test_queues_are_quorum_queues_unless_told_otherwise():
+    assert topology("shop", ["report"], [BERLIN]).queues == QUORUM
+
+
+def test_a_namespace_without_tasks_can_still_park():
+    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:1], BINDINGS[:1])
+
+
+def test_the_delivery_limit_is_for_processor_queues_only():
+    wanted = topology("shop", ["report"], [BERLIN], delivery_limit=9)
+    limits = {queue.name: queue.arguments["x-delivery-limit"] for queue in wanted.queues}
+    assert limits.pop("shop.v1.processor.report") == 9
+    assert set(limits.values()) == {UNREACHABLE_DELIVERY_LIMIT}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (NAMES.prefix, "shop.v1"),
+        (NAMES.scheduler, "shop.v1.scheduler"),
+        (NAMES.processor, "shop.v1.processor"),
+        (NAMES.failed, "shop.v1.failed"),
+        (NAMES.unmatched, "shop.v1.unmatched"),
+        (NAMES.lock, "shop.v1.lock"),
+        (NAMES.hatchery(LoopId("report")), "shop.v1.hatchery.report"),
+        (NAMES.hatchery(BERLIN), "shop.v1.hatchery.report.berlin"),
+        (NAMES.processor_queue("report"), "shop.v1.processor.report"),
+        (NAMES.failed_queue("report"), "shop.v1.failed.report"),
+        (routing_key(LoopId("report")), "loop.report"),
+        (routing_key(BERLIN), "loop.report.berlin"),
+    ],
+)
+def test_everything_is_called_by_its_namespace_and_version(name: str, expected: str):
+    assert name == expected
+
+
+TASKS = ("a", "b", "a-b", "failed", "processor", "hatchery")
+MANY = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k"), *map(LoopId, TASKS[1:])])
+
+
+def test_nothing_is_there_twice_even_if_tasks_are_called_like_parts_of_the_topology():
+    for kind in (MANY.exchanges, MANY.queues):
+        names = [each.name for each in kind]
+        assert len(names) == len(set(names))
+    assert len(MANY.bindings) == len(set(MANY.bindings))
+
+
+def test_all_that_is_named_exists():
+    exchanges = {exchange.name for exchange in MANY.exchanges}
+    queues = {queue.name for queue in MANY.queues}
+    assert {binding.source for binding in MANY.bindings} <= exchanges
+    assert {binding.destination for binding in MANY.bindings} == queues
+    arguments = [each.arguments for each in (*MANY.exchanges, *MANY.queues)]
+    for argument in ("alternate-exchange", "x-dead-letter-exchange"):
+        named = {each[argument] for each in arguments if argument in each}
+        assert named
+        assert named <= exchanges
+
+
+@pytest.mark.parametrize("argument", ["x-expires", "x-message-ttl"])
+def test_no_queue_loses_what_waits_in_it(argument: str):
+    assert not any(argument in queue.arguments for queue in MANY.queues)
+
+
+def test_namespaces_share_nothing():
+    other = topology("bank", TASKS, map(LoopId, TASKS))
+    names = [{each.name for each in (*t.exchanges, *t.queues)} for t in (MANY, other)]
+    assert not names[0] & names[1]
+
+
+def test_a_period_is_no_part_of_the_topology_so_it_can_be_changed():
+    assert "ttl" not in json.dumps(asdict(MANY))
+
+
+def test_definitions_are_what_rabbitmq_imports():
+    wanted = definitions(topology("shop", ["report"], [BERLIN]), vhost="prod")
+    assert set(wanted) == {"exchanges", "queues", "bindings"}
+    assert wanted["exchanges"][1] == {
+        "name": "shop.v1.failed",
+        "vhost": "prod",
+        "type": "topic",
+        "durable": True,
+        "auto_delete": False,
+        "internal": False,
+        "arguments": {"alternate-exchange": "shop.v1.unmatched"},
+    }
+    assert wanted["queues"][0] == {
+        "name": "shop.v1.failed",
+        "vhost": "prod",
+        "durable": True,
+        "auto_delete": False,
+        "arguments": {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000},
+    }
+    assert wanted["bindings"][-1] == {
+        "source": "shop.v1.scheduler",
+        "vhost": "prod",
+        "destination": "shop.v1.hatchery.report.berlin",
+        "destination_type": "queue",
+        "routing_key": "loop.report.berlin",
+        "arguments": {},
+    }
+    counts = {kind: len(entries) for kind, entries in wanted.items()}
+    assert counts == {"exchanges": 4, "queues": 4, "bindings": 6}
+    assert json.loads(json.dumps(wanted)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "queue"),
+    [
+        (NAMES.scheduler, "loop.a", "shop.v1.hatchery.a"),
+        (NAMES.scheduler, "loop.a.k", "shop.v1.hatchery.a.k"),
+        (NAMES.processor, "loop.a", "shop.v1.processor.a"),
+        (NAMES.processor, "loop.a.k", "shop.v1.processor.a"),
+        (NAMES.processor, "loop.a.k.more", "shop.v1.processor.a"),
+        (NAMES.processor, "loop.a-b", "shop.v1.processor.a-b"),
+        (NAMES.processor, "0.0.0.5.0.0.task.a", "shop.v1.processor.a"),
+        (NAMES.processor, "task.a", "shop.v1.processor.a"),
+        # What no task takes is parked, in the queue of the namespace.
+        (NAMES.processor, "loop.gone", "shop.v1.failed"),
+        (NAMES.processor, "loop.gone.k", "shop.v1.failed"),
+        (NAMES.processor, "", "shop.v1.failed"),
+        (NAMES.processor, "order.paid", "shop.v1.failed"),
+        (NAMES.failed, "loop.a", "shop.v1.failed.a"),
+        (NAMES.failed, "loop.a.k", "shop.v1.failed.a"),
+        (NAMES.failed, "0.5.task.b", "shop.v1.failed.b"),
+        (NAMES.failed, "loop.gone", "shop.v1.failed"),
+    ],
+)
+async def test_a_message_goes_to_this_one_queue(
+    exchange: str, key: str, queue: str, queue_type: QueueType
+):
+    wanted = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k")], queue_type=queue_type)
+    async with MemoryBroker() as broker:
+        await broker.declare(wanted)
+        await broker.publish(Message(b"m"), exchange=exchange, routing_key=key)
+        depths = {each.name: await broker.depth(each.name) for each in wanted.queues}
+        assert [name for name, depth in depths.items() if depth and depth.ready] == [queue]
+
+
+async def test_a_token_of_a_loop_without_a_hatchery_is_unroutable():
+    async with MemoryBroker() as broker:
+        await broker.declare(MANY)
+        with pytest.raises(Unroutable):
+            await broker.publish(Message(), exchange=NAMES.scheduler, routing_key="loop.gone")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "queue"), [(["a"], "shop.v1.processor.a"), ([], "shop.v1.failed")]
+)
+async def test_a_token_that_hatches_reaches_its_task_or_is_parked(
+    tasks: list[str], queue: str, queue_type: QueueType
+):
+    loop = LoopId("a", "k")
+    wanted = topology("shop", tasks, [loop], queue_type=queue_type)
+    token = Message(b"token", expiration=timedelta(0))
+    async with MemoryBroker() as broker:
+        await broker.declare(wanted)
+        await broker.publish(token, exchange=NAMES.scheduler, routing_key=routing_key(loop))
+        assert await broker.get(NAMES.hatchery(loop)) is None
+        hatched = await broker.get(queue)
+        assert hatched is not None
+        assert (hatched.message.body, hatched.routing_key) == (b"token", "loop.a.k")
+
+
+# One-off messages
+
+CALLED = topology("shop", ["a", "b"], [], called=["a"])
+LADDER = ["delay.32d", "delay.d", "delay.h", "delay.m", "delay.s", "delay.100ms"]
+
+
+def queue_of(wanted: Topology, name: str) -> Queue:
+    (found,) = [queue for queue in wanted.queues if queue.name == name]
+    return found
+
+
+def test_a_task_that_is_called_brings_the_ladder():
+    names = [exchange.name.removeprefix("shop.v1.") for exchange in CALLED.exchanges]
+    assert sorted(set(names) - {"unmatched", "failed", "processor", "scheduler"}) == sorted(LADDER)
+    timers = [queue for queue in CALLED.queues if ".delay." in queue.name]
+    assert len(timers) == len({queue.name for queue in timers}) == 217
+    assert not any(".delay." in queue.name for queue in MANY.queues)
+
+
+@pytest.mark.parametrize(
+    ("rung", "ttl", "exchange"),
+    [
+        ("36x32d", 36 * 32 * 86_400_000, "shop.v1.delay.d"),
+        ("31d", 31 * 86_400_000, "shop.v1.delay.h"),
+        ("23h", 23 * 3_600_000, "shop.v1.delay.m"),
+        ("5m", 300_000, "shop.v1.delay.s"),
+        ("59s", 59_000, "shop.v1.delay.100ms"),
+        ("9x100ms", 900, "shop.v1.processor"),
+    ],
+)
+def test_a_rung_has_one_time_to_live_and_goes_on_to_the_next_unit(
+    rung: str, ttl: int, exchange: str
+):
+    classic = topology("shop", ["a"], [], called=["a"], queue_type="classic")
+    arguments = {"x-queue-type": "classic", "x-dead-letter-exchange": exchange}
+    arguments = {**arguments, "x-message-ttl": ttl}
+    assert queue_of(classic, f"shop.v1.delay.{rung}").arguments == arguments
+    at_least_once = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+    expected = {**arguments, **at_least_once, "x-queue-type": "quorum"}
+    assert queue_of(CALLED, f"shop.v1.delay.{rung}").arguments == expected
+
+
+def test_a_zero_leads_straight_to_the_next_unit():
+    steps = [binding for binding in CALLED.bindings if binding.to == "exchange"]
+    path = {step.source: step.destination for step in steps}
+    at = "shop.v1.delay.32d"
+    passed = [at]
+    while at in path:
+        passed.append(at := path[at])
+    assert passed == [*(f"shop.v1.{name}" for name in LADDER), "shop.v1.processor"]
+    assert {step.routing_key for step in steps} == {"*." * n + "0.#" for n in range(6)}
+
+
+def test_whatever_a_binding_or_a_queue_needs_is_declared_before_it():
+    known: set[str] = set()
+    for exchange in CALLED.exchanges:
+        assert exchange.arguments.get("alternate-exchange", "shop.v1.failed") in known | {
+            "shop.v1.failed"
+        }
+        known.add(exchange.name)
+    for queue in CALLED.queues:
+        assert queue.arguments.get("x-dead-letter-exchange", "shop.v1.failed") in known
+
+
+@pytest.mark.parametrize(
+    ("queue_type", "task", "priorities"),
+    [("classic", "a", 5), ("classic", "b", None), ("quorum", "a", None), ("quorum", "b", None)],
+)
+def test_called_tasks_have_priorities_where_a_queue_must_ask_for_them(
+    queue_type: QueueType, task: str, priorities: int | None
+):
+    wanted = topology("shop", ["a", "b"], [], called=["a"], queue_type=queue_type)
+    queue = queue_of(wanted, f"shop.v1.processor.{task}")
+    assert queue.arguments.get("x-max-priority") == priorities
+    assert "x-max-priority" not in queue_of(wanted, f"shop.v1.failed.{task}").arguments
+
+
+def test_an_ordered_task_has_one_consumer_and_a_limit_that_its_retries_do_not_reach(
+    queue_type: QueueType,
+):
+    wanted = topology(
+        "shop", ["a", "b"], [], called=["a", "b"], ordered={"a": 7}, queue_type=queue_type
+    )
+    ordered = queue_of(wanted, "shop.v1.processor.a").arguments
+    other = queue_of(wanted, "shop.v1.processor.b").arguments
+    assert ordered["x-single-active-consumer"] is True
+    assert "x-max-priority" not in ordered  # it would change the order
+    assert "x-single-active-consumer" not in other
+    limits = [each.get("x-delivery-limit") for each in (ordered, other)]
+    assert limits == ([27, 20] if queue_type == "quorum" else [None, None])
+
+
+def test_a_subscription_is_a_binding_to_an_exchange_of_somebody_else():
+    wanted = topology(
+        "shop",
+        ["a", "b"],
+        [],
+        subscriptions=[
+            Subscription("a", "orders", "order.paid"),
+            Subscription("b", "events", "", "fanout"),
+        ],
+    )
+    assert wanted.exchanges[-2:] == (
+        Exchange("orders", "topic", passive=True),
+        Exchange("events", "fanout"),
+    )
+    assert wanted.bindings[-2:] == (
+        Binding("orders", "shop.v1.processor.a", "order.paid"),
+        Binding("events", "shop.v1.processor.b", ""),
+    )
+    dead_letters = queue_of(wanted, "shop.v1.processor.a").arguments["x-dead-letter-routing-key"]
+    assert dead_letters == "task.a"  # the failed exchange does not know "order.paid"
+    exported = {exchange["name"] for exchange in definitions(wanted)["exchanges"]}
+    assert "orders" not in exported  # it is not ours to make
+    assert "events" in exported
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "queue"),
+    [
+        ("orders", "order.paid", "shop.v1.processor.a"),
+        ("shop.v1.processor", "task.a", "shop.v1.processor.a"),
+        ("shop.v1.processor", "order.paid", "shop.v1.failed"),
+        ("shop.v1.delay.s", "0.0.0.0.3.0.task.a", "shop.v1.delay.3s"),
+        ("shop.v1.delay.s", "0.0.0.0.0.3.task.a", "shop.v1.delay.3x100ms"),
+        ("shop.v1.delay.32d", "0.0.0.0.0.0.task.a", "shop.v1.processor.a"),
+        ("shop.v1.delay.32d", "0.0.0.0.0.0.task.gone", "shop.v1.failed"),
+        ("shop.v1.delay.32d", "0.0.0.0.0.7.task.gone", "shop.v1.delay.7x100ms"),
+        ("shop.v1.failed", "task.a", "shop.v1.failed.a"),
+    ],
+)
+async def test_a_one_off_message_goes_to_this_one_queue(exchange: str, key: str, queue: str):
+    wanted = topology(
+        "shop",
+        ["a", "b"],
+        [],
+        called=["a"],
+        subscriptions=[Subscription("a", "orders", "order.*", "topic")],
+    )
+    async with MemoryBroker() as broker:
+        await broker.declare(wanted)
+        await broker.publish(Message(b"m"), exchange=exchange, routing_key=key)
+        depths = {each.name: await broker.depth(each.name) for each in wanted.queues}
+        assert [name for name, depth in depths.items() if depth and depth.ready] == [queue]
