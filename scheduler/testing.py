@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from scheduler.app import Scheduler
-from scheduler.brokers.memory import MemoryBroker
+from scheduler.brokers.memory import MemoryBroker, MemoryServer
 from scheduler.clock import LoopClock
 from scheduler.control import Control
 from scheduler.durations import Duration, parse_duration
@@ -88,7 +88,7 @@ def recording(app: Scheduler) -> Generator[list[Event]]:
 async def _simulate(app: Scheduler, span: timedelta, start: datetime) -> list[Event]:
     clock = LoopClock(start)
     with recording(app) as events:
-        async with MemoryBroker() as broker:
+        async with MemoryBroker(MemoryServer(clock)) as broker:
             await Control(app, broker, clock).seed()
             worker = Worker(
                 app,

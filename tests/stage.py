@@ -40,9 +40,9 @@ class Stage:
     def __init__(self, app: Scheduler, events: list[Event]) -> None:
         self.app = app
         self.events = events
-        self.server = MemoryServer()
-        self.broker = MemoryBroker(self.server)
         self.clock = LoopClock(START)
+        self.server = MemoryServer(self.clock)
+        self.broker = MemoryBroker(self.server)
         self.control = Control(app, self.broker, self.clock)
         self.lot = ParkingLot(self.broker, app.names, self.clock)
 

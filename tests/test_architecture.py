@@ -29,6 +29,7 @@ ORDER = (
     "context",
     "tasks",
     "brokers",
+    "brokers.streams",
     "brokers.memory",
     "brokers.connection",
     "brokers.amqp",

@@ -15,14 +15,21 @@
 6. `mutex` is held by one connection of all; when its holder's connection dies, the broker frees it.
 7. Declaring is idempotent. Declaring the same name with other arguments is `IncompatibleBroker`,
    and changes nothing.
+8. What is published to a stream stays there for all who read or follow it, until it is too old or
+   too much. A stream is never full; what it holds keeps its order, and does not expire. It keeps
+   headers that are text, numbers, bytes and truth values, and drops tables and lists.
+   A follower outlives reconnects and goes on after the last message that it has seen (one that has
+   seen none begins as it began); where the stream was deleted and declared anew, with the first.
+   `get`, `wake`, `consume` and `purge` are for queues: RabbitMQ answers a `get` or a `purge` of a
+   stream by closing the connection.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Protocol
+from datetime import datetime, timedelta
+from typing import Literal, Protocol
 
 from scheduler.errors import IncompatibleBroker
 from scheduler.messages import Message
@@ -38,6 +45,7 @@ def missing_exchange(name: str) -> IncompatibleBroker:
 
 
 DEFAULT_TIMEOUT = timedelta(seconds=30)
+DEFAULT_QUIET = timedelta(milliseconds=500)
 PATIENT = timedelta(days=1)
 """For what must not be given up: published again, it would be there twice."""
 
@@ -171,8 +179,46 @@ class Broker(Protocol):
         """
         ...
 
+    async def follow(
+        self,
+        stream: str,
+        handler: Callable[[Message], None],
+        *,
+        since: Literal["first", "next"] = "next",
+    ) -> Consumer:
+        """Have the handler called with each message of a stream (statement 8).
+
+        Needs no right but to read the stream.
+
+        Args:
+            since: with which message to begin: the first that the stream holds, or the next that
+                comes.
+
+        Raises:
+            QueueNotFound: there is no such stream.
+        """
+        ...
+
+    def read(
+        self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
+    ) -> AsyncGenerator[Message]:
+        """What a stream holds, oldest first.
+
+        Args:
+            since: without what came before this moment, by the broker's clock; but some that came
+                shortly before may be among them. None: from the first on.
+            quiet: it ends when nothing more has come for so long.
+
+        Raises:
+            QueueNotFound: there is no such stream.
+        """
+        ...
+
     async def depth(self, queue: str) -> Depth | None:
-        """How full the queue is, or None when it does not exist."""
+        """How full the queue is, or None when it does not exist.
+
+        The count of a stream's entries may be some seconds old.
+        """
         ...
 
     async def purge(self, queue: str) -> int:

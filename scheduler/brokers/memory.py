@@ -4,7 +4,8 @@ A `MemoryServer` is the broker, each `MemoryBroker` a connection to it. All time
 running event loop: where the loop's time is virtual, a year passes in milliseconds.
 
 What takes RabbitMQ some milliseconds happens at once here: dead-lettering, the freeing of a slot,
-a reconnect. Not here at all: priorities, limits in bytes, transient queues, users and rights.
+a reconnect. Not here at all: priorities, limits in bytes (but for streams), transient queues, users
+and rights.
 """
 
 import asyncio
@@ -14,13 +15,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from scheduler.brokers import (
+    DEFAULT_QUIET,
     DEFAULT_TIMEOUT,
     BrokerInfo,
     Consumer,
@@ -28,6 +30,8 @@ from scheduler.brokers import (
     Depth,
     missing_exchange,
 )
+from scheduler.brokers.streams import Follower, Stream
+from scheduler.clock import Clock, SystemClock
 from scheduler.errors import (
     BrokerUnavailable,
     DeliveryLost,
@@ -108,7 +112,7 @@ class _Queue:
         self.deleted = False
         self._router = router
         self._ready: list[tuple[int, _Entry]] = []
-        self._stranded: list[tuple[_Letter, frozenset[_Queue]]] = []
+        self._stranded: list[tuple[_Letter, frozenset[_Place]]] = []
         self._positions = count()
         # What comes back to a quorum queue goes before the rest, in the order in which it came.
         self._returned_positions = count(-sys.maxsize)
@@ -246,7 +250,7 @@ class _Queue:
             exchange, key = self._dead_letter_exchange, self._dead_letter_key
             self._post(entry.letter.died(self.name, reason, exchange, key))
 
-    def _post(self, letter: _Letter, delivered: frozenset["_Queue"] = frozenset()) -> None:
+    def _post(self, letter: _Letter, delivered: "frozenset[_Place]" = frozenset()) -> None:
         queues = self._router.route(letter.exchange, letter.routing_key)
         # Nobody would ever take a message out of a circle of queues: RabbitMQ drops it.
         wanted = [q for q in queues if q not in delivered and not letter.has_died_in(q.name)]
@@ -254,14 +258,14 @@ class _Queue:
         if self._keeps_stranded and (refused or not queues):
             self._strand(letter, delivered.union(wanted).difference(refused))
 
-    def _strand(self, letter: _Letter, delivered: frozenset["_Queue"]) -> None:
+    def _strand(self, letter: _Letter, delivered: "frozenset[_Place]") -> None:
         self._stranded.append((letter, delivered))
         self._router.stuck[self] = None
         if not self._retry:
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(_STRANDED_RETRY_S, self.retry_stranded)
 
-    def _forget_stranded(self) -> list[tuple[_Letter, frozenset["_Queue"]]]:
+    def _forget_stranded(self) -> "list[tuple[_Letter, frozenset[_Place]]]":
         stranded, self._stranded = self._stranded, []
         self._router.stuck.pop(self, None)
         if self._retry:
@@ -314,15 +318,24 @@ def _matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
     return bool(words) and first in ("*", words[0]) and _matches(rest, words[1:])
 
 
+_Place: TypeAlias = _Queue | Stream
+"""Where a message may go: to an exchange they are the same."""
+
+
 class _Router:
     """All exchanges, queues and bindings: which queues does a message go to?"""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.queues: dict[str, _Queue] = {}
+        self.streams: dict[str, Stream] = {}
         self.stuck: dict[_Queue, None] = {}
         self.route = lru_cache(_CACHED_ROUTES)(self._route)
         self._exchanges = {spec.name: _Exchange(spec) for spec in _BUILT_IN}
         self._bindings: dict[str, dict[Binding, None]] = {}
+        self._clock = clock
+
+    def place(self, name: str) -> _Place | None:
+        return self.queues.get(name) or self.streams.get(name)
 
     def declare(self, topology: Topology) -> None:
         self._refuse_other_arguments(topology)
@@ -331,7 +344,11 @@ class _Router:
             if not exchange.passive:
                 self._exchanges.setdefault(exchange.name, _Exchange(exchange))
         for queue in topology.queues:
-            if queue.name not in self.queues:
+            if self.place(queue.name):
+                continue
+            if queue.arguments.get("x-queue-type") == "stream":
+                self.streams[queue.name] = Stream(queue, self._clock)
+            else:
                 self.queues[queue.name] = _Queue(queue, self)
         for binding in topology.bindings:
             self._exchanges[binding.source].bind(binding)
@@ -340,8 +357,10 @@ class _Router:
         self._changed()
 
     def delete(self, name: str) -> None:
-        if queue := self.queues.pop(name, None):
-            queue.close()
+        if place := self.place(name):
+            place.close()
+            self.queues.pop(name, None)
+            self.streams.pop(name, None)
             for binding in self._bindings.pop(name, ()):
                 self._exchanges[binding.source].unbind(binding)
             self._changed()
@@ -351,10 +370,10 @@ class _Router:
         for queue in tuple(self.stuck):
             queue.retry_stranded()
 
-    def _route(self, exchange: str, routing_key: str) -> tuple[_Queue, ...]:
+    def _route(self, exchange: str, routing_key: str) -> tuple[_Place, ...]:
         if not exchange:
-            return (self.queues[routing_key],) if routing_key in self.queues else ()
-        found: dict[_Queue, None] = {}
+            return (place,) if (place := self.place(routing_key)) else ()
+        found: dict[_Place, None] = {}
         ahead, seen = [exchange], set[str]()
         while ahead:
             name = ahead.pop()
@@ -366,12 +385,13 @@ class _Router:
             if not bindings and alternate:
                 ahead.append(alternate)
             ahead += [b.destination for b in bindings if b.to == "exchange"]
-            found |= {self.queues[b.destination]: None for b in bindings if b.to == "queue"}
+            places = [self.place(b.destination) for b in bindings if b.to == "queue"]
+            found |= {place: None for place in places if place}
         return tuple(found)
 
     def _refuse_other_arguments(self, topology: Topology) -> None:
         for queue in topology.queues:
-            if known := self.queues.get(queue.name):
+            if known := self.place(queue.name):
                 _refuse_change("queue", queue.name, _terms(known.spec), _terms(queue))
         for exchange in topology.exchanges:
             known = self._exchanges.get(exchange.name)
@@ -381,7 +401,7 @@ class _Router:
                 _refuse_change("exchange", exchange.name, _terms(known.spec), _terms(exchange))
 
     def _refuse_loose_ends(self, topology: Topology) -> None:
-        known = {"exchange": self._exchanges, "queue": self.queues}
+        known = {"exchange": self._exchanges, "queue": {**self.queues, **self.streams}}
         new = {
             "exchange": {exchange.name for exchange in topology.exchanges},
             "queue": {queue.name for queue in topology.queues},
@@ -519,7 +539,11 @@ class _Connection:
     def __init__(self, router: _Router) -> None:
         self.router = router
         self.consumers: dict[_Consumer, None] = {}
+        self.followers: dict[Follower, None] = {}
         self.holds: dict[_Hold, None] = {}
+
+    def stream(self, name: str) -> Stream | None:
+        return self.router.streams.get(name)
 
     def hold(self, queue: _Queue, entry: _Entry, consumer: _Consumer | None = None) -> _Hold:
         lost = asyncio.get_running_loop().create_future()
@@ -528,11 +552,11 @@ class _Connection:
         return hold
 
     def attach(self) -> None:
-        for consumer in self.consumers:
+        for consumer in (*self.consumers, *self.followers):
             consumer.attach()
 
     def detach(self) -> None:
-        for consumer in self.consumers:
+        for consumer in (*self.consumers, *self.followers):
             consumer.detach()
 
     def lose(self) -> None:
@@ -575,10 +599,14 @@ class _Locks:
 
 
 class MemoryServer:
-    """A broker in this process. Connections that are given the same one see the same queues."""
+    """A broker in this process. Connections that are given the same one see the same queues.
 
-    def __init__(self) -> None:
-        self.router = _Router()
+    Args:
+        clock: tells when an entry of a stream came.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.router = _Router(clock or SystemClock())
         self.locks = _Locks()
         self.connections: list[_Connection] = []
 
@@ -606,6 +634,7 @@ class MemoryServer:
         connection.detach()
         connection.lose()
         connection.wake_queues()
+        connection.followers.clear()
         self.locks.release_all(connection)
 
     def declare(self, topology: Topology) -> None:
@@ -623,9 +652,20 @@ class MemoryServer:
             raise Rejected(f"The queue {full[0]!r} is full: its slot is taken.")
 
     def queue(self, name: str) -> _Queue:
+        if name in self.router.streams:
+            raise IncompatibleBroker(f"{name!r} is a stream: it is read or followed, not consumed.")
         if name not in self.router.queues:
             raise QueueNotFound(f"There is no queue {name!r}.")
         return self.router.queues[name]
+
+    def stream(self, name: str) -> Stream:
+        if name in self.router.queues:
+            raise IncompatibleBroker(
+                f"{name!r} is no stream: it is consumed, not read or followed."
+            )
+        if name not in self.router.streams:
+            raise QueueNotFound(f"There is no stream {name!r}.")
+        return self.router.streams[name]
 
 
 class MemoryBroker:
@@ -693,9 +733,34 @@ class MemoryBroker:
         consumer.attach()
         return consumer
 
+    async def follow(
+        self,
+        stream: str,
+        handler: Callable[[Message], None],
+        *,
+        since: Literal["first", "next"] = "next",
+    ) -> Consumer:
+        connection = self._open()
+        follower = Follower(connection, self._server.stream(stream), handler, since)
+        connection.followers[follower] = None
+        follower.attach()
+        return follower
+
+    async def read(
+        self,
+        stream: str,
+        *,
+        since: datetime | None = None,
+        quiet: timedelta = DEFAULT_QUIET,
+    ) -> AsyncGenerator[Message]:
+        self._open()
+        source = self._server.stream(stream)
+        for _, message in source.read(source.offset_at(since)):
+            yield message
+
     async def depth(self, queue: str) -> Depth | None:
         self._open()
-        known = self._server.router.queues.get(queue)
+        known = self._server.router.place(queue)
         return known.depth() if known else None
 
     async def purge(self, queue: str) -> int:

@@ -12,7 +12,7 @@ from tests.contract.wire import MemoryWire, RabbitWire, Wire
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests want the real broker, so that it is there before the first of them."""
     for item in items:
-        if isinstance(item, pytest.Function) and "[rabbitmq-" in item.name:
+        if isinstance(item, pytest.Function) and "[rabbitmq" in item.name:
             item.fixturenames.append("broker_url")
 
 

@@ -90,6 +90,11 @@ class Wire(ABC):
         await self.broker.declare(Topology(queues=(queue,)))
         return queue.name
 
+    async def declare_stream(self, arguments: Arguments | None = None) -> str:
+        stream = Queue(self.name("stream"), {"x-queue-type": "stream", **(arguments or {})})
+        await self.broker.declare(Topology(queues=(stream,)))
+        return stream.name
+
     async def declare_exchange(
         self,
         type: Literal["topic", "fanout", "direct"] = "topic",
@@ -187,6 +192,31 @@ class Inbox:
             bodies.append(delivery.message.body)
             await delivery.ack()
         return bodies
+
+    @property
+    def is_empty(self) -> bool:
+        return self._arrived.empty()
+
+
+class Reader:
+    """A follower of a stream that lays out what it is given."""
+
+    def __init__(self) -> None:
+        self.follower: Consumer
+        self._arrived: asyncio.Queue[Message] = asyncio.Queue()
+
+    @classmethod
+    async def open(
+        cls, broker: Broker, stream: str, *, since: Literal["first", "next"] = "next"
+    ) -> Self:
+        reader = cls()
+        reader.follower = await broker.follow(stream, reader._arrived.put_nowait, since=since)
+        return reader
+
+    async def bodies(self, count: int) -> list[bytes]:
+        """The next so many messages."""
+        async with asyncio.timeout(PATIENCE):
+            return [(await self._arrived.get()).body for _ in range(count)]
 
     @property
     def is_empty(self) -> bool:

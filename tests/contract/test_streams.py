@@ -1,0 +1,261 @@
+"""Statement 8: a stream keeps what was published, for all who read or follow it."""
+
+import asyncio
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from scheduler.brokers import Broker
+from scheduler.clock import SystemClock
+from scheduler.errors import BrokerUnavailable, IncompatibleBroker, QueueNotFound
+from scheduler.messages import Message
+from scheduler.topology import Binding, Exchange, Queue, QueueType, Topology
+from tests.contract.wire import PATIENCE, Reader, Wire, eventually, has_depth, send, take_all
+
+QUIET = timedelta(milliseconds=500)
+
+
+@pytest.fixture
+def queue_type() -> QueueType:
+    """A stream is of no other type: once is enough."""
+    return "quorum"
+
+
+async def bodies_of(broker: Broker, stream: str, since: datetime | None = None) -> list[bytes]:
+    async with asyncio.timeout(PATIENCE):
+        return [message.body async for message in broker.read(stream, since=since, quiet=QUIET)]
+
+
+def numbered(*numbers: int) -> list[bytes]:
+    return [b"%d" % number for number in numbers]
+
+
+async def test_reading_takes_nothing_away(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, b"a", b"b", b"c")
+    assert await bodies_of(broker, stream) == [b"a", b"b", b"c"]
+    assert await bodies_of(await wire.connect(), stream) == [b"a", b"b", b"c"]
+
+
+async def test_an_empty_stream_is_read_to_its_end_at_once(wire: Wire, broker: Broker) -> None:
+    assert await bodies_of(broker, await wire.declare_stream()) == []
+
+
+async def test_a_long_stream_is_read_to_its_end(wire: Wire, broker: Broker) -> None:
+    stream, bodies = await wire.declare_stream(), numbered(*range(2_000))
+    await asyncio.gather(*(send(broker, stream, body) for body in bodies))
+    assert sorted(await bodies_of(broker, stream)) == sorted(bodies)
+
+
+async def test_a_message_is_read_as_it_was_published(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    headers: dict[str, Any] = {
+        "seq": 2**40,
+        "ratio": 0.1,
+        "loop": "tägliches",
+        "empty": "",
+        "yes": True,
+        "none": None,
+    }
+    message = Message(
+        b'{"carry": 1}',
+        headers,
+        content_type="application/json",
+        message_id="t/loop/1/0",
+        correlation_id="c",
+        type="scheduler.token",
+        priority=3,
+        timestamp=datetime(2026, 6, 1, 12, tzinfo=UTC),
+        expiration=timedelta(milliseconds=1),
+        content_encoding="utf-8",
+        reply_to="r",
+        app_id="a",
+    )
+    await broker.publish(message, exchange="", routing_key=stream)
+    assert [each async for each in broker.read(stream)] == [message]
+
+
+async def test_a_reader_may_stop_early(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, b"a", b"b", b"c")
+    for _ in range(3):
+        async with aclosing(broker.read(stream)) as messages:
+            async for message in messages:
+                assert message.body == b"a"
+                break
+    await has_depth(broker, stream, ready=3, consumers=0)
+
+
+async def test_a_stream_is_read_from_a_moment_on(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, b"old")
+    await asyncio.sleep(1.1)  # RabbitMQ is asked for a moment in whole seconds
+    between = SystemClock().now()
+    await send(broker, stream, b"a", b"b")
+    assert await bodies_of(broker, stream, between) == [b"a", b"b"]
+    assert await bodies_of(broker, stream, between - timedelta(days=1)) == [b"old", b"a", b"b"]
+    assert await bodies_of(broker, stream, between + timedelta(days=1)) == []
+
+
+async def test_what_is_not_there_cannot_be_read(wire: Wire, broker: Broker) -> None:
+    with pytest.raises(QueueNotFound):
+        await bodies_of(broker, wire.name("nothing"))
+    with pytest.raises(QueueNotFound):
+        await Reader.open(broker, wire.name("nothing"))
+    assert broker.connected
+
+
+async def test_a_queue_is_not_read(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"a", b"b")
+    with pytest.raises(IncompatibleBroker, match=queue):
+        await bodies_of(broker, queue)
+    await has_depth(broker, queue, ready=2, consumers=0)
+    assert await take_all(broker, queue, 2) == [b"a", b"b"]
+
+
+async def test_a_follower_begins_with_the_first_or_the_next(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, b"a", b"b")
+    first = await Reader.open(broker, stream, since="first")
+    following = await Reader.open(broker, stream)
+    assert await first.bodies(2) == [b"a", b"b"]
+    await send(await wire.connect(), stream, b"c")
+    assert await first.bodies(1) == [b"c"]
+    assert await following.bodies(1) == [b"c"]
+    assert first.follower.active
+    assert following.follower.active
+
+
+async def test_a_follower_gets_everything_in_order(wire: Wire, broker: Broker) -> None:
+    stream, bodies = await wire.declare_stream(), numbered(*range(500))
+    reader = await Reader.open(broker, stream)
+    await send(broker, stream, *bodies)
+    assert await reader.bodies(500) == bodies
+    assert reader.is_empty
+
+
+async def test_a_cancelled_follower_gets_nothing_more(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    cancelled, other = [await Reader.open(broker, stream) for _ in range(2)]
+    await cancelled.follower.cancel()
+    await cancelled.follower.cancel()
+    assert not cancelled.follower.active
+    await send(broker, stream, b"x")
+    assert await other.bodies(1) == [b"x"]
+    assert cancelled.is_empty
+
+
+async def test_a_follower_goes_on_after_every_cut(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, b"0")
+    reader = await Reader.open(broker, stream, since="first")
+    publisher = await wire.connect()
+    assert await reader.bodies(1) == [b"0"]
+    for number in range(1, 4):
+        await wire.cut()
+        await send_through(publisher, stream, b"%d" % number)
+        assert await reader.bodies(1) == [b"%d" % number]
+    assert reader.is_empty
+    assert reader.follower.active
+
+
+async def send_through(broker: Broker, stream: str, body: bytes) -> None:
+    """Publish once, over a connection that has just been cut."""
+
+    async def confirmed() -> bool:
+        try:
+            await broker.depth(stream)
+        except BrokerUnavailable:
+            return False
+        await send(broker, stream, body)
+        return True
+
+    await eventually(confirmed)
+
+
+async def test_a_closed_connection_ends_its_followers(wire: Wire, broker: Broker) -> None:
+    stream, other = await wire.declare_stream(), wire.make_broker()
+    async with other:
+        gone, here = await Reader.open(other, stream), await Reader.open(broker, stream)
+    await send(broker, stream, b"x")
+    assert await here.bodies(1) == [b"x"]
+    assert gone.is_empty
+    assert not gone.follower.active
+
+
+@pytest.mark.parametrize("anew", [1, 3, 5], ids=["shorter", "as long", "longer"])
+async def test_a_stream_made_anew_is_followed_from_its_first(
+    wire: Wire, broker: Broker, anew: int
+) -> None:
+    stream, other = await wire.declare_stream(), await wire.connect()
+    await send(broker, stream, b"a", b"b", b"c")
+    reader = await Reader.open(other, stream, since="first")
+    assert await reader.bodies(3) == [b"a", b"b", b"c"]
+    await broker.delete(stream)
+    await eventually(lambda: has_stopped(reader))
+    await broker.declare(Topology(queues=(Queue(stream, {"x-queue-type": "stream"}),)))
+    bodies = numbered(*range(anew))
+    await send(broker, stream, *bodies)
+    assert await reader.bodies(anew) == bodies
+    await send(broker, stream, b"last")
+    assert await reader.bodies(1) == [b"last"]
+    assert reader.follower.active
+
+
+async def has_stopped(reader: Reader) -> bool:
+    return not reader.follower.active
+
+
+async def test_a_stream_is_bound_and_declared_like_a_queue(wire: Wire, broker: Broker) -> None:
+    exchange, queue = Exchange(wire.name("exchange"), "topic"), wire.queue()
+    stream = Queue(
+        wire.name("stream"),
+        {
+            "x-queue-type": "stream",
+            "x-max-age": "7D",
+            "x-max-length-bytes": 10_000_000,
+            "x-stream-max-segment-size-bytes": 1_000_000,
+        },
+    )
+    topology = Topology(
+        (exchange,),
+        (queue, stream),
+        (Binding(exchange.name, stream.name, "#"), Binding(exchange.name, queue.name, "a.*")),
+    )
+    await broker.declare(topology)
+    await broker.declare(topology)
+    await broker.publish(Message(b"both"), exchange=exchange.name, routing_key="a.b")
+    await broker.publish(Message(b"stream"), exchange=exchange.name, routing_key="c")
+    assert await bodies_of(broker, stream.name) == [b"both", b"stream"]
+    assert await take_all(broker, queue.name, 1) == [b"both"]
+    await has_depth(broker, stream.name, ready=2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"x-queue-type": "stream", "x-max-age": "1D"}, {"x-queue-type": "quorum"}],
+    ids=["classic", "other age", "quorum"],
+)
+async def test_a_stream_with_other_arguments_is_refused(
+    wire: Wire, broker: Broker, arguments: dict[str, Any]
+) -> None:
+    name = await wire.declare_stream({"x-max-age": "7D"})
+    with pytest.raises(IncompatibleBroker, match=name):
+        await broker.declare(Topology(queues=(Queue(name, arguments),)))
+
+
+async def test_an_age_that_no_broker_reads_is_refused(wire: Wire, broker: Broker) -> None:
+    name = wire.name("stream")
+    stream = Queue(name, {"x-queue-type": "stream", "x-max-age": "7 days"})
+    with pytest.raises(IncompatibleBroker, match=name):
+        await broker.declare(Topology(queues=(stream,)))
+    assert await broker.depth(name) is None
+
+
+async def test_a_deleted_stream_is_gone(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await broker.delete(stream)
+    assert await broker.depth(stream) is None
