@@ -8,22 +8,31 @@ refused gets one to throw away.
 import asyncio
 import itertools
 import random
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal, cast
 
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from aiormq.exceptions import ChannelNotFoundEntity
 from pamqp.commands import Basic
 
-from scheduler.brokers import DEFAULT_TIMEOUT, BrokerInfo, Delivery, Depth, missing_exchange
+from scheduler.brokers import (
+    DEFAULT_QUIET,
+    DEFAULT_TIMEOUT,
+    BrokerInfo,
+    Delivery,
+    Depth,
+    missing_exchange,
+)
 from scheduler.brokers.connection import (
     Connection,
     Session,
     backoff,
     cancelled,
+    closed,
     closing_of,
     lost_with,
     parse_url,
@@ -32,6 +41,7 @@ from scheduler.brokers.connection import (
 from scheduler.durations import milliseconds
 from scheduler.errors import (
     BrokerError,
+    BrokerUnavailable,
     DeliveryLost,
     IncompatibleBroker,
     Locked,
@@ -45,6 +55,10 @@ from scheduler.topology import Exchange, Topology
 
 MUTEX_POLL = 0.03
 FIRST_TRIES = 5
+FOLLOW_PREFETCH = 100
+READ_PREFETCH = 500
+FIRST_ENTRY_S = 2.0  # of a stream that is not empty: the broker has to open its files
+RECOGNITION_S = 5.0
 
 
 class AmqpBroker:
@@ -68,7 +82,7 @@ class AmqpBroker:
         self._connection = Connection(
             parse_url(url, heartbeat=heartbeat), emit=emit, patient=patient
         )
-        self._consumers: set[AmqpConsumer] = set()
+        self._consumers: set[StandingOrder] = set()
         self._local_locks: dict[str, asyncio.Lock] = {}
 
     @property
@@ -173,6 +187,32 @@ class AmqpBroker:
         self._consumers.add(consumer)
         return consumer
 
+    async def follow(
+        self,
+        stream: str,
+        handler: Callable[[Message], None],
+        *,
+        since: Literal["first", "next"] = "next",
+    ) -> "AmqpFollower":
+        follower = AmqpFollower(self._connection, stream, handler, since)
+        await follower.start()
+        self._consumers.add(follower)
+        return follower
+
+    async def read(
+        self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
+    ) -> AsyncGenerator[Message]:
+        async with self._connection.throwaway_channel() as channel:
+            known = await channel.queue_declare(stream, passive=True)
+            reading = Reading(channel, stream)
+            await reading.start("first" if since is None else since)
+            patience = quiet.total_seconds()
+            if known.message_count:
+                patience = max(patience, FIRST_ENTRY_S)
+            while (message := await reading.next(patience)) is not None:
+                yield message
+                patience = quiet.total_seconds()
+
     async def depth(self, queue: str) -> Depth | None:
         try:
             async with self._connection.throwaway_channel() as channel:
@@ -272,19 +312,12 @@ class Hand:
             self.done()
 
 
-class AmqpConsumer:
+class StandingOrder(ABC):
     """A consumer with a channel of its own: what the broker closes is opened again."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        queue: str,
-        handler: Callable[[Delivery], None],
-        prefetch: int,
-    ) -> None:
+    def __init__(self, connection: Connection, queue: str, prefetch: int) -> None:
         self._connection = connection
         self._queue = queue
-        self._handler = handler
         self._prefetch = prefetch
         self._hand: Hand | None = None
         self._tag: str | None = None
@@ -330,7 +363,9 @@ class AmqpConsumer:
             if self._hand is None or self._hand.channel.is_closed:
                 self._hand = await self._open(session)
             self._interrupted = interrupted
-            answer = await self._hand.channel.basic_consume(self._queue, self._receiver(self._hand))
+            answer = await self._hand.channel.basic_consume(
+                self._queue, self._receiver(self._hand), arguments=self._arguments()
+            )
         self._tag = answer.consumer_tag
 
     async def _open(self, session: Session) -> Hand:
@@ -353,9 +388,15 @@ class AmqpConsumer:
 
     def _receiver(self, hand: Hand) -> Callable[[DeliveredMessage], Coroutine[Any, Any, None]]:
         async def receive(taken: DeliveredMessage) -> None:
-            self._handler(hand.delivery(taken, self._queue))
+            await self._receive(hand, taken)
 
         return receive
+
+    @abstractmethod
+    async def _receive(self, hand: Hand, taken: DeliveredMessage) -> None: ...
+
+    def _arguments(self) -> dict[str, Any]:
+        return {}
 
     async def _keep_consuming(self) -> None:
         while True:
@@ -371,6 +412,161 @@ class AmqpConsumer:
                     await self._begin()
                     break
             self._connection.emit(ConsumerResumed(self._queue))
+
+
+class AmqpConsumer(StandingOrder):
+    """Hands over what a queue delivers, to be acked by whoever has it in hand."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        queue: str,
+        handler: Callable[[Delivery], None],
+        prefetch: int,
+    ) -> None:
+        super().__init__(connection, queue, prefetch)
+        self._handler = handler
+
+    async def _receive(self, hand: Hand, taken: DeliveredMessage) -> None:
+        self._handler(hand.delivery(taken, self._queue))
+
+
+class AmqpFollower(StandingOrder):
+    """Hands over what a stream holds, and knows the place where it goes on after a break.
+
+    A stream may have been made anew meanwhile, and nothing but its entries says so. Therefore it
+    goes on *at* the last entry that it has seen: if that does not come again, it is another stream.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: str,
+        handler: Callable[[Message], None],
+        since: Literal["first", "next"],
+    ) -> None:
+        super().__init__(connection, stream, FOLLOW_PREFETCH)
+        self._handler = handler
+        self._since = since
+        self._last: Entry | None = None
+        self._recognised: asyncio.Future[bool] | None = None
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"x-stream-offset": self._last.offset if self._last else self._since}
+
+    async def _begin(self) -> None:
+        self._recognised = asyncio.get_running_loop().create_future() if self._last else None
+        await super()._begin()
+        if self._recognised and not await self._is_recognised(self._recognised):
+            await self._forget()
+            await super()._begin()
+
+    async def _is_recognised(self, recognised: asyncio.Future[bool]) -> bool:
+        assert self._interrupted is not None
+        await asyncio.wait(
+            [recognised, self._interrupted],
+            timeout=RECOGNITION_S,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if not recognised.done():
+            # Interrupted before it could tell, it tries again.
+            recognised.set_result(self._interrupted.done())
+        return recognised.result()
+
+    async def _forget(self) -> None:
+        """Be as if nothing had been seen. What is still under way goes with the channel."""
+        if self._hand is not None:
+            await closed(self._hand.channel)
+        self._hand = self._last = self._recognised = None
+        self._since = "first"
+
+    async def _receive(self, hand: Hand, taken: DeliveredMessage) -> None:
+        if hand is not self._hand or not self.active:
+            return
+        entry = Entry.of(taken)
+        if self._is_news(entry):
+            self._last = entry
+            self._handler(entry.message)
+        with suppress(BrokerError), self._connection.translated():
+            await hand.channel.basic_ack(entry.tag)
+
+    def _is_news(self, entry: "Entry") -> bool:
+        if self._recognised is None or self._last is None:
+            return True
+        if not self._recognised.done():
+            self._recognised.set_result(entry.continues(self._last))
+        return self._recognised.result() and entry.offset > self._last.offset
+
+
+class Reading:
+    """A stream that is being read, over a channel of its own."""
+
+    def __init__(self, channel: AbstractChannel, stream: str) -> None:
+        self._channel = channel
+        self._stream = stream
+        self._arrived: asyncio.Queue[DeliveredMessage | None] = asyncio.Queue()
+        self._unacked = 0
+
+    async def start(self, offset: str | datetime) -> None:
+        def end(_: object) -> None:
+            self._arrived.put_nowait(None)
+
+        closing_of(self._channel).add_done_callback(end)
+        self._channel.on_consumer_cancel_callbacks.add(end)
+        await self._channel.basic_qos(prefetch_count=READ_PREFETCH)
+        await self._channel.basic_consume(
+            self._stream, self._arrived.put, arguments={"x-stream-offset": offset}
+        )
+
+    async def next(self, patience: float) -> Message | None:
+        """The next message, or None when none has come for so many seconds."""
+        try:
+            async with asyncio.timeout(patience):
+                taken = await self._arrived.get()
+        except TimeoutError:
+            return None
+        if taken is None:
+            raise self._error()
+        entry = Entry.of(taken)
+        self._unacked += 1
+        if self._unacked == READ_PREFETCH // 2:
+            self._unacked = 0
+            await self._channel.basic_ack(entry.tag, multiple=True)
+        return entry.message
+
+    def _error(self) -> BaseException:
+        if not self._channel.is_closed:
+            return QueueNotFound(f"The stream {self._stream!r} was deleted while it was read.")
+        return closing_of(self._channel).exception() or BrokerUnavailable()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message of a stream, and where it stands there."""
+
+    message: Message
+    offset: int
+    tag: int
+
+    @classmethod
+    def of(cls, taken: DeliveredMessage) -> "Entry":
+        message, tag = _message(taken), taken.delivery_tag
+        headers = dict(message.headers)
+        offset = headers.pop("x-stream-offset", None)
+        if offset is None or tag is None:
+            raise IncompatibleBroker(
+                f"{taken.routing_key!r} is no stream: it is consumed, not read or followed."
+            )
+        return cls(replace(message, headers=headers), offset, tag)
+
+    def continues(self, last: "Entry") -> bool:
+        """Whether this may come in one stream where the last one was asked for.
+
+        A later one comes when the last one was forgotten meanwhile.
+        """
+        if self.offset == last.offset:
+            return self.message == last.message
+        return self.offset > last.offset
 
 
 async def _declare_exchange(channel: AbstractChannel, exchange: Exchange) -> None:

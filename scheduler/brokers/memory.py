@@ -757,6 +757,8 @@ class MemoryBroker:
         source = self._server.stream(stream)
         for _, message in source.read(source.offset_at(since)):
             yield message
+            self._open()
+            self._server.stream(stream)  # it may be gone, and the rest of it
 
     async def depth(self, queue: str) -> Depth | None:
         self._open()

@@ -77,6 +77,20 @@ async def test_it_holds_exactly_one_of_several_connections(
     assert await take_all(broker, slot.queue, 1) == [b"token"]
 
 
+async def test_a_full_one_rejects_what_a_stream_beside_it_takes(
+    wire: Wire, broker: Broker, slot: Slot
+) -> None:
+    stream = await wire.declare_stream()
+    await broker.declare(Topology(bindings=(Binding(slot.entrance, stream, "#"),)))
+    await slot.put(broker, b"token")
+    for body in b"second", b"third":
+        with pytest.raises(Rejected):
+            await slot.put(broker, body)
+    read = [message.body async for message in broker.read(stream)]
+    assert read == [b"token", b"second", b"third"]
+    assert await take_all(broker, slot.queue, 1) == [b"token"]
+
+
 async def test_a_token_hatches_with_its_key_and_without_its_expiration(
     broker: Broker, slot: Slot
 ) -> None:

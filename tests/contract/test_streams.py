@@ -1,6 +1,7 @@
 """Statement 8: a stream keeps what was published, for all who read or follow it."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +13,16 @@ from scheduler.clock import SystemClock
 from scheduler.errors import BrokerUnavailable, IncompatibleBroker, QueueNotFound
 from scheduler.messages import Message
 from scheduler.topology import Binding, Exchange, Queue, QueueType, Topology
-from tests.contract.wire import PATIENCE, Reader, Wire, eventually, has_depth, send, take_all
+from tests.contract.wire import (
+    PATIENCE,
+    MemoryWire,
+    Reader,
+    Wire,
+    eventually,
+    has_depth,
+    send,
+    take_all,
+)
 
 QUIET = timedelta(milliseconds=500)
 
@@ -86,6 +96,30 @@ async def test_a_reader_may_stop_early(wire: Wire, broker: Broker) -> None:
                 assert message.body == b"a"
                 break
     await has_depth(broker, stream, ready=3, consumers=0)
+
+
+async def test_a_cut_does_not_look_like_the_end(wire: Wire, broker: Broker) -> None:
+    if isinstance(wire, MemoryWire):
+        pytest.skip("what is in this process is read without a connection")
+    stream = await wire.declare_stream()
+    await send(broker, stream, b"a", b"b")
+    with pytest.raises(BrokerUnavailable):
+        await disturbed_reading(broker, stream, wire.cut)
+
+
+async def test_a_stream_that_is_deleted_does_not_end(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, b"a", b"b")
+    with pytest.raises(QueueNotFound):
+        await disturbed_reading(broker, stream, lambda: broker.delete(stream))
+
+
+async def disturbed_reading(
+    broker: Broker, stream: str, disturb: Callable[[], Awaitable[None]]
+) -> None:
+    async with asyncio.timeout(PATIENCE):
+        async for _ in broker.read(stream, quiet=2 * timedelta(seconds=PATIENCE)):
+            await disturb()
 
 
 async def test_a_stream_is_read_from_a_moment_on(wire: Wire, broker: Broker) -> None:
