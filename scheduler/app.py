@@ -1,6 +1,5 @@
 """The app: where tasks are registered."""
 
-import difflib
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import (
@@ -9,7 +8,6 @@ from typing import (
     Literal,
     ParamSpec,
     TypeAlias,
-    TypedDict,
     TypeVar,
     Unpack,
     overload,
@@ -19,43 +17,35 @@ from scheduler.brokers import Broker
 from scheduler.brokers.opening import broker_at
 from scheduler.clock import SystemClock
 from scheduler.context import Context
+from scheduler.control import App
 from scheduler.durations import Duration
 from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop
 from scheduler.events import Escalated, Event, EventStream
 from scheduler.messages import LoopId
 from scheduler.outbox import BlockingBridge, Outbox
 from scheduler.retries import Retry
-from scheduler.schedules import Schedule, schedule_of
-from scheduler.sending import CallTask, Outboxes
+from scheduler.schedules import Schedule, ScheduleOptions, schedule_of
+from scheduler.sending import CallTask, Outboxes, PeriodicTask
 from scheduler.settings import Settings
 from scheduler.settlement import Policy
 from scheduler.tasks import (
     DEFAULT_CONCURRENCY,
     DEFAULT_TIMEOUT,
+    SUPERVISION,
     Flow,
     Loop,
     SubscribeTo,
-    Task,
     TaskSpec,
     loop_of,
+    no_such,
+    supervision,
     task_spec,
 )
-from scheduler.topology import Names, Topology, topology
+from scheduler.topology import Names, Retention, Topology, topology
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
-
-
-class ScheduleOptions(TypedDict, total=False):
-    """The options of `Every` and `Cron`, as `Scheduler.periodic` takes them."""
-
-    mode: Literal["fixed_delay", "fixed_rate"]
-    offset: Duration
-    tz: str
-    jitter: Duration
-    catch_up: Literal["latest", "skip", "all"]
-    grace: Duration
 
 
 EscalationHook: TypeAlias = Callable[[Escalated], Awaitable[None] | None]
@@ -116,7 +106,7 @@ class Scheduler:
         concurrency: int = DEFAULT_CONCURRENCY,
         after_failure: Literal["continue", "pause"] = "continue",
         **options: Unpack[ScheduleOptions],
-    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Task[P, R]]:
+    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], PeriodicTask[P, R]]:
         """Register a coroutine function as a periodic task: a loop.
 
         Its runs never overlap, and it goes on for as long as processors run, whatever its runs do.
@@ -141,7 +131,7 @@ class Scheduler:
             RegistrationError: the function cannot be a task, or its name is taken.
         """
 
-        def register(function: Callable[P, Coroutine[Any, Any, R]]) -> Task[P, R]:
+        def register(function: Callable[P, Coroutine[Any, Any, R]]) -> PeriodicTask[P, R]:
             spec = task_spec(
                 function,
                 name=name,
@@ -152,7 +142,7 @@ class Scheduler:
             loop = loop_of(spec, self._schedule(spec.name, every, cron, schedule, options), args)
             self._add_task(spec)
             self._loops[loop.id] = loop
-            return Task(function, spec)
+            return PeriodicTask(function, spec, self, self._outboxes)
 
         return register
 
@@ -194,6 +184,7 @@ class Scheduler:
         """
         return RegisterCallTask(
             self._add_task,
+            self,
             self._outboxes,
             {
                 "name": name,
@@ -238,7 +229,12 @@ class Scheduler:
         for loop in self._loops.values():
             if str(loop.id) == name:
                 return loop
-        raise UnknownLoop(_no_such("loop", name, map(str, self._loops)))
+        raise UnknownLoop(no_such("loop", name, map(str, self._loops)))
+
+    @property
+    def supervision(self) -> Loop:
+        """The loop that counts the tokens of all others; every namespace has it."""
+        return supervision(self.settings.supervision_interval)
 
     def select(self, names: Iterable[str] | None) -> list[TaskSpec]:
         """The tasks of these names; None: all of them.
@@ -250,15 +246,15 @@ class Scheduler:
             return list(self._tasks.values())
         for name in (names := list(names)):
             if name not in self._tasks:
-                raise UnknownLoop(_no_such("task", name, self._tasks))
+                raise UnknownLoop(no_such("task", name, self._tasks))
         return [self._tasks[name] for name in dict.fromkeys(names)]
 
     def topology(self) -> Topology:
         """Everything the app needs in the broker."""
         return topology(
             self.namespace,
-            self._tasks,
-            self._loops,
+            (*self._tasks, SUPERVISION.task),
+            (*self._loops, SUPERVISION),
             subscriptions=[each for task in self._tasks.values() for each in task.subscriptions],
             ordered={
                 task.name: task.policy.retry.retries
@@ -268,6 +264,7 @@ class Scheduler:
             called=[task.name for task in self._tasks.values() if task.called],
             queue_type=self.settings.queue_type,
             delivery_limit=self.settings.delivery_limit,
+            retention=Retention(self.settings.journal_max_age, self.settings.journal_max_bytes),
         )
 
     def _new_outbox(self) -> Outbox:
@@ -305,10 +302,12 @@ class RegisterCallTask:
     def __init__(
         self,
         add: Callable[[TaskSpec], None],
+        app: App,
         outboxes: Outboxes,
         options: dict[str, Any],
     ) -> None:
         self._add = add
+        self._app = app
         self._outboxes = outboxes
         self._options = options
 
@@ -323,7 +322,7 @@ class RegisterCallTask:
     def __call__(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
         spec = task_spec(function, **self._options)
         self._add(spec)
-        return CallTask[..., ..., Any](function, spec, self._outboxes)
+        return CallTask[..., ..., Any](function, spec, self._app, self._outboxes)
 
 
 def _policy(retry: Retry | None, after_failure: Literal["continue", "pause"]) -> Policy:
@@ -342,10 +341,3 @@ def _retry(retry: Retry | None) -> Retry:
     if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise RegistrationError(f"retry is a Retry, such as Retry(3), got {retry!r}.")
     return Retry() if retry is None else retry
-
-
-def _no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}."
-    return f"There is no {kind} {name!r}; {hint}"

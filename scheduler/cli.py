@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import signal
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from scheduler.brokers import Broker
 from scheduler.brokers.memory import MemoryBroker
 from scheduler.brokers.opening import broker_at
 from scheduler.clock import SystemClock
-from scheduler.control import Control, Did, Report, Status, Where
+from scheduler.control import Control, Did, Report
 from scheduler.doctor import Finding, examine, require_fit
 from scheduler.durations import parse_duration
 from scheduler.errors import (
@@ -29,13 +30,15 @@ from scheduler.errors import (
     SettingsError,
     UsageError,
 )
+from scheduler.journal import Entry, Journal
 from scheduler.loading import FORMS, load_app
 from scheduler.parking import Parked, ParkingLot, Selection
+from scheduler.processor import Processor
 from scheduler.rates import parse_rate
 from scheduler.settings import Settings
-from scheduler.tasks import Loop
+from scheduler.status import Status, Survey, Where
+from scheduler.tasks import SUPERVISION, Loop
 from scheduler.topology import definitions
-from scheduler.worker import Worker
 
 P = ParamSpec("P")
 
@@ -107,6 +110,9 @@ def dev(
 def seed(
     app: App = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would do.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Remove the loops that the app does not have.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Declare exchanges and queues, and start each loop that has not been started. Repeatable."""
@@ -115,7 +121,7 @@ def seed(
     async def seeded() -> list[Report]:
         async with _connected(scheduler) as (broker, control):
             require_fit(broker)
-            return await (control.plan() if dry_run else control.seed())
+            return await (control.plan() if dry_run else control.seed(prune=prune))
 
     reports = asyncio.run(seeded())
     display.reports(reports, as_json)
@@ -149,8 +155,8 @@ def status(app: App = None, as_json: Json = False) -> None:
     scheduler = _load(app)
 
     async def found() -> list[Status]:
-        async with _connected(scheduler) as (_, control):
-            return await control.status()
+        async with _connected(scheduler) as (broker, _):
+            return await Survey(scheduler, broker, SystemClock()).status()
 
     statuses = asyncio.run(found())
     display.statuses(statuses, as_json)
@@ -202,6 +208,44 @@ def trigger(
 ) -> None:
     """Have a loop run now, besides its schedule."""
     _verb(app, loop, as_json, lambda control, found: control.trigger(found))
+
+
+@command(cli, "remove")
+def remove(
+    app: App = None,
+    loop: Annotated[str | None, typer.Argument(metavar="LOOP")] = None,
+    as_json: Json = False,
+) -> None:
+    """End a loop that was started at run time, or that the code does not have any more."""
+    _verb(app, loop, as_json, lambda control, found: control.remove(found))
+
+
+@command(cli, "history")
+def history(
+    app: App = None,
+    loop: Annotated[str | None, typer.Argument(metavar="[LOOP]")] = None,
+    since: Annotated[str, typer.Option(help="How far to look back, such as 1h.")] = "1h",
+    limit: Annotated[int, typer.Option(min=1, help="At most the last so many.")] = 1000,
+    as_json: Json = False,
+) -> None:
+    """What became of the loops: each run, each repair, what operators did, what was parked."""
+    if app is not None and ":" not in app:
+        app, loop = None, app
+    scheduler, span = _load(app), _span("--since", since)
+
+    async def told() -> list[Entry]:
+        async with _connected(scheduler) as (broker, control):
+            name = None if loop is None else str(await control.find(loop))
+            entries = Journal(broker, scheduler.names).entries(
+                since=SystemClock().now() - span, loop=name
+            )
+            last = deque[Entry](maxlen=limit)
+            async for entry in entries:
+                if name is not None or entry.loop != SUPERVISION.task:
+                    last.append(entry)
+            return list(last)
+
+    display.history(asyncio.run(told()), as_json)
 
 
 @command(failed, "list")
@@ -322,7 +366,7 @@ def _span(option: str, text: str) -> timedelta:
 async def _dev(app: Scheduler, span: timedelta | None) -> None:
     async with MemoryBroker() as broker:
         await Control(app, broker, SystemClock()).seed()
-        await _work(_worker(app, broker, list(app.tasks), None), span)
+        await _work(_processor(app, broker, list(app.tasks), None), span)
 
 
 async def _process(app: Scheduler, tasks: Sequence[str], concurrency: int | None) -> None:
@@ -330,7 +374,7 @@ async def _process(app: Scheduler, tasks: Sequence[str], concurrency: int | None
         _on_signal(this.cancel)
     async with _broker(app, patient=True) as broker:
         require_fit(broker)
-        await _work(_worker(app, broker, tasks, concurrency), None)
+        await _work(_processor(app, broker, tasks, concurrency), None)
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -340,10 +384,10 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return importlib.import_module("uvloop").new_event_loop
 
 
-def _worker(
+def _processor(
     app: Scheduler, broker: Broker, tasks: Sequence[str], concurrency: int | None
-) -> Worker:
-    return Worker(
+) -> Processor:
+    return Processor(
         app,
         broker,
         SystemClock(),
@@ -353,17 +397,17 @@ def _worker(
     )
 
 
-async def _work(worker: Worker, span: timedelta | None) -> None:
-    """Run a worker until a signal, or until the span is over."""
+async def _work(processor: Processor, span: timedelta | None) -> None:
+    """Run a processor until a signal, or until the span is over."""
 
     def stop() -> None:
-        _on_signal(worker.abort)
-        worker.stop()
+        _on_signal(processor.abort)
+        processor.stop()
 
     _on_signal(stop)
     if span is not None:
-        asyncio.get_running_loop().call_later(span.total_seconds(), worker.stop)
-    await worker.run()
+        asyncio.get_running_loop().call_later(span.total_seconds(), processor.stop)
+    await processor.run()
 
 
 def _on_signal(act: Callable[[], object]) -> None:
@@ -419,17 +463,16 @@ def _fail(error: SchedulerError, *, as_json: bool) -> NoReturn:
 
 
 Verb = Callable[[Control, Loop], Coroutine[Any, Any, Report]]
-IN_VAIN = (Did.NOT_PAUSED, Did.IS_PAUSED, Did.RUNNING)
+IN_VAIN = (Did.NOT_PAUSED, Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
 
 
 def _verb(app: str | None, name: str | None, as_json: bool, verb: Verb) -> None:
     app, name = _split_one(app, name, "the name of a LOOP")
     scheduler = _load(app)
-    loop = scheduler.loop(name)
 
     async def done() -> Report:
         async with _connected(scheduler) as (_, control):
-            return await verb(control, loop)
+            return await verb(control, await control.find(name))
 
     report = asyncio.run(done())
     display.report(report, as_json)

@@ -1,36 +1,49 @@
-"""The operator's verbs: seed, pause, resume, trigger and status, each an operation on the slot.
+"""The operator's verbs: seed, pause, resume, trigger, start, remove; each an operation on the slot.
 
 Tokens are created under one mutex of the namespace, so that any number of operators and pods can
-try at once.
+try at once. What a verb did is told by the token that it put, and so by the journal.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
+from typing import Protocol, TypeVar
 
-from scheduler.app import Scheduler
 from scheduler.brokers import Broker, Delivery
 from scheduler.clock import Clock
-from scheduler.errors import MessageError, QueueNotFound
-from scheduler.events import LoopSeeded
+from scheduler.errors import (
+    DeliveryLost,
+    MessageError,
+    QueueNotFound,
+    Rejected,
+    UnknownLoop,
+    UsageError,
+)
+from scheduler.events import EventStream, LoopRepaired, LoopSeeded
 from scheduler.hatchery import Hatchery, Occupant
+from scheduler.journal import Journal, look_backs
 from scheduler.messages import (
-    LastRun,
+    Act,
+    LoopId,
     State,
     Token,
+    Verb,
     decode,
     encode,
     generation_of,
     one_line,
     same_seeding,
 )
-from scheduler.parking import ParkingLot
+from scheduler.parking import ParkingLot, Reason
+from scheduler.rollcall import Answers, RollCall
+from scheduler.roster import Listed, Roster
 from scheduler.schedules import jittered
-from scheduler.tasks import Loop
-from scheduler.topology import routing_key
+from scheduler.settings import Settings
+from scheduler.tasks import SUPERVISION, Loop, TaskSpec, absent, no_such
+from scheduler.topology import Names, Topology, hatchery, routing_key
 
 SEED_TIMEOUT = timedelta(minutes=15)
 # The generation of a token that was made to hold a pause while a run may be going on: older than
@@ -39,9 +52,13 @@ STAND_IN = ""
 # A token on its way from the slot to a worker is in neither queue for a moment.
 LOOKS = 10
 LOOK_PAUSE = 0.02
+AT_ONCE = 16  # loops that are worked on side by side
 GUARD_GRACE = timedelta(seconds=10)
 # RabbitMQ's consumer_timeout, unless it was configured.
 CONSUMER_TIMEOUT = timedelta(minutes=30)
+ROLL_CALL_TIMEOUT = timedelta(seconds=2)
+BETWEEN_ROLL_CALLS = 1.0
+JOURNAL_TIMEOUT = timedelta(seconds=20)
 
 
 class Did(StrEnum):
@@ -51,12 +68,15 @@ class Did(StrEnum):
     UNCHANGED = "unchanged"
     RESCHEDULED = "rescheduled"
     GUARDED = "guarded"
+    REPAIRED = "repaired"
     PAUSED = "paused"
     RESUMED = "resumed"
     TRIGGERED = "triggered"
+    REMOVED = "removed"
     RUNNING = "running"
     NOT_PAUSED = "not paused"
     IS_PAUSED = "is paused"
+    NOT_THERE = "not there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,62 +88,165 @@ class Report:
     token: Token | None = None
 
 
-class Where(StrEnum):
-    """Where the token of a loop is."""
+class App(Protocol):
+    """What the verbs need to know of an app."""
 
-    WAITING = "waiting"
-    PAUSED = "paused"
-    READY = "ready"
-    RUNNING = "running"
-    LOST = "lost"
-    UNSEEDED = "unseeded"
+    namespace: str
+    names: Names
+    events: EventStream
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def tasks(self) -> Mapping[str, TaskSpec]: ...
+
+    @property
+    def loops(self) -> Mapping[LoopId, Loop]: ...
+
+    @property
+    def supervision(self) -> Loop: ...
+
+    def topology(self) -> Topology: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Attributes: due_at and last are known while the token waits."""
-
-    loop: Loop
-    where: Where
-    processors: int
-    due_at: datetime | None = None
-    seq: int | None = None
-    attempt: int | None = None
-    reason: str | None = None
-    last: LastRun | None = None
+E = TypeVar("E")
+R = TypeVar("R")
 
 
 class Control:
-    """The verbs of an app."""
+    """The verbs of an app.
 
-    def __init__(self, app: Scheduler, broker: Broker, clock: Clock) -> None:
+    Args:
+        roll_call: one that listens already; by default, one is opened whenever it is needed.
+        patience: how long to wait for others who create tokens.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        broker: Broker,
+        clock: Clock,
+        *,
+        roll_call: RollCall | None = None,
+        patience: timedelta = SEED_TIMEOUT,
+    ) -> None:
         self._app = app
         self._broker = broker
         self._clock = clock
-        self._hatchery = Hatchery(broker, app.names, clock, ParkingLot(broker, app.names, clock))
+        self._roll_call = roll_call
+        self._patience = patience
+        self._lot = ParkingLot(broker, app.names, clock)
+        self._hatchery = Hatchery(broker, app.names, clock, self._lot)
+        self._roster = Roster(broker, app.names, clock)
+        self._journal = Journal(broker, app.names)
 
-    async def seed(self) -> list[Report]:
+    async def loops(self) -> list[Loop]:
+        """The loops of the code, and the keyed ones of its tasks.
+
+        Raises:
+            QueueNotFound: nothing was seeded.
+        """
+        return loops_of(self._app, await self._roster.read())
+
+    async def orphans(self) -> list[Loop]:
+        """The loops in the broker that this code does not have.
+
+        Raises:
+            QueueNotFound: nothing was seeded.
+        """
+        return orphans_of(self._app, await self._roster.read())
+
+    async def find(self, name: str) -> Loop:
+        """The loop of this name, in the code or in the broker.
+
+        Raises:
+            UnknownLoop: there is none; the message names the nearest.
+        """
+        known = {str(loop): loop for loop in self._app.loops.values()}
+        if name not in known:
+            with suppress(QueueNotFound):
+                listed = await self._roster.read()
+                others = (*loops_of(self._app, listed), *orphans_of(self._app, listed))
+                known |= {str(loop): loop for loop in others}
+        if name not in known:
+            raise UnknownLoop(no_such("loop", name, known))
+        return known[name]
+
+    async def seed(self, *, prune: bool = False) -> list[Report]:
         """Declare everything, and see to it that each loop has its token.
 
         A loop that waits is left alone, unless its schedule or arguments were changed: then it gets
-        the new ones, and keeps its progress. A paused loop stays paused. Where the token is neither
-        waiting nor ready, a run may be going on, so a guard is put: it makes no second token.
+        the new ones, and keeps its progress. A paused loop stays paused. A token that is nowhere is
+        put again; where a run may be going on, by a guard, which makes no second token.
+
+        Args:
+            prune: remove the loops that this code does not have.
         """
         async with self._mutex():
-            # A loop whose hatchery queue was deleted may have a run going on; a new one has none.
-            fresh = [
-                loop
-                for loop in self._app.loops.values()
-                if await self._broker.depth(self._queue_of(loop)) is None
-            ]
+            absent_before = await self._absent(self._app.topology())
             await self._broker.declare(self._app.topology())
-            return [
-                await self._seed(loop, fresh=loop in fresh) for loop in self._app.loops.values()
-            ]
+            listed = await self._roster.read()
+            loops = loops_of(self._app, listed)
+            await self._declare_keyed(loops)
+            reports = await self._seed_all(loops, listed, absent_before)
+            if prune:
+                reports += [await self._remove(loop) for loop in orphans_of(self._app, listed)]
+            return reports
+
+    async def adopt(self) -> list[Report]:
+        """Seed what was never seeded, or is gone. What is there is left alone.
+
+        Raises:
+            AccessRefused: this user may not declare.
+        """
+        async with self._mutex():
+            gone = await self._absent(self._app.topology())
+            listed: dict[LoopId, Listed] = {}
+            if gone:
+                await self._broker.declare(self._app.topology().only(gone))
+            listed = await self._roster.read()
+            loops = loops_of(self._app, listed)
+            gone |= await self._declare_keyed(loops)
+            lacking = [loop for loop in loops if self._app.names.hatchery(loop.id) in gone]
+            reports = await self._seed_all(lacking, listed, gone)
+            for report in reports:
+                self._repaired(report.loop.id, "adopted", f"its hatchery queue was {report.did}")
+            return reports
 
     async def plan(self) -> list[Report]:
         """What `seed` would do, without doing it."""
         return [await self._plan(loop) for loop in self._app.loops.values()]
+
+    async def start(self, loop: Loop) -> Report:
+        """Start a keyed loop, or give it another schedule or other arguments."""
+        async with self._mutex():
+            queue = self._app.names.hatchery(loop.id)
+            if await self._broker.depth(queue) is None:
+                await self._broker.declare(self._hatchery_of(loop.id))
+                await self._roster.add(_listing(loop))
+                # A run of the loop as it was before it was removed may be going on.
+                busy = loop.id in (await self._ask([loop.id])).claims
+                token = await self._guard(loop) if busy else self._new_token(loop)
+                return Report(loop, Did.CREATED, await self._hatchery.put(token))
+            report = await self._seeded(loop, fresh=False)
+            if report.did is not Did.UNCHANGED:
+                await self._roster.add(_listing(loop))
+            return report
+
+    async def remove(self, loop: Loop) -> Report:
+        """End a loop: a run that is going on, or due, is its last.
+
+        Raises:
+            UsageError: the code has it, and would start it again.
+        """
+        if loop.id in self._app.loops:
+            raise UsageError(
+                f"The loop {loop} is in the code, which would start it again. Nothing was changed; "
+                "pause it, or take it out of the code and run `scheduler seed --prune`."
+            )
+        async with self._mutex():
+            return await self._remove(loop)
 
     async def pause(self, loop: Loop, reason: str = "paused by an operator") -> Report:
         """Have the loop wait until it is resumed. A run that is going on ends first."""
@@ -131,11 +254,12 @@ class Control:
             occupant = await self._take(loop)
             if occupant is None:
                 token = replace(self._new_token(loop), generation=STAND_IN)
-                paused = replace(token, state=State.PAUSED, reason=one_line(reason))
-                return Report(loop, Did.PAUSED, await self._hatchery.put(paused))
+                return Report(
+                    loop, Did.PAUSED, await self._hatchery.put(self._paused(token, reason))
+                )
             if occupant.token.state is State.PAUSED:
                 return await self._leave(loop, Did.UNCHANGED, occupant)
-            paused = replace(occupant.token, state=State.PAUSED, reason=one_line(reason))
+            paused = self._paused(occupant.token, reason)
             if occupant.token.state is State.GUARD:
                 paused = replace(paused, generation=STAND_IN)
             return await self._replace(loop, Did.PAUSED, occupant, paused)
@@ -150,11 +274,11 @@ class Control:
                 return await self._leave(loop, Did.NOT_PAUSED, occupant)
             if occupant.token.generation == STAND_IN:
                 # It was paused during a run, which may be going on still.
-                guard = await self._guard(loop)
-                return await self._replace(loop, Did.GUARDED, occupant, guard)
+                return await self._replace(loop, Did.GUARDED, occupant, await self._guard(loop))
             armed = self._rescheduled(occupant.token)
             if at_once:
                 armed = replace(armed, due_at=self._clock.now())
+            armed = self._by(Verb.RESUMED, armed)
             return await self._replace(loop, Did.RESUMED, occupant, armed)
 
     async def trigger(self, loop: Loop) -> Report:
@@ -167,23 +291,102 @@ class Control:
                 return await self._leave(loop, Did.IS_PAUSED, occupant)
             if occupant.token.state is State.GUARD:
                 return await self._leave(loop, Did.RUNNING, occupant)
-            due_now = replace(occupant.token, due_at=min(self._clock.now(), occupant.token.due_at))
+            now = self._clock.now()
+            due_now = replace(occupant.token, due_at=min(now, occupant.token.due_at))
+            due_now = self._by(Verb.TRIGGERED, due_now)
             return await self._replace(loop, Did.TRIGGERED, occupant, due_now)
 
-    async def status(self) -> list[Status]:
-        """Where each loop's token is."""
-        return [await self._status(loop) for loop in self._app.loops.values()]
+    async def who_has(self, loops: Collection[LoopId]) -> Answers:
+        """Which of these loops' tokens processors have in hand."""
+        try:
+            return await self._ask(loops)
+        except QueueNotFound:
+            return Answers({}, complete=False)
+
+    async def repair(self, loops: Collection[Loop]) -> list[LoopId]:
+        """Put the tokens of loops that were found lost; returns those that were.
+
+        A loop goes on from where the journal saw it last.
+        """
+        async with self._mutex():
+            tokens = await self._recovered(loops)
+            repaired = [loop for loop in loops if await self._restore(loop, tokens[loop.id])]
+        for loop in repaired:
+            where = f"tick {tokens[loop.id].seq} was put again"
+            self._repaired(loop.id, "lost", f"its token was nowhere; {where}")
+        return [loop.id for loop in repaired]
+
+    async def guard(self, loop: Loop) -> None:
+        """Put a guard for a loop whose token is in no queue, and may or may not be in a hand."""
+        guard = await self._guard(loop)
+        if await self._hatchery.offer(guard):
+            self._repaired(loop.id, "guarded", f"if it is lost, it goes on at {guard.due_at}")
+
+    async def unite(self, loop: Loop) -> None:
+        """Make one token of several that wait in the slot."""
+        async with self._mutex():
+            occupants = await self._hatchery.take_all(loop.id)
+            if len(occupants) > 1:
+                await self._hatchery.unite(occupants, Act(Verb.REPAIRED, self._clock.now()))
+            else:
+                for occupant in occupants:
+                    await occupant.delivery.requeue()
+        if len(occupants) > 1:
+            self._repaired(loop.id, "doubled", f"{len(occupants)} tokens waited; one does now")
 
     @asynccontextmanager
     async def _mutex(self) -> AsyncGenerator[None]:
-        async with self._broker.mutex(self._app.names.lock, timeout=SEED_TIMEOUT):
+        async with self._broker.mutex(self._app.names.lock, timeout=self._patience):
             yield
 
-    async def _seed(self, loop: Loop, *, fresh: bool) -> Report:
-        report = await self._seeded(loop, fresh=fresh)
-        due_at = report.token.due_at if report.token else None
-        self._app.events.emit(LoopSeeded(loop.id, report.did.value, due_at))
-        return report
+    async def _absent(self, wanted: Topology) -> set[str]:
+        async def is_absent(queue: str) -> bool:
+            return await self._broker.depth(queue) is None
+
+        names = [queue.name for queue in wanted.queues]
+        found = await side_by_side(is_absent, names)
+        return {name for name, is_gone in zip(names, found, strict=True) if is_gone}
+
+    async def _declare_keyed(self, loops: Iterable[Loop]) -> set[str]:
+        """Declare the hatchery queues of keyed loops that are gone; returns their names."""
+        gone = set[str]()
+        for loop in loops:
+            if loop.id.key:
+                wanted = self._hatchery_of(loop.id)
+                if missing := await self._absent(wanted):
+                    await self._broker.declare(wanted)
+                    gone |= missing
+        return gone
+
+    def _hatchery_of(self, loop: LoopId) -> Topology:
+        return hatchery(self._app.namespace, loop, self._app.settings.queue_type)
+
+    async def _seed_all(
+        self, loops: Collection[Loop], listed: Mapping[LoopId, Listed], gone: Collection[str]
+    ) -> list[Report]:
+        async def seed(loop: Loop) -> Report:
+            # With its task's queue there before, a listed loop may have a run going on.
+            fresh = self._app.names.hatchery(loop.id) in gone and (
+                self._queue_of(loop) in gone or loop.id not in listed
+            )
+            if listed.get(loop.id) != (listing := _listing(loop)):
+                await self._roster.add(listing)
+            report = await self._seeded(loop, fresh=fresh)
+            due_at = report.token.due_at if report.token else None
+            self._app.events.emit(LoopSeeded(loop.id, report.did.value, due_at))
+            return report
+
+        await self._seed_supervision(listed, gone)
+        return await side_by_side(seed, loops)
+
+    async def _seed_supervision(
+        self, listed: Mapping[LoopId, Listed], gone: Collection[str]
+    ) -> None:
+        loop = self._app.supervision
+        fresh = self._app.names.hatchery(SUPERVISION) in gone
+        if fresh or listed.get(SUPERVISION) != _listing(loop):
+            await self._roster.add(_listing(loop))
+            await self._seeded(loop, fresh=fresh)
 
     async def _seeded(self, loop: Loop, *, fresh: bool) -> Report:
         if fresh:
@@ -194,15 +397,73 @@ class Control:
             if (delivery := await self._broker.get(self._queue_of(loop))) is not None:
                 return await self._reseed_ready(loop, delivery)
             await asyncio.sleep(LOOK_PAUSE)
+        if await self._is_lost(loop.id):
+            token = (await self._recovered([loop]))[loop.id]
+            with suppress(Rejected):  # it was on its way: the slot holds it still
+                return Report(loop, Did.REPAIRED, await self._hatchery.put(token))
         guard = await self._guard(loop)
         return Report(loop, Did.GUARDED, await self._hatchery.put(guard))
+
+    async def _is_lost(self, loop: LoopId) -> bool:
+        """Whether all processors say, twice, that they do not have it."""
+        for pause in (BETWEEN_ROLL_CALLS, 0):
+            answers = await self._ask([loop])
+            if loop in answers.claims or not answers.complete:
+                return False
+            await asyncio.sleep(pause)
+        return await self._hatchery.look(loop) is None
+
+    async def _ask(self, loops: Collection[LoopId]) -> Answers:
+        supervised = await self._broker.depth(self._app.names.processor_queue(SUPERVISION.task))
+        expected = supervised.consumers if supervised else 0
+        if not expected:
+            return Answers({}, complete=False)
+        if self._roll_call is not None:
+            return await self._roll_call.ask(loops, expected=expected, timeout=ROLL_CALL_TIMEOUT)
+        async with RollCall(self._broker, self._app.names) as roll_call:
+            return await roll_call.ask(loops, expected=expected, timeout=ROLL_CALL_TIMEOUT)
+
+    async def _recovered(self, loops: Collection[Loop]) -> dict[LoopId, Token]:
+        """The token of each loop as the journal saw it last; a new one, where it did not."""
+        found = dict[LoopId, Token]()
+        with suppress(QueueNotFound, TimeoutError):
+            async with asyncio.timeout(JOURNAL_TIMEOUT.total_seconds()):
+                for since in look_backs([loop.schedule for loop in loops], self._clock):
+                    missing = {loop.id for loop in loops} - found.keys()
+                    if missing:
+                        found |= await self._journal.last_tokens(missing, since=since)
+        return {loop.id: self._revived(loop, found.get(loop.id)) for loop in loops}
+
+    def _revived(self, loop: Loop, last: Token | None) -> Token:
+        new = self._new_token(loop)
+        if last is None:
+            token = new
+        elif same_seeding(new.generation, last.generation):
+            token = last
+        else:
+            token = _reseeded(last, new)
+        return self._by(Verb.REPAIRED, token)
+
+    async def _restore(self, loop: Loop, token: Token) -> bool:
+        """Put the token of a loop that has none, or a guard only; says whether that was so."""
+        occupant = await self._take(loop)
+        try:
+            if occupant is None:
+                return await self._hatchery.put(token) is token
+            if occupant.token.state is State.GUARD:
+                return await self._hatchery.replace(occupant, token) is token
+        except Rejected:
+            return False  # it was on its way: the slot holds it still
+        await occupant.delivery.requeue()
+        return False
 
     async def _reseed_waiting(self, loop: Loop, occupant: Occupant) -> Report:
         new = self._new_token(loop)
         stands_in = occupant.token.generation == STAND_IN
         if stands_in or same_seeding(new.generation, occupant.token.generation):
             return await self._leave(loop, Did.UNCHANGED, occupant)
-        return await self._replace(loop, Did.RESCHEDULED, occupant, _reseeded(occupant.token, new))
+        reseeded = self._by(Verb.RESCHEDULED, _reseeded(occupant.token, new))
+        return await self._replace(loop, Did.RESCHEDULED, occupant, reseeded)
 
     async def _reseed_ready(self, loop: Loop, delivery: Delivery) -> Report:
         """A token that waits for a processor stays where it is; its schedule may be changed."""
@@ -211,7 +472,7 @@ class Control:
             token = decode(delivery.message, self._app.namespace)
         except MessageError:
             token = None  # the processor that gets it parks it
-        if token is None:
+        if token is None or token.loop != loop.id:
             await delivery.requeue()
             return Report(loop, Did.UNCHANGED)
         same = same_seeding(new.generation, token.generation)
@@ -236,23 +497,45 @@ class Control:
         same = same_seeding(token.generation, self._new_token(loop).generation)
         return Report(loop, Did.UNCHANGED if same else Did.RESCHEDULED, token)
 
-    async def _status(self, loop: Loop) -> Status:
-        queue = await self._broker.depth(self._queue_of(loop))
-        if queue is None:
-            return Status(loop, Where.UNSEEDED, 0)
-        for _ in range(LOOKS):
-            try:
-                token = await self._hatchery.look(loop.id)
-            except QueueNotFound:
-                return Status(loop, Where.UNSEEDED, queue.consumers)
-            if token is not None and token.state is not State.GUARD:
-                return _waiting(loop, token, queue.consumers)
-            queue = await self._broker.depth(self._queue_of(loop)) or queue
-            if queue.ready:
-                return Status(loop, Where.READY, queue.consumers)
-            await asyncio.sleep(LOOK_PAUSE)
-        where = Where.RUNNING if queue.consumers else Where.LOST
-        return Status(loop, where, queue.consumers)
+    async def _remove(self, loop: Loop) -> Report:
+        queue = self._app.names.hatchery(loop.id)
+        occupants: list[Occupant] = []
+        with suppress(QueueNotFound):
+            occupants = await self._hatchery.take_all(loop.id)
+        await self._roster.remove(loop.id)
+        if await self._broker.depth(queue) is None:
+            return Report(loop, Did.NOT_THERE)
+        await self._broker.delete(queue)
+        token = occupants[-1].token if occupants else self._new_token(loop)
+        # With its queue gone, the journal is the only one that hears of it.
+        await self._broker.publish(
+            encode(self._by(Verb.REMOVED, token), self._app.namespace, expiration=None),
+            exchange=self._app.names.scheduler,
+            routing_key=routing_key(loop.id),
+        )
+        for occupant in occupants:
+            with suppress(DeliveryLost):
+                await occupant.delivery.ack()
+        if loop.id.task not in self._app.tasks:
+            await self._remove_queue_of(loop.id.task)
+        return Report(loop, Did.REMOVED)
+
+    async def _remove_queue_of(self, task: str) -> None:
+        """Delete the queue of a task that the code does not have; its messages are parked."""
+        queue = self._app.names.processor_queue(task)
+        depth = await self._broker.depth(queue)
+        if depth is None or depth.consumers:
+            return
+        while delivery := await self._broker.get(queue):
+            error = UnknownLoop(f"The task {task!r} was removed, with this message in its queue.")
+            key = delivery.routing_key
+            await self._lot.park(delivery.message, key, Reason.REMOVED, error)
+            await delivery.ack()
+        await self._broker.delete(queue)
+        failed = self._app.names.failed_queue(task)
+        parked = await self._broker.depth(failed)
+        if parked is not None and not parked.ready:
+            await self._broker.delete(failed)
 
     async def _take(self, loop: Loop) -> Occupant | None:
         try:
@@ -285,6 +568,7 @@ class Control:
             scheduled_at=first,
             due_at=jittered(loop.schedule, str(loop), first),
             args=loop.args,
+            act=Act(Verb.SEEDED, now),
         )
 
     async def _guard(self, loop: Loop) -> Token:
@@ -297,15 +581,65 @@ class Control:
         longest = grace if stopping else max(loop.task.timeout, CONSUMER_TIMEOUT)
         token = self._new_token(loop)
         due_at = max(token.due_at, self._clock.now() + longest + GUARD_GRACE)
-        return replace(token, state=State.GUARD, due_at=due_at)
+        return self._by(Verb.GUARDED, replace(token, state=State.GUARD, due_at=due_at))
+
+    def _paused(self, token: Token, reason: str) -> Token:
+        return self._by(Verb.PAUSED, replace(token, state=State.PAUSED, reason=one_line(reason)))
 
     def _rescheduled(self, token: Token) -> Token:
         tick = token.schedule.next_after(self._clock.now())
         due_at = jittered(token.schedule, str(token.loop), tick)
         return replace(token, state=State.ARMED, reason=None, scheduled_at=tick, due_at=due_at)
 
+    def _by(self, verb: Verb, token: Token) -> Token:
+        return replace(token, act=Act(verb, self._clock.now()))
+
     def _queue_of(self, loop: Loop) -> str:
         return self._app.names.processor_queue(loop.id.task)
+
+    def _repaired(self, loop: LoopId, kind: str, detail: str) -> None:
+        self._app.events.emit(LoopRepaired(loop, kind, detail))
+
+
+def loops_of(app: App, listed: Mapping[LoopId, Listed]) -> list[Loop]:
+    """The loops of the code, and the keyed ones that its tasks were given."""
+    keyed = [
+        Loop(each.loop, app.tasks[each.loop.task], each.schedule, each.args)
+        for each in listed.values()
+        if each.loop.key and each.loop.task in app.tasks
+    ]
+    return [*app.loops.values(), *keyed]
+
+
+def orphans_of(app: App, listed: Mapping[LoopId, Listed]) -> list[Loop]:
+    """The listed loops that this code does not have."""
+    known = {SUPERVISION, *(loop.id for loop in loops_of(app, listed))}
+    return [
+        Loop(each.loop, absent(each.loop.task), each.schedule, each.args)
+        for each in listed.values()
+        if each.loop not in known
+    ]
+
+
+async def side_by_side(act: Callable[[E], Awaitable[R]], subjects: Collection[E]) -> list[R]:
+    """Do something to each of many, a few at once; the results are in their order."""
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def in_turn(subject: E) -> R:
+        async with turn:
+            return await act(subject)
+
+    doing = [asyncio.create_task(in_turn(subject)) for subject in subjects]
+    try:
+        return await asyncio.gather(*doing)
+    finally:
+        for each in doing:
+            each.cancel()
+        await asyncio.gather(*doing, return_exceptions=True)
+
+
+def _listing(loop: Loop) -> Listed:
+    return Listed(loop.id, loop.schedule, loop.args)
 
 
 def _reseeded(token: Token, new: Token) -> Token:
@@ -319,19 +653,5 @@ def _reseeded(token: Token, new: Token) -> Token:
         carry=token.carry,
         reason=token.reason,
         previous_at=token.previous_at,
-        last=token.last,
-    )
-
-
-def _waiting(loop: Loop, token: Token, processors: int) -> Status:
-    paused = token.state is State.PAUSED
-    return Status(
-        loop,
-        Where.PAUSED if paused else Where.WAITING,
-        processors,
-        due_at=None if paused else token.due_at,
-        seq=token.seq,
-        attempt=token.attempt,
-        reason=token.reason,
         last=token.last,
     )

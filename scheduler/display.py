@@ -4,7 +4,7 @@ import base64
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic_core import to_json
@@ -12,12 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
-from scheduler.control import Report, Status
+from scheduler.control import Report
 from scheduler.doctor import Finding
 from scheduler.errors import SchedulerError
+from scheduler.journal import Entry
 from scheduler.messages import LastRun, State, printable
 from scheduler.parking import Parked
 from scheduler.schedules import describe
+from scheduler.status import Status
 from scheduler.tasks import Loop
 from scheduler.topology import Topology
 
@@ -65,7 +67,7 @@ def statuses(found: Sequence[Status], as_json: bool) -> None:
     if as_json:
         return print_json([_status(status) for status in found])
     _table(
-        ("LOOP", "STATE", "SEQ", "DUE", "LAST", "STARTED", "TOOK", "PROCESSORS", "NOTE"),
+        ("LOOP", "STATE", "SEQ", "DUE", "LAST", "STARTED", "LATE", "TOOK", "PROCESSORS", "NOTE"),
         [
             (
                 str(status.loop),
@@ -77,6 +79,28 @@ def statuses(found: Sequence[Status], as_json: bool) -> None:
                 status.reason or (status.last.error if status.last else None) or "",
             )
             for status in found
+        ],
+    )
+
+
+def history(entries: Iterable[Entry], as_json: bool) -> None:
+    if as_json:
+        return print_json([asdict(entry) | {"run": _last_run(entry.run)} for entry in entries])
+    _table(
+        ("AT", "LOOP", "SEQ", "WHAT", "ATTEMPT", "LATE", "TOOK", "DUE", "NOTE"),
+        [
+            (
+                _local(entry.at),
+                entry.loop,
+                "" if entry.seq is None else f"#{entry.seq}",
+                entry.what,
+                str(entry.attempt) if entry.attempt else "",
+                "" if entry.run is None else _seconds(entry.run.late),
+                "" if entry.run is None else _seconds(entry.run.duration),
+                _local(entry.due_at),
+                entry.note,
+            )
+            for entry in entries
         ],
     )
 
@@ -190,13 +214,20 @@ def _status(status: Status) -> dict[str, Any]:
 
 
 def _last_run(last: LastRun | None) -> dict[str, Any] | None:
-    return None if last is None else asdict(last) | {"ending": last.ending.value}
-
-
-def _last(last: LastRun | None) -> tuple[str, str, str]:
     if last is None:
-        return "", "", ""
-    return last.ending.value, _local(last.started_at), f"{last.duration.total_seconds():.3f} s"
+        return None
+    return asdict(last) | {"ending": last.ending.value, "late": last.late}
+
+
+def _last(last: LastRun | None) -> tuple[str, str, str, str]:
+    if last is None:
+        return "", "", "", ""
+    started = _local(last.started_at)
+    return last.ending.value, started, _seconds(last.late), _seconds(last.duration)
+
+
+def _seconds(span: timedelta) -> str:
+    return f"{span.total_seconds():.3f} s"
 
 
 def _parked(each: Parked) -> dict[str, Any]:

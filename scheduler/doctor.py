@@ -1,15 +1,17 @@
 """Is this broker, with what is in it, fit for the guarantees?"""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from scheduler.app import Scheduler
 from scheduler.brokers import Broker, BrokerInfo
 from scheduler.clock import Clock
-from scheduler.control import CONSUMER_TIMEOUT, Control, Where
+from scheduler.control import CONSUMER_TIMEOUT, Control
 from scheduler.durations import format_duration
-from scheduler.errors import AccessRefused, IncompatibleBroker
+from scheduler.errors import AccessRefused, IncompatibleBroker, QueueNotFound
+from scheduler.status import Survey, Where
 from scheduler.topology import Topology
 
 OLDEST = (3, 10, 0)
@@ -122,7 +124,7 @@ async def _check_queues(app: Scheduler, broker: Broker) -> AsyncIterator[Finding
 
 
 async def _check_loops(app: Scheduler, broker: Broker, clock: Clock) -> AsyncIterator[Finding]:
-    statuses = await Control(app, broker, clock).status()
+    statuses = await Survey(app, broker, clock).status()
     for status in statuses:
         about = f"loop {status.loop}"
         match status.where:
@@ -131,7 +133,7 @@ async def _check_loops(app: Scheduler, broker: Broker, clock: Clock) -> AsyncIte
                     about,
                     "problem",
                     "its token is nowhere, and no processor could have it",
-                    "Run `scheduler seed`: it puts a new one.",
+                    "Supervision puts it again while processors run; so does `scheduler seed`.",
                 )
             case Where.READY if not status.processors:
                 yield Finding(
@@ -150,6 +152,14 @@ async def _check_loops(app: Scheduler, broker: Broker, clock: Clock) -> AsyncIte
             case _:
                 pass
     yield Finding("loops", "ok", f"{len(statuses)} looked at")
+    with suppress(QueueNotFound):
+        for orphan in await Control(app, broker, clock).orphans():
+            yield Finding(
+                f"loop {orphan}",
+                "warning",
+                "is in the broker, and the code does not have it",
+                "Run `scheduler seed --prune` once no old processor needs it.",
+            )
 
 
 async def _check_parked(app: Scheduler, broker: Broker) -> AsyncIterator[Finding]:

@@ -23,6 +23,10 @@ TokenSuperseded        a redelivered token whose successor exists: acked without
 TokenMerged            the slot was taken: of the two tokens this one goes on
 Escalated              a run failed for the last time
 MessageParked          a message is in a failed queue, with the reason
+LoopRepaired           supervision put, merged or adopted a token, and why
+LoopReported           supervision found a trouble that it cannot mend
+CensusTaken            supervision has counted tokens
+SupervisionDelayed     supervision could not do its work; it tries again
 SettlementDelayed      the broker did not confirm a settlement; it is tried again
 =====================  ==========================================================================
 """
@@ -226,6 +230,38 @@ class MessageParked(Event):
     message_id: str | None
     reason: str
     error: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRepaired(Event):
+    """Attributes: kind is lost, doubled, guarded or adopted."""
+
+    loop: LoopId
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class CensusTaken(Event):
+    """Attributes: counted says of how many of the loops the tokens were counted."""
+
+    counted: int
+    loops: int
+    took: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class LoopReported(Event):
+    """Attributes: trouble is orphan, unattended or missing."""
+
+    loop: LoopId
+    trouble: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisionDelayed(Event):
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

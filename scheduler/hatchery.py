@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import functools
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -11,7 +12,7 @@ from datetime import timedelta
 from scheduler.brokers import DEFAULT_TIMEOUT, Broker, Delivery
 from scheduler.clock import Clock
 from scheduler.errors import DeliveryLost, MessageError, Rejected
-from scheduler.messages import LoopId, State, Token, decode, encode, same_seeding
+from scheduler.messages import Act, LoopId, State, Token, decode, encode, same_seeding
 from scheduler.parking import ParkingLot, Reason
 from scheduler.topology import Names, routing_key
 
@@ -133,6 +134,32 @@ class Hatchery:
         winner = await self.put(token)
         await occupant.delivery.ack()
         return winner
+
+    async def offer(self, token: Token) -> bool:
+        """Put a token if the slot is free; says whether it was."""
+        try:
+            await self._publish(token)
+        except Rejected:
+            return False
+        return True
+
+    async def take_all(self, loop: LoopId) -> list[Occupant]:
+        """Take every token out of the slot: there may be more, where publishers raced.
+
+        Raises:
+            QueueNotFound: the hatchery queue does not exist.
+        """
+        occupants: list[Occupant] = []
+        while (occupant := await self.take(loop)) is not None:
+            occupants.append(occupant)
+        return occupants
+
+    async def unite(self, occupants: list[Occupant], act: Act) -> None:
+        """Put one token in place of those in hand: publish, confirm, then ack."""
+        winner = functools.reduce(merge, [occupant.token for occupant in occupants])
+        await self.put(replace(winner, act=act))
+        for occupant in occupants:
+            await occupant.delivery.ack()
 
     async def take(self, loop: LoopId) -> Occupant | None:
         """Take the token out of the slot. What is not a token is parked.

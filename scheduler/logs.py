@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 from scheduler.context import current_run
 from scheduler.durations import format_duration
 from scheduler.events import (
+    CensusTaken,
     Connected,
     ConnectionLost,
     ConnectionRetried,
@@ -18,6 +19,8 @@ from scheduler.events import (
     ConsumerResumed,
     Escalated,
     Event,
+    LoopRepaired,
+    LoopReported,
     LoopSeeded,
     MessageParked,
     ProcessorStarted,
@@ -29,11 +32,13 @@ from scheduler.events import (
     RunReturned,
     RunStarted,
     SettlementDelayed,
+    SupervisionDelayed,
     TicksSkipped,
     TokenMerged,
     TokenSuperseded,
 )
 from scheduler.messages import Ending, LoopId, State, Token, summary_of
+from scheduler.tasks import SUPERVISION
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 logger = logging.getLogger("scheduler")
@@ -50,6 +55,8 @@ def configure(level: str, style: Literal["text", "json"]) -> None:
 def log_event(event: Event) -> None:
     """A listener that logs each event that is worth a line."""
     level, text = told(event)
+    if isinstance(event, RunEvent) and event.loop == SUPERVISION and level <= INFO:
+        level = DEBUG  # it goes on all the time
     if text and logger.isEnabledFor(level):
         error = event.error if isinstance(event, Escalated) else None
         logger.log(level, text, exc_info=error, extra={"event": event})
@@ -85,6 +92,17 @@ def told(event: Event) -> tuple[int, str]:
         case LoopSeeded():
             due = f", due {_clock(event.due_at)}" if event.due_at else ""
             return DEBUG, f"{event.loop} {event.did}{due}"
+        case LoopRepaired():
+            return WARNING, f"{event.loop} was repaired ({event.kind}): {event.detail}"
+        case LoopReported():
+            return WARNING, f"{event.loop} is {event.trouble}. {event.advice}"
+        case CensusTaken():
+            return DEBUG, (
+                f"counted the tokens of {event.counted} of {_counted(event.loops, 'loop')} "
+                f"in {_span(event.took)}"
+            )
+        case SupervisionDelayed():
+            return WARNING, f"supervision is delayed: {event.reason}"
         case SettlementDelayed():
             return WARNING, (
                 f"the settlement of {event.routing_key} is not confirmed: {event.reason} "

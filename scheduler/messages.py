@@ -20,6 +20,7 @@ scheduler-scheduled-at-ms             nominal time of the tick, milliseconds sin
 scheduler-due-at-ms                   when the wait ends: the tick with its jitter, or a retry
 scheduler-previous-at-ms              nominal time of the tick before; none: this is the first
 scheduler-reason                      why it is paused
+scheduler-act, -acted-at-ms           what was done to it by somebody else than a run, and when
 scheduler-last-outcome                how the run before ended: the journal's record
 scheduler-last-scheduled-at-ms        its nominal time
 scheduler-last-started-at-ms          when it started
@@ -103,6 +104,27 @@ class State(StrEnum):
     REPLAY = "replay"
 
 
+class Verb(StrEnum):
+    """What was done to a token by somebody else than a run of its loop."""
+
+    SEEDED = "seeded"
+    RESCHEDULED = "rescheduled"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    TRIGGERED = "triggered"
+    GUARDED = "guarded"
+    REPAIRED = "repaired"
+    REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """An operator's, or supervision's, doing."""
+
+    verb: Verb
+    at: datetime
+
+
 class Ending(StrEnum):
     """How a run ended."""
 
@@ -123,6 +145,11 @@ class LastRun:
     duration: timedelta
     error: str | None = None
 
+    @property
+    def late(self) -> timedelta:
+        """How long after its nominal time it started."""
+        return self.started_at - self.scheduled_at
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -137,6 +164,7 @@ class Token:
         carry: what the run before handed on.
         reason: why it is paused.
         previous_at: nominal time of the tick before this one.
+        act: what made this token, where it was not the run before.
     """
 
     loop: LoopId
@@ -152,6 +180,7 @@ class Token:
     reason: str | None = None
     previous_at: datetime | None = None
     last: LastRun | None = None
+    act: Act | None = None
 
     @property
     def triggered(self) -> bool:
@@ -194,6 +223,9 @@ def encode(token: Token, namespace: str, *, expiration: timedelta | None) -> Mes
         headers["reason"] = token.reason
     if token.previous_at is not None:
         headers["previous-at-ms"] = milliseconds_since_epoch(token.previous_at)
+    if token.act is not None:
+        headers["act"] = token.act.verb.value
+        headers["acted-at-ms"] = milliseconds_since_epoch(token.act.at)
     if token.last is not None:
         headers |= _last_headers(token.last)
     body = {"schedule": to_wire(token.schedule), "args": token.args, "carry": token.carry}
@@ -239,6 +271,7 @@ def decode(message: Message, namespace: str) -> Token:
             reason=wire.reason,
             previous_at=optional_moment(wire.previous_at_ms),
             last=_last_run(wire),
+            act=None if wire.act is None else Act(wire.act, moment_of(wire.acted_at_ms)),
         )
     except (ScheduleError, ValueError, OverflowError) as error:
         raise Undecodable(f"The message cannot be understood: {error}") from None
@@ -287,6 +320,8 @@ class _Headers(BaseModel):
     due_at_ms: int = Milliseconds
     reason: str | None = None
     previous_at_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
+    act: Verb | None = Field(default=None, strict=False)
+    acted_at_ms: int = Field(default=0, ge=0, le=LATEST_MS)
     last_outcome: Ending | None = Field(default=None, strict=False)
     last_scheduled_at_ms: int = Field(default=0, ge=0, le=LATEST_MS)
     last_started_at_ms: int = Field(default=0, ge=0, le=LATEST_MS)

@@ -73,6 +73,15 @@ class Outbox:
         """Do not send over this connection any more."""
         self._lent = [lent for lent in self._lent if lent[0] is not broker]
 
+    @property
+    def clock(self) -> Clock:
+        """The clock of whoever lent the connection, or our own."""
+        return self._lent[-1][1] if self._lent else self._clock
+
+    async def broker(self) -> Broker:
+        """The connection that this sends over, opened on first use."""
+        return await self._current()
+
     async def open(self) -> None:
         """Connect now, rather than on first use."""
         await self._current()
@@ -162,7 +171,7 @@ class Outbox:
         )
 
     def _now(self) -> datetime:
-        return (self._lent[-1][1] if self._lent else self._clock).now()
+        return self.clock.now()
 
     async def _connected(self, end: float) -> Broker:
         try:

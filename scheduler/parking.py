@@ -5,6 +5,7 @@ A parked message is the message as it was, with these headers added:
 =================================  ========================================================
 header                             holds
 =================================  ========================================================
+scheduler-parked-loop              whose it is: a loop, or the task of a call
 scheduler-parked-reason            a `Reason`
 scheduler-parked-error             the error, in a line
 scheduler-parked-traceback         the end of its traceback
@@ -57,6 +58,7 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     UNROUTABLE = "unroutable"
     BROKEN = "broken"
+    REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +108,13 @@ class Parked:
         }
 
 
-def parked(message: Message, reason: Reason, error: BaseException, at: datetime) -> Message:
+def parked(
+    message: Message, routing_key: str, reason: Reason, error: BaseException, at: datetime
+) -> Message:
     """The message as it is put into a failed queue."""
     told = traceback.format_exception(error) if error.__traceback__ else []
     added = {
+        "loop": _loop_of(routing_key),
         "reason": reason.value,
         "error": summary_of(error),
         "traceback": printable("".join(told))[-TRACEBACK_LENGTH:],
@@ -126,7 +131,7 @@ def read_parked(message: Message, queue: str, routing_key: str) -> Parked:
     return Parked(
         id=_id_of(message),
         queue=queue,
-        loop=_loop_of(routing_key),
+        loop=_loop_of(routing_key) or _loop_told_by(headers),
         reason=str(headers.get(f"{PARKED}reason") or _broker_reason(headers)),
         error=str(headers.get(f"{PARKED}error") or _broker_error(headers)),
         parked_at=_moment(at) if isinstance(at, int) else None,
@@ -176,7 +181,7 @@ class ParkingLot:
     ) -> None:
         """Put a message into the failed queue that its routing key leads to."""
         await self._broker.publish(
-            parked(message, reason, error, self._clock.now()),
+            parked(message, routing_key, reason, error, self._clock.now()),
             exchange=self._names.failed,
             routing_key=routing_key,
             timeout=self._timeout,
@@ -358,6 +363,10 @@ def _loop_of(routing_key: str) -> str:
         return routing_key.removeprefix("loop.")
     _, found, task = f".{routing_key}".rpartition(".task.")
     return task if found else ""
+
+
+def _loop_told_by(headers: Mapping[str, Any]) -> str:
+    return str(headers.get(f"{PARKED}loop") or headers.get(f"{PREFIX}task") or "")
 
 
 def _id_of(message: Message) -> str:

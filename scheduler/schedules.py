@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
 from scheduler.crontab import Pattern, pattern_of
@@ -385,6 +385,17 @@ _OPTIONS = {
     "cron": _CATCHING_UP | {"tz"},
     "schedule": set[str](),
 }
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The options of `Every` and `Cron`, as decorators and `start` take them."""
+
+    mode: Mode
+    offset: Duration
+    tz: str
+    jitter: Duration
+    catch_up: CatchUp
+    grace: Duration
 
 
 def schedule_of(

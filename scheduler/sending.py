@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from scheduler.control import App
 from scheduler.durations import Duration, parse_duration
 from scheduler.errors import UsageError
+from scheduler.keyed import Keyed
 from scheduler.outbox import BlockingBridge, Outbox, Posting
 from scheduler.tasks import Task, TaskSpec
 
@@ -122,11 +124,30 @@ class Outboxes:
     bridge: BlockingBridge
 
 
-class CallTask(Task[P, R], Sender[Q], Generic[P, Q, R]):
+class PeriodicTask(Task[P, R], Keyed):
+    """A task that is a loop, and can have more. Calling it runs the function in place."""
+
+    def __init__(
+        self,
+        function: Callable[P, Coroutine[Any, Any, R]],
+        spec: TaskSpec,
+        app: App,
+        outboxes: "Outboxes",
+    ) -> None:
+        Task.__init__(self, function, spec)  # pyright: ignore[reportUnknownMemberType]
+        Keyed.__init__(self, spec, app, outboxes.main)
+
+
+class CallTask(Task[P, R], Sender[Q], Keyed, Generic[P, Q, R]):
     """A task that runs when it is sent a message. Calling it runs the function in place."""
 
     def __init__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], spec: TaskSpec, outboxes: "Outboxes"
+        self,
+        function: Callable[P, Coroutine[Any, Any, R]],
+        spec: TaskSpec,
+        app: App,
+        outboxes: "Outboxes",
     ) -> None:
         Task.__init__(self, function, spec)  # pyright: ignore[reportUnknownMemberType]
+        Keyed.__init__(self, spec, app, outboxes.main)
         Sender.__init__(self, spec, outboxes, Posting(expires=spec.expires))  # pyright: ignore[reportUnknownMemberType]

@@ -50,6 +50,17 @@ class Settings(BaseSettings):
     heartbeat: Annotated[DurationSetting, Field(ge=timedelta(seconds=1))] = timedelta(seconds=20)
     """How often both ends of a connection show that they live."""
 
+    journal_max_age: Annotated[DurationSetting, Field(ge=timedelta(hours=1))] = timedelta(days=7)
+    """How long the journal remembers."""
+
+    journal_max_bytes: int = Field(default=1_000_000_000, ge=50_000_000)
+    """How large the journal may grow; what is older goes first."""
+
+    supervision_interval: Annotated[DurationSetting, Field(ge=timedelta(seconds=1))] = timedelta(
+        seconds=15
+    )
+    """How often the loops' tokens are counted. A change takes effect at the next `seed`."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 

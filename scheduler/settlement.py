@@ -179,6 +179,7 @@ def _go_on(run: Finished, ending: Ending, *, carry: Any, error: str | None = Non
         run.token,
         state=State.ARMED,
         reason=None,
+        act=None,
         seq=run.token.seq + 1,
         attempt=0,
         scheduled_at=plan.tick,
@@ -199,6 +200,7 @@ def _retry(
     successor = replace(
         run.token,
         state=State.ARMED,
+        act=None,
         attempt=run.token.attempt + 1,
         scheduled_at=run.tick,
         due_at=run.ended_at + delay,
@@ -212,6 +214,7 @@ def _escalate(run: Finished, error: Exception, policy: Policy) -> Settlement:
     parked = replace(
         run.token,
         state=State.REPLAY,
+        act=None,
         attempt=run.token.attempt + 1,
         scheduled_at=run.tick,
         last=_record(run, Ending.ESCALATED, summary),

@@ -1,11 +1,12 @@
 """Tasks and loops: what the decorators make of a coroutine function."""
 
+import difflib
 import functools
 import inspect
 import json
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Generic, NotRequired, ParamSpec, Required, TypeVar, cast, get_type_hints
 
@@ -17,7 +18,8 @@ from scheduler.durations import Duration, format_duration, parse_duration
 from scheduler.errors import InvalidArguments, RegistrationError, ScheduleError
 from scheduler.messages import LoopId, Message, problems_of
 from scheduler.rates import Rate, parse_rate
-from scheduler.schedules import Schedule
+from scheduler.retries import Retry
+from scheduler.schedules import Every, Schedule
 from scheduler.settlement import Policy
 from scheduler.topology import ExchangeType, Subscription
 
@@ -27,6 +29,8 @@ R = TypeVar("R")
 DEFAULT_TIMEOUT = timedelta(minutes=10)
 DEFAULT_CONCURRENCY = 10
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+SUPERVISION = LoopId("_supervision")
+SUPERVISION_TIMEOUT = timedelta(minutes=1)
 
 
 class Arguments:
@@ -140,6 +144,7 @@ class TaskSpec:
         rate: how many runs a processor starts in a time.
         ordered: whether its messages are run one at a time over all processors, in order.
         expires: how old a call may get before it is not run any more.
+        builtin: whether it is the scheduler's own, and never waits for the runs of others.
     """
 
     name: str
@@ -154,6 +159,7 @@ class TaskSpec:
     rate: Rate | None = None
     ordered: bool = False
     expires: timedelta | None = None
+    builtin: bool = False
 
 
 SubscribeTo = tuple[str, str] | tuple[str, str, ExchangeType]
@@ -251,6 +257,31 @@ class Loop:
         return str(self.id)
 
 
+def absent(task: str) -> TaskSpec:
+    """A task that this code does not have, but whose loops are in the broker."""
+
+    async def nobody() -> None:
+        raise NotImplementedError(f"The task {task!r} is not in this code.")
+
+    return TaskSpec(task, nobody, Arguments(nobody), Policy(Retry(0)))
+
+
+def supervision(interval: timedelta) -> Loop:
+    """The loop that every namespace has; `scheduler.supervision` gives it its function."""
+    spec = replace(
+        absent(SUPERVISION.task), timeout=SUPERVISION_TIMEOUT, concurrency=1, builtin=True
+    )
+    return Loop(SUPERVISION, spec, Every(interval), {})
+
+
+def no_such(kind: str, name: str, known: Iterable[str]) -> str:
+    """What to say of a name that nothing has; names the nearest that something has."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}."
+    return f"There is no {kind} {name!r}; {hint}"
+
+
 class Task(Generic[P, R]):
     """A registered task. Calling it runs the coroutine function unchanged, in place."""
 
@@ -289,6 +320,11 @@ def task_spec(
     if not isinstance(name, str) or not NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise RegistrationError(
             f"A task name has 1 to 64 letters, digits, '_' or '-', got {name!r}: give it a name=."
+        )
+    if name == SUPERVISION.task:
+        raise RegistrationError(
+            f"A task cannot be named {name!r}: the scheduler has one of this name in every "
+            "namespace. Give it another name=."
         )
     if not isinstance(concurrency, int) or concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise RegistrationError(

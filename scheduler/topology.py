@@ -10,6 +10,10 @@
                                                                   ▼
                                                               unmatched ────► failed
 
+    scheduler, failed, unmatched ──► journal (stream): each settlement, and what was parked
+    control ──roster──► roster (stream): which loops there are
+            ──rollcall─► rollcall (stream): who is running what
+
     delay.32d ──► delay.d ──► delay.h ──► delay.m ──► delay.s ──► delay.100ms ──► processor
         └► 1..36 x 32d  └► 1..31 d    and so on: timer queues, each back to the next exchange
 
@@ -19,6 +23,7 @@ future layout can live beside this one.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -37,6 +42,11 @@ UNREACHABLE_DELIVERY_LIMIT = 2_000_000_000
 CLASSIC_PRIORITIES = 5
 
 # A quorum queue accepts one message more than its limit before it starts to reject.
+# A stream drops its oldest segment as a whole, and never the one that is written to.
+JOURNAL_SEGMENT = 20_000_000
+ROLL_CALL_SEGMENT = 1_000_000
+ROLL_CALL_BYTES = 10 * ROLL_CALL_SEGMENT
+
 ONE_SLOT: Mapping[QueueType, int] = {"quorum": 0, "classic": 1}
 
 
@@ -77,6 +87,20 @@ class Topology:
     queues: tuple[Queue, ...] = ()
     bindings: tuple[Binding, ...] = ()
 
+    def only(self, queues: Collection[str]) -> "Topology":
+        """The part that these queues need: them, their bindings, and all exchanges."""
+        exchanges = {exchange.name for exchange in self.exchanges}
+        return Topology(
+            self.exchanges,
+            tuple(queue for queue in self.queues if queue.name in queues),
+            tuple(
+                binding
+                for binding in self.bindings
+                if binding.destination in queues
+                or (binding.to == "exchange" and binding.destination in exchanges)
+            ),
+        )
+
     def __add__(self, other: "Topology") -> "Topology":
         return Topology(
             self.exchanges + other.exchanges,
@@ -98,6 +122,14 @@ class Subscription:
     exchange: str
     routing_key: str
     declare: ExchangeType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long, and how much, the journal remembers."""
+
+    max_age: timedelta = timedelta(days=7)
+    max_bytes: int = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +158,26 @@ class Names:
     @property
     def unmatched(self) -> str:
         return f"{self.prefix}.unmatched"
+
+    @property
+    def journal(self) -> str:
+        """The stream of everything that was settled, done or parked."""
+        return f"{self.prefix}.journal"
+
+    @property
+    def control(self) -> str:
+        """The exchange of what processors tell each other."""
+        return f"{self.prefix}.control"
+
+    @property
+    def roster(self) -> str:
+        """The stream of loops that came and went."""
+        return f"{self.prefix}.roster"
+
+    @property
+    def roll_call(self) -> str:
+        """The stream over which processors ask each other what they have in hand."""
+        return f"{self.prefix}.rollcall"
 
     @property
     def lock(self) -> str:
@@ -164,6 +216,7 @@ def topology(
     called: Collection[str] = (),
     queue_type: QueueType = "quorum",
     delivery_limit: int = 20,
+    retention: Retention = Retention(),
 ) -> Topology:
     """Everything that these tasks and loops need in the broker.
 
@@ -175,10 +228,13 @@ def topology(
         queue_type: quorum queues are replicated and dead-letter at least once, classic ones not.
         delivery_limit: after how many deliveries without an ack a message is taken for one that
             kills its processor, and parked (quorum queues only).
+        retention: how much the journal remembers.
     """
     subscriptions = tuple(subscriptions)
     subscribed = {subscription.task for subscription in subscriptions}
-    build = _Builder(Names(namespace), queue_type, delivery_limit, ordered, called, subscribed)
+    build = _Builder(
+        Names(namespace), queue_type, delivery_limit, retention, ordered, called, subscribed
+    )
     parts = [
         *([build.of_ladder()] if called else []),
         *map(build.of_task, tasks),
@@ -186,6 +242,11 @@ def topology(
         *map(build.of_loop, loops),
     ]
     return sum(parts, start=build.of_namespace())
+
+
+def hatchery(namespace: str, loop: LoopId, queue_type: QueueType) -> Topology:
+    """What one more loop of a namespace needs."""
+    return _Builder(Names(namespace), queue_type).of_loop(loop)
 
 
 def definitions(wanted: Topology, vhost: str = "/") -> dict[str, Any]:
@@ -217,10 +278,11 @@ def definitions(wanted: Topology, vhost: str = "/") -> dict[str, Any]:
 class _Builder:
     names: Names
     queue_type: QueueType
-    delivery_limit: int
-    ordered: Mapping[str, int]
-    called: Collection[str]
-    subscribed: Collection[str]
+    delivery_limit: int = 0
+    retention: Retention = field(default_factory=Retention)
+    ordered: Mapping[str, int] = field(default_factory=dict[str, int])
+    called: Collection[str] = ()
+    subscribed: Collection[str] = ()
 
     def of_namespace(self) -> Topology:
         names = self.names
@@ -230,9 +292,42 @@ class _Builder:
                 Exchange(names.failed, "topic", {"alternate-exchange": names.unmatched}),
                 Exchange(names.processor, "topic", {"alternate-exchange": names.failed}),
                 Exchange(names.scheduler, "topic"),
+                Exchange(names.control, "direct"),
             ),
-            queues=(self._parking_queue(names.failed),),
-            bindings=(Binding(names.unmatched, names.failed, ""),),
+            queues=(
+                self._parking_queue(names.failed),
+                self._journal(),
+                Queue(names.roster, {"x-queue-type": "stream"}),
+                self._roll_call(),
+            ),
+            bindings=(
+                Binding(names.unmatched, names.failed, ""),
+                Binding(names.unmatched, names.journal, ""),
+                Binding(names.scheduler, names.journal, "#"),
+                Binding(names.control, names.roster, names.roster),
+                Binding(names.control, names.roll_call, names.roll_call),
+            ),
+        )
+
+    def _journal(self) -> Queue:
+        return Queue(
+            self.names.journal,
+            {
+                "x-queue-type": "stream",
+                "x-max-age": f"{int(self.retention.max_age.total_seconds())}s",
+                "x-max-length-bytes": self.retention.max_bytes,
+                "x-stream-max-segment-size-bytes": JOURNAL_SEGMENT,
+            },
+        )
+
+    def _roll_call(self) -> Queue:
+        return Queue(
+            self.names.roll_call,
+            {
+                "x-queue-type": "stream",
+                "x-max-length-bytes": ROLL_CALL_BYTES,
+                "x-stream-max-segment-size-bytes": ROLL_CALL_SEGMENT,
+            },
         )
 
     def of_task(self, task: str) -> Topology:
@@ -253,6 +348,7 @@ class _Builder:
             bindings=(
                 *(Binding(names.processor, processor, key) for key in keys),
                 *(Binding(names.failed, failed, key) for key in keys),
+                *(Binding(names.failed, names.journal, key) for key in keys),
             ),
         )
 

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -64,6 +64,7 @@ from scheduler.messages import (
 )
 from scheduler.parking import ParkingLot, Reason
 from scheduler.rates import Pacer
+from scheduler.rollcall import Claims, RollCall
 from scheduler.runs import Execution, Run
 from scheduler.schedules import admit
 from scheduler.settlement import (
@@ -77,11 +78,12 @@ from scheduler.settlement import (
     settle,
     settle_call,
 )
-from scheduler.tasks import TaskSpec
+from scheduler.tasks import SUPERVISION, TaskSpec
 from scheduler.topology import routing_key
 
 HOOK_TIMEOUT = timedelta(seconds=30)
 LAST_WORDS = timedelta(seconds=5)
+ROLL_CALL_TIMEOUT = timedelta(seconds=0.5)
 TOO_EARLY = timedelta(days=1)  # no clocks disagree by so much
 BLOCKED = timedelta(seconds=30)
 SILENCE = "the broker does not confirm: it may be blocked by a memory or disk alarm."
@@ -104,6 +106,7 @@ class Worker:
         tasks: the tasks to work on.
         concurrency: how many runs may go on at once, over all tasks.
         grace: how long `stop` lets runs finish before they are cancelled and requeued.
+        roll_call: asked about tokens that somebody had before.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class Worker:
         tasks: Sequence[TaskSpec],
         concurrency: int,
         grace: timedelta,
+        roll_call: RollCall | None = None,
     ) -> None:
         self._app = app
         self._broker = broker
@@ -129,6 +133,7 @@ class Worker:
         self._consumers: list[Consumer] = []
         self._handling: set[asyncio.Task[None]] = set()
         self._executing: set[Execution] = set()
+        self._roll_call = roll_call
         self._lanes: dict[LoopId, Lane] = {}
         self._pacers = {task.name: Pacer(task.rate) for task in tasks if task.rate}
         self._held_back: dict[tuple[str, str], int] = {}
@@ -163,6 +168,12 @@ class Worker:
         """Stop, and do not wait for runs: cancel them and give their messages back."""
         self._aborting.set()
         self._stopping.set()
+
+    def in_hand(self) -> Claims:
+        """The tokens that this processor has, and how far each has come."""
+        return {
+            loop: max(token.progress for token in lane.tokens) for loop, lane in self._lanes.items()
+        }
 
     async def _consume(self, task: TaskSpec) -> Consumer:
         queue = self._app.names.processor_queue(task.name)
@@ -241,16 +252,23 @@ class Worker:
             await self._park(delivery, task, Reason.BROKEN, error)
 
     async def _take(self, run: Run) -> None:
-        if (pacer := self._pacers.get(run.task.name)) is not None:
-            await self._pause(run.delivery, pacer.turn())
         if isinstance(run.subject, Call):
-            async with self._free:
+            async with self._turn(run):
                 if not await self._declined(run.delivery):
                     await self._run_call(run, run.subject)
         else:
-            async with self._lane(run.subject) as waited, self._free:
+            async with self._lane(run.subject) as waited, self._turn(run):
                 if not await self._declined(run.delivery):
                     await self._recognise(run, run.subject, doubtful=waited)
+
+    @asynccontextmanager
+    async def _turn(self, run: Run) -> AsyncGenerator[None]:
+        """Wait until the task's rate and the processor's concurrency let the run start."""
+        if (pacer := self._pacers.get(run.task.name)) is not None:
+            await self._pause(run.delivery, pacer.turn())
+        # Supervision does not wait for the runs that it supervises.
+        async with nullcontext() if run.task.builtin else self._free:
+            yield
 
     async def _declined(self, delivery: Delivery) -> bool:
         """Whether a message is not ours to run any more; if we are stopping, it is given back."""
@@ -316,7 +334,7 @@ class Worker:
         return task.reads.read(call.message)
 
     async def _is_superseded(self, run: Run, token: Token) -> bool:
-        """Whether its successor exists: in the slot, in the queue, or in our own hands."""
+        """Whether its successor exists: in the slot, in the queue, or in somebody's hands."""
         if token.state is State.REPLAY:
             return False
         with suppress(QueueNotFound):
@@ -324,7 +342,21 @@ class Worker:
                 return True
             if superseded(token, await self._next_ready(run)):
                 return True
-        return any(superseded(token, other) for other in self._lanes[token.loop].tokens)
+        if any(superseded(token, other) for other in self._lanes[token.loop].tokens):
+            return True
+        return await self._is_claimed_further(token)
+
+    async def _is_claimed_further(self, token: Token) -> bool:
+        """Whether another processor has the successor in hand, as far as they answer in time."""
+        if self._roll_call is None or token.loop == SUPERVISION:
+            return False
+        supervised = await self._broker.depth(self._app.names.processor_queue(SUPERVISION.task))
+        answers = await self._roll_call.ask(
+            [token.loop],
+            expected=supervised.consumers if supervised else 0,
+            timeout=ROLL_CALL_TIMEOUT,
+        )
+        return answers.claims.get(token.loop, token.progress) > token.progress
 
     async def _next_ready(self, run: Run) -> Token | None:
         """The token behind this one in its queue, if it is of the same loop."""

@@ -16,6 +16,8 @@ from scheduler.events import Event, RunStarted
 from scheduler.ladder import entrance, key_of
 from scheduler.messages import Message
 from scheduler.parking import Parked, ParkingLot
+from scheduler.status import Survey
+from scheduler.tasks import SUPERVISION
 from scheduler.testing import recording, run_virtually
 from scheduler.topology import Names, QueueType, topology
 from scheduler.worker import Worker
@@ -44,6 +46,7 @@ class Stage:
         self.server = MemoryServer(self.clock)
         self.broker = MemoryBroker(self.server)
         self.control = Control(app, self.broker, self.clock)
+        self.survey = Survey(app, self.broker, self.clock)
         self.lot = ParkingLot(self.broker, app.names, self.clock)
 
     @asynccontextmanager
@@ -84,7 +87,14 @@ class Stage:
 
     async def waiting(self) -> int:
         """How many messages there are, in all queues, that nobody has in hand."""
-        depths = [await self.broker.depth(queue.name) for queue in self.app.topology().queues]
+        names = self.app.names
+        not_theirs = (
+            names.hatchery(SUPERVISION),
+            names.processor_queue(SUPERVISION.task),
+            *(names.journal, names.roster, names.roll_call),
+        )
+        queues = {queue.name for queue in self.app.topology().queues}.difference(not_theirs)
+        depths = [await self.broker.depth(queue) for queue in queues]
         return sum(depth.ready for depth in depths if depth)
 
     def starts(self) -> list[float]:

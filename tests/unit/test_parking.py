@@ -60,7 +60,7 @@ def test_a_parked_message_is_as_it_was_with_the_reason_added():
         expiration=timedelta(seconds=5),
     )
     error = failure()
-    put = parked(message, Reason.EXHAUSTED, error, AT)
+    put = parked(message, "loop.report", Reason.EXHAUSTED, error, AT)
     traceback = put.headers["scheduler-parked-traceback"]
     assert traceback.startswith("Traceback")
     assert traceback.rstrip().endswith("ValueError: no\nway")
@@ -68,6 +68,7 @@ def test_a_parked_message_is_as_it_was_with_the_reason_added():
         body=b"\xff\x00",
         headers=OWN
         | {
+            "scheduler-parked-loop": "report",
             "scheduler-parked-reason": "exhausted",
             "scheduler-parked-error": "ValueError: no way",
             "scheduler-parked-traceback": traceback,
@@ -83,7 +84,7 @@ def test_a_parked_message_is_as_it_was_with_the_reason_added():
 
 
 def test_an_error_that_was_never_raised_has_no_traceback():
-    put = parked(Message(), Reason.UNDECODABLE, Undecodable("no token"), AT)
+    put = parked(Message(), "loop.report", Reason.UNDECODABLE, Undecodable("no token"), AT)
     assert put.headers["scheduler-parked-traceback"] == ""
 
 
@@ -91,15 +92,15 @@ def test_of_a_long_error_the_beginning_is_kept_and_of_its_traceback_the_end():
     try:
         raise ValueError("x" * 100_000 + "the end")
     except ValueError as error:
-        put = parked(Message(), Reason.EXHAUSTED, error, AT)
+        put = parked(Message(), "loop.report", Reason.EXHAUSTED, error, AT)
     assert len(put.headers["scheduler-parked-error"]) == LINE_LENGTH
     assert len(put.headers["scheduler-parked-traceback"]) == TRACEBACK_LENGTH
     assert put.headers["scheduler-parked-traceback"].endswith("the end\n")
 
 
 def test_a_message_that_is_parked_again_tells_the_newer_reason():
-    once = parked(Message(headers=OWN), Reason.EXHAUSTED, failure(), AT)
-    twice = parked(once, Reason.REJECTED, KeyError("k"), AT + timedelta(hours=1))
+    once = parked(Message(headers=OWN), "loop.report", Reason.EXHAUSTED, failure(), AT)
+    twice = parked(once, "loop.report", Reason.REJECTED, KeyError("k"), AT + timedelta(hours=1))
     again = read_parked(twice, QUEUE, "loop.report")
     assert (again.reason, again.error) == ("rejected", "KeyError: 'k'")
     assert again.parked_at == AT + timedelta(hours=1)
@@ -111,7 +112,13 @@ def test_what_brokers_write_into_headers_is_stripped():
 
 
 def test_a_parked_message_tells_what_was_put_into_it():
-    message = parked(Message(b"b", OWN, message_id="shop/report/3/0"), Reason.BROKEN, failure(), AT)
+    message = parked(
+        Message(b"b", OWN, message_id="shop/report/3/0"),
+        "loop.report",
+        Reason.BROKEN,
+        failure(),
+        AT,
+    )
     told = read_parked(message, QUEUE, "loop.report.berlin")
     assert told.id == f"shop/report/3/0@{AT_MS}"
     assert (told.queue, told.loop, told.routing_key) == (

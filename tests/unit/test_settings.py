@@ -27,6 +27,9 @@ def test_the_defaults_suit_a_broker_on_this_machine():
         "delivery_limit": 20,
         "shutdown_grace": timedelta(seconds=25),
         "heartbeat": timedelta(seconds=20),
+        "journal_max_age": timedelta(days=7),
+        "journal_max_bytes": 1_000_000_000,
+        "supervision_interval": timedelta(seconds=15),
         "log_level": "info",
         "log_format": "text",
     }

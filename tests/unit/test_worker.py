@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Cron, Every, Reject, Retry, RetryLater, StopLoop
-from scheduler.control import Did, Where
+from scheduler.control import Did
 from scheduler.errors import CarryError
 from scheduler.events import (
     Escalated,
@@ -23,6 +23,7 @@ from scheduler.events import (
 )
 from scheduler.messages import Ending, LoopId, Message
 from scheduler.parking import EVERYTHING, Selection
+from scheduler.status import Where
 from scheduler.testing import simulate
 from tests.stage import START, Stage, new_app, of, staged
 
@@ -82,7 +83,7 @@ def test_or_is_paused_after_its_last_retry_if_it_was_told_so() -> None:
         async with stage.processor():
             await asyncio.sleep(60)
         assert len(of(RunStarted, stage.events)) == 1
-        (status,) = await stage.control.status()
+        (status,) = await stage.survey.status()
         assert status.where is Where.PAUSED
         assert status.reason == "paused after a failure: ValueError: boom"
 
@@ -273,7 +274,7 @@ def test_a_paused_loop_waits_until_it_is_resumed() -> None:
             assert (await stage.control.seed())[0].did is Did.UNCHANGED
             await asyncio.sleep(86_400)
             assert len(of(RunStarted, stage.events)) == 1
-            (status,) = await stage.control.status()
+            (status,) = await stage.survey.status()
             assert (status.where, status.reason) == (Where.PAUSED, "for lunch")
             assert (await stage.control.resume(app.loop("task"))).did is Did.RESUMED
             assert (await stage.control.resume(app.loop("task"))).did is Did.NOT_PAUSED

@@ -1,0 +1,175 @@
+"""The journal, read back: what became of the loops' ticks, what was done to them, what was parked.
+
+The stream is bound to the exchanges that tokens and parked messages pass anyway. So a settlement
+costs no further message, and the journal can be read while no processor is there.
+"""
+
+from collections.abc import AsyncGenerator, Collection, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from scheduler.brokers import Broker
+from scheduler.clock import Clock
+from scheduler.errors import MessageError
+from scheduler.messages import LastRun, LoopId, Message, State, Token, Verb, decode, is_token
+from scheduler.parking import PARKED as PARKED_HEADERS
+from scheduler.parking import read_parked
+from scheduler.schedules import Schedule
+from scheduler.topology import Names
+
+PARKED = "parked"
+FIRST_LOOK_BACK, FURTHER_LOOK_BACK = 2, 30  # periods
+MARGIN = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that happened.
+
+    Attributes:
+        at: when; None where a message that is not ours does not tell.
+        loop: whose it is; for a one-off call, its task.
+        what: an `Ending`, a `Verb`, or "parked".
+        seq: which tick of the loop it was about; None for a one-off call.
+        run: the run that ended, if one did.
+        due_at: when the loop goes on; None: when somebody resumes it.
+        note: the reason or the error, if there is one.
+    """
+
+    at: datetime | None
+    loop: str
+    what: str
+    seq: int | None
+    attempt: int
+    run: LastRun | None = None
+    due_at: datetime | None = None
+    note: str = ""
+
+
+class Journal:
+    """The journal of a namespace."""
+
+    def __init__(self, broker: Broker, names: Names) -> None:
+        self._broker = broker
+        self._names = names
+
+    async def entries(
+        self, *, since: datetime | None = None, loop: str | None = None
+    ) -> AsyncGenerator[Entry]:
+        """What happened, oldest first, each thing once.
+
+        Args:
+            since: from this moment on; None: from the first that is remembered.
+            loop: only what happened to this one.
+
+        Raises:
+            QueueNotFound: there is no journal.
+        """
+        told = set[Entry]()
+        async with aclosing(self._broker.read(self._names.journal, since=since)) as messages:
+            async for message in messages:
+                entry = entry_of(message, self._names.namespace)
+                # What was published again after a refusal is there twice.
+                if entry is None or entry in told or not _is_meant(entry, since, loop):
+                    continue
+                told.add(entry)
+                yield entry
+
+    async def last_tokens(
+        self, loops: Collection[LoopId], *, since: datetime | None
+    ) -> dict[LoopId, Token]:
+        """The token of each loop that has come furthest, of those made since a moment."""
+        found = dict[LoopId, Token]()
+        async with aclosing(self._broker.read(self._names.journal, since=since)) as messages:
+            async for message in messages:
+                token = _token_of(message, self._names.namespace)
+                if token is None or token.loop not in loops:
+                    continue
+                if token.act is not None and token.act.verb is Verb.REMOVED:
+                    found.pop(token.loop, None)
+                    continue
+                if not _goes_on(token):
+                    continue
+                known = found.get(token.loop)
+                if known is None or token.progress >= known.progress:
+                    found[token.loop] = token
+        return found
+
+
+def entry_of(message: Message, namespace: str) -> Entry | None:
+    """What a message of the stream tells; None: nothing that belongs into a history."""
+    if f"{PARKED_HEADERS}reason" in message.headers or not is_token(message):
+        return _parked_entry(message, namespace)
+    token = _token_of(message, namespace)
+    if token is None or token.state is State.REPLAY:
+        return None
+    due_at = None if token.state is State.PAUSED else token.due_at
+    if token.act is not None:
+        note = token.reason or ""
+        return Entry(
+            token.act.at,
+            str(token.loop),
+            token.act.verb.value,
+            token.seq,
+            token.attempt,
+            due_at=due_at,
+            note=note,
+        )
+    if token.last is None:
+        return None
+    retried = token.attempt > 0
+    return Entry(
+        token.last.started_at + token.last.duration,
+        str(token.loop),
+        token.last.ending.value,
+        token.seq if retried else token.seq - 1,
+        max(token.attempt - 1, 0),
+        run=token.last,
+        due_at=due_at,
+        note=token.reason or token.last.error or "",
+    )
+
+
+def look_backs(schedules: Iterable[Schedule], clock: Clock) -> list[datetime]:
+    """From when on to look for the last tokens of such loops: first near, then far."""
+    now = clock.now()
+    period = max((_period(schedule, now) for schedule in schedules), default=timedelta(0))
+    return [now - MARGIN - periods * period for periods in (FIRST_LOOK_BACK, FURTHER_LOOK_BACK)]
+
+
+def _period(schedule: Schedule, now: datetime) -> timedelta:
+    tick = schedule.next_after(now)
+    return schedule.next_after(tick) - tick
+
+
+def _goes_on(token: Token) -> bool:
+    """Whether the loop could go on with this token; what only stood in for one could not."""
+    return token.state in (State.ARMED, State.PAUSED) and bool(token.generation)
+
+
+def _token_of(message: Message, namespace: str) -> Token | None:
+    try:
+        return decode(message, namespace)
+    except MessageError:
+        return None  # it is parked as well, and told as such
+
+
+def _parked_entry(message: Message, namespace: str) -> Entry:
+    parked = read_parked(message, queue="", routing_key="")
+    token = _token_of(message, namespace)
+    return Entry(
+        parked.parked_at,
+        str(token.loop) if token else parked.loop,
+        PARKED,
+        token.seq if token else None,
+        parked.attempts,
+        note=f"{parked.reason}: {parked.error}" if parked.error else parked.reason,
+    )
+
+
+def _is_meant(entry: Entry, since: datetime | None, loop: str | None) -> bool:
+    if loop not in (None, entry.loop):
+        return False
+    # A stream is read from the beginning of a chunk, which may be earlier.
+    return since is None or entry.at is None or entry.at >= since

@@ -1,0 +1,68 @@
+"""A processor: a worker, its part in supervision, and its answers to roll calls."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from scheduler.app import Scheduler
+from scheduler.brokers import Broker
+from scheduler.clock import Clock
+from scheduler.rollcall import Claims, RollCall
+from scheduler.supervision import Supervisor
+from scheduler.tasks import TaskSpec
+from scheduler.worker import Worker
+
+
+class Processor:
+    """One process that works on tasks until it is stopped.
+
+    Args:
+        tasks: the tasks to work on.
+        concurrency: how many runs may go on at once, over all tasks.
+        grace: how long `stop` lets runs finish before they are cancelled and requeued.
+    """
+
+    def __init__(
+        self,
+        app: Scheduler,
+        broker: Broker,
+        clock: Clock,
+        *,
+        tasks: Sequence[TaskSpec],
+        concurrency: int,
+        grace: timedelta,
+    ) -> None:
+        self._tasks = tasks
+        self._roll_call = RollCall(broker, app.names, self._in_hand)
+        self._supervisor = Supervisor(app, broker, clock, self._roll_call)
+        self._worker = Worker(
+            app,
+            broker,
+            clock,
+            tasks=(*tasks, self._supervisor.task),
+            concurrency=concurrency,
+            grace=grace,
+            roll_call=self._roll_call,
+        )
+
+    async def run(self) -> None:
+        """Process messages until `stop` is called.
+
+        What was never seeded is seeded, if the broker's user may declare.
+
+        Raises:
+            QueueNotFound: something was never seeded, and we may not do it.
+        """
+        await self._supervisor.prepare(self._tasks)
+        async with self._roll_call, self._supervisor:
+            await self._worker.run()
+
+    def stop(self) -> None:
+        """Take no more messages, and end when those in hand are settled. May be called again."""
+        self._worker.stop()
+
+    def abort(self) -> None:
+        """Stop, and do not wait for runs: cancel them and give their messages back."""
+        self._worker.abort()
+
+    def _in_hand(self) -> Claims:
+        return self._worker.in_hand()

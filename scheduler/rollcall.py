@@ -1,0 +1,185 @@
+"""The roll call: asking all processors at once which tokens they have in hand.
+
+Question and answers travel over one stream, which every processor follows: a broadcast that needs
+no right to declare. Both are JSON: a question has ``loops``; an answer has ``processor`` and
+``claims``, the seq and attempt of each of those loops' tokens that it has in hand. Their
+correlation id names the question.
+"""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from scheduler.brokers import Broker, Consumer
+from scheduler.errors import BrokerError, MessageError
+from scheduler.messages import LoopId, Message, parsed_json, validated
+from scheduler.topology import Names
+
+QUESTION, ANSWER = "scheduler.question", "scheduler.answer"
+TOGETHER = 0.01  # seconds in which questions are gathered, to be asked as one
+
+Progress = tuple[int, int]
+Claims = Mapping[LoopId, Progress]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a roll call brought.
+
+    Attributes:
+        claims: the tokens in hand, over all processors that answered.
+        complete: whether as many answered as were expected; only then does silence mean that
+            nobody has a token.
+    """
+
+    claims: Claims
+    complete: bool
+
+
+@dataclass(slots=True)
+class _Question:
+    """One roll call that is going on, and what it has brought so far."""
+
+    loops: set[LoopId]
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    claims: dict[LoopId, Progress] = field(default_factory=dict[LoopId, Progress])
+    processors: set[str] = field(default_factory=set[str])
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: asyncio.Task[None] | None = None
+    waiting: int = 0
+
+
+class RollCall:
+    """Asks, and answers, on behalf of one process.
+
+    Args:
+        in_hand: the tokens this process has in hand, with how far they have come; None: it is no
+            processor, and only asks.
+    """
+
+    def __init__(
+        self, broker: Broker, names: Names, in_hand: Callable[[], Claims] | None = None
+    ) -> None:
+        self._broker = broker
+        self._names = names
+        self._in_hand = in_hand
+        self._processor = uuid.uuid4().hex
+        self._gathering: _Question | None = None
+        self._asking: dict[str, _Question] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        self._consumer: Consumer | None = None
+
+    async def __aenter__(self) -> "RollCall":
+        """Begin to listen.
+
+        Raises:
+            QueueNotFound: nothing was seeded.
+        """
+        self._consumer = await self._broker.follow(self._names.roll_call, self._hear)
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._consumer is not None:
+            await self._consumer.cancel()
+        for answering in self._answering:
+            answering.cancel()
+
+    async def ask(self, loops: Collection[LoopId], *, expected: int, timeout: timedelta) -> Answers:
+        """Who has a token of these loops in hand?
+
+        Args:
+            expected: how many processors there are.
+            timeout: how long to wait for their answers.
+        """
+        question = self._gather(loops)
+        question.waiting += 1
+        try:
+            async with asyncio.timeout(timeout.total_seconds()):
+                while len(question.processors) < expected:
+                    question.news.clear()
+                    await question.news.wait()
+        except TimeoutError:
+            pass
+        finally:
+            question.waiting -= 1
+            if not question.waiting:
+                self._asking.pop(question.id, None)
+        claims = {loop: question.claims[loop] for loop in loops if loop in question.claims}
+        return Answers(claims, len(question.processors) >= expected)
+
+    def _gather(self, loops: Collection[LoopId]) -> _Question:
+        question = self._gathering
+        if question is None:
+            question = self._gathering = _Question(set())
+            self._asking[question.id] = question
+            question.asked = asyncio.create_task(self._send(question), name="roll call")
+        question.loops.update(loops)
+        return question
+
+    async def _send(self, question: _Question) -> None:
+        await asyncio.sleep(TOGETHER)
+        self._gathering = None
+        with suppress(BrokerError):  # not asked is not answered
+            await self._publish(QUESTION, question.id, {"loops": sorted(question.loops)})
+
+    def _hear(self, message: Message) -> None:
+        name = message.correlation_id or ""
+        with suppress(MessageError):  # not ours
+            if message.type == QUESTION and self._in_hand is not None:
+                asked = validated(_Asked, parsed_json(message.body), "question")
+                answering = asyncio.create_task(self._answer(name, asked), name="roll call")
+                self._answering.add(answering)
+                answering.add_done_callback(self._answering.discard)
+            elif message.type == ANSWER and (question := self._asking.get(name)) is not None:
+                _note(question, validated(_Answered, parsed_json(message.body), "answer"))
+
+    async def _answer(self, name: str, asked: "_Asked") -> None:
+        assert self._in_hand is not None
+        in_hand = self._in_hand()
+        claims = [
+            (loop, progress)
+            for task, key in asked.loops
+            if (progress := in_hand.get(loop := LoopId(task, key))) is not None
+        ]
+        with suppress(BrokerError):  # whoever asked knows that an answer is missing
+            await self._publish(ANSWER, name, {"processor": self._processor, "claims": claims})
+
+    async def _publish(self, kind: str, question: str, body: dict[str, Any]) -> None:
+        await self._broker.publish(
+            Message(
+                json.dumps(body).encode(),
+                content_type="application/json",
+                type=kind,
+                correlation_id=question,
+            ),
+            exchange=self._names.control,
+            routing_key=self._names.roll_call,
+        )
+
+
+def _note(question: _Question, answer: "_Answered") -> None:
+    question.processors.add(answer.processor)
+    for (task, key), progress in answer.claims:
+        loop = LoopId(task, key)
+        question.claims[loop] = max(progress, question.claims.get(loop, progress))
+    question.news.set()
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    loops: list[tuple[str, str]]
+
+
+class _Answered(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    processor: str
+    claims: list[tuple[tuple[str, str], Progress]]

@@ -1,0 +1,282 @@
+"""Supervision: counts the tokens of all loops, and repairs what it finds.
+
+It is itself a loop, so that one processor at a time does it; and each processor looks now and then
+whether that loop, and what it needs, is still there.
+
+=========================  =====================================================================
+tokens in the slot         what is done
+=========================  =====================================================================
+one                        nothing
+two or more                they are united under the mutex
+none, ready for a task     nothing: a processor will take it
+none, in a hand            nothing: it is running
+none, in no hand, twice    lost: put again from where the journal saw it last
+none, and not all answer   a guard is put; once all answer, as above
+no slot                    the queue is declared, if we may, and the loop is seeded
+=========================  =====================================================================
+
+What this cannot tell: with other messages ready in its task's queue, a token may be one of them.
+"""
+
+import asyncio
+import random
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from scheduler.app import Scheduler
+from scheduler.brokers import Broker, Consumer
+from scheduler.clock import Clock
+from scheduler.context import Context
+from scheduler.control import LOOK_PAUSE, LOOKS, Control, loops_of, orphans_of, side_by_side
+from scheduler.durations import SECOND
+from scheduler.errors import AccessRefused, BrokerError, QueueNotFound
+from scheduler.events import CensusTaken, LoopReported, SupervisionDelayed
+from scheduler.hatchery import Hatchery
+from scheduler.messages import LoopId, State
+from scheduler.parking import ParkingLot
+from scheduler.rollcall import RollCall
+from scheduler.roster import Listed, Roster
+from scheduler.tasks import SUPERVISION, Arguments, Loop, TaskSpec
+
+# Looking at so many costs a broker some tens of milliseconds; the others have their turn in the
+# rounds to come.
+LOOKED_AT_IN_A_ROUND = 1000
+REMEMBERED = 300  # suspects and troubles: what a token can carry is limited
+STRIKES = 2
+PATIENCE = 20 * SECOND  # how long a round waits for others who create tokens
+
+ADVICE = {
+    "orphan": "The code does not have it: `scheduler seed --prune` removes it.",
+    "unattended": "It is due, and nobody consumes from its queue: start a processor for its task.",
+    "missing": "Its queue does not exist, and we may not declare it: run `scheduler seed`.",
+}
+
+
+class Memory(BaseModel):
+    """What a round hands on to the next, whichever processor runs it.
+
+    Attributes:
+        cursor: where in the list of loops the next round begins.
+        suspects: loops whose token was in no queue, with how often in a row nobody claimed it.
+        reported: loops in a trouble that was told.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    cursor: int = 0
+    suspects: Mapping[str, int] = {}
+    reported: Mapping[str, str] = {}
+
+
+class Supervisor:
+    """The part that one processor takes in supervision.
+
+    Args:
+        roll_call: asks for this processor, and answers.
+    """
+
+    def __init__(self, app: Scheduler, broker: Broker, clock: Clock, roll_call: RollCall) -> None:
+        self._app = app
+        self._broker = broker
+        self._clock = clock
+        self._control = Control(app, broker, clock, roll_call=roll_call, patience=PATIENCE)
+        self._hatchery = Hatchery(broker, app.names, clock, ParkingLot(broker, app.names, clock))
+        self._roster = Roster(broker, app.names, clock)
+        self._listed: dict[LoopId, Listed] = {}
+        self._strikes: Mapping[str, int] = {}
+        self._following: Consumer | None = None
+        self._caring: asyncio.Task[None] | None = None
+
+    @property
+    def task(self) -> TaskSpec:
+        """The task of the supervision loop, for a worker to run."""
+
+        async def supervise(ctx: Context) -> None:
+            try:
+                memory = await self.round(_memory(ctx.carried))
+            except BrokerError as error:
+                self._app.events.emit(SupervisionDelayed(str(error)))
+            else:
+                ctx.carry(memory.model_dump())
+
+        spec = self._app.supervision.task
+        return replace(spec, function=supervise, arguments=Arguments(supervise))
+
+    async def prepare(self, tasks: Iterable[TaskSpec]) -> None:
+        """See to it that everything that a processor of these tasks needs is there.
+
+        Raises:
+            QueueNotFound: something is not, and we may not declare it.
+        """
+        names = self._app.names
+        needed = [names.hatchery(SUPERVISION), names.roll_call, names.roster, names.journal]
+        needed += [names.processor_queue(task.name) for task in tasks]
+        depths = await side_by_side(self._broker.depth, needed)
+        gone = [queue for queue, depth in zip(needed, depths, strict=True) if depth is None]
+        try:
+            if gone:
+                await Control(self._app, self._broker, self._clock).adopt()
+        except AccessRefused:
+            raise QueueNotFound(
+                f"{gone[0]!r} is not in {self._broker.address} yet, and this user may not declare "
+                "it. Nothing was started; run `scheduler seed` once, then this again."
+            ) from None
+
+    async def __aenter__(self) -> "Supervisor":
+        """Begin to follow the roster, and to look after the supervision loop."""
+        self._following = await self._roster.follow(self._listed)
+        self._caring = asyncio.create_task(self._care(), name="supervision")
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        assert self._caring is not None
+        assert self._following is not None
+        self._caring.cancel()
+        await asyncio.wait([self._caring])
+        await self._following.cancel()
+
+    async def round(self, memory: Memory) -> Memory:
+        """Count the tokens of the loops whose turn it is, and of those that were suspect."""
+        began = self._clock.now()
+        loops = loops_of(self._app, self._listed)
+        turn = _turn(loops, memory)
+        counts = dict(zip(turn, await side_by_side(self._count, turn), strict=True))
+        gone = [loop for loop in turn if counts[loop] is None]
+        adopted = not await self._tasks_without_queue() and not gone or await self._adopt()
+        for loop in turn:
+            if (counts[loop] or 0) > 1:
+                await self._control.unite(loop)
+        empty = [loop for loop in turn if counts[loop] == 0 or str(loop) in memory.suspects]
+        suspects = await self._examine(empty, memory.suspects)
+        troubles = {
+            **{str(loop): "orphan" for loop in orphans_of(self._app, self._listed)},
+            **{str(loop): "missing" for loop in gone if not adopted},
+            **{str(loop): "unattended" for loop in await self._unattended(empty)},
+        }
+        self._report(troubles, memory.reported)
+        took = self._clock.now() - began
+        self._app.events.emit(CensusTaken(len(turn), len(loops), took))
+        cursor = (memory.cursor + LOOKED_AT_IN_A_ROUND) % max(len(loops), 1)
+        within = len(loops) <= LOOKED_AT_IN_A_ROUND
+        return Memory(
+            cursor=0 if within else cursor,
+            suspects=_first(suspects),
+            reported=_first(troubles),
+        )
+
+    async def _count(self, loop: Loop) -> int | None:
+        depth = await self._broker.depth(self._app.names.hatchery(loop.id))
+        return None if depth is None else depth.ready
+
+    async def _tasks_without_queue(self) -> bool:
+        queues = [self._app.names.processor_queue(task) for task in self._app.tasks]
+        return None in await side_by_side(self._broker.depth, queues)
+
+    async def _adopt(self) -> bool:
+        try:
+            await self._control.adopt()
+        except AccessRefused:
+            return False
+        return True
+
+    async def _examine(
+        self, loops: Collection[Loop], suspects: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Repair what is lost of the loops with no token in the slot; returns who is suspect."""
+        if not loops:
+            return {}
+        answers = await self._control.who_has([loop.id for loop in loops])
+        unclaimed = [loop for loop in loops if loop.id not in answers.claims]
+        nowhere = await side_by_side(self._is_nowhere, unclaimed)
+        absent = [loop for loop, gone in zip(unclaimed, nowhere, strict=True) if gone]
+        if not answers.complete:
+            for loop in absent:
+                await self._control.guard(loop)
+            return {str(loop): suspects.get(str(loop), 0) for loop in absent}
+        strikes = {str(loop): suspects.get(str(loop), 0) + 1 for loop in absent}
+        lost = [loop for loop in absent if strikes[str(loop)] >= STRIKES]
+        for loop in await self._control.repair(lost) if lost else ():
+            del strikes[str(loop)]
+        return strikes
+
+    async def _is_nowhere(self, loop: Loop) -> bool:
+        """Whether the token is in no queue; a token on its way is for a moment."""
+        for _ in range(LOOKS):
+            try:
+                token = await self._hatchery.look(loop.id)
+            except QueueNotFound:
+                return False
+            if token is not None and token.state is not State.GUARD:
+                return False
+            queue = await self._broker.depth(self._app.names.processor_queue(loop.id.task))
+            if queue is None or queue.ready:
+                return False
+            await asyncio.sleep(LOOK_PAUSE)
+        return True
+
+    async def _unattended(self, loops: Collection[Loop]) -> list[Loop]:
+        tasks = list({loop.id.task for loop in loops})
+        queues = [self._app.names.processor_queue(task) for task in tasks]
+        depths = await side_by_side(self._broker.depth, queues)
+        idle = {
+            task
+            for task, depth in zip(tasks, depths, strict=True)
+            if depth is not None and depth.ready and not depth.consumers
+        }
+        return [loop for loop in loops if loop.id.task in idle]
+
+    def _report(self, troubles: Mapping[str, str], told: Mapping[str, str]) -> None:
+        for name, trouble in troubles.items():
+            if told.get(name) != trouble:
+                task, _, key = name.partition(".")
+                self._app.events.emit(LoopReported(LoopId(task, key), trouble, ADVICE[trouble]))
+
+    async def _care(self) -> None:
+        """Look now and then whether the supervision loop is there, for as long as we live."""
+        interval = self._app.settings.supervision_interval.total_seconds()
+        while True:
+            await asyncio.sleep(interval * random.uniform(0.8, 1.2))
+            if not self._broker.connected:
+                continue  # that is told, and being mended
+            try:
+                await self._look_after_supervision()
+            except BrokerError as error:
+                self._app.events.emit(SupervisionDelayed(str(error)))
+
+    async def _look_after_supervision(self) -> None:
+        loop = self._app.supervision
+        count = await self._count(loop)
+        if count is None:
+            if not await self._adopt():
+                raise QueueNotFound(
+                    "The queue of supervision does not exist, and this user may not declare it. "
+                    "Lost loops are not repaired; run `scheduler seed`."
+                )
+        elif count > 1:
+            await self._control.unite(loop)
+        suspected = count == 0 or bool(self._strikes)
+        self._strikes = await self._examine([loop], self._strikes) if suspected else {}
+
+
+def _memory(carried: Any) -> Memory:
+    with suppress(ValidationError):  # of another version, say: begin anew
+        return Memory.model_validate(carried or {})
+    return Memory()
+
+
+def _turn(loops: list[Loop], memory: Memory) -> list[Loop]:
+    """The loops that a round looks at: the suspects, and the next of the others."""
+    ahead = [*loops[memory.cursor :], *loops[: memory.cursor]][:LOOKED_AT_IN_A_ROUND]
+    here = {loop.id for loop in ahead}
+    return [
+        *ahead,
+        *(loop for loop in loops if loop.id not in here and str(loop) in memory.suspects),
+    ]
+
+
+def _first(entries: dict[str, Any]) -> dict[str, Any]:
+    return dict(list(entries.items())[:REMEMBERED])
