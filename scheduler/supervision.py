@@ -19,6 +19,7 @@ What this cannot tell: with other messages ready in its task's queue, a token ma
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -100,6 +101,9 @@ class Supervisor:
                 memory = await self.round(_memory(ctx.carried))
             except BrokerError as error:
                 self._app.events.emit(SupervisionDelayed(str(error)))
+            except Exception:
+                # Not parked like the failure of any other run: the next round is soon.
+                logging.getLogger(__name__).exception("A round of supervision failed")
             else:
                 ctx.carry(memory.model_dump())
 
@@ -144,13 +148,14 @@ class Supervisor:
         began = self._clock.now()
         loops = loops_of(self._app, self._listed)
         turn = _turn(loops, memory)
-        counts = dict(zip(turn, await side_by_side(self._count, turn), strict=True))
-        gone = [loop for loop in turn if counts[loop] is None]
+        counts = await side_by_side(self._count, turn)
+        count_of = {loop.id: count for loop, count in zip(turn, counts, strict=True)}
+        gone = [loop for loop in turn if count_of[loop.id] is None]
         adopted = not await self._tasks_without_queue() and not gone or await self._adopt()
         for loop in turn:
-            if (counts[loop] or 0) > 1:
+            if (count_of[loop.id] or 0) > 1:
                 await self._control.unite(loop)
-        empty = [loop for loop in turn if counts[loop] == 0 or str(loop) in memory.suspects]
+        empty = [loop for loop in turn if count_of[loop.id] == 0 or str(loop) in memory.suspects]
         suspects = await self._examine(empty, memory.suspects)
         troubles = {
             **{str(loop): "orphan" for loop in orphans_of(self._app, self._listed)},

@@ -214,11 +214,16 @@ class AmqpBroker:
                 patience = quiet.total_seconds()
 
     async def depth(self, queue: str) -> Depth | None:
+        session = await self._connection.ready()
+        lease = session.borrow_getter()
         try:
-            async with self._connection.throwaway_channel() as channel:
+            with self._connection.translated():
+                channel = await lease.channel()
                 found = await channel.queue_declare(queue, passive=True)
         except QueueNotFound:
             return None
+        finally:
+            session.return_getter(lease)
         return Depth(found.message_count or 0, found.consumer_count or 0)
 
     async def purge(self, queue: str) -> int:

@@ -5,6 +5,7 @@ connection: when it goes, it is made again, with exponential backoff.
 """
 
 import asyncio
+import itertools
 import logging
 import random
 from collections.abc import AsyncGenerator, Generator, Iterator
@@ -301,6 +302,9 @@ class Session:
         self.connection = connection
         properties: Any = connection.server_properties
         self.info = BrokerInfo(str(properties["product"]), str(properties["version"]))
+        # Not as aiormq chooses them: a number that is used again at once can reach the broker
+        # before the answer to the closing of the channel that had it.
+        self._numbers = itertools.cycle(range(1, connection.connection_tune.channel_max or 2047))
         self._publishers: dict[str, Lease] = {}
         self._idle_getters: list[Lease] = []
 
@@ -309,8 +313,9 @@ class Session:
 
         aiormq loses the whole connection when it is interrupted half-way.
         """
+        number = next(number for number in self._numbers if number not in self.connection.channels)
         opening = asyncio.ensure_future(
-            self.connection.channel(publisher_confirms=publisher_confirms)
+            self.connection.channel(number, publisher_confirms=publisher_confirms)
         )
         try:
             return await asyncio.shield(opening)
