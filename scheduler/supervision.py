@@ -21,7 +21,7 @@ What this cannot tell: with other messages ready in its task's queue, a token ma
 import asyncio
 import logging
 import random
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,7 @@ from scheduler.clock import Clock
 from scheduler.context import Context
 from scheduler.control import LOOK_PAUSE, LOOKS, Control, loops_of, orphans_of, side_by_side
 from scheduler.durations import SECOND
-from scheduler.errors import AccessRefused, BrokerError, QueueNotFound
+from scheduler.errors import AccessRefused, BrokerError, Locked, QueueNotFound
 from scheduler.events import CensusTaken, LoopReported, SupervisionDelayed
 from scheduler.hatchery import Hatchery
 from scheduler.messages import LoopId, State
@@ -119,16 +119,21 @@ class Supervisor:
         names = self._app.names
         needed = [names.hatchery(SUPERVISION), names.roll_call, names.roster, names.journal]
         needed += [names.processor_queue(task.name) for task in tasks]
-        depths = await side_by_side(self._broker.depth, needed)
-        gone = [queue for queue, depth in zip(needed, depths, strict=True) if depth is None]
-        try:
-            if gone:
-                await Control(self._app, self._broker, self._clock).adopt()
-        except AccessRefused:
-            raise QueueNotFound(
-                f"{gone[0]!r} is not in {self._broker.address} yet, and this user may not declare "
-                "it. Nothing was started; run `scheduler seed` once, then this again."
-            ) from None
+        control = Control(self._app, self._broker, self._clock, patience=SECOND)
+        while gone := await self._gone(needed):
+            try:
+                await control.adopt()
+            except Locked:
+                continue  # somebody else is at it
+            except AccessRefused:
+                raise QueueNotFound(
+                    f"{gone[0]!r} is not in {self._broker.address} yet, and this user may not "
+                    "declare it. Nothing was started; run `scheduler seed` once, then this again."
+                ) from None
+
+    async def _gone(self, queues: Sequence[str]) -> list[str]:
+        depths = await side_by_side(self._broker.depth, queues)
+        return [queue for queue, depth in zip(queues, depths, strict=True) if depth is None]
 
     async def __aenter__(self) -> "Supervisor":
         """Begin to follow the roster, and to look after the supervision loop."""
@@ -151,7 +156,8 @@ class Supervisor:
         counts = await side_by_side(self._count, turn)
         count_of = {loop.id: count for loop, count in zip(turn, counts, strict=True)}
         gone = [loop for loop in turn if count_of[loop.id] is None]
-        adopted = not await self._tasks_without_queue() and not gone or await self._adopt()
+        incomplete = bool(gone) or await self._tasks_without_queue()
+        adopted = not incomplete or await self._adopt()
         for loop in turn:
             if (count_of[loop.id] or 0) > 1:
                 await self._control.unite(loop)
@@ -179,7 +185,7 @@ class Supervisor:
 
     async def _tasks_without_queue(self) -> bool:
         queues = [self._app.names.processor_queue(task) for task in self._app.tasks]
-        return None in await side_by_side(self._broker.depth, queues)
+        return bool(await self._gone(queues))
 
     async def _adopt(self) -> bool:
         try:

@@ -9,11 +9,11 @@ import asyncio
 import itertools
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from aiormq.exceptions import ChannelNotFoundEntity
@@ -51,9 +51,13 @@ from scheduler.errors import (
 )
 from scheduler.events import ConsumerInterrupted, ConsumerResumed, Emit
 from scheduler.messages import Message
-from scheduler.topology import Exchange, Topology
+from scheduler.topology import Binding, Exchange, Queue, Topology
 
-MUTEX_POLL = 0.03
+D = TypeVar("D")
+
+DECLARING = 4  # channels: more make a broker no faster
+MUTEX_FIRST_POLL = 0.03
+MUTEX_LAST_POLL = 0.5
 FIRST_TRIES = 5
 FOLLOW_PREFETCH = 100
 READ_PREFETCH = 500
@@ -110,13 +114,25 @@ class AmqpBroker:
         async with self._connection.throwaway_channel() as channel:
             for exchange in topology.exchanges:
                 await _declare_exchange(channel, exchange)
-            for queue in topology.queues:
-                await channel.queue_declare(
-                    queue.name, durable=True, arguments=dict(queue.arguments)
-                )
-            for binding in topology.bindings:
-                bind = channel.queue_bind if binding.to == "queue" else channel.exchange_bind
-                await bind(binding.destination, binding.source, binding.routing_key)
+        await self._over_channels(_declare_queue, topology.queues)
+        await self._over_channels(_bind, topology.bindings)
+
+    async def _over_channels(
+        self, act: Callable[[AbstractChannel, D], Awaitable[None]], subjects: Sequence[D]
+    ) -> None:
+        """Do something to each over a few channels at once: a quorum queue takes its time."""
+
+        async def do(mine: Sequence[D]) -> None:
+            async with self._connection.throwaway_channel() as channel:
+                for subject in mine:
+                    await act(channel, subject)
+
+        shares = [share for n in range(DECLARING) if (share := subjects[n::DECLARING])]
+        # All to their end: aiormq is not to be interrupted.
+        ended = await asyncio.gather(*map(do, shares), return_exceptions=True)
+        for error in ended:
+            if error is not None:
+                raise error
 
     async def publish(
         self,
@@ -256,10 +272,13 @@ class AmqpBroker:
     async def _exclusive_queue(self, name: str, timeout: timedelta) -> AsyncGenerator[None]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout.total_seconds()
+        pause = MUTEX_FIRST_POLL
         while not await self._declare_exclusive(name):
             if loop.time() >= deadline:
                 raise self._locked(name, timeout)
-            await asyncio.sleep(MUTEX_POLL * random.uniform(0.5, 1.5))
+            left = max(deadline - loop.time(), 0)
+            await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), left))
+            pause = min(pause * 1.5, MUTEX_LAST_POLL)
         try:
             yield
         finally:
@@ -572,6 +591,15 @@ class Entry:
         if self.offset == last.offset:
             return self.message == last.message
         return self.offset > last.offset
+
+
+async def _declare_queue(channel: AbstractChannel, queue: Queue) -> None:
+    await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+
+
+async def _bind(channel: AbstractChannel, binding: Binding) -> None:
+    bind = channel.queue_bind if binding.to == "queue" else channel.exchange_bind
+    await bind(binding.destination, binding.source, binding.routing_key)
 
 
 async def _declare_exchange(channel: AbstractChannel, exchange: Exchange) -> None:
