@@ -96,10 +96,11 @@ class Hatchery:
         """Put a token into the slot of its loop, confirmed; returns the token that waits there now.
 
         If the slot is taken, the two are merged. A quorum queue may reject for some milliseconds
-        after its token left, until that is confirmed: then the put is tried again.
+        after its token left, until that is confirmed: then the put is tried again. Where the slot
+        does not exist, the token is in the journal, from which the loop is put again.
 
         Raises:
-            Unroutable: the hatchery queue does not exist.
+            Unroutable: neither the slot nor the journal exists.
             Rejected: the slot kept rejecting though nothing was in it.
             BrokerError: the token may not have been put.
         """

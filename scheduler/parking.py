@@ -56,7 +56,6 @@ class Reason(StrEnum):
     UNDECODABLE = "undecodable"
     INVALID_ARGUMENTS = "invalid-arguments"
     EXPIRED = "expired"
-    UNROUTABLE = "unroutable"
     BROKEN = "broken"
     REMOVED = "removed"
 

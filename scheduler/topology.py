@@ -5,12 +5,12 @@
     scheduler ──loop.{task}.{key}──► hatchery.{loop} ──TTL──► processor ──► processor.{task}
                                                                   │ (no queue)      │ (too many
                                                                   ▼                 ▼  deliveries)
-                                                               failed ──────► failed.{task}
-                                                                  │ (no queue)
-                                                                  ▼
-                                                              unmatched ────► failed
+                                                               failed ──► parked ──► failed.{task}
+                                                                            │ (no queue)
+                                                                            ▼
+                                                                        unmatched ──► failed
 
-    scheduler, failed, unmatched ──► journal (stream): each settlement, and what was parked
+    scheduler, failed ──► journal (stream): each settlement, and what was parked
     control ──roster──► roster (stream): which loops there are
             ──rollcall─► rollcall (stream): who is running what
 
@@ -42,13 +42,12 @@ UNREACHABLE_DELIVERY_LIMIT = 2_000_000_000
 CLASSIC_PRIORITIES = 5
 
 # A quorum queue accepts one message more than its limit before it starts to reject.
+ONE_SLOT: Mapping[QueueType, int] = {"quorum": 0, "classic": 1}
+
 # A stream drops its oldest segment as a whole, and never the one that is written to.
 JOURNAL_SEGMENT = 20_000_000
 ROLL_CALL_SEGMENT = 1_000_000
 ROLL_CALL_BYTES = 10 * ROLL_CALL_SEGMENT
-
-ONE_SLOT: Mapping[QueueType, int] = {"quorum": 0, "classic": 1}
-
 
 ExchangeType = Literal["topic", "fanout", "direct"]
 
@@ -154,6 +153,11 @@ class Names:
     def failed(self) -> str:
         """The exchange, and the queue for what no task's failed queue is bound for."""
         return f"{self.prefix}.failed"
+
+    @property
+    def parked(self) -> str:
+        """The exchange behind the failed one: that has the journal bound for everything."""
+        return f"{self.prefix}.parked"
 
     @property
     def unmatched(self) -> str:
@@ -289,7 +293,8 @@ class _Builder:
         return Topology(
             exchanges=(
                 Exchange(names.unmatched, "fanout"),
-                Exchange(names.failed, "topic", {"alternate-exchange": names.unmatched}),
+                Exchange(names.parked, "topic", {"alternate-exchange": names.unmatched}),
+                Exchange(names.failed, "topic"),
                 Exchange(names.processor, "topic", {"alternate-exchange": names.failed}),
                 Exchange(names.scheduler, "topic"),
                 Exchange(names.control, "direct"),
@@ -302,7 +307,8 @@ class _Builder:
             ),
             bindings=(
                 Binding(names.unmatched, names.failed, ""),
-                Binding(names.unmatched, names.journal, ""),
+                Binding(names.failed, names.parked, "#", "exchange"),
+                Binding(names.failed, names.journal, "#"),
                 Binding(names.scheduler, names.journal, "#"),
                 Binding(names.control, names.roster, names.roster),
                 Binding(names.control, names.roll_call, names.roll_call),
@@ -347,8 +353,7 @@ class _Builder:
             ),
             bindings=(
                 *(Binding(names.processor, processor, key) for key in keys),
-                *(Binding(names.failed, failed, key) for key in keys),
-                *(Binding(names.failed, names.journal, key) for key in keys),
+                *(Binding(names.parked, failed, key) for key in keys),
             ),
         )
 

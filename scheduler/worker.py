@@ -30,7 +30,6 @@ from scheduler.errors import (
     MessageError,
     QueueNotFound,
     Undecodable,
-    Unroutable,
 )
 from scheduler.events import (
     Escalated,
@@ -79,7 +78,6 @@ from scheduler.settlement import (
     settle_call,
 )
 from scheduler.tasks import SUPERVISION, TaskSpec
-from scheduler.topology import routing_key
 
 HOOK_TIMEOUT = timedelta(seconds=30)
 LAST_WORDS = timedelta(seconds=5)
@@ -494,23 +492,9 @@ class Worker:
                 logging.getLogger(__name__).exception("The escalation hook %r failed", hook)
 
     async def _put(self, run: Run, successor: Token) -> None:
-        try:
-            winner = await self._hatchery.put(successor)
-        except Unroutable:
-            await self._park_orphan(successor)
-            return
+        winner = await self._hatchery.put(successor)
         if winner is not successor:
             self._emit(TokenMerged(*run.about, winner=winner))
-
-    async def _park_orphan(self, token: Token) -> None:
-        """A token whose hatchery queue is gone is kept where an operator finds it."""
-        error = Unroutable(
-            f"The hatchery queue of {token.loop} does not exist. The loop's token is parked: "
-            "run `scheduler seed`, which makes the queue and a new token."
-        )
-        message = encode(token, self._app.namespace, expiration=None)
-        await self._lot.park(message, routing_key(token.loop), Reason.UNROUTABLE, error)
-        self._emit_parked(message, routing_key(token.loop), Reason.UNROUTABLE, error)
 
     async def _escalate(self, run: Run, parking: Parking) -> None:
         if parking.token is not None:

@@ -16,6 +16,7 @@ from scheduler.events import Event, RunStarted
 from scheduler.ladder import entrance, key_of
 from scheduler.messages import Message
 from scheduler.parking import Parked, ParkingLot
+from scheduler.processor import Processor
 from scheduler.status import Survey
 from scheduler.tasks import SUPERVISION
 from scheduler.testing import recording, run_virtually
@@ -30,10 +31,10 @@ def of(kind: type[E], events: list[Event]) -> list[E]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def new_app(queue_type: QueueType = "quorum") -> Scheduler:
+def new_app(queue_type: QueueType = "quorum", **settings: Any) -> Scheduler:
     # In memory, so that what a test forgets to lend a connection to reaches no broker.
     url: Any = "memory://"
-    return Scheduler("test", Settings(broker_url=url, queue_type=queue_type))
+    return Scheduler("test", Settings(broker_url=url, queue_type=queue_type, **settings))
 
 
 class Stage:
@@ -53,6 +54,7 @@ class Stage:
     async def processor(
         self, grace: float = 5, concurrency: int = 10, app: Scheduler | None = None
     ) -> AsyncGenerator[Worker]:
+        """The worker of a processor alone: nobody supervises."""
         app = app or self.app
         async with MemoryBroker(self.server) as broker:
             worker = Worker(
@@ -68,6 +70,28 @@ class Stage:
                 yield worker
             finally:
                 worker.stop()
+                await running
+
+    @asynccontextmanager
+    async def supervised(
+        self, grace: float = 5, concurrency: int = 10, app: Scheduler | None = None
+    ) -> AsyncGenerator[Processor]:
+        """A whole processor: a worker that answers to roll calls, and supervises."""
+        app = app or self.app
+        async with MemoryBroker(self.server) as broker:
+            processor = Processor(
+                app,
+                broker,
+                self.clock,
+                tasks=app.select(None),
+                concurrency=concurrency,
+                grace=timedelta(seconds=grace),
+            )
+            running = asyncio.create_task(processor.run())
+            try:
+                yield processor
+            finally:
+                processor.stop()
                 await running
 
     async def tokens(self) -> int:

@@ -1,10 +1,12 @@
+from datetime import timedelta
+
 import pytest
 
 from scheduler import Scheduler, Settings
 from scheduler.errors import RegistrationError, SettingsError, UnknownLoop
 from scheduler.events import Event, ProcessorStopped
 from scheduler.messages import LoopId
-from scheduler.topology import Names, topology
+from scheduler.topology import Names, Retention, topology
 
 
 async def run() -> None: ...
@@ -12,7 +14,13 @@ async def run() -> None: ...
 
 @pytest.fixture
 def app() -> Scheduler:
-    app = Scheduler("shop", Settings(queue_type="classic", delivery_limit=9))
+    settings = Settings(
+        queue_type="classic",
+        delivery_limit=9,
+        journal_max_age=timedelta(days=2),
+        journal_max_bytes=50_000_000,
+    )
+    app = Scheduler("shop", settings)
     for name in ("poll_orders", "send_report", "clean"):
         app.periodic(every="1h", name=name)(run)
     return app
@@ -79,10 +87,11 @@ def test_the_topology_follows_the_settings(app: Scheduler):
     assert app.names == Names("shop")
     assert app.topology() == topology(
         "shop",
-        ["poll_orders", "send_report", "clean"],
-        map(LoopId, ["poll_orders", "send_report", "clean"]),
+        ["poll_orders", "send_report", "clean", "_supervision"],
+        map(LoopId, ["poll_orders", "send_report", "clean", "_supervision"]),
         queue_type="classic",
         delivery_limit=9,
+        retention=Retention(timedelta(days=2), 50_000_000),
     )
 
 

@@ -5,7 +5,6 @@ from datetime import timedelta
 import pytest
 
 from scheduler.brokers.memory import MemoryBroker
-from scheduler.errors import Unroutable
 from scheduler.messages import LoopId, Message
 from scheduler.topology import (
     UNREACHABLE_DELIVERY_LIMIT,
@@ -26,12 +25,35 @@ BERLIN = LoopId("report", "berlin")
 
 EXCHANGES = (
     Exchange("shop.v1.unmatched", "fanout"),
-    Exchange("shop.v1.failed", "topic", {"alternate-exchange": "shop.v1.unmatched"}),
+    Exchange("shop.v1.parked", "topic", {"alternate-exchange": "shop.v1.unmatched"}),
+    Exchange("shop.v1.failed", "topic"),
     Exchange("shop.v1.processor", "topic", {"alternate-exchange": "shop.v1.failed"}),
     Exchange("shop.v1.scheduler", "topic"),
+    Exchange("shop.v1.control", "direct"),
+)
+STREAMS = (
+    Queue(
+        "shop.v1.journal",
+        {
+            "x-queue-type": "stream",
+            "x-max-age": "604800s",
+            "x-max-length-bytes": 1_000_000_000,
+            "x-stream-max-segment-size-bytes": 20_000_000,
+        },
+    ),
+    Queue("shop.v1.roster", {"x-queue-type": "stream"}),
+    Queue(
+        "shop.v1.rollcall",
+        {
+            "x-queue-type": "stream",
+            "x-max-length-bytes": 10_000_000,
+            "x-stream-max-segment-size-bytes": 1_000_000,
+        },
+    ),
 )
 QUORUM = (
     Queue("shop.v1.failed", {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}),
+    *STREAMS,
     Queue(
         "shop.v1.processor.report",
         {
@@ -58,6 +80,7 @@ QUORUM = (
 )
 CLASSIC = (
     Queue("shop.v1.failed", {"x-queue-type": "classic"}),
+    *STREAMS,
     Queue(
         "shop.v1.processor.report",
         {"x-queue-type": "classic", "x-dead-letter-exchange": "shop.v1.failed"},
@@ -75,10 +98,16 @@ CLASSIC = (
 )
 BINDINGS = (
     Binding("shop.v1.unmatched", "shop.v1.failed", ""),
+    # Without an exchange between them, the journal would be a queue for what else has none.
+    Binding("shop.v1.failed", "shop.v1.parked", "#", "exchange"),
+    Binding("shop.v1.failed", "shop.v1.journal", "#"),
+    Binding("shop.v1.scheduler", "shop.v1.journal", "#"),
+    Binding("shop.v1.control", "shop.v1.roster", "shop.v1.roster"),
+    Binding("shop.v1.control", "shop.v1.rollcall", "shop.v1.rollcall"),
     Binding("shop.v1.processor", "shop.v1.processor.report", "loop.report.#"),
     Binding("shop.v1.processor", "shop.v1.processor.report", "#.task.report"),
-    Binding("shop.v1.failed", "shop.v1.failed.report", "loop.report.#"),
-    Binding("shop.v1.failed", "shop.v1.failed.report", "#.task.report"),
+    Binding("shop.v1.parked", "shop.v1.failed.report", "loop.report.#"),
+    Binding("shop.v1.parked", "shop.v1.failed.report", "#.task.report"),
     Binding("shop.v1.scheduler", "shop.v1.hatchery.report.berlin", "loop.report.berlin"),
 )
 
@@ -95,12 +124,16 @@ def test_queues_are_quorum_queues_unless_told_otherwise():
 
 
 def test_a_namespace_without_tasks_can_still_park():
-    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:1], BINDINGS[:1])
+    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:4], BINDINGS[:6])
 
 
 def test_the_delivery_limit_is_for_processor_queues_only():
     wanted = topology("shop", ["report"], [BERLIN], delivery_limit=9)
-    limits = {queue.name: queue.arguments["x-delivery-limit"] for queue in wanted.queues}
+    limits = {
+        queue.name: queue.arguments["x-delivery-limit"]
+        for queue in wanted.queues
+        if queue not in STREAMS
+    }
     assert limits.pop("shop.v1.processor.report") == 9
     assert set(limits.values()) == {UNREACHABLE_DELIVERY_LIMIT}
 
@@ -112,7 +145,12 @@ def test_the_delivery_limit_is_for_processor_queues_only():
         (NAMES.scheduler, "shop.v1.scheduler"),
         (NAMES.processor, "shop.v1.processor"),
         (NAMES.failed, "shop.v1.failed"),
+        (NAMES.parked, "shop.v1.parked"),
         (NAMES.unmatched, "shop.v1.unmatched"),
+        (NAMES.journal, "shop.v1.journal"),
+        (NAMES.control, "shop.v1.control"),
+        (NAMES.roster, "shop.v1.roster"),
+        (NAMES.roll_call, "shop.v1.rollcall"),
         (NAMES.lock, "shop.v1.lock"),
         (NAMES.hatchery(LoopId("report")), "shop.v1.hatchery.report"),
         (NAMES.hatchery(BERLIN), "shop.v1.hatchery.report.berlin"),
@@ -126,7 +164,8 @@ def test_everything_is_called_by_its_namespace_and_version(name: str, expected: 
     assert name == expected
 
 
-TASKS = ("a", "b", "a-b", "failed", "processor", "hatchery")
+TASKS = ("a", "b", "a-b", "failed", "processor", "hatchery", "journal")
+TO = ("queue", "exchange")
 MANY = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k"), *map(LoopId, TASKS[1:])])
 
 
@@ -141,7 +180,9 @@ def test_all_that_is_named_exists():
     exchanges = {exchange.name for exchange in MANY.exchanges}
     queues = {queue.name for queue in MANY.queues}
     assert {binding.source for binding in MANY.bindings} <= exchanges
-    assert {binding.destination for binding in MANY.bindings} == queues
+    bound = {kind: {b.destination for b in MANY.bindings if b.to == kind} for kind in TO}
+    assert bound["queue"] == queues
+    assert bound["exchange"] <= exchanges
     arguments = [each.arguments for each in (*MANY.exchanges, *MANY.queues)]
     for argument in ("alternate-exchange", "x-dead-letter-exchange"):
         named = {each[argument] for each in arguments if argument in each}
@@ -168,7 +209,7 @@ def test_definitions_are_what_rabbitmq_imports():
     wanted = definitions(topology("shop", ["report"], [BERLIN]), vhost="prod")
     assert set(wanted) == {"exchanges", "queues", "bindings"}
     assert wanted["exchanges"][1] == {
-        "name": "shop.v1.failed",
+        "name": "shop.v1.parked",
         "vhost": "prod",
         "type": "topic",
         "durable": True,
@@ -192,8 +233,38 @@ def test_definitions_are_what_rabbitmq_imports():
         "arguments": {},
     }
     counts = {kind: len(entries) for kind, entries in wanted.items()}
-    assert counts == {"exchanges": 4, "queues": 4, "bindings": 6}
+    assert counts == {"exchanges": 6, "queues": 7, "bindings": 11}
     assert json.loads(json.dumps(wanted)) == wanted
+
+
+async def arrivals(wanted: Topology, exchange: str, key: str) -> set[str]:
+    """The queues that a message goes to."""
+    async with MemoryBroker() as broker:
+        await broker.declare(wanted)
+        await broker.publish(Message(b"m"), exchange=exchange, routing_key=key)
+        depths = {each.name: await broker.depth(each.name) for each in wanted.queues}
+        return {name for name, depth in depths.items() if depth and depth.ready}
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "queue"),
+    [
+        (NAMES.processor, "loop.a", "shop.v1.processor.a"),
+        (NAMES.processor, "loop.a.k", "shop.v1.processor.a"),
+        (NAMES.processor, "loop.a.k.more", "shop.v1.processor.a"),
+        (NAMES.processor, "loop.a-b", "shop.v1.processor.a-b"),
+        (NAMES.processor, "0.0.0.5.0.0.task.a", "shop.v1.processor.a"),
+        (NAMES.processor, "task.a", "shop.v1.processor.a"),
+        (NAMES.control, "shop.v1.roster", "shop.v1.roster"),
+        (NAMES.control, "shop.v1.rollcall", "shop.v1.rollcall"),
+        (NAMES.scheduler, "loop.gone", "shop.v1.journal"),
+    ],
+)
+async def test_a_message_goes_to_this_one_queue(
+    exchange: str, key: str, queue: str, queue_type: QueueType
+):
+    wanted = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k")], queue_type=queue_type)
+    assert await arrivals(wanted, exchange, key) == {queue}
 
 
 @pytest.mark.parametrize(
@@ -201,12 +272,6 @@ def test_definitions_are_what_rabbitmq_imports():
     [
         (NAMES.scheduler, "loop.a", "shop.v1.hatchery.a"),
         (NAMES.scheduler, "loop.a.k", "shop.v1.hatchery.a.k"),
-        (NAMES.processor, "loop.a", "shop.v1.processor.a"),
-        (NAMES.processor, "loop.a.k", "shop.v1.processor.a"),
-        (NAMES.processor, "loop.a.k.more", "shop.v1.processor.a"),
-        (NAMES.processor, "loop.a-b", "shop.v1.processor.a-b"),
-        (NAMES.processor, "0.0.0.5.0.0.task.a", "shop.v1.processor.a"),
-        (NAMES.processor, "task.a", "shop.v1.processor.a"),
         # What no task takes is parked, in the queue of the namespace.
         (NAMES.processor, "loop.gone", "shop.v1.failed"),
         (NAMES.processor, "loop.gone.k", "shop.v1.failed"),
@@ -218,22 +283,11 @@ def test_definitions_are_what_rabbitmq_imports():
         (NAMES.failed, "loop.gone", "shop.v1.failed"),
     ],
 )
-async def test_a_message_goes_to_this_one_queue(
+async def test_what_is_settled_or_parked_goes_to_this_one_queue_and_into_the_journal(
     exchange: str, key: str, queue: str, queue_type: QueueType
 ):
     wanted = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k")], queue_type=queue_type)
-    async with MemoryBroker() as broker:
-        await broker.declare(wanted)
-        await broker.publish(Message(b"m"), exchange=exchange, routing_key=key)
-        depths = {each.name: await broker.depth(each.name) for each in wanted.queues}
-        assert [name for name, depth in depths.items() if depth and depth.ready] == [queue]
-
-
-async def test_a_token_of_a_loop_without_a_hatchery_is_unroutable():
-    async with MemoryBroker() as broker:
-        await broker.declare(MANY)
-        with pytest.raises(Unroutable):
-            await broker.publish(Message(), exchange=NAMES.scheduler, routing_key="loop.gone")
+    assert await arrivals(wanted, exchange, key) == {queue, "shop.v1.journal"}
 
 
 @pytest.mark.parametrize(
@@ -267,7 +321,8 @@ def queue_of(wanted: Topology, name: str) -> Queue:
 
 def test_a_task_that_is_called_brings_the_ladder():
     names = [exchange.name.removeprefix("shop.v1.") for exchange in CALLED.exchanges]
-    assert sorted(set(names) - {"unmatched", "failed", "processor", "scheduler"}) == sorted(LADDER)
+    others = {"unmatched", "parked", "failed", "processor", "scheduler", "control"}
+    assert sorted(set(names) - others) == sorted(LADDER)
     timers = [queue for queue in CALLED.queues if ".delay." in queue.name]
     assert len(timers) == len({queue.name for queue in timers}) == 217
     assert not any(".delay." in queue.name for queue in MANY.queues)
@@ -297,7 +352,7 @@ def test_a_rung_has_one_time_to_live_and_goes_on_to_the_next_unit(
 
 
 def test_a_zero_leads_straight_to_the_next_unit():
-    steps = [binding for binding in CALLED.bindings if binding.to == "exchange"]
+    steps = [b for b in CALLED.bindings if b.to == "exchange" and ".delay." in b.source]
     path = {step.source: step.destination for step in steps}
     at = "shop.v1.delay.32d"
     passed = [at]
@@ -371,30 +426,39 @@ def test_a_subscription_is_a_binding_to_an_exchange_of_somebody_else():
     assert "events" in exported
 
 
+SUBSCRIBED = topology(
+    "shop",
+    ["a", "b"],
+    [],
+    called=["a"],
+    subscriptions=[Subscription("a", "orders", "order.*", "topic")],
+)
+
+
 @pytest.mark.parametrize(
     ("exchange", "key", "queue"),
     [
         ("orders", "order.paid", "shop.v1.processor.a"),
         ("shop.v1.processor", "task.a", "shop.v1.processor.a"),
-        ("shop.v1.processor", "order.paid", "shop.v1.failed"),
         ("shop.v1.delay.s", "0.0.0.0.3.0.task.a", "shop.v1.delay.3s"),
         ("shop.v1.delay.s", "0.0.0.0.0.3.task.a", "shop.v1.delay.3x100ms"),
         ("shop.v1.delay.32d", "0.0.0.0.0.0.task.a", "shop.v1.processor.a"),
-        ("shop.v1.delay.32d", "0.0.0.0.0.0.task.gone", "shop.v1.failed"),
         ("shop.v1.delay.32d", "0.0.0.0.0.7.task.gone", "shop.v1.delay.7x100ms"),
-        ("shop.v1.failed", "task.a", "shop.v1.failed.a"),
     ],
 )
 async def test_a_one_off_message_goes_to_this_one_queue(exchange: str, key: str, queue: str):
-    wanted = topology(
-        "shop",
-        ["a", "b"],
-        [],
-        called=["a"],
-        subscriptions=[Subscription("a", "orders", "order.*", "topic")],
-    )
-    async with MemoryBroker() as broker:
-        await broker.declare(wanted)
-        await broker.publish(Message(b"m"), exchange=exchange, routing_key=key)
-        depths = {each.name: await broker.depth(each.name) for each in wanted.queues}
-        assert [name for name, depth in depths.items() if depth and depth.ready] == [queue]
+    assert await arrivals(SUBSCRIBED, exchange, key) == {queue}
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "queue"),
+    [
+        ("shop.v1.processor", "order.paid", "shop.v1.failed"),
+        ("shop.v1.delay.32d", "0.0.0.0.0.0.task.gone", "shop.v1.failed"),
+        ("shop.v1.failed", "task.a", "shop.v1.failed.a"),
+    ],
+)
+async def test_a_parked_one_off_message_goes_to_this_one_queue_and_into_the_journal(
+    exchange: str, key: str, queue: str
+):
+    assert await arrivals(SUBSCRIBED, exchange, key) == {queue, "shop.v1.journal"}

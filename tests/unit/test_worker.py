@@ -540,24 +540,30 @@ def test_two_tokens_of_a_loop_become_one() -> None:
     staged(app, play)
 
 
-def test_a_loop_whose_hatchery_queue_is_gone_keeps_its_token_where_it_is_found() -> None:
-    app = new_app()
+def test_a_loop_whose_hatchery_queue_is_gone_goes_on_from_the_journal() -> None:
+    app = new_app(supervision_interval="1h")
+    carried: list[tuple[int, Any]] = []
 
     @app.periodic(every="10s")
-    async def task() -> None:
+    async def task(ctx: Context) -> None:
+        carried.append((ctx.seq, ctx.carried))
         await asyncio.sleep(2)
+        ctx.carry(f"got at {ctx.seq}")
 
     async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await asyncio.sleep(11)
+        async with stage.supervised():
+            await asyncio.sleep(23)
             await stage.broker.delete(app.names.hatchery(LoopId("task")))
             await asyncio.sleep(5)
-            (parked,) = await stage.lot.browse(app.tasks)
-            assert parked.reason == "unroutable"
-            assert "scheduler seed" in parked.error
-            assert (await stage.control.seed())[0].did is Did.GUARDED
-            await stage.lot.replay(app.tasks, EVERYTHING)
-            await asyncio.sleep(30)
+            assert await stage.parked() == []
+            (status,) = await stage.survey.status()
+            assert (status.where, status.seq) == (Where.UNSEEDED, 2)
+            (report,) = await stage.control.seed()
+            assert report.did is Did.REPAIRED
+            assert report.token is not None
+            assert (report.token.seq, report.token.carry) == (2, "got at 1")
+            await asyncio.sleep(10)
+        assert carried == [(0, None), (1, "got at 0"), (2, "got at 1")]
         assert await stage.tokens() == 1
 
     staged(app, play)
