@@ -29,6 +29,7 @@ from scheduler.errors import (
     InvalidArguments,
     MessageError,
     QueueNotFound,
+    TooLarge,
     Undecodable,
     Unroutable,
 )
@@ -420,7 +421,7 @@ class Worker:
             await self._insist(run.delivery, lambda: self._put(run, successor))
             self._emit(SuccessorConfirmed(*run.about))
         if (delay := settlement.again) is not None:
-            goodbye = await self._try_again(run, delay)
+            goodbye = await self._try_again(run, settlement, delay)
         match goodbye:
             case Goodbye.ACK:
                 await run.delivery.ack()
@@ -433,8 +434,12 @@ class Worker:
             case Goodbye.NOTHING:
                 self._emit(RunLost(*run.about))
 
-    async def _try_again(self, run: Run, delay: timedelta) -> Goodbye:
-        """Send the call through the delay ladder; one of an ordered task waits in its place."""
+    async def _try_again(self, run: Run, settlement: Settlement, delay: timedelta) -> Goodbye:
+        """Send the call through the delay ladder; one of an ordered task waits in its place.
+
+        A message of somebody else may have so many headers that those of a retry find no room. To
+        run the task on less than was sent is not for us to decide, so it is parked at once.
+        """
         call = run.subject
         assert isinstance(call, Call)
         if run.task.ordered:
@@ -442,7 +447,14 @@ class Worker:
             await self._pause(run.delivery, delay.total_seconds())
             return Goodbye.REQUEUE
         outbox = self._app.outbox
-        await self._insist(run.delivery, lambda: outbox.send_again(self._broker, call, delay))
+        try:
+            await self._insist(run.delivery, lambda: outbox.send_again(self._broker, call, delay))
+        except TooLarge:
+            assert (parking := settlement.otherwise) is not None
+            await self._insist(run.delivery, lambda: self._escalate(run, parking))
+            given_up = replace(settlement, ending=Ending.ESCALATED)
+            await self._tell_of_escalation(run, given_up, parking)
+            return Goodbye.ACK
         self._emit(SuccessorConfirmed(*run.about))
         return Goodbye.ACK
 

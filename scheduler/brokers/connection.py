@@ -301,6 +301,7 @@ class Session:
         self.connection = connection
         properties: Any = connection.server_properties
         self.info = BrokerInfo(str(properties["product"]), str(properties["version"]))
+        self.frame_max = connection.connection_tune.frame_max
         self._publishers: dict[str, Lease] = {}
         self._idle_getters: list[Lease] = []
 
