@@ -73,6 +73,12 @@ class Outbox:
         """Do not send over this connection any more."""
         self._lent = [lent for lent in self._lent if lent[0] is not broker]
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection for this event loop, which somebody closes."""
+        opened_here = self._opened is not None and self._loop is asyncio.get_running_loop()
+        return bool(self._lent) or opened_here
+
     async def open(self) -> None:
         """Connect now, rather than on first use."""
         await self._current()
@@ -189,7 +195,7 @@ class Outbox:
 
 
 class BlockingBridge:
-    """Runs coroutines for callers that have no event loop, in one thread beside them."""
+    """Runs coroutines in one thread beside their callers, who have no event loop or a short one."""
 
     def __init__(self) -> None:
         self._forget()
@@ -212,6 +218,10 @@ class BlockingBridge:
             "The blocking form was called in a coroutine, and would block its event loop: "
             "await the form without `blocking` instead."
         )
+
+    async def run_beside(self, main: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine there, and wait for it without blocking this event loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(main, self._started()))
 
     def _forget(self) -> None:
         self._starting = threading.Lock()

@@ -109,6 +109,44 @@ async def test_a_script_that_sends_ends_without_a_word(shop: Shop) -> None:
     assert sorted(run.value for run in shop.runs) == [1, 2, 3, 4, 5]
 
 
+UNSEEDED = """
+import asyncio, sys
+from scheduler import Scheduler, Settings
+from scheduler.errors import Unroutable
+app = Scheduler(sys.argv[1], Settings(broker_url=sys.argv[2]))
+@app.task()
+async def work(n: int) -> None: ...
+async def caught():
+    for delay in "0s", "5m":
+        try:
+            await work.send_later(delay, 1)
+        except Unroutable:
+            pass
+async def connected():
+    async with app:
+        await work.send(1)
+asyncio.run({main}, debug=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("main", "tracebacks"), [("work.send(1)", 1), ("connected()", 1), ("caught()", 0)]
+)
+async def test_a_script_that_cannot_send_says_so_once(
+    broker_url: str, namespace: str, main: str, tracebacks: int
+) -> None:
+    text = UNSEEDED.replace("{main}", main)
+    program = [sys.executable, "-W", "error", "-c", text, namespace, broker_url]
+    done = await asyncio.to_thread(
+        subprocess.run, program, capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout == ""
+    assert done.stderr.count("Traceback") == tracebacks
+    told = "scheduler.errors.Unroutable: The broker has no queue for the task 'work': nothing was "
+    begun = [line[: len(told)] for line in done.stderr.splitlines() if not line.startswith(" ")]
+    assert begun == ["Traceback (most recent call last):", told] * tracebacks
+
+
 async def test_what_is_reported_as_sent_arrives_though_the_connection_breaks(shop: Shop) -> None:
     url = URL(shop.url)
     confirmed: list[str] = []
