@@ -23,6 +23,7 @@ from scheduler.app import Scheduler
 from scheduler.brokers import PATIENT, Broker, Consumer, Delivery
 from scheduler.calls import Call, decode_call, is_call, placed, spent, task_key
 from scheduler.clock import Clock
+from scheduler.context import current_run
 from scheduler.errors import (
     BrokerError,
     DeliveryLost,
@@ -464,6 +465,7 @@ class Worker:
         paused = settlement.put is not None and settlement.put.state is State.PAUSED
         event = Escalated(*run.about, error=parking.error, paused=paused)
         self._emit(event)
+        current_run.set(run.name)  # for what the hooks log
         for hook in self._app.escalation_hooks:
             try:
                 async with asyncio.timeout(HOOK_TIMEOUT.total_seconds()):

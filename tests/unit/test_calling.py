@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from scheduler import Context, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.brokers.memory import MemoryBroker
+from scheduler.context import current_run
 from scheduler.errors import CarryError, IncompatibleBroker, InvalidArguments
 from scheduler.events import (
     Escalated,
@@ -945,6 +946,32 @@ def test_escalation_hooks_are_told_and_what_they_raise_does_no_harm(
             "TimeoutError",
         ]
         assert {record.levelno for record in failed} == {logging.ERROR}
+
+    staged(app, play)
+
+
+def test_what_a_hook_logs_names_the_run_that_it_is_about() -> None:
+    app = new_app()
+    named: list[Any] = []
+
+    @app.task(retry=ONCE)
+    async def fails() -> None:
+        raise ValueError("boom")
+
+    @app.task()
+    async def sends() -> None:
+        await fails.options(message_id="at once").send()
+        await fails.options(message_id="later").send_later("1s")
+
+    @app.on_escalation
+    def hook(event: Escalated) -> None:
+        named.append(current_run.get())
+
+    async def play(stage: Stage) -> None:
+        async with stage.processor():
+            await sends.send()
+            await asyncio.sleep(5)
+        assert named == [("fails", "at once"), ("fails", "later")]
 
     staged(app, play)
 
