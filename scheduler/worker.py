@@ -572,9 +572,9 @@ class Worker:
         stopping.cancel()
 
     async def _give_back(self, delivery: Delivery) -> None:
-        self._returned += 1
         with suppress(DeliveryLost):
             await delivery.requeue()
+            self._returned += self._stopping.is_set()  # an ordered retry goes back as well
 
     def _started(self) -> ProcessorStarted:
         return ProcessorStarted(

@@ -18,6 +18,7 @@ from scheduler.errors import CarryError, IncompatibleBroker, InvalidArguments
 from scheduler.events import (
     Escalated,
     MessageParked,
+    ProcessorStopped,
     RunFinished,
     RunLost,
     RunReturned,
@@ -726,6 +727,27 @@ def test_an_ordered_task_is_taken_over_when_its_processor_stops() -> None:
                 await asyncio.sleep(0.5)
             await asyncio.sleep(20)
         assert done == list(range(10))
+
+    staged(app, play)
+
+
+def test_what_an_ordered_task_tries_again_is_not_counted_as_given_back_by_stopping() -> None:
+    app = new_app()
+
+    @app.task(ordered=True, retry=Retry(5, delays=["1s"], jitter=0))
+    async def book(n: int) -> None:
+        if not n:
+            raise ValueError("boom")
+        await asyncio.sleep(60)
+
+    async def play(stage: Stage) -> None:
+        await book.send(0)
+        await book.send(1)
+        async with stage.processor(grace=5):
+            await asyncio.sleep(10)
+        async with stage.processor():
+            await asyncio.sleep(100)
+        assert [stopped.returned for stopped in of(ProcessorStopped, stage.events)] == [1, 0]
 
     staged(app, play)
 
