@@ -407,6 +407,7 @@ class Worker:
                 error=outcome.error if isinstance(outcome, Raised) else None,
                 successor=settlement.put,
                 retry_in=settlement.again,
+                skipped=outcome.reason if isinstance(outcome, Skipped) else None,
             )
         )
         if settlement.missed:

@@ -623,6 +623,8 @@ def test_a_message_that_is_too_old_is_parked_or_dropped_and_counted(expired: Any
             await asyncio.sleep(3600)
         endings = [(run.ending, run.message_id) for run in of(RunFinished, stage.events)]
         assert [ending for ending, _ in endings].count(Ending.SKIPPED) == 1
+        reasons = [run.skipped for run in of(RunFinished, stage.events) if run.skipped is not None]
+        assert reasons == ["it expired 3600.0 s ago"]
         assert len(of(RunStarted, stage.events)) == 2
         assert not of(Escalated, stage.events)
         parked = await stage.parked()
