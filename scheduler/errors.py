@@ -11,7 +11,8 @@
     │   └── UnknownLoop             a loop that the app does not have
     ├── MessageError              a message that cannot be used: it is parked, with the reason
     │   ├── Undecodable             not a message of this format
-    │   └── InvalidArguments        its arguments do not fit the task
+    │   ├── InvalidArguments        its arguments do not fit the task
+    │   └── TooLarge                its headers do not fit in a frame
     ├── CarryError                a carried value that cannot travel
     └── BrokerError               the broker could not do it
         ├── BrokerUnavailable       there is no connection to it
@@ -71,6 +72,18 @@ class Undecodable(MessageError):
 
 class InvalidArguments(MessageError):
     """The arguments of the message do not fit the task."""
+
+
+class TooLarge(MessageError):
+    """The headers of the message do not fit in a frame of the connection.
+
+    Attributes:
+        excess: by how many bytes.
+    """
+
+    def __init__(self, message: str | None = None, *, excess: int = 0) -> None:
+        super().__init__(message)
+        self.excess = excess
 
 
 class CarryError(SchedulerError):

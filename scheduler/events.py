@@ -167,7 +167,13 @@ class RunStarted(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class RunFinished(RunEvent):
-    """Attributes: successor is the loop's next token; retry_in is when a call is tried again."""
+    """How a run ended.
+
+    Attributes:
+        successor: the loop's next token.
+        retry_in: when a call is tried again.
+        skipped: why it was not run at all.
+    """
 
     scheduled_at: datetime
     started_at: datetime
@@ -176,6 +182,7 @@ class RunFinished(RunEvent):
     error: Exception | None
     successor: Token | None
     retry_in: timedelta | None = None
+    skipped: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

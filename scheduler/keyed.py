@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from scheduler.control import App, Control, Did, loops_of
+from scheduler.brokers import Broker
+from scheduler.control import App, Control, Did
 from scheduler.durations import Duration
 from scheduler.errors import AccessRefused, ScheduleError, UsageError
 from scheduler.messages import LoopId
 from scheduler.outbox import Outbox
-from scheduler.roster import Roster
 from scheduler.schedules import Schedule, ScheduleOptions, schedule_of
-from scheduler.tasks import Loop, TaskSpec, loop_of
+from scheduler.tasks import TaskSpec, loop_of
 
 KEY = re.compile(r"[A-Za-z0-9_-]+([.@+][A-Za-z0-9_-]+)*")
 LONGEST_KEY = 100
@@ -74,7 +74,8 @@ class Keyed:
             raise ScheduleError(f"The schedule of {name}.{key}: {error}") from None
         loop = loop_of(self._keyed_spec, when, args, self._checked(key))
         try:
-            return (await (await self._control()).start(loop)).did
+            async with self._keyed_outbox.connection() as broker:
+                return (await self._control(broker).start(loop)).did
         except AccessRefused as error:
             raise AccessRefused(
                 f"{error} To start loops at run time, the broker's user must have the right to "
@@ -84,26 +85,25 @@ class Keyed:
     async def stop(self, key: str) -> bool:
         """End a loop; says whether there was one. A run that is going on, or due, is its last."""
         loop_id = LoopId(self._keyed_spec.name, self._checked(key))
-        listed = await self._roster_now()
-        if loop_id not in listed:
-            return False
-        return (await (await self._control()).remove(listed[loop_id])).did is Did.REMOVED
+        async with self._keyed_outbox.connection() as broker:
+            control = self._control(broker)
+            for loop in await control.loops():
+                if loop.id == loop_id:
+                    return (await control.remove(loop)).did is Did.REMOVED
+        return False
 
     async def list(self) -> list[KeyedLoop]:
         """The loops of this task that were started and not stopped."""
+        async with self._keyed_outbox.connection() as broker:
+            loops = await self._control(broker).loops()
         return [
             KeyedLoop(loop.id.key, loop.schedule, loop.args)
-            for loop in (await self._roster_now()).values()
+            for loop in loops
             if loop.id.key and loop.id.task == self._keyed_spec.name
         ]
 
-    async def _roster_now(self) -> dict[LoopId, Loop]:
-        broker = await self._keyed_outbox.broker()
-        listed = await Roster(broker, self._app.names, self._keyed_outbox.clock).read()
-        return {loop.id: loop for loop in loops_of(self._app, listed)}
-
-    async def _control(self) -> Control:
-        return Control(self._app, await self._keyed_outbox.broker(), self._keyed_outbox.clock)
+    def _control(self, broker: Broker) -> Control:
+        return Control(self._app, broker, self._keyed_outbox.clock)
 
     def _checked(self, key: str) -> str:
         if len(key) > LONGEST_KEY or not KEY.fullmatch(key):

@@ -157,7 +157,7 @@ def _told_of_ending(event: RunFinished) -> tuple[int, str]:
         case Ending.SUCCEEDED:
             return INFO, f"succeeded {took}{then}"
         case Ending.SKIPPED:
-            return WARNING, f"skipped{then}"
+            return WARNING, f"skipped: {event.skipped}{then}"
         case Ending.STOPPED:
             return WARNING, f"stopped its loop {took}: {error}"
         case Ending.RETRIED:

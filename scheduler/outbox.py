@@ -5,8 +5,8 @@ import os
 import random
 import threading
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -78,9 +78,20 @@ class Outbox:
         """The clock of whoever lent the connection, or our own."""
         return self._lent[-1][1] if self._lent else self._clock
 
-    async def broker(self) -> Broker:
-        """The connection that this sends over, opened on first use."""
-        return await self._current()
+    @asynccontextmanager
+    async def connection(self) -> AsyncGenerator[Broker]:
+        """The connection that is open; where none is, one for the time of the block."""
+        if self.is_open:
+            yield await self._current()
+        else:
+            async with self._connect() as broker:
+                yield broker
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection for this event loop, which somebody closes."""
+        opened_here = self._opened is not None and self._loop is asyncio.get_running_loop()
+        return bool(self._lent) or opened_here
 
     async def open(self) -> None:
         """Connect now, rather than on first use."""
@@ -198,7 +209,7 @@ class Outbox:
 
 
 class BlockingBridge:
-    """Runs coroutines for callers that have no event loop, in one thread beside them."""
+    """Runs coroutines in one thread beside their callers, who have no event loop or a short one."""
 
     def __init__(self) -> None:
         self._forget()
@@ -221,6 +232,10 @@ class BlockingBridge:
             "The blocking form was called in a coroutine, and would block its event loop: "
             "await the form without `blocking` instead."
         )
+
+    async def run_beside(self, main: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine there, and wait for it without blocking this event loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(main, self._started()))
 
     def _forget(self) -> None:
         self._starting = threading.Lock()

@@ -10,7 +10,12 @@ scheduler-parked-reason            a `Reason`
 scheduler-parked-error             the error, in a line
 scheduler-parked-traceback         the end of its traceback
 scheduler-parked-at-ms             when, in milliseconds since the Unix epoch
+scheduler-left-out                 names of headers that it had, if they did not all fit
 =================================  ========================================================
+
+All headers of a message travel in one frame, 128 KiB unless configured, and somebody else may have
+filled it. Then the largest headers are left out, those of others before ours: a message that is
+parked with less can be looked at, one that cannot be parked breaks connection after connection.
 
 What the broker parks by itself (a message that kills every processor it is given to, one for a
 task that does not exist) has no such headers; the broker's own death record tells its reason.
@@ -29,7 +34,7 @@ from typing import Any, cast
 from scheduler.brokers import DEFAULT_TIMEOUT, Broker, Delivery
 from scheduler.calls import is_call, placed
 from scheduler.clock import Clock
-from scheduler.errors import QueueNotFound, UsageError
+from scheduler.errors import QueueNotFound, TooLarge, UsageError
 from scheduler.messages import (
     PREFIX,
     Message,
@@ -43,19 +48,25 @@ from scheduler.rates import Pacer, Rate
 from scheduler.topology import Names
 
 PARKED = f"{PREFIX}parked-"
+LEFT_OUT = f"{PREFIX}left-out"
 TRACEBACK_LENGTH = 4000
 BROWSE_TIMEOUT = timedelta(seconds=5)
 LONGEST_HOLD = timedelta(minutes=20)  # the broker's consumer_timeout is 30 by default
 
 
 class Reason(StrEnum):
-    """Why a message was parked."""
+    """Why a message was parked.
+
+    One that is too large failed with retries left, and its headers leave no room for those of a
+    retry: it would not have come back as it was.
+    """
 
     EXHAUSTED = "exhausted"
     REJECTED = "rejected"
     UNDECODABLE = "undecodable"
     INVALID_ARGUMENTS = "invalid-arguments"
     EXPIRED = "expired"
+    TOO_LARGE = "too-large"
     BROKEN = "broken"
     REMOVED = "removed"
 
@@ -123,6 +134,28 @@ def parked(
     return replace(message, headers=headers, expiration=None)
 
 
+def lightened(message: Message, excess: int) -> Message:
+    """The message without its largest headers, about so many bytes of them; a header names them.
+
+    Those of others are left out before ours.
+
+    Raises:
+        TooLarge: it has no header that could be left out.
+    """
+    headers = dict(message.headers)
+    left_out = [str(headers.pop(LEFT_OUT))] if LEFT_OUT in headers else []
+    sizes = {name: len(name) + len(repr(value)) for name, value in headers.items()}
+    if not sizes:
+        raise TooLarge(excess=excess)
+    for name in sorted(sizes, key=lambda name: (name.startswith(PREFIX), -sizes[name])):
+        del headers[name]
+        left_out.append(name)
+        if (excess := excess - sizes[name]) <= 0:
+            break
+    headers[LEFT_OUT] = one_line(", ".join(left_out))
+    return replace(message, headers=headers)
+
+
 def read_parked(message: Message, queue: str, routing_key: str) -> Parked:
     """What a message in a failed queue tells; never raises, whatever the message is."""
     headers = message.headers
@@ -179,12 +212,8 @@ class ParkingLot:
         self, message: Message, routing_key: str, reason: Reason, error: BaseException
     ) -> None:
         """Put a message into the failed queue that its routing key leads to."""
-        await self._broker.publish(
-            parked(message, routing_key, reason, error, self._clock.now()),
-            exchange=self._names.failed,
-            routing_key=routing_key,
-            timeout=self._timeout,
-        )
+        message = parked(message, routing_key, reason, error, self._clock.now())
+        await self._publish(message, self._names.failed, routing_key, self._timeout)
 
     async def browse(
         self, tasks: Iterable[str], which: Selection = EVERYTHING, *, limit: int = 100
@@ -254,11 +283,21 @@ class ParkingLot:
         return taken
 
     async def _send_back(self, parked: Parked, args: Mapping[str, Any] | None) -> None:
-        await self._broker.publish(
-            replace(_edited(parked.message, args), headers=_fresh(parked), expiration=None),
-            exchange=self._names.processor,
-            routing_key=parked.routing_key,
-        )
+        edited = _edited(parked.message, args)
+        message = replace(edited, headers=_fresh(parked), expiration=None)
+        await self._publish(message, self._names.processor, parked.routing_key, DEFAULT_TIMEOUT)
+
+    async def _publish(
+        self, message: Message, exchange: str, routing_key: str, timeout: timedelta
+    ) -> None:
+        """Publish as many of its headers as fit."""
+        while True:
+            try:
+                return await self._broker.publish(
+                    message, exchange=exchange, routing_key=routing_key, timeout=timeout
+                )
+            except TooLarge as error:
+                message = lightened(message, error.excess)
 
     def _queues(self, tasks: Iterable[str]) -> list[str]:
         return [*map(self._names.failed_queue, tasks), self._names.failed]

@@ -42,6 +42,12 @@ class Run:
         seq = self.subject.seq if isinstance(self.subject, Token) else None
         return self.loop, seq, self.subject.attempt, self.delivery.message.message_id or ""
 
+    @property
+    def name(self) -> tuple[str, int | str]:
+        """Loop and seq, or task and message id: what log lines name it by."""
+        loop, seq, _, message_id = self.about
+        return str(loop), message_id if seq is None else seq
+
 
 class Execution:
     """The task of a run, going on: cancelled when the delivery is lost, or on demand."""
@@ -52,9 +58,7 @@ class Execution:
         self._started_at = started_at
         subject = run.subject
         self._handed_on = subject.carry if isinstance(subject, Token) else None
-        loop, seq, _, message_id = run.about
-        self._name = (str(loop), message_id if seq is None else seq)
-        self.task = asyncio.create_task(self._call(), name=f"run {self._name}")
+        self.task = asyncio.create_task(self._call(), name=f"run {run.name}")
 
     async def ended(self) -> None:
         """Wait until it has ended, in whatever way."""
@@ -91,7 +95,7 @@ class Execution:
 
     async def _call(self) -> None:
         task = self._run.task
-        current_run.set(self._name)
+        current_run.set(self._run.name)
         deadline = asyncio.timeout(task.timeout.total_seconds())
         context = self._context(deadline)
         given = {task.arguments.context: context} if task.arguments.context else {}

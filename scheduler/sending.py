@@ -92,7 +92,7 @@ class Sender(Generic[Q]):
         self, posting: Posting, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, str]:
         arguments = self._spec.arguments.bind(*args, **kwargs)
-        return self._outboxes.main.send(self._spec.name, arguments, posting)
+        return self._outboxes.send(self._spec.name, arguments, posting)
 
 
 class BlockingSender(Generic[Q]):
@@ -122,6 +122,16 @@ class Outboxes:
     main: Outbox
     beside: Outbox
     bridge: BlockingBridge
+
+    async def send(self, task: str, args: Mapping[str, Any], posting: Posting) -> str:
+        """Send over the connection of this event loop, if somebody opened one and will close it.
+
+        One that is opened in passing goes into the thread beside: an event loop that ends cannot
+        close it in good order.
+        """
+        if self.main is self.beside or self.main.is_open:
+            return await self.main.send(task, args, posting)
+        return await self.bridge.run_beside(self.beside.send(task, args, posting))
 
 
 class PeriodicTask(Task[P, R], Keyed):

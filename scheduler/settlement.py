@@ -4,7 +4,8 @@
 the run                      a loop's token                a replay       a one-off call
 ===========================  ============================  =============  =====================
 returned                     next tick                     done           done
-raised, retries left         same tick, after the delay    parked again   again, after the delay
+raised, retries left         same tick, after the delay    parked again   again, after the delay;
+                                                                          parked, if it cannot
 retries exhausted, `Reject`  parked; next tick, or paused  parked again   parked
 raised `StopLoop`            paused, with the reason       done           done
 was skipped: too late        next tick                                    parked, or dropped
@@ -87,7 +88,7 @@ class Parking:
     """
 
     token: Token | None
-    reason: Literal["exhausted", "rejected", "expired"]
+    reason: Literal["exhausted", "rejected", "expired", "too-large"]
     error: Exception
 
 
@@ -107,6 +108,7 @@ class Settlement:
         ending: how the run ended, for the record; None when it did not end here.
         put: the loop's next token.
         again: after which delay the call is to be tried again.
+        otherwise: what to park if its message cannot take the headers of a retry.
         missed: how many ticks passed while the run went on.
     """
 
@@ -114,6 +116,7 @@ class Settlement:
     park: Parking | None = None
     put: Token | None = None
     again: timedelta | None = None
+    otherwise: Parking | None = None
     goodbye: Goodbye = Goodbye.ACK
     missed: int = 0
 
@@ -163,7 +166,8 @@ def settle_call(
         case Raised(error):
             delay = policy.retry.delay_after(attempt, error, spin())
             if delay is not None:
-                return Settlement(Ending.RETRIED, again=delay)
+                cannot = Parking(None, "too-large", error)
+                return Settlement(Ending.RETRIED, again=delay, otherwise=cannot)
             return Settlement(Ending.ESCALATED, park=Parking(None, _reason_of(error), error))
 
 

@@ -23,12 +23,14 @@ from scheduler.app import Scheduler
 from scheduler.brokers import PATIENT, Broker, Consumer, Delivery
 from scheduler.calls import Call, decode_call, is_call, placed, spent, task_key
 from scheduler.clock import Clock
+from scheduler.context import current_run
 from scheduler.errors import (
     BrokerError,
     DeliveryLost,
     InvalidArguments,
     MessageError,
     QueueNotFound,
+    TooLarge,
     Undecodable,
 )
 from scheduler.events import (
@@ -435,6 +437,7 @@ class Worker:
                 error=outcome.error if isinstance(outcome, Raised) else None,
                 successor=settlement.put,
                 retry_in=settlement.again,
+                skipped=outcome.reason if isinstance(outcome, Skipped) else None,
             )
         )
         if settlement.missed:
@@ -450,7 +453,7 @@ class Worker:
             await self._insist(run.delivery, lambda: self._put(run, successor))
             self._emit(SuccessorConfirmed(*run.about))
         if (delay := settlement.again) is not None:
-            goodbye = await self._try_again(run, delay)
+            goodbye = await self._try_again(run, settlement, delay)
         match goodbye:
             case Goodbye.ACK:
                 await run.delivery.ack()
@@ -463,8 +466,12 @@ class Worker:
             case Goodbye.NOTHING:
                 self._emit(RunLost(*run.about))
 
-    async def _try_again(self, run: Run, delay: timedelta) -> Goodbye:
-        """Send the call through the delay ladder; one of an ordered task waits in its place."""
+    async def _try_again(self, run: Run, settlement: Settlement, delay: timedelta) -> Goodbye:
+        """Send the call through the delay ladder; one of an ordered task waits in its place.
+
+        A message of somebody else may have so many headers that those of a retry find no room. To
+        run the task on less than was sent is not for us to decide, so it is parked at once.
+        """
         call = run.subject
         assert isinstance(call, Call)
         if run.task.ordered:
@@ -472,7 +479,14 @@ class Worker:
             await self._pause(run.delivery, delay.total_seconds())
             return Goodbye.REQUEUE
         outbox = self._app.outbox
-        await self._insist(run.delivery, lambda: outbox.send_again(self._broker, call, delay))
+        try:
+            await self._insist(run.delivery, lambda: outbox.send_again(self._broker, call, delay))
+        except TooLarge:
+            assert (parking := settlement.otherwise) is not None
+            await self._insist(run.delivery, lambda: self._escalate(run, parking))
+            given_up = replace(settlement, ending=Ending.ESCALATED)
+            await self._tell_of_escalation(run, given_up, parking)
+            return Goodbye.ACK
         self._emit(SuccessorConfirmed(*run.about))
         return Goodbye.ACK
 
@@ -482,6 +496,7 @@ class Worker:
         paused = settlement.put is not None and settlement.put.state is State.PAUSED
         event = Escalated(*run.about, error=parking.error, paused=paused)
         self._emit(event)
+        current_run.set(run.name)  # for what the hooks log
         for hook in self._app.escalation_hooks:
             try:
                 async with asyncio.timeout(HOOK_TIMEOUT.total_seconds()):
@@ -574,9 +589,9 @@ class Worker:
         stopping.cancel()
 
     async def _give_back(self, delivery: Delivery) -> None:
-        self._returned += 1
         with suppress(DeliveryLost):
             await delivery.requeue()
+            self._returned += self._stopping.is_set()  # an ordered retry goes back as well
 
     def _started(self) -> ProcessorStarted:
         return ProcessorStarted(

@@ -2,7 +2,8 @@
 
 1. `publish` returns when the broker has confirmed the message in every queue it was routed to.
    What no queue is bound for is `Unroutable`; what a full queue with `reject-publish` refuses is
-   `Rejected`; an answer that the connection took with it is `Unconfirmed`.
+   `Rejected`; an answer that the connection took with it is `Unconfirmed`. What RabbitMQ would
+   close the connection for, headers that do not fit in a frame, is `TooLarge` and not sent.
 2. A message waits in its queue in order. Its time to live counts from when it entered; it leaves
    by dead-lettering when it is expired *and* at the head: with its routing key, but without its
    expiration.
@@ -149,7 +150,11 @@ class Broker(Protocol):
         routing_key: str,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
-        """Hand a message over: persistent, mandatory, confirmed (statement 1)."""
+        """Hand a message over: persistent, mandatory, confirmed (statement 1).
+
+        Raises:
+            TooLarge: its headers do not fit in a frame; the connection is as it was.
+        """
         ...
 
     async def get(self, queue: str) -> Delivery | None:

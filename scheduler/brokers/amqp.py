@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar, cast
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from aiormq.exceptions import ChannelNotFoundEntity
 from pamqp.commands import Basic
+from pamqp.header import ContentHeader
 
 from scheduler.brokers import (
     DEFAULT_QUIET,
@@ -46,6 +47,7 @@ from scheduler.errors import (
     IncompatibleBroker,
     Locked,
     QueueNotFound,
+    TooLarge,
     Unconfirmed,
     Unroutable,
 )
@@ -63,6 +65,8 @@ FOLLOW_PREFETCH = 100
 READ_PREFETCH = 500
 FIRST_ENTRY_S = 2.0  # of a stream that is not empty: the broker has to open its files
 RECOGNITION_S = 5.0
+FRAME_OVERHEAD = 8  # what frame_max counts besides the payload
+AIORMQS_MESSAGE_ID = 33  # it gives one to every message that has none
 
 
 class AmqpBroker:
@@ -144,6 +148,8 @@ class AmqpBroker:
     ) -> None:
         seconds = timeout.total_seconds()
         session = await self._connection.ready(timeout)
+        properties = _properties(message)
+        self._check_size(properties, session.frame_max)
         try:
             async with asyncio.timeout(seconds):
                 with self._connection.translated():
@@ -152,7 +158,7 @@ class AmqpBroker:
                         message.body,
                         exchange=exchange,
                         routing_key=routing_key,
-                        properties=_properties(message),
+                        properties=properties,
                         mandatory=True,
                     )
         except TimeoutError:
@@ -167,6 +173,19 @@ class AmqpBroker:
         except IncompatibleBroker as error:
             # The channel was closed because of one message: this one, or another one beside it.
             raise Unconfirmed(str(error)) from None
+
+    def _check_size(self, properties: Basic.Properties, frame_max: int) -> None:
+        # RabbitMQ closes the connection of who sends a larger one; a frame_max of 0 is no limit.
+        size = len(ContentHeader(properties=properties).marshal())
+        size += 0 if properties.message_id else AIORMQS_MESSAGE_ID
+        excess = size + FRAME_OVERHEAD - frame_max
+        if frame_max and excess > 0:
+            raise TooLarge(
+                f"The headers and properties of the message are {size} bytes, {excess} more than "
+                f"fit in a frame of {self.address}. It was not sent: put less into its headers, or "
+                "raise frame_max in rabbitmq.conf.",
+                excess=excess,
+            )
 
     async def get(self, queue: str) -> Delivery | None:
         session = await self._connection.ready()

@@ -302,6 +302,7 @@ class Session:
         self.connection = connection
         properties: Any = connection.server_properties
         self.info = BrokerInfo(str(properties["product"]), str(properties["version"]))
+        self.frame_max = connection.connection_tune.frame_max
         # Not as aiormq chooses them: a number that is used again at once can reach the broker
         # before the answer to the closing of the channel that had it.
         self._numbers = itertools.cycle(range(1, connection.connection_tune.channel_max or 2047))

@@ -14,6 +14,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -495,6 +496,8 @@ class _Consumer:
         self.cancelled = False
         self._connection = connection
         self._prefetch = prefetch or math.inf
+        # Whose message it is, the handler must not see: it is called as if it came over a wire.
+        self._context = copy_context()
 
     @property
     def active(self) -> bool:
@@ -530,7 +533,7 @@ class _Consumer:
     def receive(self, queue: _Queue, entry: _Entry) -> None:
         self.unacked += 1
         hold = self._connection.hold(queue, entry, self)
-        asyncio.get_running_loop().call_soon(hold.hand_over)
+        asyncio.get_running_loop().call_soon(hold.hand_over, context=self._context)
 
 
 class _Connection:

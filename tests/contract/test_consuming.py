@@ -1,10 +1,13 @@
 """Statements 3 and 5: deliveries belong to their holder, and a consumer holds so many."""
 
+import asyncio
+from contextvars import ContextVar
+
 import pytest
 
-from scheduler.brokers import Broker
+from scheduler.brokers import Broker, Delivery
 from scheduler.topology import Topology
-from tests.contract.wire import Inbox, Wire, eventually, has_depth, send, take, take_all
+from tests.contract.wire import PATIENCE, Inbox, Wire, eventually, has_depth, send, take, take_all
 
 
 async def test_a_consumer_gets_what_is_there_and_what_comes(wire: Wire, broker: Broker) -> None:
@@ -87,6 +90,25 @@ async def test_a_consumer_gets_again_what_it_puts_back(wire: Wire, broker: Broke
     await (await inbox.next()).requeue()
     again = await inbox.next()
     assert (again.message.body, again.redelivered) == (b"a", True)
+
+
+whose: ContextVar[str] = ContextVar("whose", default="nobody's")
+
+
+async def test_a_handler_is_not_called_in_the_context_of_who_published(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue()
+    seen: asyncio.Queue[str] = asyncio.Queue()
+
+    def handle(delivery: Delivery) -> None:
+        seen.put_nowait(whose.get())
+
+    await broker.consume(queue, handle, prefetch=1)
+    whose.set("the publisher's")
+    await send(broker, queue, b"x")
+    async with asyncio.timeout(PATIENCE):
+        assert await seen.get() == "nobody's"
 
 
 async def test_a_cancelled_consumer_keeps_what_it_holds(wire: Wire, broker: Broker) -> None:

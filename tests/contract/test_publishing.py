@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from scheduler.brokers import Broker
-from scheduler.errors import Rejected, Unroutable
+from scheduler.errors import Rejected, TooLarge, Unroutable
 from scheduler.messages import Message
 from scheduler.topology import Binding, Topology
-from tests.contract.wire import Wire, send, take, take_all
+from tests.contract.wire import MemoryWire, Wire, send, take, take_all
 
 
 async def test_a_confirmed_message_is_in_its_queue(wire: Wire, broker: Broker) -> None:
@@ -239,6 +239,34 @@ async def test_absent_properties_stay_absent(wire: Wire, broker: Broker) -> None
     received = (await take(broker, queue)).message
     # aiormq gives an id to every message that has none.
     assert replace(received, headers=own_headers(received), message_id=None) == Message()
+
+
+@pytest.mark.parametrize("message_id", ["m", None])
+async def test_headers_that_do_not_fit_in_a_frame_are_refused_and_those_that_do_arrive(
+    wire: Wire, broker: Broker, message_id: str | None
+) -> None:
+    if isinstance(wire, MemoryWire):
+        pytest.skip("the embedded broker has no frames")
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"before")
+    held = await take(broker, queue)
+    text = "x" * 1_000_000
+    with pytest.raises(TooLarge, match="It was not sent: put less into its headers") as refused:
+        await broker.publish(
+            Message(b"x", {"text": text}, message_id=message_id), exchange="", routing_key=queue
+        )
+    assert not held.lost.done()  # it came over this connection
+    fits = {"text": text[refused.value.excess :]}
+    one_more = Message(b"x", {"text": fits["text"] + "x"}, message_id=message_id)
+    with pytest.raises(TooLarge) as by_one:
+        await broker.publish(one_more, exchange="", routing_key=queue)
+    assert by_one.value.excess == 1
+    await broker.publish(
+        Message(b"fits", fits, message_id=message_id), exchange="", routing_key=queue
+    )
+    received = await take(broker, queue)
+    assert own_headers(received.message) == fits
+    await held.ack()
 
 
 async def test_a_body_of_a_megabyte_arrives_whole(wire: Wire, broker: Broker) -> None:

@@ -12,8 +12,15 @@ import pytest
 from yarl import URL
 
 from scheduler.brokers.amqp import AmqpBroker
-from scheduler.errors import BrokerError, InvalidArguments, NotSent
-from scheduler.events import MessageParked, RunFinished, RunReturned, RunSettled
+from scheduler.errors import BrokerError, InvalidArguments, NotSent, TooLarge
+from scheduler.events import (
+    ConnectionLost,
+    Escalated,
+    MessageParked,
+    RunFinished,
+    RunReturned,
+    RunSettled,
+)
 from scheduler.messages import Ending, Message
 from scheduler.parking import EVERYTHING, Selection
 from scheduler.topology import QueueType
@@ -100,6 +107,44 @@ async def test_a_script_that_sends_ends_without_a_word(shop: Shop) -> None:
     async with shop.working("work"):
         await shop.until(lambda: len(shop.runs) == 5)
     assert sorted(run.value for run in shop.runs) == [1, 2, 3, 4, 5]
+
+
+UNSEEDED = """
+import asyncio, sys
+from scheduler import Scheduler, Settings
+from scheduler.errors import Unroutable
+app = Scheduler(sys.argv[1], Settings(broker_url=sys.argv[2]))
+@app.task()
+async def work(n: int) -> None: ...
+async def caught():
+    for delay in "0s", "5m":
+        try:
+            await work.send_later(delay, 1)
+        except Unroutable:
+            pass
+async def connected():
+    async with app:
+        await work.send(1)
+asyncio.run({main}, debug=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("main", "tracebacks"), [("work.send(1)", 1), ("connected()", 1), ("caught()", 0)]
+)
+async def test_a_script_that_cannot_send_says_so_once(
+    broker_url: str, namespace: str, main: str, tracebacks: int
+) -> None:
+    text = UNSEEDED.replace("{main}", main)
+    program = [sys.executable, "-W", "error", "-c", text, namespace, broker_url]
+    done = await asyncio.to_thread(
+        subprocess.run, program, capture_output=True, text=True, timeout=30
+    )
+    assert done.stdout == ""
+    assert done.stderr.count("Traceback") == tracebacks
+    told = "scheduler.errors.Unroutable: The broker has no queue for the task 'work': nothing was "
+    begun = [line[: len(told)] for line in done.stderr.splitlines() if not line.startswith(" ")]
+    assert begun == ["Traceback (most recent call last):", told] * tracebacks
 
 
 async def test_what_is_reported_as_sent_arrives_though_the_connection_breaks(shop: Shop) -> None:
@@ -307,6 +352,66 @@ async def test_a_number_in_a_header_is_the_number_that_it_was(shop: Shop) -> Non
         assert delivery is not None
         await delivery.ack()
     assert delivery.message.headers["price"] == message.headers["price"]
+
+
+# What is as large as it can be
+
+
+async def full(broker: AmqpBroker) -> Message:
+    """A message of somebody else whose headers fill a frame to its last byte."""
+    message = Message(b"no json", {"traceparent": "00-ab", "blob": "x" * 1_000_000}, message_id="m")
+    with pytest.raises(TooLarge) as refused:
+        await broker.publish(message, exchange="", routing_key="nowhere")
+    blob = message.headers["blob"][refused.value.excess :]
+    return replace(message, headers={"traceparent": "00-ab", "blob": blob})
+
+
+LEFT_OVER = {"traceparent": "00-ab", "scheduler-left-out": "blob"}
+
+
+async def test_what_leaves_no_room_for_the_reason_is_parked_with_less(shop: Shop) -> None:
+    async with shop.working("paid") as broker:
+        message = await full(broker)
+        await broker.publish(message, exchange=shop.orders, routing_key="order.paid")
+        await shop.until(lambda: shop.count(MessageParked) == 1)
+        (parked,) = await shop.parked(broker)
+        assert (parked.reason, parked.message.body) == ("invalid-arguments", message.body)
+        placed = {"scheduler-exchange": shop.orders, "scheduler-key": "order.paid"}
+        assert parked.headers == LEFT_OVER | placed
+    assert shop.count(ConnectionLost) == 0
+
+
+async def test_what_leaves_no_room_for_a_retry_is_parked_at_once_and_told(shop: Shop) -> None:
+    told: list[str] = []
+
+    @shop.app.on_escalation
+    def tell(event: Escalated) -> None:
+        told.append(f"{event.loop} {event.error}")
+
+    async with shop.working("bill") as broker:
+        message = await full(broker)
+        await broker.publish(message, exchange=shop.orders, routing_key="order.paid")
+        await shop.until(lambda: shop.count(RunSettled) == 1)
+        (parked,) = await shop.parked(broker)
+        assert (parked.reason, parked.error) == ("too-large", "ValueError: boom")
+        assert (parked.attempts, parked.message.body) == (1, message.body)
+        assert LEFT_OVER.items() <= dict(parked.headers).items()
+        assert told == ["bill boom"]
+        assert [run.value for run in shop.runs] == [message.body]
+        # Replayed by somebody who has seen what it lacks, it has room for its retries.
+        await shop.lot(broker).replay(["bill"], EVERYTHING)
+        await shop.until(lambda: shop.count(RunSettled) == 4)
+    assert [run.attempt for run in shop.runs] == [0, 0, 1, 2]
+    assert {run.routing_key for run in shop.runs} == {"order.paid"}
+    assert LEFT_OVER.items() <= dict(shop.runs[-1].message.headers).items()
+    assert shop.count(ConnectionLost) == 0
+
+
+async def test_headers_that_do_not_fit_are_not_sent(shop: Shop) -> None:
+    with pytest.raises(TooLarge, match="It was not sent: put less into its headers"):
+        await shop.work.options(headers={"blob": "x" * 200_000}).send(1)
+    await shop.app.outbox.close()
+    assert shop.count(ConnectionLost) == 0
 
 
 # What cannot be run

@@ -13,10 +13,12 @@ from pydantic import BaseModel
 
 from scheduler import Context, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.brokers.memory import MemoryBroker
+from scheduler.context import current_run
 from scheduler.errors import CarryError, IncompatibleBroker, InvalidArguments
 from scheduler.events import (
     Escalated,
     MessageParked,
+    ProcessorStopped,
     RunFinished,
     RunLost,
     RunReturned,
@@ -621,6 +623,8 @@ def test_a_message_that_is_too_old_is_parked_or_dropped_and_counted(expired: Any
             await asyncio.sleep(3600)
         endings = [(run.ending, run.message_id) for run in of(RunFinished, stage.events)]
         assert [ending for ending, _ in endings].count(Ending.SKIPPED) == 1
+        reasons = [run.skipped for run in of(RunFinished, stage.events) if run.skipped is not None]
+        assert reasons == ["it expired 3600.0 s ago"]
         assert len(of(RunStarted, stage.events)) == 2
         assert not of(Escalated, stage.events)
         parked = await stage.parked()
@@ -725,6 +729,27 @@ def test_an_ordered_task_is_taken_over_when_its_processor_stops() -> None:
                 await asyncio.sleep(0.5)
             await asyncio.sleep(20)
         assert done == list(range(10))
+
+    staged(app, play)
+
+
+def test_what_an_ordered_task_tries_again_is_not_counted_as_given_back_by_stopping() -> None:
+    app = new_app()
+
+    @app.task(ordered=True, retry=Retry(5, delays=["1s"], jitter=0))
+    async def book(n: int) -> None:
+        if not n:
+            raise ValueError("boom")
+        await asyncio.sleep(60)
+
+    async def play(stage: Stage) -> None:
+        await book.send(0)
+        await book.send(1)
+        async with stage.processor(grace=5):
+            await asyncio.sleep(10)
+        async with stage.processor():
+            await asyncio.sleep(100)
+        assert [stopped.returned for stopped in of(ProcessorStopped, stage.events)] == [1, 0]
 
     staged(app, play)
 
@@ -945,6 +970,32 @@ def test_escalation_hooks_are_told_and_what_they_raise_does_no_harm(
             "TimeoutError",
         ]
         assert {record.levelno for record in failed} == {logging.ERROR}
+
+    staged(app, play)
+
+
+def test_what_a_hook_logs_names_the_run_that_it_is_about() -> None:
+    app = new_app()
+    named: list[Any] = []
+
+    @app.task(retry=ONCE)
+    async def fails() -> None:
+        raise ValueError("boom")
+
+    @app.task()
+    async def sends() -> None:
+        await fails.options(message_id="at once").send()
+        await fails.options(message_id="later").send_later("1s")
+
+    @app.on_escalation
+    def hook(event: Escalated) -> None:
+        named.append(current_run.get())
+
+    async def play(stage: Stage) -> None:
+        async with stage.processor():
+            await sends.send()
+            await asyncio.sleep(5)
+        assert named == [("fails", "at once"), ("fails", "later")]
 
     staged(app, play)
 

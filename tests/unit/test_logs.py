@@ -135,7 +135,16 @@ OF_RUNS: list[tuple[Event, int, str]] = [
         WARNING,
         "stopped its loop in 3 ms: StopLoop: sold out",
     ),
-    (finished(Ending.SKIPPED), WARNING, f"skipped, next at {CLOCK}"),
+    (
+        replace(finished(Ending.SKIPPED), skipped="late by 3.000 s"),
+        WARNING,
+        rf"skipped: late by 3\.000 s, next at {CLOCK}",
+    ),
+    (
+        replace(finished(Ending.SKIPPED, successor=None), skipped="it expired 7.0 s ago"),
+        WARNING,
+        r"skipped: it expired 7\.0 s ago",
+    ),
     (RunLost(*RUN), WARNING, "cancelled: its connection went, another processor runs it"),
     (RunReturned(*RUN), INFO, "cancelled and given back: this processor is stopping"),
     (TicksSkipped(*RUN, 5, "late"), WARNING, "5 ticks skipped: no processor was there in time"),

@@ -324,6 +324,29 @@ def test_what_goes_wrong_is_raised_where_it_was_called() -> None:
         BlockingBridge().run(fails())
 
 
+async def test_a_coroutine_waits_for_that_thread_without_blocking_its_event_loop() -> None:
+    bridge, going_on = BlockingBridge(), asyncio.Event()
+    asyncio.get_running_loop().call_soon(going_on.set)
+    assert await bridge.run_beside(thread_name()) == "scheduler sender"
+    assert going_on.is_set()
+
+
+async def test_what_is_cancelled_is_cancelled_in_that_thread_too() -> None:
+    bridge, begun, ended = BlockingBridge(), threading.Event(), threading.Event()
+
+    async def waits() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    waiting = asyncio.create_task(bridge.run_beside(waits()))
+    assert await asyncio.to_thread(begun.wait, 10)
+    waiting.cancel()
+    assert await asyncio.to_thread(ended.wait, 10)
+
+
 async def test_a_coroutine_is_not_blocked() -> None:
     with pytest.raises(RuntimeError, match="would block its event loop: await the form without"):
         BlockingBridge().run(thread_name())

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.brokers.memory import MemoryBroker
 from scheduler.clock import SystemClock
-from scheduler.errors import QueueNotFound, Undecodable
+from scheduler.errors import QueueNotFound, TooLarge, Undecodable
 from scheduler.messages import LINE_LENGTH, LoopId, Message, own_headers
 from scheduler.parking import (
     EVERYTHING,
@@ -16,6 +16,7 @@ from scheduler.parking import (
     ParkingLot,
     Reason,
     Selection,
+    lightened,
     parked,
     read_parked,
 )
@@ -105,6 +106,46 @@ def test_a_message_that_is_parked_again_tells_the_newer_reason():
     assert (again.reason, again.error) == ("rejected", "KeyError: 'k'")
     assert again.parked_at == AT + timedelta(hours=1)
     assert again.headers == OWN
+
+
+SIZES = {"small": "x", "large": "x" * 500, "table": {"a": ["x" * 200]}, "scheduler-key": "x" * 900}
+
+
+@pytest.mark.parametrize(
+    ("excess", "left_out"),
+    [
+        (1, ["large"]),
+        (500, ["large"]),
+        (600, ["large", "table"]),
+        (700, ["large", "table"]),
+        (800, ["large", "table", "small", "scheduler-key"]),
+        (9999, ["large", "table", "small", "scheduler-key"]),
+    ],
+)
+def test_the_largest_headers_are_left_out_and_named_those_of_others_first(
+    excess: int, left_out: list[str]
+):
+    light = lightened(Message(b"b", SIZES, message_id="id"), excess)
+    kept = {name: value for name, value in SIZES.items() if name not in left_out}
+    left = {"scheduler-left-out": ", ".join(left_out)}
+    assert light == Message(b"b", kept | left, message_id="id")
+
+
+def test_what_is_left_out_later_is_named_too():
+    light = lightened(lightened(Message(headers=SIZES), 1), 1)
+    assert light.headers["scheduler-left-out"] == "large, table"
+
+
+def test_of_many_names_as_many_are_told_as_fit_in_a_line():
+    light = lightened(Message(headers={f"header {n}": n for n in range(10_000)}), 10**9)
+    (told,) = light.headers.values()
+    assert len(told) == LINE_LENGTH
+    assert told.startswith("header ")
+
+
+def test_what_has_no_headers_cannot_be_lightened():
+    with pytest.raises(TooLarge):
+        lightened(Message(b"b", {"scheduler-left-out": "a"}), 1)
 
 
 def test_what_brokers_write_into_headers_is_stripped():
@@ -275,6 +316,75 @@ async def test_all_of_them_can_be_replayed(broker: MemoryBroker, lot: ParkingLot
     depth = await broker.depth(NAMES.processor_queue("report"))
     assert depth is not None
     assert depth.ready == 2
+
+
+class Narrow(MemoryBroker):
+    """A broker that takes so many characters of headers, and says so as RabbitMQ's does."""
+
+    room = 6000
+    refused = 0
+
+    async def publish(
+        self,
+        message: Message,
+        *,
+        exchange: str,
+        routing_key: str,
+        timeout: timedelta = timedelta(seconds=30),
+    ) -> None:
+        size = sum(len(name) + len(str(value)) for name, value in message.headers.items())
+        if size > self.room:
+            self.refused += 1
+            raise TooLarge(excess=size - self.room)
+        await super().publish(message, exchange=exchange, routing_key=routing_key, timeout=timeout)
+
+
+async def test_what_is_too_large_to_be_parked_is_parked_with_less():
+    full = Message(b"b", OWN | {"blob": "x" * 5000, "list": ["x" * 800]}, message_id="1")
+    async with Narrow() as broker:
+        await broker.declare(topology("shop", ["report"], []))
+        lot = ParkingLot(broker, NAMES, SystemClock())
+        await lot.park(full, "task.report", Reason.BROKEN, failure())
+        (parked,) = await lot.browse(["report"])
+        assert (parked.reason, parked.error) == ("broken", "ValueError: no way")
+        assert "in failure" in parked.traceback
+        assert parked.headers == OWN | {"list": ["x" * 800], "scheduler-left-out": "blob"}
+        assert parked.message.body == b"b"
+        assert broker.refused == 1
+
+
+async def test_headers_of_a_thousand_others_are_left_out_in_a_few_steps():
+    full = Message(headers={f"header-{n}": "x" * (n % 7) for n in range(2000)})
+    async with Narrow() as broker:
+        await broker.declare(topology("shop", ["report"], []))
+        lot = ParkingLot(broker, NAMES, SystemClock())
+        await lot.park(full, "task.report", Reason.BROKEN, failure())
+        (parked,) = await lot.browse(["report"])
+        assert parked.reason == "broken"
+        assert 0 < broker.refused < 10
+
+
+async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_no_room():
+    died = [{"reason": "delivery_limit", "exchange": "orders", "routing-keys": ["order.paid"]}]
+    full = {"blob": "x" * 5000, "more": "y" * 900}
+    async with Narrow() as broker:
+        await broker.declare(topology("shop", ["report"], []))
+        await MemoryBroker.publish(
+            broker,
+            Message(b"b", full | {"x-death": died, "tail": "z" * 80}),
+            exchange=NAMES.failed,
+            routing_key="task.report",
+        )
+        await ParkingLot(broker, NAMES, SystemClock()).replay(["report"], EVERYTHING)
+        delivery = await broker.get(NAMES.processor_queue("report"))
+        assert delivery is not None
+        assert delivery.message.headers == {
+            "more": "y" * 900,
+            "tail": "z" * 80,
+            "scheduler-exchange": "orders",
+            "scheduler-key": "order.paid",
+            "scheduler-left-out": "blob",
+        }
 
 
 async def test_purging_deletes_what_was_named_and_nothing_else(

@@ -101,6 +101,16 @@ def test_a_call_that_does_not_fit_the_function_is_not_sent(
     staged(app, play)
 
 
+async def test_a_call_opens_no_connection_for_an_event_loop_that_may_end() -> None:
+    app, ship = shop()
+    with pytest.raises(Unroutable, match="no queue for the task 'ship'"):  # it has reached a broker
+        await ship.send(ORDER)
+    assert not app.outbox.is_open
+    async with app:
+        assert app.outbox.is_open
+    assert not app.outbox.is_open
+
+
 def test_what_it_is_sent_with_travels_along() -> None:
     app, ship = shop()
 

@@ -20,6 +20,7 @@ from scheduler.settlement import (
     Settlement,
     Skipped,
     settle,
+    settle_call,
 )
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
@@ -391,6 +392,14 @@ def test_the_jitter_of_a_grid_never_reaches_the_next_tick():
     for _ in range(200):
         token = put(settled(Returned(None), token, ended_at=token.due_at))
         assert token.due_at < token.scheduled_at + SECOND
+
+
+def test_a_call_with_retries_left_is_tried_again_and_parked_if_it_cannot_be():
+    settlement = settle_call(0, Raised(FAILURE), POLICY, spin=lambda: 0.5)
+    assert settlement.ending is Ending.RETRIED
+    assert settlement.again == 10 * SECOND
+    assert settlement.otherwise == Parking(None, "too-large", FAILURE)
+    assert settlement.park is None
 
 
 def test_a_lost_run_says_nothing_about_its_end():
