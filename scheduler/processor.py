@@ -6,7 +6,7 @@ from datetime import timedelta
 from scheduler.app import Scheduler
 from scheduler.brokers import Broker
 from scheduler.clock import Clock
-from scheduler.rollcall import Claims, RollCall
+from scheduler.rollcall import Claims, RollCall, Settled
 from scheduler.supervision import Supervisor
 from scheduler.tasks import TaskSpec
 from scheduler.worker import Worker
@@ -32,7 +32,7 @@ class Processor:
         grace: timedelta,
     ) -> None:
         self._tasks = tasks
-        self._roll_call = RollCall(broker, app.names, self._in_hand)
+        self._roll_call = RollCall(broker, app.names, self)
         self._supervisor = Supervisor(app, broker, clock, self._roll_call)
         self._worker = Worker(
             app,
@@ -64,5 +64,10 @@ class Processor:
         """Stop, and do not wait for runs: cancel them and give their messages back."""
         self._worker.abort()
 
-    def _in_hand(self) -> Claims:
+    def in_hand(self) -> Claims:
+        """The tokens that this processor has, and how far each has come."""
         return self._worker.in_hand()
+
+    def settled(self) -> Settled:
+        """The last token that it has put for each loop."""
+        return self._worker.settled()

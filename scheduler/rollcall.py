@@ -1,19 +1,22 @@
-"""The roll call: asking all processors at once which tokens they have in hand.
+"""The roll call: asking all processors at once what they have, and had, in hand.
 
 Question and answers travel over one stream, which every processor follows: a broadcast that needs
-no right to declare. Both are JSON: a question has ``loops``; an answer has ``processor`` and
-``claims``, the seq and attempt of each of those loops' tokens that it has in hand. Their
-correlation id names the question.
+no right to declare. Both are JSON, and their correlation id names the question:
+
+- a question has ``loops``;
+- an answer has ``processor``; ``claims``, the seq and attempt of each of those loops' tokens that it
+  has in hand; and ``settled``, the generation, seq and attempt of the last token that it has put for
+  each of them.
 """
 
 import asyncio
 import json
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
@@ -27,6 +30,19 @@ TOGETHER = 0.01  # seconds in which questions are gathered, to be asked as one
 
 Progress = tuple[int, int]
 Claims = Mapping[LoopId, Progress]
+Settled = Mapping[LoopId, tuple[str, Progress]]
+
+
+class Hands(Protocol):
+    """What a processor can tell of itself."""
+
+    def in_hand(self) -> Claims:
+        """The tokens it has, and how far each has come."""
+        ...
+
+    def settled(self) -> Settled:
+        """The last token that it has put for each loop: its generation, and how far it had come."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +51,16 @@ class Answers:
 
     Attributes:
         claims: the tokens in hand, over all processors that answered.
+        settled: the tokens that were put last, as (loop, generation): progress.
         complete: whether as many answered as were expected; only then does silence mean that
             nobody has a token.
     """
 
     claims: Claims
     complete: bool
+    settled: Mapping[tuple[LoopId, str], Progress] = field(
+        default_factory=dict[tuple[LoopId, str], Progress]
+    )
 
 
 @dataclass(slots=True)
@@ -50,6 +70,9 @@ class _Question:
     loops: set[LoopId]
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     claims: dict[LoopId, Progress] = field(default_factory=dict[LoopId, Progress])
+    settled: dict[tuple[LoopId, str], Progress] = field(
+        default_factory=dict[tuple[LoopId, str], Progress]
+    )
     processors: set[str] = field(default_factory=set[str])
     news: asyncio.Event = field(default_factory=asyncio.Event)
     asked: asyncio.Task[None] | None = None
@@ -60,16 +83,13 @@ class RollCall:
     """Asks, and answers, on behalf of one process.
 
     Args:
-        in_hand: the tokens this process has in hand, with how far they have come; None: it is no
-            processor, and only asks.
+        hands: for whom it answers; None: for nobody, it only asks.
     """
 
-    def __init__(
-        self, broker: Broker, names: Names, in_hand: Callable[[], Claims] | None = None
-    ) -> None:
+    def __init__(self, broker: Broker, names: Names, hands: Hands | None = None) -> None:
         self._broker = broker
         self._names = names
-        self._in_hand = in_hand
+        self._hands = hands
         self._processor = uuid.uuid4().hex
         self._gathering: _Question | None = None
         self._asking: dict[str, _Question] = {}
@@ -112,7 +132,7 @@ class RollCall:
             if not question.waiting:
                 self._asking.pop(question.id, None)
         claims = {loop: question.claims[loop] for loop in loops if loop in question.claims}
-        return Answers(claims, len(question.processors) >= expected)
+        return Answers(claims, len(question.processors) >= expected, question.settled)
 
     def _gather(self, loops: Collection[LoopId]) -> _Question:
         question = self._gathering
@@ -132,7 +152,7 @@ class RollCall:
     def _hear(self, message: Message) -> None:
         name = message.correlation_id or ""
         with suppress(MessageError):  # not ours
-            if message.type == QUESTION and self._in_hand is not None:
+            if message.type == QUESTION and self._hands is not None:
                 asked = validated(_Asked, parsed_json(message.body), "question")
                 answering = asyncio.create_task(self._answer(name, asked), name="roll call")
                 self._answering.add(answering)
@@ -141,15 +161,16 @@ class RollCall:
                 _note(question, validated(_Answered, parsed_json(message.body), "answer"))
 
     async def _answer(self, name: str, asked: "_Asked") -> None:
-        assert self._in_hand is not None
-        in_hand = self._in_hand()
-        claims = [
-            (loop, progress)
-            for task, key in asked.loops
-            if (progress := in_hand.get(loop := LoopId(task, key))) is not None
-        ]
+        assert self._hands is not None
+        loops = {LoopId(task, key) for task, key in asked.loops}
+        in_hand, settled = self._hands.in_hand(), self._hands.settled()
+        answer = {
+            "processor": self._processor,
+            "claims": [(loop, in_hand[loop]) for loop in loops & in_hand.keys()],
+            "settled": [(loop, *settled[loop]) for loop in loops & settled.keys()],
+        }
         with suppress(BrokerError):  # whoever asked knows that an answer is missing
-            await self._publish(ANSWER, name, {"processor": self._processor, "claims": claims})
+            await self._publish(ANSWER, name, answer)
 
     async def _publish(self, kind: str, question: str, body: dict[str, Any]) -> None:
         await self._broker.publish(
@@ -169,6 +190,9 @@ def _note(question: _Question, answer: "_Answered") -> None:
     for (task, key), progress in answer.claims:
         loop = LoopId(task, key)
         question.claims[loop] = max(progress, question.claims.get(loop, progress))
+    for (task, key), generation, progress in answer.settled:
+        settling = LoopId(task, key), generation
+        question.settled[settling] = max(progress, question.settled.get(settling, progress))
     question.news.set()
 
 
@@ -183,3 +207,4 @@ class _Answered(BaseModel):
 
     processor: str
     claims: list[tuple[tuple[str, str], Progress]]
+    settled: list[tuple[tuple[str, str], str, Progress]] = []

@@ -65,7 +65,7 @@ from scheduler.messages import (
 )
 from scheduler.parking import ParkingLot, Reason
 from scheduler.rates import Pacer
-from scheduler.rollcall import Claims, RollCall
+from scheduler.rollcall import Claims, Progress, RollCall, Settled
 from scheduler.runs import Execution, Run
 from scheduler.schedules import admit
 from scheduler.settlement import (
@@ -134,6 +134,7 @@ class Worker:
         self._handling: set[asyncio.Task[None]] = set()
         self._executing: set[Execution] = set()
         self._roll_call = roll_call
+        self._settled: dict[LoopId, tuple[str, Progress]] = {}
         self._lanes: dict[LoopId, Lane] = {}
         self._pacers = {task.name: Pacer(task.rate) for task in tasks if task.rate}
         self._held_back: dict[tuple[str, str], int] = {}
@@ -174,6 +175,10 @@ class Worker:
         return {
             loop: max(token.progress for token in lane.tokens) for loop, lane in self._lanes.items()
         }
+
+    def settled(self) -> Settled:
+        """The last token that it has put for each loop: its generation, and how far it had come."""
+        return self._settled
 
     async def _consume(self, task: TaskSpec) -> Consumer:
         queue = self._app.names.processor_queue(task.name)
@@ -344,10 +349,13 @@ class Worker:
                 return True
         if any(superseded(token, other) for other in self._lanes[token.loop].tokens):
             return True
-        return await self._is_claimed_further(token)
+        generation, progress = self._settled.get(token.loop, ("", token.progress))
+        if generation == token.generation and progress > token.progress:
+            return True
+        return await self._is_settled_elsewhere(token)
 
-    async def _is_claimed_further(self, token: Token) -> bool:
-        """Whether another processor has the successor in hand, as far as they answer in time."""
+    async def _is_settled_elsewhere(self, token: Token) -> bool:
+        """Whether another processor has put its successor, as far as they answer in time."""
         if self._roll_call is None or token.loop == SUPERVISION:
             return False
         supervised = await self._broker.depth(self._app.names.processor_queue(SUPERVISION.task))
@@ -356,7 +364,9 @@ class Worker:
             expected=supervised.consumers if supervised else 0,
             timeout=ROLL_CALL_TIMEOUT,
         )
-        return answers.claims.get(token.loop, token.progress) > token.progress
+        claimed = answers.claims.get(token.loop, token.progress)
+        settled = answers.settled.get((token.loop, token.generation), token.progress)
+        return max(claimed, settled) > token.progress
 
     async def _next_ready(self, run: Run) -> Token | None:
         """The token behind this one in its queue, if it is of the same loop."""
@@ -508,6 +518,7 @@ class Worker:
 
     async def _put(self, run: Run, successor: Token) -> None:
         winner = await self._hatchery.put(successor)
+        self._settled[successor.loop] = successor.generation, successor.progress
         if winner is not successor:
             self._emit(TokenMerged(*run.about, winner=winner))
 
@@ -597,6 +608,6 @@ class Worker:
         return ProcessorStarted(
             self._app.namespace,
             self._broker.address,
-            tuple(task.name for task in self._tasks),
+            tuple(task.name for task in self._tasks if not task.builtin),
             self._concurrency,
         )
