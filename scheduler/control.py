@@ -18,7 +18,6 @@ from scheduler.errors import (
     DeliveryLost,
     MessageError,
     QueueNotFound,
-    Rejected,
     UnknownLoop,
     UsageError,
 )
@@ -62,7 +61,11 @@ JOURNAL_TIMEOUT = timedelta(seconds=20)
 
 
 class Did(StrEnum):
-    """What a verb did to a loop."""
+    """What a verb did to a loop.
+
+    A token that is on its way has left its slot, and the broker has not handed it on yet: after a
+    restart, a broker that stands alone takes its time (see the README). It was left as it is.
+    """
 
     CREATED = "created"
     UNCHANGED = "unchanged"
@@ -74,6 +77,7 @@ class Did(StrEnum):
     TRIGGERED = "triggered"
     REMOVED = "removed"
     RUNNING = "running"
+    ON_ITS_WAY = "on its way"
     NOT_PAUSED = "not paused"
     IS_PAUSED = "is paused"
     NOT_THERE = "not there"
@@ -349,13 +353,10 @@ class Control:
 
     async def _declare_keyed(self, loops: Iterable[Loop]) -> set[str]:
         """Declare the hatchery queues of keyed loops that are gone; returns their names."""
-        gone = set[str]()
-        for loop in loops:
-            if loop.id.key:
-                wanted = self._hatchery_of(loop.id)
-                if missing := await self._absent(wanted):
-                    await self._broker.declare(wanted)
-                    gone |= missing
+        wanted = sum((self._hatchery_of(loop.id) for loop in loops if loop.id.key), Topology())
+        gone = await self._absent(wanted)
+        if gone:
+            await self._broker.declare(wanted.only(gone))
         return gone
 
     def _hatchery_of(self, loop: LoopId) -> Topology:
@@ -398,11 +399,14 @@ class Control:
                 return await self._reseed_ready(loop, delivery)
             await asyncio.sleep(LOOK_PAUSE)
         if await self._is_lost(loop.id):
-            token = (await self._recovered([loop]))[loop.id]
-            with suppress(Rejected):  # it was on its way: the slot holds it still
-                return Report(loop, Did.REPAIRED, await self._hatchery.put(token))
-        guard = await self._guard(loop)
-        return Report(loop, Did.GUARDED, await self._hatchery.put(guard))
+            did, token = Did.REPAIRED, (await self._recovered([loop]))[loop.id]
+        else:
+            did, token = Did.GUARDED, await self._guard(loop)
+        if await self._hatchery.offer(token):
+            return Report(loop, did, token)
+        if (occupant := await self._hatchery.take(loop.id)) is not None:
+            return await self._reseed_waiting(loop, occupant)
+        return Report(loop, Did.ON_ITS_WAY)
 
     async def _is_lost(self, loop: LoopId) -> bool:
         """Whether all processors say, twice, that they do not have it."""
@@ -447,13 +451,11 @@ class Control:
     async def _restore(self, loop: Loop, token: Token) -> bool:
         """Put the token of a loop that has none, or a guard only; says whether that was so."""
         occupant = await self._take(loop)
-        try:
-            if occupant is None:
-                return await self._hatchery.put(token) is token
-            if occupant.token.state is State.GUARD:
-                return await self._hatchery.replace(occupant, token) is token
-        except Rejected:
-            return False  # it was on its way: the slot holds it still
+        if occupant is None:
+            # Refused, it is on its way: the slot holds it still.
+            return await self._hatchery.offer(token)
+        if occupant.token.state is State.GUARD:
+            return await self._hatchery.replace(occupant, token) is token
         await occupant.delivery.requeue()
         return False
 

@@ -197,7 +197,8 @@ class Hatchery:
                     return token
             elif self._clock.now() >= deadline:
                 raise Rejected(
-                    f"The hatchery queue of {token.loop} rejects tokens though it is empty."
+                    f"The hatchery queue of {token.loop} takes no token, though none waits in it: "
+                    "one that has left it is still on its way to a processor. Try again later."
                 )
             else:
                 await asyncio.sleep(pause)

@@ -4,9 +4,9 @@ Question and answers travel over one stream, which every processor follows: a br
 no right to declare. Both are JSON, and their correlation id names the question:
 
 - a question has ``loops``;
-- an answer has ``processor``; ``claims``, the seq and attempt of each of those loops' tokens that it
-  has in hand; and ``settled``, the generation, seq and attempt of the last token that it has put for
-  each of them.
+- an answer has ``processor``; ``claims``, the seq and attempt of each of those loops' tokens that
+  it has in hand; and ``settled``, the generation, seq and attempt of the last token that it has put
+  for each of them.
 """
 
 import asyncio

@@ -56,6 +56,10 @@ BACKOFF_LAST = 3.0
 if logging.getLogger("aiormq").level == logging.NOTSET:
     logging.getLogger("aiormq").setLevel(logging.CRITICAL)
 
+# aiormq drops its answer to a channel that the broker closes when this many frames wait to be
+# written; the broker then keeps the channel, and closes the connection over its number's next use.
+aiormq.Connection.FRAME_BUFFER_SIZE = 100_000
+
 
 def tolerant_timestamp(value: bytes) -> tuple[int, datetime]:
     """A timestamp as the broker sends it, whatever its publisher wrote.

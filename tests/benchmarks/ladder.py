@@ -37,13 +37,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import aiormq
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp.commands import Basic
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from broker_cpu import BrokerCpu
 
 from scheduler.brokers.amqp import AmqpBroker
 from scheduler.calls import task_key
@@ -208,48 +209,6 @@ def scaled(whole: Topology, scale: int) -> Topology:
         return replace(queue, arguments={**queue.arguments, "x-message-ttl": max(1, ttl // scale)})
 
     return replace(whole, queues=tuple(map(shorter, whole.queues)))
-
-
-class BrokerCpu:
-    """The CPU time of a broker's process, found by the port it listens on.
-
-    Linux only, and only for a broker of this machine whose process we may look at.
-    """
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        local = parts.hostname in ("localhost", "127.0.0.1", "::1")
-        self._pid = _listener(parts.port or 5672) if local else None
-
-    def __call__(self) -> float:
-        """Seconds so far; not a number where it cannot be known."""
-        if self._pid is None:
-            return math.nan
-        # The name in parentheses may hold anything; utime and stime are fields 14 and 15.
-        after_name = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _listener(port: int) -> int | None:
-    sockets: set[str] = set()
-    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        if table.exists():
-            rows = [line.split() for line in table.read_text().splitlines()[1:]]
-            sockets |= {
-                f"socket:[{row[9]}]"
-                for row in rows
-                if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) == port
-            }
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            # Not the proxy of a container: the broker itself.
-            if not (process / "comm").read_text().startswith("beam"):
-                continue
-            if any(str(fd.readlink()) in sockets for fd in (process / "fd").iterdir()):
-                return int(process.name)
-        except OSError:
-            continue
-    return None
 
 
 @dataclass
