@@ -196,6 +196,7 @@ class Broker(Protocol):
 
         Raises:
             QueueNotFound: there is no such stream.
+            IncompatibleBroker: it is a queue.
         """
         ...
 
@@ -210,14 +211,17 @@ class Broker(Protocol):
             quiet: it ends when nothing more has come for so long.
 
         Raises:
-            QueueNotFound: there is no such stream.
+            QueueNotFound: there is no such stream, or no longer.
+            IncompatibleBroker: it is a queue.
+            BrokerUnavailable: the connection went before the end.
         """
         ...
 
     async def depth(self, queue: str) -> Depth | None:
         """How full the queue is, or None when it does not exist.
 
-        The count of a stream's entries may be some seconds old.
+        Of a stream, the count may be some seconds old and a few too high, and no follower is a
+        consumer.
         """
         ...
 

@@ -11,7 +11,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, cast
 
@@ -550,14 +550,10 @@ class Entry:
 
     @classmethod
     def of(cls, taken: DeliveredMessage) -> "Entry":
-        message, tag = _message(taken), taken.delivery_tag
-        headers = dict(message.headers)
-        offset = headers.pop("x-stream-offset", None)
-        if offset is None or tag is None:
-            raise IncompatibleBroker(
-                f"{taken.routing_key!r} is no stream: it is consumed, not read or followed."
-            )
-        return cls(replace(message, headers=headers), offset, tag)
+        headers, tag = cast(dict[str, Any], taken.header.properties.headers), taken.delivery_tag
+        assert tag is not None
+        offset = headers.pop("x-stream-offset")
+        return cls(_message(taken), offset, tag)
 
     def continues(self, last: "Entry") -> bool:
         """Whether this may come in one stream where the last one was asked for.

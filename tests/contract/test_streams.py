@@ -95,7 +95,7 @@ async def test_a_reader_may_stop_early(wire: Wire, broker: Broker) -> None:
             async for message in messages:
                 assert message.body == b"a"
                 break
-    await has_depth(broker, stream, ready=3, consumers=0)
+    assert await bodies_of(broker, stream) == [b"a", b"b", b"c"]
 
 
 async def test_a_cut_does_not_look_like_the_end(wire: Wire, broker: Broker) -> None:
@@ -141,11 +141,15 @@ async def test_what_is_not_there_cannot_be_read(wire: Wire, broker: Broker) -> N
     assert broker.connected
 
 
-async def test_a_queue_is_not_read(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+@pytest.mark.parametrize("kind", ["quorum", "classic"])
+async def test_a_queue_is_neither_read_nor_followed(wire: Wire, broker: Broker, kind: str) -> None:
+    queue = wire.name("queue")
+    await broker.declare(Topology(queues=(Queue(queue, {"x-queue-type": kind}),)))
     await send(broker, queue, b"a", b"b")
     with pytest.raises(IncompatibleBroker, match=queue):
         await bodies_of(broker, queue)
+    with pytest.raises(IncompatibleBroker, match=queue):
+        await Reader.open(broker, queue, since="first")
     await has_depth(broker, queue, ready=2, consumers=0)
     assert await take_all(broker, queue, 2) == [b"a", b"b"]
 
