@@ -7,6 +7,7 @@ refused gets one to throw away.
 
 import asyncio
 import itertools
+import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
@@ -57,7 +58,7 @@ MUTEX_POLL = 0.03
 FIRST_TRIES = 5
 FOLLOW_PREFETCH = 100
 READ_PREFETCH = 500
-FIRST_ENTRY_S = 2.0  # of a stream that is not empty: the broker has to open its files
+FIRST_ENTRY = timedelta(seconds=2)  # on a busy machine it comes a second after it was asked for
 RECOGNITION_S = 5.0
 
 
@@ -203,15 +204,13 @@ class AmqpBroker:
         self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
     ) -> AsyncGenerator[Message]:
         async with self._connection.throwaway_channel() as channel:
-            known = await channel.queue_declare(stream, passive=True)
             reading = Reading(channel, stream)
             await reading.start("first" if since is None else since)
-            patience = quiet.total_seconds()
-            if known.message_count:
-                patience = max(patience, FIRST_ENTRY_S)
-            while (message := await reading.next(patience)) is not None:
+            # That the stream is not empty, RabbitMQ says seconds later.
+            message = await reading.next(max(quiet, FIRST_ENTRY))
+            while message is not None:
                 yield message
-                patience = quiet.total_seconds()
+                message = await reading.next(quiet)
 
     async def depth(self, queue: str) -> Depth | None:
         try:
@@ -448,11 +447,22 @@ class AmqpFollower(StandingOrder):
         super().__init__(connection, stream, FOLLOW_PREFETCH)
         self._handler = handler
         self._since = since
+        self._began: float | None = None
         self._last: Entry | None = None
         self._recognised: asyncio.Future[bool] | None = None
 
     def _arguments(self) -> dict[str, Any]:
-        return {"x-stream-offset": self._last.offset if self._last else self._since}
+        return {"x-stream-offset": self._place()}
+
+    def _place(self) -> int | str:
+        now = asyncio.get_running_loop().time()
+        if self._last is not None:
+            return self._last.offset
+        if self._since == "next" and self._began is not None:
+            # What came during the break is the next, too. With something to spare for the way.
+            return f"{math.ceil(now - self._began) + 1}s"
+        self._began = now
+        return self._since
 
     async def _begin(self) -> None:
         self._recognised = asyncio.get_running_loop().create_future() if self._last else None
@@ -518,10 +528,10 @@ class Reading:
             self._stream, self._arrived.put, arguments={"x-stream-offset": offset}
         )
 
-    async def next(self, patience: float) -> Message | None:
-        """The next message, or None when none has come for so many seconds."""
+    async def next(self, patience: timedelta) -> Message | None:
+        """The next message, or None when none has come for so long."""
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(patience.total_seconds()):
                 taken = await self._arrived.get()
         except TimeoutError:
             return None

@@ -49,7 +49,7 @@ async def test_reading_takes_nothing_away(wire: Wire, broker: Broker) -> None:
     assert await bodies_of(await wire.connect(), stream) == [b"a", b"b", b"c"]
 
 
-async def test_an_empty_stream_is_read_to_its_end_at_once(wire: Wire, broker: Broker) -> None:
+async def test_reading_an_empty_stream_ends(wire: Wire, broker: Broker) -> None:
     assert await bodies_of(broker, await wire.declare_stream()) == []
 
 
@@ -198,6 +198,18 @@ async def test_a_follower_goes_on_after_every_cut(wire: Wire, broker: Broker) ->
         assert await reader.bodies(1) == [b"%d" % number]
     assert reader.is_empty
     assert reader.follower.active
+
+
+async def test_a_follower_that_has_seen_nothing_misses_nothing_in_a_cut(
+    wire: Wire, broker: Broker
+) -> None:
+    publisher = await wire.connect()
+    for _ in range(5):
+        stream = await wire.declare_stream()
+        reader = await Reader.open(broker, stream)
+        await wire.cut()
+        await send_through(publisher, stream, b"x")
+        assert await reader.bodies(1) == [b"x"]
 
 
 async def send_through(broker: Broker, stream: str, body: bytes) -> None:
