@@ -19,8 +19,9 @@
 8. What is published to a stream stays there for all who read or follow it, until it is too old or
    too much. A stream is never full; what it holds keeps its order, and does not expire. It keeps
    headers that are text, numbers, bytes and truth values, and drops tables and lists.
-   A follower outlives reconnects and goes on after the last message that it has seen (one that has
-   seen none begins as it began); where the stream was deleted and declared anew, with the first.
+   A follower outlives reconnects and goes on after the last message that it has seen; where the
+   stream was deleted and declared anew, with the first. One that waits for its first over a
+   reconnect may get some that came shortly before it began.
    `get`, `wake`, `consume` and `purge` are for queues: RabbitMQ answers a `get` or a `purge` of a
    stream by closing the connection.
 """
@@ -201,6 +202,7 @@ class Broker(Protocol):
 
         Raises:
             QueueNotFound: there is no such stream.
+            IncompatibleBroker: it is a queue.
         """
         ...
 
@@ -212,17 +214,20 @@ class Broker(Protocol):
         Args:
             since: without what came before this moment, by the broker's clock; but some that came
                 shortly before may be among them. None: from the first on.
-            quiet: it ends when nothing more has come for so long.
+            quiet: it ends when nothing more has come for so long (the first may take longer).
 
         Raises:
-            QueueNotFound: there is no such stream.
+            QueueNotFound: there is no such stream, or no longer.
+            IncompatibleBroker: it is a queue.
+            BrokerUnavailable: the connection went before the end.
         """
         ...
 
     async def depth(self, queue: str) -> Depth | None:
         """How full the queue is, or None when it does not exist.
 
-        The count of a stream's entries may be some seconds old.
+        Of a stream, the count may be some seconds old and a few too high, and no follower is a
+        consumer.
         """
         ...
 

@@ -7,11 +7,12 @@ refused gets one to throw away.
 
 import asyncio
 import itertools
+import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, cast
 
@@ -63,7 +64,7 @@ MUTEX_LAST_POLL = 0.5
 FIRST_TRIES = 5
 FOLLOW_PREFETCH = 100
 READ_PREFETCH = 500
-FIRST_ENTRY_S = 2.0  # of a stream that is not empty: the broker has to open its files
+FIRST_ENTRY = timedelta(seconds=2)  # on a busy machine it comes a second after it was asked for
 RECOGNITION_S = 5.0
 FRAME_OVERHEAD = 8  # what frame_max counts besides the payload
 AIORMQS_MESSAGE_ID = 33  # it gives one to every message that has none
@@ -238,15 +239,13 @@ class AmqpBroker:
         self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
     ) -> AsyncGenerator[Message]:
         async with self._connection.throwaway_channel() as channel:
-            known = await channel.queue_declare(stream, passive=True)
             reading = Reading(channel, stream)
             await reading.start("first" if since is None else since)
-            patience = quiet.total_seconds()
-            if known.message_count:
-                patience = max(patience, FIRST_ENTRY_S)
-            while (message := await reading.next(patience)) is not None:
+            # That the stream is not empty, RabbitMQ says seconds later.
+            message = await reading.next(max(quiet, FIRST_ENTRY))
+            while message is not None:
                 yield message
-                patience = quiet.total_seconds()
+                message = await reading.next(quiet)
 
     async def depth(self, queue: str) -> Depth | None:
         session = await self._connection.ready()
@@ -491,11 +490,22 @@ class AmqpFollower(StandingOrder):
         super().__init__(connection, stream, FOLLOW_PREFETCH)
         self._handler = handler
         self._since = since
+        self._began: float | None = None
         self._last: Entry | None = None
         self._recognised: asyncio.Future[bool] | None = None
 
     def _arguments(self) -> dict[str, Any]:
-        return {"x-stream-offset": self._last.offset if self._last else self._since}
+        return {"x-stream-offset": self._place()}
+
+    def _place(self) -> int | str:
+        now = asyncio.get_running_loop().time()
+        if self._last is not None:
+            return self._last.offset
+        if self._since == "next" and self._began is not None:
+            # What came during the break is the next, too. With something to spare for the way.
+            return f"{math.ceil(now - self._began) + 1}s"
+        self._began = now
+        return self._since
 
     async def _begin(self) -> None:
         self._recognised = asyncio.get_running_loop().create_future() if self._last else None
@@ -561,10 +571,10 @@ class Reading:
             self._stream, self._arrived.put, arguments={"x-stream-offset": offset}
         )
 
-    async def next(self, patience: float) -> Message | None:
-        """The next message, or None when none has come for so many seconds."""
+    async def next(self, patience: timedelta) -> Message | None:
+        """The next message, or None when none has come for so long."""
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(patience.total_seconds()):
                 taken = await self._arrived.get()
         except TimeoutError:
             return None
@@ -593,14 +603,10 @@ class Entry:
 
     @classmethod
     def of(cls, taken: DeliveredMessage) -> "Entry":
-        message, tag = _message(taken), taken.delivery_tag
-        headers = dict(message.headers)
-        offset = headers.pop("x-stream-offset", None)
-        if offset is None or tag is None:
-            raise IncompatibleBroker(
-                f"{taken.routing_key!r} is no stream: it is consumed, not read or followed."
-            )
-        return cls(replace(message, headers=headers), offset, tag)
+        headers, tag = cast(dict[str, Any], taken.header.properties.headers), taken.delivery_tag
+        assert tag is not None
+        offset = headers.pop("x-stream-offset")
+        return cls(_message(taken), offset, tag)
 
     def continues(self, last: "Entry") -> bool:
         """Whether this may come in one stream where the last one was asked for.

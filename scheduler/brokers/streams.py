@@ -63,7 +63,7 @@ class Stream:
 
     def depth(self) -> Depth:
         self._forget_old()
-        return Depth(len(self._entries), len(self.followers))
+        return Depth(len(self._entries), consumers=0)
 
     def offer(self, letter: _Letter) -> bool:
         """Append a letter; True, because a stream is never full."""

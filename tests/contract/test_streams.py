@@ -49,7 +49,7 @@ async def test_reading_takes_nothing_away(wire: Wire, broker: Broker) -> None:
     assert await bodies_of(await wire.connect(), stream) == [b"a", b"b", b"c"]
 
 
-async def test_an_empty_stream_is_read_to_its_end_at_once(wire: Wire, broker: Broker) -> None:
+async def test_reading_an_empty_stream_ends(wire: Wire, broker: Broker) -> None:
     assert await bodies_of(broker, await wire.declare_stream()) == []
 
 
@@ -95,7 +95,7 @@ async def test_a_reader_may_stop_early(wire: Wire, broker: Broker) -> None:
             async for message in messages:
                 assert message.body == b"a"
                 break
-    await has_depth(broker, stream, ready=3, consumers=0)
+    assert await bodies_of(broker, stream) == [b"a", b"b", b"c"]
 
 
 async def test_a_cut_does_not_look_like_the_end(wire: Wire, broker: Broker) -> None:
@@ -141,11 +141,15 @@ async def test_what_is_not_there_cannot_be_read(wire: Wire, broker: Broker) -> N
     assert broker.connected
 
 
-async def test_a_queue_is_not_read(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
+@pytest.mark.parametrize("kind", ["quorum", "classic"])
+async def test_a_queue_is_neither_read_nor_followed(wire: Wire, broker: Broker, kind: str) -> None:
+    queue = wire.name("queue")
+    await broker.declare(Topology(queues=(Queue(queue, {"x-queue-type": kind}),)))
     await send(broker, queue, b"a", b"b")
     with pytest.raises(IncompatibleBroker, match=queue):
         await bodies_of(broker, queue)
+    with pytest.raises(IncompatibleBroker, match=queue):
+        await Reader.open(broker, queue, since="first")
     await has_depth(broker, queue, ready=2, consumers=0)
     assert await take_all(broker, queue, 2) == [b"a", b"b"]
 
@@ -194,6 +198,18 @@ async def test_a_follower_goes_on_after_every_cut(wire: Wire, broker: Broker) ->
         assert await reader.bodies(1) == [b"%d" % number]
     assert reader.is_empty
     assert reader.follower.active
+
+
+async def test_a_follower_that_has_seen_nothing_misses_nothing_in_a_cut(
+    wire: Wire, broker: Broker
+) -> None:
+    publisher = await wire.connect()
+    for _ in range(5):
+        stream = await wire.declare_stream()
+        reader = await Reader.open(broker, stream)
+        await wire.cut()
+        await send_through(publisher, stream, b"x")
+        assert await reader.bodies(1) == [b"x"]
 
 
 async def send_through(broker: Broker, stream: str, body: bytes) -> None:
