@@ -92,6 +92,11 @@ class Parking:
     error: Exception
 
 
+def duration(started_at: datetime, ended_at: datetime) -> timedelta:
+    """How long a run took, by a clock that may have been set back meanwhile."""
+    return max(ended_at - started_at, timedelta(0))
+
+
 class Goodbye(Enum):
     """What becomes of the delivery, once its successors are confirmed."""
 
@@ -245,6 +250,6 @@ def _record(run: Finished, ending: Ending, error: str | None) -> LastRun:
         ending=ending,
         scheduled_at=run.tick,
         started_at=run.started_at,
-        duration=run.ended_at - run.started_at,
+        duration=duration(run.started_at, run.ended_at),
         error=error,
     )

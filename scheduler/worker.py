@@ -76,6 +76,7 @@ from scheduler.settlement import (
     Raised,
     Settlement,
     Skipped,
+    duration,
     settle,
     settle_call,
 )
@@ -442,7 +443,7 @@ class Worker:
                 *run.about,
                 scheduled_at=run.tick,
                 started_at=started_at,
-                duration=self._clock.now() - started_at,
+                duration=duration(started_at, self._clock.now()),
                 ending=settlement.ending,
                 error=outcome.error if isinstance(outcome, Raised) else None,
                 successor=settlement.put,
