@@ -340,18 +340,18 @@ class Worker:
         return task.reads.read(call.message)
 
     async def _is_superseded(self, run: Run, token: Token) -> bool:
-        """Whether its successor exists: in the slot, in the queue, or in somebody's hands."""
+        """Whether its successor exists: put by us, in the slot, in the queue, or by others."""
         if token.state is State.REPLAY:
             return False
+        generation, progress = self._settled.get(token.loop, ("", token.progress))
+        if generation == token.generation and progress > token.progress:
+            return True
         with suppress(QueueNotFound):
             if superseded(token, await self._hatchery.look(token.loop)):
                 return True
             if superseded(token, await self._next_ready(run)):
                 return True
         if any(superseded(token, other) for other in self._lanes[token.loop].tokens):
-            return True
-        generation, progress = self._settled.get(token.loop, ("", token.progress))
-        if generation == token.generation and progress > token.progress:
             return True
         return await self._is_settled_elsewhere(token)
 
@@ -519,6 +519,7 @@ class Worker:
 
     async def _put(self, run: Run, successor: Token) -> None:
         winner = await self._hatchery.put(successor)
+        # Its ack may get lost with the broker, and the successor be where nobody can look then.
         self._settled[successor.loop] = successor.generation, successor.progress
         if winner is not successor:
             self._emit(TokenMerged(*run.about, winner=winner))

@@ -1,6 +1,7 @@
 """What happens to a message in a processor, on the embedded broker and in virtual time."""
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,17 +12,19 @@ from scheduler.control import Did
 from scheduler.errors import CarryError
 from scheduler.events import (
     Escalated,
+    Event,
     MessageParked,
     RunFinished,
     RunLost,
     RunReturned,
     RunSettled,
     RunStarted,
+    SuccessorConfirmed,
     TicksSkipped,
     TokenMerged,
     TokenSuperseded,
 )
-from scheduler.messages import Ending, LoopId, Message
+from scheduler.messages import Ending, LoopId, Message, decode, encode
 from scheduler.parking import EVERYTHING, Selection
 from scheduler.status import Where
 from scheduler.testing import simulate
@@ -515,7 +518,59 @@ def test_a_redelivered_token_whose_successor_waits_is_not_run_again() -> None:
             await asyncio.sleep(1)
         assert [run.seq for run in of(RunStarted, stage.events)] == [0]
         assert len(of(TokenSuperseded, stage.events)) == 1
-        assert await stage.tokens() == 1
+
+    staged(app, play)
+
+
+def test_a_processor_does_not_run_again_what_it_has_settled() -> None:
+    app = new_app()
+
+    @app.periodic(every="10s")
+    async def task() -> None: ...
+
+    async def play(stage: Stage) -> None:
+        @app.listen
+        def lose_the_ack(event: Event) -> None:
+            if isinstance(event, SuccessorConfirmed):
+                # As if another processor had the successor in hand already.
+                assert stage.server.queue(app.names.hatchery(LoopId("task"))).take()
+                stage.server.disconnect_all()
+
+        async with stage.processor():
+            await asyncio.sleep(15)
+        assert [run.seq for run in of(RunStarted, stage.events)] == [0]
+        assert len(of(TokenSuperseded, stage.events)) == 1
+
+    staged(app, play)
+
+
+def test_a_loop_that_is_seeded_anew_runs_again_what_its_processor_has_settled() -> None:
+    app = new_app()
+
+    @app.periodic(every="10s")
+    async def task() -> None: ...
+
+    async def play(stage: Stage) -> None:
+        async with stage.processor():
+            await asyncio.sleep(25)
+            occupant = await stage.broker.get(app.names.hatchery(LoopId("task")))
+            assert occupant is not None
+            await occupant.ack()
+            anew = replace(
+                decode(occupant.message, "test"), seq=0, generation="9", due_at=stage.clock.now()
+            )
+            lost = False
+
+            @app.listen
+            def lose_it_once(event: Event) -> None:
+                nonlocal lost
+                if isinstance(event, RunStarted) and not lost:
+                    lost = True
+                    stage.server.disconnect_all()
+
+            await stage.publish(encode(anew, "test", expiration=None), "loop.task")
+            await asyncio.sleep(25)
+        assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1, 0, 0, 1, 2]
 
     staged(app, play)
 
