@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
-from scheduler.durations import format_duration
+from scheduler.durations import shown
 from scheduler.errors import UsageError
 
 
@@ -67,16 +67,19 @@ def rungs() -> list[Rung]:
     ]
 
 
-def check_length(delay: timedelta) -> None:
+def check_length(delay: timedelta, *, given: str | None = None) -> None:
     """See that a delay fits.
+
+    Args:
+        given: how it was given, for the error.
 
     Raises:
         UsageError: it is longer than the ladder, or negative.
     """
     if not timedelta(0) <= delay <= LONGEST:
         raise UsageError(
-            f"A delay can be from 0s to {LONGEST.days}d, got {delay.total_seconds():g} s. "
-            f"Longer than {format_duration(timedelta(days=LONGEST.days))}, send it from a loop."
+            f"A delay can be from 0 to {LONGEST.days} days, got {given or shown(delay)}. "
+            "For later than that, send it from a loop."
         )
 
 

@@ -115,7 +115,7 @@ class Outbox:
         now = self._now()
         due_at = max(posting.at or now + posting.delay, now)
         delay = due_at - now
-        check_length(delay)
+        check_length(delay, given=posting.at.isoformat() if posting.at else None)
         message = new_call(
             self._names.namespace,
             task,

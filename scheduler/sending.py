@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from scheduler.control import App
-from scheduler.durations import Duration, parse_duration
+from scheduler.durations import Duration, parse_duration, shown
 from scheduler.errors import UsageError
 from scheduler.keyed import Keyed
+from scheduler.ladder import check_length
 from scheduler.outbox import BlockingBridge, Outbox, Posting
 from scheduler.tasks import Task, TaskSpec
 
@@ -71,7 +72,9 @@ class Sender(Generic[Q]):
 
     async def send_later(self, delay: Duration, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
         """Have the task run after a delay, such as "10m": never early, in steps of 100 ms."""
-        return await self._post(replace(self._posting, delay=parse_duration(delay)), args, kwargs)
+        span = parse_duration(delay)
+        check_length(span, given=shown(delay))
+        return await self._post(replace(self._posting, delay=span), args, kwargs)
 
     async def send_at(self, when: datetime, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
         """Have the task run at a moment, which must be aware; one that has passed means now."""

@@ -63,7 +63,7 @@ def test_the_longest_delay_is_more_than_three_years():
     "delay", [-MICROSECOND, LONGEST + MICROSECOND, timedelta.max, timedelta.min]
 )
 def test_what_the_ladder_cannot_hold_is_refused(delay: timedelta):
-    with pytest.raises(UsageError, match=r"from 0s to 1183d, got .*send it from a loop"):
+    with pytest.raises(UsageError, match=r"from 0 to 1183 days, got .*send it from a loop"):
         digits(delay)
 
 
