@@ -16,6 +16,7 @@ import typer
 
 from scheduler import display, logs
 from scheduler.app import Scheduler
+from scheduler.backlog import Backlog, backlogs
 from scheduler.brokers import Broker
 from scheduler.brokers.memory import MemoryBroker
 from scheduler.brokers.opening import broker_at
@@ -124,7 +125,7 @@ def seed(
             return await (control.plan() if dry_run else control.seed(prune=prune))
 
     reports = asyncio.run(seeded())
-    display.reports(reports, as_json)
+    display.reports(scheduler, reports, as_json, dry_run=dry_run)
 
 
 @command(cli, "run")
@@ -151,16 +152,18 @@ def run(
 
 @command(cli, "status")
 def status(app: App = None, as_json: Json = False) -> None:
-    """Where each loop's token is: waiting, ready, running, paused or lost."""
+    """Where each loop's token is: waiting, ready, running, paused or lost; what waits for tasks."""
     scheduler = _load(app)
 
-    async def found() -> list[Status]:
+    async def found() -> tuple[list[Status], list[Backlog]]:
         async with _connected(scheduler) as (broker, _):
-            return await Survey(scheduler, broker, SystemClock()).status()
+            loops = await Survey(scheduler, broker, SystemClock()).status()
+            return loops, await backlogs(broker, scheduler.names, scheduler.tasks.values())
 
-    statuses = asyncio.run(found())
-    display.statuses(statuses, as_json)
-    if any(status.where in (Where.LOST, Where.UNSEEDED) for status in statuses):
+    statuses, waiting = asyncio.run(found())
+    display.statuses(scheduler, statuses, waiting, as_json)
+    lost = any(status.where in (Where.LOST, Where.UNSEEDED) for status in statuses)
+    if lost or any(backlog.ready is None for backlog in waiting):
         raise typer.Exit(1)
 
 
@@ -173,9 +176,8 @@ def upcoming(
     """The next times of each loop, from the code: no broker is asked."""
     scheduler = _load(app)
     now = SystemClock().now()
-    display.upcoming(
-        [(loop, list(_ticks(loop, now, count))) for loop in scheduler.loops.values()], as_json
-    )
+    ticks = [(loop, list(_ticks(loop, now, count))) for loop in scheduler.loops.values()]
+    display.upcoming(scheduler, ticks, as_json)
 
 
 @command(cli, "pause")

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
+from scheduler.app import Scheduler
+from scheduler.backlog import Backlog
 from scheduler.control import Report
 from scheduler.doctor import Finding
 from scheduler.errors import SchedulerError
@@ -45,10 +47,13 @@ def error(problem: SchedulerError, as_json: bool) -> None:
         sys.stderr.write(f"scheduler: {problem}\n")
 
 
-def reports(found: Iterable[Report], as_json: bool) -> None:
+def reports(app: Scheduler, found: Iterable[Report], as_json: bool, *, dry_run: bool) -> None:
     rows = [_report(report) for report in found]
     if as_json:
         return print_json(rows)
+    if not rows:
+        are = "would be" if dry_run else "are"
+        return say(f"{_no_loops(app)}; the queues of its tasks {are} declared: {_tasks(app)}.")
     _table(
         ("LOOP", "SCHEDULE", "SEED", "DUE"),
         [(row["loop"], row["schedule"], row["did"], _local(row["due_at"])) for row in rows],
@@ -63,9 +68,33 @@ def report(done: Report, as_json: bool) -> None:
     say(f"{row['loop']}: {row['did']}{due}")
 
 
-def statuses(found: Sequence[Status], as_json: bool) -> None:
+def statuses(
+    app: Scheduler, found: Sequence[Status], waiting: Sequence[Backlog], as_json: bool
+) -> None:
     if as_json:
-        return print_json([_status(status) for status in found])
+        loops = [_status(status) for status in found]
+        return print_json({"loops": loops, "tasks": [asdict(each) for each in waiting]})
+    if found:
+        _loops(found)
+    else:
+        say(f"{_no_loops(app)}.")
+    if waiting:
+        say("")
+        _table(
+            ("TASK", "READY", "PROCESSORS", "PARKED"),
+            [
+                (
+                    each.task,
+                    "unseeded" if each.ready is None else str(each.ready),
+                    str(each.processors),
+                    str(each.parked),
+                )
+                for each in waiting
+            ],
+        )
+
+
+def _loops(found: Sequence[Status]) -> None:
     _table(
         ("LOOP", "STATE", "SEQ", "DUE", "LAST", "STARTED", "LATE", "TOOK", "PROCESSORS", "NOTE"),
         [
@@ -105,12 +134,14 @@ def history(entries: Iterable[Entry], as_json: bool) -> None:
     )
 
 
-def upcoming(found: Iterable[tuple[Loop, list[datetime]]], as_json: bool) -> None:
+def upcoming(app: Scheduler, found: Iterable[tuple[Loop, list[datetime]]], as_json: bool) -> None:
     rows = [(str(loop), describe(loop.schedule), ticks) for loop, ticks in found]
     if as_json:
         return print_json(
             [{"loop": name, "schedule": phrase, "times": ticks} for name, phrase, ticks in rows]
         )
+    if not rows:
+        return say(f"{_no_loops(app)}; its tasks run when they are sent messages: {_tasks(app)}.")
     for name, phrase, ticks in rows:
         say(f"{name}  ({phrase})")
         for tick in ticks:
@@ -175,6 +206,14 @@ def topology(wanted: Topology, as_json: bool) -> None:
                 bound = f"{binding.destination}{_arguments(arguments[binding.destination])}"
                 branch.add(f"{binding.routing_key or '(all)'} → {bound}")
     _console().print(tree)
+
+
+def _no_loops(app: Scheduler) -> str:
+    return f"The app of namespace {app.namespace!r} has no loops"
+
+
+def _tasks(app: Scheduler) -> str:
+    return ", ".join(app.tasks)
 
 
 def _console() -> Console:

@@ -49,6 +49,7 @@ ORDER = (
     "supervision",
     "processor",
     "status",
+    "backlog",
     "logs",
     "doctor",
     "loading",

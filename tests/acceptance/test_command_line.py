@@ -17,7 +17,7 @@ MISUSE, WRONG, FINE = 2, 1, 0
 
 
 def states(done: Done) -> dict[str, str]:
-    return {status["loop"]: status["where"] for status in done.json}
+    return {status["loop"]: status["where"] for status in done.json["loops"]}
 
 
 def did(done: Done) -> dict[str, str]:
@@ -118,7 +118,7 @@ def test_json_is_what_every_command_prints_when_asked(seeded: CommandLine):
 def test_a_loop_is_paused_and_resumed(seeded: CommandLine):
     paused = seeded("pause", "report", "--reason", "stocktaking")
     assert (paused.code, paused.out) == (FINE, "report: paused\n")
-    (status, *_) = seeded("status", "--json").json
+    (status, *_) = seeded("status", "--json").json["loops"]
     assert (status["where"], status["reason"], status["due_at"]) == ("paused", "stocktaking", None)
     assert seeded("pause", "report").out == "report: unchanged\n"
     resumed = seeded("resume", "report", "--json")
@@ -159,7 +159,7 @@ def test_a_triggered_loop_is_run_at_once_by_whoever_comes(seeded: CommandLine):
         assert "report #0  succeeded" in processor.until("succeeded")
         processor.signal()
         assert processor.end().code == FINE
-    (status, *_) = seeded("status", "--json").json
+    (status, *_) = seeded("status", "--json").json["loops"]
     assert (status["where"], status["seq"]) == ("waiting", 1)
     assert status["last"]["ending"] == "succeeded"
 

@@ -148,6 +148,49 @@ def refused(done: Done) -> str:
     return line
 
 
+def test_an_app_without_loops_is_told_what_was_done_for_its_tasks(desk: Desk):
+    no_loops = f"The app of namespace {desk.names.namespace!r} has no loops"
+    queues = f"{no_loops}; the queues of its tasks are declared: sms, mail, audit.\n"
+    assert (desk.run("seed").code, desk.run("seed").out) == (FINE, queues)
+    assert desk.run("seed", "--dry-run").out == queues.replace("are declared", "would be declared")
+    assert desk.run("seed", "--json").json == []
+    upcoming = desk.run("next")
+    when = "its tasks run when they are sent messages: sms, mail, audit."
+    assert (upcoming.code, upcoming.out) == (FINE, f"{no_loops}; {when}\n")
+
+
+def test_the_status_of_tasks_is_what_waits_for_them(desk: Desk):
+    assert desk("replay", desk.id_of("m2")).code == FINE
+    done = desk.run("status")
+    assert done.code == FINE
+    told, _, head, *rows = done.out.splitlines()
+    assert told == f"The app of namespace {desk.names.namespace!r} has no loops."
+    assert head.split() == ["TASK", "READY", "PROCESSORS", "PARKED"]
+    assert [row.split() for row in rows] == [
+        ["sms", "1", "0", "1"],
+        ["mail", "0", "0", "1"],
+        ["audit", "0", "0", "1"],
+    ]
+    told_to_programs = desk.run("status", "--json").json
+    assert told_to_programs["loops"] == []
+    assert told_to_programs["tasks"][0] == {
+        "task": "sms",
+        "ready": 1,
+        "processors": 0,
+        "parked": 1,
+    }
+
+
+def test_the_status_of_tasks_that_were_never_seeded_is_wrong(desk: Desk):
+    done = desk.run("status", SHOP_NAMESPACE=new_namespace())
+    assert done.code == WRONG
+    assert [line.split()[:2] for line in done.out.splitlines()[3:]] == [
+        ["sms", "unseeded"],
+        ["mail", "unseeded"],
+        ["audit", "unseeded"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "ids"),
     [

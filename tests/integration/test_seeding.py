@@ -65,7 +65,7 @@ async def test_a_changed_period_reaches_a_token_that_waits_for_a_processor(
     field_: Field, broker: Broker
 ) -> None:
     field_.call("seed", EVERY="100ms")
-    await field_.until(lambda: field_.call("status", EVERY="100ms")[0]["where"] == "ready")
+    await field_.until(lambda: field_.call("status", EVERY="100ms")["loops"][0]["where"] == "ready")
     (report,) = field_.call("seed", EVERY="250ms")
     assert report["did"] == "rescheduled"
     assert await field_.tokens(broker, 1) == {"loop0": 1}
