@@ -283,18 +283,26 @@ def test_a_body_that_is_not_ours_is_told(body: bytes, told: str):
 NO = ValueError("no")
 POLICY = Policy(Retry(2, delays=["10s", "1m"], jitter=0.5))
 
+SLOW, LATER = TimeoutError(), RetryLater("3h")
+
+
+def again(error: Exception, delay: timedelta) -> Settlement:
+    """A retry; if its headers find no room, the message is parked."""
+    cannot = Parking(None, "too-large", error)
+    return Settlement(Ending.RETRIED, again=delay, otherwise=cannot)
+
 
 @pytest.mark.parametrize(
     ("attempt", "outcome", "expected"),
     [
         (0, Returned("anything"), Settlement(Ending.SUCCEEDED)),
         (2, Returned(None), Settlement(Ending.SUCCEEDED)),
-        (0, Raised(NO), Settlement(Ending.RETRIED, again=10 * SECOND)),
-        (1, Raised(NO), Settlement(Ending.RETRIED, again=60 * SECOND)),
+        (0, Raised(NO), again(NO, 10 * SECOND)),
+        (1, Raised(NO), again(NO, 60 * SECOND)),
         (2, Raised(NO), Settlement(Ending.ESCALATED, park=Parking(None, "exhausted", NO))),
         (99, Raised(NO), Settlement(Ending.ESCALATED, park=Parking(None, "exhausted", NO))),
-        (0, Raised(TimeoutError()), Settlement(Ending.RETRIED, again=10 * SECOND)),
-        (1, Raised(RetryLater("3h")), Settlement(Ending.RETRIED, again=3 * HOUR)),
+        (0, Raised(SLOW), again(SLOW, 10 * SECOND)),
+        (1, Raised(LATER), again(LATER, 3 * HOUR)),
         (0, Raised(StopLoop("enough")), Settlement(Ending.STOPPED)),
         (0, Broken.INTERRUPTED, Settlement(None, goodbye=Goodbye.REQUEUE)),
         (0, Broken.LOST, Settlement(None, goodbye=Goodbye.NOTHING)),
