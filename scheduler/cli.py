@@ -237,14 +237,13 @@ def history(
 
     async def told() -> list[Entry]:
         async with _connected(scheduler) as (broker, control):
-            name = None if loop is None else str(await control.find(loop))
-            entries = Journal(broker, scheduler.names).entries(
-                since=SystemClock().now() - span, loop=name
-            )
+            journal = Journal(broker, scheduler.names)
             last = deque[Entry](maxlen=limit)
-            async for entry in entries:
-                if name is not None or entry.loop != SUPERVISION.task:
+            async for entry in journal.entries(since=SystemClock().now() - span, loop=loop):
+                if loop is not None or entry.loop != SUPERVISION.task:
                     last.append(entry)
+            if not last and loop is not None:
+                await control.find(loop)  # one that was removed may have a history still
             return list(last)
 
     display.history(asyncio.run(told()), as_json)

@@ -34,7 +34,7 @@ from scheduler.clock import Clock
 from scheduler.context import Context
 from scheduler.control import LOOK_PAUSE, LOOKS, Control, loops_of, orphans_of, side_by_side
 from scheduler.durations import SECOND
-from scheduler.errors import AccessRefused, BrokerError, Locked, QueueNotFound
+from scheduler.errors import AccessRefused, BrokerError, BrokerUnavailable, Locked, QueueNotFound
 from scheduler.events import CensusTaken, LoopReported, SupervisionDelayed
 from scheduler.hatchery import Hatchery
 from scheduler.messages import LoopId, State
@@ -120,16 +120,19 @@ class Supervisor:
         needed = [names.hatchery(SUPERVISION), names.roll_call, names.roster, names.journal]
         needed += [names.processor_queue(task.name) for task in tasks]
         control = Control(self._app, self._broker, self._clock, patience=SECOND)
-        while gone := await self._gone(needed):
-            try:
-                await control.adopt()
-            except Locked:
-                continue  # somebody else is at it
-            except AccessRefused:
-                raise QueueNotFound(
-                    f"{gone[0]!r} is not in {self._broker.address} yet, and this user may not "
-                    "declare it. Nothing was started; run `scheduler seed` once, then this again."
-                ) from None
+        gone = needed
+        while gone:
+            # Others may be at it; and a connection that goes comes back.
+            with suppress(Locked, BrokerUnavailable):
+                try:
+                    if gone := await self._gone(needed):
+                        await control.adopt()
+                except AccessRefused:
+                    raise QueueNotFound(
+                        f"{gone[0]!r} is not in {self._broker.address} yet, and this user may not "
+                        "declare it. Nothing was started; run `scheduler seed` once, then this "
+                        "again."
+                    ) from None
 
     async def _gone(self, queues: Sequence[str]) -> list[str]:
         depths = await side_by_side(self._broker.depth, queues)
