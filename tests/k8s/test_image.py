@@ -1,0 +1,150 @@
+"""The image, made from the Dockerfile's own steps, holds all that a processor needs."""
+
+import asyncio
+import re
+import signal
+import subprocess
+import tomllib
+import zipfile
+from pathlib import Path
+
+import aiormq
+import pytest
+from packaging.requirements import Requirement
+
+from scheduler.messages import LoopId
+from scheduler.topology import topology
+from tests.k8s.builds import BUILDS, ROOT, environment, pods
+from tests.k8s.dockerfile import Image, in_context, instructions
+
+TIME_LIMIT = 20
+
+# A user's own app, on top of the image.
+BILLING = """\
+from scheduler import Context, Scheduler
+
+app = Scheduler({namespace!r})
+
+
+@app.periodic(every="1s")
+async def poll(ctx: Context) -> None: ...
+"""
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Image:
+    made = Image(tmp_path)
+    made.make()
+    return made
+
+
+@pytest.mark.timeout(300)
+def test_an_image_on_top_of_ours_processes_until_it_is_told_to_stop(
+    image: Image, namespace: str, broker_url: str
+) -> None:
+    has_the_package_and_nothing_of_the_tests(image)
+    assert "Usage: scheduler" in ended(image.start("--help"))
+    assert "book" in ended(image.start("next")), "the example is the app that nobody named"
+
+    (image.root / "app" / "billing").mkdir()
+    (image.root / "app" / "billing" / "jobs.py").write_text(BILLING.format(namespace=namespace))
+    billing = {"SCHEDULER_APP": "billing.jobs:app", "SCHEDULER_BROKER_URL": broker_url}
+    try:
+        ended(image.start("seed", **billing))
+        processes(image.start(**billing))
+    finally:
+        asyncio.run(delete_all(broker_url, namespace))
+
+
+def has_the_package_and_nothing_of_the_tests(image: Image) -> None:
+    assert {path.name for path in (image.root / "app").iterdir()} == {"examples"}
+    (installed,) = image.root.glob("opt/scheduler/lib/python3.*/site-packages/scheduler")
+    packaged = {path.relative_to(installed) for path in installed.rglob("*.py")}
+    source = ROOT / "scheduler"
+    assert packaged == {path.relative_to(source) for path in source.rglob("*.py")}
+    # Compiled, as a processor has no right to write there.
+    assert len(list(installed.glob("__pycache__/*.pyc"))) == len(list(installed.glob("*.py")))
+    (wheel,) = image.root.glob("build/dist/*.whl")
+    times = {member.date_time for member in zipfile.ZipFile(wheel).infolist()}
+    assert times == {(2026, 1, 1, 0, 0, 0)}, "the time of its making is in the wheel"
+
+
+def processes(processor: "subprocess.Popen[str]") -> None:
+    with processor:
+        try:
+            assert processor.stdout
+            assert any("poll #0" in line and "succeeded" in line for line in processor.stdout)
+            processor.send_signal(signal.SIGTERM)
+            ended(processor)
+        finally:
+            processor.kill()
+
+
+def ended(process: "subprocess.Popen[str]") -> str:
+    said, _ = process.communicate(timeout=TIME_LIMIT)
+    assert process.returncode == 0, said
+    return said
+
+
+async def delete_all(url: str, namespace: str) -> None:
+    left_behind = topology(namespace, ["poll"], [LoopId("poll")])
+    connection = await aiormq.connect(url)
+    try:
+        channel = await connection.channel()
+        for queue in left_behind.queues:
+            await channel.queue_delete(queue.name)
+        for exchange in left_behind.exchanges:
+            await channel.exchange_delete(exchange.name)
+    finally:
+        await connection.close()
+
+
+def test_the_base_image_is_the_same_everywhere_and_pinned() -> None:
+    bases = {argument.split()[0] for name, argument in instructions() if name == "FROM"}
+    (base,) = bases
+    assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-\w+", base)
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_pods_run_as_the_user_of_the_image(name: str) -> None:
+    (user,) = [argument for instruction, argument in instructions() if instruction == "USER"]
+    for maker, template in pods(name):
+        if maker != "rabbitmq":
+            context = template["spec"]["securityContext"]
+            assert user == f"{context['runAsUser']}:{context['runAsGroup']}"
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_pods_run_an_app_that_is_in_the_image(name: str) -> None:
+    path, _, _ = environment(name)["SCHEDULER_APP"].partition(":")
+    assert in_context(Path(path))
+    assert (ROOT / path).is_file()
+
+
+@pytest.mark.parametrize(
+    "path", ["tests/rabbitmq.py", ".git/config", "scheduler/__pycache__/x.pyc"]
+)
+def test_docker_is_not_sent_what_the_image_does_not_need(path: str) -> None:
+    assert not in_context(Path(path))
+
+
+def locked(name: str) -> dict[str, str]:
+    """The versions in a list of dependencies; each has its hashes."""
+    text = (ROOT / "k8s" / "image" / name).read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert all("--hash=sha256:" in line for line in lines)
+    found = [Requirement(line.partition(" --hash")[0].strip()) for line in lines]
+    return {each.name: str(each.specifier).removeprefix("==") for each in found}
+
+
+def test_the_locked_versions_are_those_that_the_package_allows() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+    wanted = {
+        "runtime.txt": [*project["project"]["dependencies"], *extras["uvloop"]],
+        "build.txt": project["build-system"]["requires"],
+    }
+    for name, requirements in wanted.items():
+        versions = locked(name)
+        for requirement in map(Requirement, requirements):
+            assert versions[requirement.name] in requirement.specifier

@@ -1,0 +1,272 @@
+"""The manifests agree with the code, and with each other."""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import typer.main
+
+from scheduler.cli import cli
+from scheduler.durations import parse_duration
+from scheduler.worker import LAST_WORDS
+from tests.k8s.builds import (
+    BUILDS,
+    OPERATED,
+    OVERLAYS,
+    Manifest,
+    app,
+    build,
+    container,
+    dev_definitions,
+    environment,
+    of_kind,
+    one,
+    pods,
+    processors,
+    selects,
+)
+
+SCALERS = {"keda": "ScaledObject", "hpa": "HorizontalPodAutoscaler", "production": "ScaledObject"}
+SCALED_BY_KEDA = ("keda", "production")
+
+
+def options(arguments: list[str]) -> dict[str, Any]:
+    """What the command line understands; it exits where it does not."""
+    group: Any = typer.main.get_command(cli)
+    with group.make_context("scheduler", list(arguments), resilient_parsing=True) as context:
+        name, command, rest = group.resolve_command(context, arguments)
+        return {"command": name, **command.make_context(name, rest).params}
+
+
+def tasks_of(deployment: Manifest, name: str) -> set[str]:
+    chosen = options(container(deployment)["args"])["tasks"]
+    return {task.name for task in app(name).select(chosen.split(",") if chosen else None)}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_containers_run_commands_that_there_are(name: str) -> None:
+    run = {
+        each["metadata"]["name"]: options(container(each)["args"])["command"]
+        for each in (*processors(name), *of_kind(name, "Job"))
+    }
+    assert run.pop("scheduler-seed") == "seed"
+    assert set(run.values()) == {"run"}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_each_task_has_one_deployment_that_runs_it(name: str) -> None:
+    run = [task for deployment in processors(name) for task in tasks_of(deployment, name)]
+    assert sorted(run) == sorted(app(name).tasks)
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_pod_has_time_to_drain(name: str) -> None:
+    grace = parse_duration(environment(name)["SCHEDULER_SHUTDOWN_GRACE"])
+    # For cancelling the consumers, and then the runs.
+    at_most = grace + 2 * LAST_WORDS
+    for deployment in processors(name):
+        assert "lifecycle" not in container(deployment), "a preStop pause is part of the sum"
+        killed_after = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+        assert timedelta(seconds=killed_after) > at_most
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_rollout_takes_no_processor_away_before_its_time(name: str) -> None:
+    for deployment in processors(name):
+        assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_ports_are_those_of_the_settings(name: str) -> None:
+    settings = environment(name)
+    for deployment in processors(name):
+        only = container(deployment)
+        assert {port["name"]: str(port["containerPort"]) for port in only["ports"]} == {
+            "health": settings["SCHEDULER_HEALTH_PORT"],
+            "metrics": settings["SCHEDULER_METRICS_PORT"],
+        }
+        probes = {probe: only[f"{probe}Probe"]["httpGet"] for probe in ("startup", "liveness")}
+        assert all(get == {"path": "/livez", "port": "health"} for get in probes.values())
+        assert only["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "health"}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_pods_are_locked_down(name: str) -> None:
+    """As the standard "restricted" has it, and more.
+
+    https://kubernetes.io/docs/concepts/security/pod-security-standards/
+    """
+    for maker, template in pods(name):
+        pod = template["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        for each in pod["containers"]:
+            assert each["securityContext"]["allowPrivilegeEscalation"] is False
+            assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            # RabbitMQ's own image writes where it likes.
+            assert each["securityContext"].get("readOnlyRootFilesystem") or maker == "rabbitmq"
+            assert each["resources"]["requests"]
+            assert each["resources"]["limits"]["memory"]
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_services_put_nothing_into_the_environment(name: str) -> None:
+    for maker, template in pods(name):
+        assert template["spec"].get("enableServiceLinks") is False or maker == "rabbitmq"
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_credentials_are_where_the_settings_look_for_them(name: str) -> None:
+    wanted = {environment(name)[f"SCHEDULER_BROKER_{each}_FILE"] for each in ("USER", "PASSWORD")}
+    for maker in (*processors(name), *of_kind(name, "Job")):
+        user = "seed" if maker["kind"] == "Job" else "processor"
+        (mount,) = [each for each in container(maker)["volumeMounts"] if each["name"] == "broker"]
+        (volume,) = [
+            each
+            for each in maker["spec"]["template"]["spec"]["volumes"]
+            if each["name"] == "broker"
+        ]
+        assert volume["secret"]["secretName"] == f"scheduler-{user}-user-credentials"
+        assert wanted == {f"{mount['mountPath']}/{key}" for key in ("username", "password")}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_deployments_and_their_budgets_do_not_share_pods(name: str) -> None:
+    deployments = {each["metadata"]["name"]: each["spec"] for each in processors(name)}
+    for called, spec in deployments.items():
+        labels = spec["template"]["metadata"]["labels"]
+        own = [other for other, each in deployments.items() if selects(each["selector"], labels)]
+        assert own == [called]
+        budgets = [
+            each["metadata"]["name"]
+            for each in of_kind(name, "PodDisruptionBudget")
+            if selects(each["spec"]["selector"], labels)
+        ]
+        assert budgets == [called]
+        for constraint in spec["template"]["spec"]["topologySpreadConstraints"]:
+            assert selects(constraint["labelSelector"], labels)
+
+
+def broker_labels(name: str) -> Mapping[str, str]:
+    if of_kind(name, "RabbitmqCluster"):
+        return OPERATED
+    return one(name, "StatefulSet", "rabbitmq")["spec"]["template"]["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_broker_is_where_the_settings_say(name: str) -> None:
+    url = urlsplit(environment(name)["SCHEDULER_BROKER_URL"])
+    # The operator makes a Service of the name of the cluster.
+    assert one(name, "Service" if name == "dev" else "RabbitmqCluster", str(url.hostname))
+    assert url.username is None
+    for service in of_kind(name, "Service"):
+        assert selects({"matchLabels": service["spec"]["selector"]}, broker_labels(name))
+        assert url.port in {port["port"] for port in service["spec"]["ports"]}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_network_lets_processors_reach_the_broker(name: str) -> None:
+    policy = one(name, "NetworkPolicy", "scheduler")["spec"]
+    for maker, template in pods(name):
+        is_ours = selects(policy["podSelector"], template["metadata"]["labels"])
+        assert is_ours == (maker != "rabbitmq")
+    (to_broker,) = [each for each in policy["egress"] if "podSelector" in each["to"][0]]
+    assert selects(to_broker["to"][0]["podSelector"], broker_labels(name))
+    port = urlsplit(environment(name)["SCHEDULER_BROKER_URL"]).port
+    assert to_broker["ports"] == [{"protocol": "TCP", "port": port}]
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_everything_is_in_one_namespace(name: str) -> None:
+    (namespace,) = of_kind(name, "Namespace")
+    labels = namespace["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    others = [each["metadata"]["namespace"] for each in build(name) if each is not namespace]
+    assert set(others) == {namespace["metadata"]["name"]}
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_users_have_secrets(name: str) -> None:
+    """The topology operator makes one for each User, of this name."""
+    made = {f"{each['metadata']['name']}-user-credentials" for each in of_kind(name, "User")}
+    made |= {each["metadata"]["name"] for each in of_kind(name, "Secret")}
+    for user in ("seed", "processor"):
+        assert f"scheduler-{user}-user-credentials" in made
+
+
+def granted(name: str) -> dict[str, dict[str, str]]:
+    """The patterns of each user."""
+    if name == "production":
+        return {
+            each["spec"]["userReference"]["name"]: each["spec"]["permissions"]
+            for each in of_kind(name, "Permission")
+        }
+    return {
+        each["user"]: {right: each[right] for right in ("configure", "write", "read")}
+        for each in dev_definitions()["permissions"]
+    }
+
+
+def test_both_overlays_grant_the_same() -> None:
+    assert granted("dev") == granted("production")
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_processors_may_use_what_the_app_has_and_declare_nothing(name: str) -> None:
+    names, topology = app(name).names, app(name).topology()
+    users = granted(name)
+    for each in (*topology.exchanges, *topology.queues):
+        for right in ("configure", "write", "read"):
+            assert re.search(users["scheduler-seed"][right], each.name)
+        for right in ("write", "read"):
+            assert re.search(users["scheduler-processor"][right], each.name)
+        assert not re.search(users["scheduler-processor"]["configure"], each.name)
+    for user in users.values():
+        assert re.search(user["configure"], names.lock)
+        assert not re.search(user["write"], f"x{names.processor}")
+        assert not re.search(user["write"], "amq.topic")
+
+
+@pytest.mark.parametrize("name", SCALERS)
+def test_what_is_scaled_has_no_fixed_number_of_pods(name: str) -> None:
+    scaled = {each["spec"]["scaleTargetRef"]["name"] for each in of_kind(name, SCALERS[name])}
+    assert scaled == {each["metadata"]["name"] for each in processors(name)}
+    assert not [each for each in processors(name) if "replicas" in each["spec"]]
+
+
+@pytest.mark.parametrize("name", SCALED_BY_KEDA)
+def test_keda_counts_the_queues_of_the_tasks_that_it_scales(name: str) -> None:
+    names = app(name).names
+    for scaler in of_kind(name, "ScaledObject"):
+        target = one(name, "Deployment", scaler["spec"]["scaleTargetRef"]["name"])
+        counted = [each["metadata"]["queueName"] for each in scaler["spec"]["triggers"]]
+        assert sorted(counted) == sorted(map(names.processor_queue, tasks_of(target, name)))
+
+
+@pytest.mark.parametrize("name", SCALED_BY_KEDA)
+def test_the_last_pod_stays_for_longer_than_a_run(name: str) -> None:
+    spec = one(name, "ScaledObject", "scheduler-processor-remind")["spec"]
+    target = one(name, "Deployment", spec["scaleTargetRef"]["name"])
+    longest = max(app(name).tasks[task].timeout for task in tasks_of(target, name))
+    assert spec["minReplicaCount"] == 0
+    assert timedelta(seconds=spec["cooldownPeriod"]) > longest
+
+
+def test_keda_logs_in_where_the_processors_do() -> None:
+    settings = urlsplit(environment("production")["SCHEDULER_BROKER_URL"])
+    (namespace,) = of_kind("production", "Namespace")
+    (login,) = of_kind("production", "TriggerAuthentication")
+    for each in of_kind("production", "ScaledObject"):
+        for trigger in each["spec"]["triggers"]:
+            host = urlsplit(str(trigger["metadata"]["host"]))
+            assert host.hostname == f"{settings.hostname}.{namespace['metadata']['name']}.svc"
+            assert (host.port, host.path) == (settings.port, settings.path)
+            assert trigger["authenticationRef"]["name"] == login["metadata"]["name"]
+    for target in login["spec"]["secretTargetRef"]:
+        assert target["name"] == "scheduler-processor-user-credentials"
+        assert target["key"] == target["parameter"]

@@ -1,0 +1,117 @@
+"""The alerts fire when they should, and the monitors and the dashboard look at what there is."""
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.k8s.builds import OPERATED, container, of_kind, one, processors, selects
+from tests.k8s.programs import promtool
+
+CASES = Path(__file__).with_name("alerts.yaml")
+# What Grafana puts in, when it asks Prometheus.
+FILLED_IN = {"$__rate_interval": "1m", "$namespace": "billing"}
+
+
+def run_promtool(*arguments: str | Path) -> None:
+    done = subprocess.run([promtool(), *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def rules() -> dict[str, Any]:
+    return one("monitoring", "PrometheusRule", "scheduler")["spec"]
+
+
+def test_alerts_fire_when_they_should_and_not_in_a_healthy_hour(tmp_path: Path) -> None:
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules()))
+    (tmp_path / "cases.yaml").write_text(CASES.read_text())
+    run_promtool("check", "rules", tmp_path / "rules.yaml")
+    run_promtool("test", "rules", tmp_path / "cases.yaml")
+
+
+def test_each_alert_is_made_to_fire() -> None:
+    cases = CASES.read_text()
+    for rule in rules()["groups"][0]["rules"]:
+        assert f'alertname="{rule["alert"]}", alertstate="firing"' in cases
+
+
+def test_each_alert_says_what_happened_what_the_system_does_and_what_to_do() -> None:
+    for rule in rules()["groups"][0]["rules"]:
+        assert set(rule["annotations"]) == {"summary", "description", "runbook"}
+
+
+def endpoints(monitor: str) -> list[dict[str, Any]]:
+    return one("monitoring", "PodMonitor", monitor)["spec"]["podMetricsEndpoints"]
+
+
+def test_processors_are_scraped() -> None:
+    selector = one("monitoring", "PodMonitor", "scheduler")["spec"]["selector"]
+    policy = one("monitoring", "NetworkPolicy", "scheduler-metrics")["spec"]
+    (endpoint,) = endpoints("scheduler")
+    # Else Prometheus renames the label `namespace` of our metrics, by which the alerts group.
+    assert endpoint["honorLabels"] is True
+    assert [port["port"] for port in policy["ingress"][0]["ports"]] == [endpoint["port"]]
+    for deployment in (*processors("monitoring"), *processors("production")):
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        assert selects(selector, labels)
+        assert selects(policy["podSelector"], labels)
+        assert endpoint["port"] in {port["name"] for port in container(deployment)["ports"]}
+
+
+def test_the_broker_is_scraped_queue_by_queue() -> None:
+    selector = one("monitoring", "PodMonitor", "rabbitmq")["spec"]["selector"]
+    broker = one("dev", "StatefulSet", "rabbitmq")
+    assert selects(selector, OPERATED)
+    assert selects(selector, broker["spec"]["template"]["metadata"]["labels"])
+    for endpoint in endpoints("rabbitmq"):
+        assert endpoint["port"] in {port["name"] for port in container(broker)["ports"]}
+    (detailed,) = [each for each in endpoints("rabbitmq") if "params" in each]
+    assert detailed["path"] == "/metrics/detailed"
+    # Of messages_ready, and of consumers.
+    assert detailed["params"] == {"family": ["queue_coarse_metrics", "queue_consumer_count"]}
+
+
+def dashboard() -> dict[str, Any]:
+    (found,) = [
+        each
+        for each in of_kind("monitoring", "ConfigMap")
+        if each["metadata"]["labels"].get("grafana_dashboard") == "1"
+    ]
+    return json.loads(found["data"]["scheduler.json"])
+
+
+def expressions() -> Iterator[str]:
+    for panel in dashboard()["panels"]:
+        for target in panel["targets"]:
+            expression = target["expr"]
+            for variable, value in FILLED_IN.items():
+                expression = expression.replace(variable, value)
+            yield expression
+
+
+def test_prometheus_understands_the_dashboard(tmp_path: Path) -> None:
+    records = [
+        {"record": f"panel:{number}", "expr": expression}
+        for number, expression in enumerate(expressions())
+    ]
+    assert not any("$" in record["expr"] for record in records)
+    written = {"groups": [{"name": "dashboard", "rules": records}]}
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(written))
+    run_promtool("check", "rules", tmp_path / "rules.yaml")
+
+
+def test_panels_have_a_place_of_their_own() -> None:
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    covered = Counter(
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    )
+    assert max(covered.values()) == 1
+    assert max(x for x, _ in covered) < 24

@@ -1,0 +1,59 @@
+"""Every manifest is what Kubernetes, and the operators, take."""
+
+import copy
+
+import kubernetes_validate  # pyright: ignore[reportMissingTypeStubs]
+import pytest
+from kubernetes_validate.utils import all_versions  # pyright: ignore[reportMissingTypeStubs]
+from pydantic import ValidationError
+
+from tests.k8s.builds import BUILDS, Manifest, build, of_kind
+from tests.k8s.custom_resources import CUSTOM_RESOURCE, GROUPS
+
+# The newest three, which get updates (https://kubernetes.io/releases/). All are listed twice.
+VERSIONS = all_versions()[-6::2]
+REFUSED = (kubernetes_validate.ValidationError, ValidationError)
+
+
+def is_custom(manifest: Manifest) -> bool:
+    return manifest["apiVersion"].startswith(GROUPS)
+
+
+def check(manifest: Manifest, version: str) -> None:
+    if is_custom(manifest):
+        CUSTOM_RESOURCE.validate_python(manifest)
+    else:
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", BUILDS)
+def test_manifests_are_valid(name: str, version: str) -> None:
+    assert build(name)
+    for manifest in build(name):
+        check(manifest, version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_the_cluster_of_brokers_says_of_pods_is_valid(version: str) -> None:
+    (cluster,) = of_kind("production", "RabbitmqCluster")
+    spec = cluster["spec"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "rabbitmq"},
+        "spec": {
+            "affinity": spec["affinity"],
+            "containers": [{"name": "rabbitmq", "resources": spec["resources"]}],
+        },
+    }
+    kubernetes_validate.validate(pod, version, strict=True)
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_misspelt_field_is_found(name: str) -> None:
+    for manifest in copy.deepcopy(build(name)):
+        # ConfigMaps and Secrets have no spec.
+        manifest.get("spec", manifest)["misspelt"] = True
+        with pytest.raises(REFUSED, match="misspelt"):
+            check(manifest, VERSIONS[-1])
