@@ -445,15 +445,24 @@ class StandingOrder(ABC):
             assert self._interrupted is not None
             # Not awaited itself: to cancel this task would cancel the future too.
             await asyncio.wait([self._interrupted])
-            self._connection.emit(ConsumerInterrupted(self._queue, self._interrupted.result()))
-            for delay in backoff():
-                # Not at once: RabbitMQ closes the connection of who consumes from a quorum queue
-                # that is just being deleted.
-                await asyncio.sleep(delay)
-                with suppress(BrokerError):
-                    await self._begin()
-                    break
-            self._connection.emit(ConsumerResumed(self._queue))
+            # Not at once: RabbitMQ closes the connection of who consumes from a quorum queue that is
+            # just being deleted.
+            delays = backoff()
+            await asyncio.sleep(next(delays))
+            lost_alone = self._connection.connected  # of a lost connection one line is enough
+            if lost_alone:
+                self._connection.emit(ConsumerInterrupted(self._queue, self._interrupted.result()))
+            while not await self._has_begun():
+                await asyncio.sleep(next(delays))
+            if lost_alone:
+                self._connection.emit(ConsumerResumed(self._queue))
+
+    async def _has_begun(self) -> bool:
+        try:
+            await self._begin()
+        except BrokerError:
+            return False
+        return True
 
 
 class AmqpConsumer(StandingOrder):
