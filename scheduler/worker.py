@@ -53,14 +53,17 @@ from scheduler.events import (
 )
 from scheduler.hatchery import Hatchery, superseded
 from scheduler.messages import (
+    Act,
     Ending,
     LoopId,
     Message,
     State,
     Token,
+    Verb,
     decode,
     encode,
     is_token,
+    one_line,
     summary_of,
 )
 from scheduler.parking import ParkingLot, Reason
@@ -253,6 +256,7 @@ class Worker:
         except Undecodable as error:
             await self._park(delivery, task, Reason.UNDECODABLE, error)
         except InvalidArguments as error:
+            await self._suspend(delivery, error)
             await self._park(delivery, task, Reason.INVALID_ARGUMENTS, error)
         except Exception as error:
             await self._park(delivery, task, Reason.BROKEN, error)
@@ -331,7 +335,17 @@ class Worker:
         token = decode(message, self._app.namespace)
         if token.loop.task != task.name:
             raise Undecodable(f"The token is one of {token.loop}, and came to {task.name!r}.")
-        return Run(delivery, task, token, task.arguments.load(token.args), tick=token.scheduled_at)
+        arguments = self._arguments_of_loop(token, task)
+        return Run(delivery, task, token, arguments, tick=token.scheduled_at)
+
+    def _arguments_of_loop(self, token: Token, task: TaskSpec) -> Mapping[str, Any]:
+        try:
+            return task.arguments.load(token.args)
+        except InvalidArguments:
+            if token.loop not in self._app.loops:
+                raise
+            # The token was seeded by another version of the code: each version has its own.
+            return task.arguments.load(self._app.loops[token.loop].args)
 
     def _arguments_of(self, call: Call, task: TaskSpec) -> Mapping[str, Any]:
         if call.args is not None:
@@ -540,6 +554,20 @@ class Worker:
         # The failed exchange knows our keys, not those of somebody else's exchange.
         ours = delivery.routing_key.startswith("loop.") and task.reads is None
         return delivery.routing_key if ours else task_key(task.name)
+
+    async def _suspend(self, delivery: Delivery, error: InvalidArguments) -> None:
+        """Pause the loop whose token does not fit its task: the next one would not either."""
+        if not is_token(delivery.message):
+            return
+        token = decode(delivery.message, self._app.namespace)
+        if token.state is not State.REPLAY:
+            act = Act(Verb.PAUSED, self._clock.now())
+            paused = replace(token, state=State.PAUSED, reason=one_line(str(error)), act=act)
+
+            async def put() -> None:
+                await self._hatchery.put(paused)
+
+            await self._insist(delivery, put)
 
     async def _park(
         self, delivery: Delivery, task: TaskSpec, reason: Reason, error: Exception

@@ -62,6 +62,8 @@ DECLARING = 4  # channels: more make a broker no faster
 MUTEX_FIRST_POLL = 0.03
 MUTEX_LAST_POLL = 0.5
 FIRST_TRIES = 5
+# RabbitMQ closes the connection of who consumes from a quorum queue that is just being deleted.
+BEFORE_RESUMING = 0.1
 FOLLOW_PREFETCH = 100
 READ_PREFETCH = 500
 FIRST_ENTRY = timedelta(seconds=2)  # on a busy machine it comes a second after it was asked for
@@ -445,24 +447,17 @@ class StandingOrder(ABC):
             assert self._interrupted is not None
             # Not awaited itself: to cancel this task would cancel the future too.
             await asyncio.wait([self._interrupted])
-            # Not at once: RabbitMQ closes the connection of who consumes from a quorum queue that is
-            # just being deleted.
-            delays = backoff()
-            await asyncio.sleep(next(delays))
+            await asyncio.sleep(BEFORE_RESUMING)
             lost_alone = self._connection.connected  # of a lost connection one line is enough
             if lost_alone:
                 self._connection.emit(ConsumerInterrupted(self._queue, self._interrupted.result()))
-            while not await self._has_begun():
-                await asyncio.sleep(next(delays))
+            for delay in backoff():
+                with suppress(BrokerError):
+                    await self._begin()
+                    break
+                await asyncio.sleep(delay)
             if lost_alone:
                 self._connection.emit(ConsumerResumed(self._queue))
-
-    async def _has_begun(self) -> bool:
-        try:
-            await self._begin()
-        except BrokerError:
-            return False
-        return True
 
 
 class AmqpConsumer(StandingOrder):

@@ -351,22 +351,45 @@ def test_what_is_not_a_token_is_parked_with_the_reason(
     staged(app, play)
 
 
-def test_arguments_that_fit_no_more_are_parked_and_named() -> None:
+def test_each_version_of_the_code_runs_a_loop_with_arguments_that_fit_it() -> None:
     old, new = new_app(), new_app()
+    ran: list[str] = []
 
     @old.periodic(every="10s", args={"region": "eu"}, name="task")
     async def before(region: str) -> None: ...
 
     @new.periodic(every="10s", args={"city": "Rome"}, name="task")
-    async def after(city: str) -> None: ...
+    async def after(city: str) -> None:
+        ran.append(city)
 
     async def play(stage: Stage) -> None:
-        stage.app = new
-        async with stage.processor():
-            await asyncio.sleep(15)
-        (parked,) = await stage.lot.browse(old.tasks)
+        async with stage.processor(app=new):
+            await asyncio.sleep(25)
+        assert ran == ["Rome", "Rome"]
+        assert await stage.parked() == []
+
+    staged(old, play)
+
+
+def test_a_keyed_loop_whose_arguments_fit_no_more_is_parked_and_paused() -> None:
+    old, new = new_app(), new_app()
+
+    @old.task(name="digest")
+    async def before(user: str) -> None: ...
+
+    @new.task(name="digest")
+    async def after(account: int) -> None: ...
+
+    async def play(stage: Stage) -> None:
+        await before.start("ann", every="10s", args={"user": "ann"})
+        async with stage.processor(app=new):
+            await asyncio.sleep(25)
+        (parked,) = await stage.parked()
         assert parked.reason == "invalid-arguments"
-        assert "city" in parked.error
+        assert "account" in parked.error
+        (status,) = await stage.survey.status()
+        assert status.where is Where.PAUSED
+        assert "account" in (status.reason or "")
 
     staged(old, play)
 

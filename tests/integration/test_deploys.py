@@ -1,0 +1,121 @@
+"""A new version beside the old one: nothing stands still, nothing runs twice, nothing is parked."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.topology import Names, QueueType
+from tests.integration.conftest import Field, ready
+
+APP = f"{Path(__file__).parent / 'apps' / 'versions.py'}:app"
+LOOPS = ("kept", "quickened", "moved", "resized", "removed", "added")
+OLD, NEW = {"VERSION": "old"}, {"VERSION": "new"}
+
+
+@pytest.fixture
+def deploy(
+    broker_url: str, namespace: str, queue_type: QueueType, tmp_path: Path
+) -> Iterator[Field]:
+    field = Field(broker_url, namespace, queue_type, tmp_path / "record", app=APP)
+    yield field
+    for process in field.processes:
+        process.kill()
+        process.wait()
+    asyncio.run(sweep(field))
+
+
+async def sweep(field: Field) -> None:
+    """Delete the queues of both versions."""
+    names = Names(field.namespace)
+    queues = [names.failed, names.journal, names.roster, names.roll_call]
+    for loop in (*LOOPS, "signed", "_supervision"):
+        queues += [names.processor_queue(loop), names.failed_queue(loop)]
+        queues.append(f"{names.prefix}.hatchery.{loop}")
+    async with AmqpBroker(field.url) as broker:
+        for queue in queues:
+            if await broker.depth(queue) is not None:
+                await broker.delete(queue)
+
+
+def runs(field: Field, loop: str, version: str) -> list[dict[str, Any]]:
+    return [note for note in field.notes(loop) if note["version"] == version]
+
+
+async def test_two_versions_work_side_by_side_and_the_new_one_takes_over(deploy: Field) -> None:
+    deploy.call("seed", **OLD)
+    old = deploy.start("run", **OLD)
+    await deploy.until(lambda: len(runs(deploy, "removed", "old")) >= 2)
+    await deploy.until(lambda: len(runs(deploy, "resized", "old")) >= 2)
+
+    did = {row["loop"]: row["did"] for row in deploy.call("seed", **NEW)}
+    assert did["added"] == "created"
+    assert did["quickened"] == "rescheduled"
+    assert did["moved"] == "rescheduled"
+    # Only the old version runs: what is new waits, what was changed goes on with what fits it.
+    await deploy.until(lambda: len(runs(deploy, "quickened", "old")) >= 2)
+    assert runs(deploy, "added", "old") == []
+    new = deploy.start("run", **NEW)
+    await deploy.until(lambda: len(runs(deploy, "added", "new")) >= 2)
+    await deploy.until(lambda: len(runs(deploy, "moved", "new")) >= 1)
+    await deploy.until(lambda: len(runs(deploy, "resized", "new")) >= 1)
+    before = len(runs(deploy, "removed", "old"))
+    await deploy.until(lambda: len(runs(deploy, "removed", "old")) > before)
+    old.terminate()
+    deploy.output_of(old)
+
+    await deploy.until(lambda: len(runs(deploy, "kept", "new")) >= 2)
+    assert {note["size"] for note in runs(deploy, "resized", "old")} == {"small"}
+    assert {note["size"] for note in runs(deploy, "resized", "new")} == {3}
+    ticks = [(note["seq"], note["carried"]) for note in deploy.notes("kept")]
+    assert [seq for seq, _ in ticks] == list(range(len(ticks)))
+    assert [carried for _, carried in ticks] == [None, *range(1, len(ticks))]
+    new.terminate()
+    deploy.output_of(new)
+    names = Names(deploy.namespace)
+    async with AmqpBroker(deploy.url) as broker:
+        assert await ready(broker, names.failed, *map(names.failed_queue, LOOPS)) == 0
+
+
+async def test_a_removed_loop_is_an_orphan_until_it_is_pruned(deploy: Field) -> None:
+    deploy.call("seed", **OLD)
+    deploy.call("seed", **NEW)
+    findings = deploy.call("doctor", **NEW)
+    assert "loop removed" in {finding["about"] for finding in findings}
+    did = {row["loop"]: row["did"] for row in deploy.call("seed", "--prune", **NEW)}
+    assert did["removed"] == "removed"
+    names = Names(deploy.namespace)
+    async with AmqpBroker(deploy.url) as broker:
+        gone = [f"{names.prefix}.hatchery.removed", names.processor_queue("removed")]
+        assert [await broker.depth(queue) for queue in gone] == [None, None]
+    assert "removed" not in {row["loop"] for row in deploy.call("seed", "--prune", **NEW)}
+    findings = deploy.call("doctor", **NEW)
+    assert "loop removed" not in {finding["about"] for finding in findings}
+
+
+async def test_a_message_of_the_old_version_gets_the_default_of_the_new(deploy: Field) -> None:
+    deploy.call("seed", **OLD)
+    # Sent by the old code, while only the new one runs.
+    send = "import asyncio, sys; sys.path.insert(0, sys.argv[1]); from versions import *; "
+    send += "asyncio.run(signed_plainly.send('hello'))"
+    environment = {
+        **os.environ,
+        **OLD,
+        "NAMESPACE": deploy.namespace,
+        "RECORD": str(deploy.record),
+        "SCHEDULER_BROKER_URL": deploy.url,
+    }
+    sender = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", send, str(Path(APP.rpartition(":")[0]).parent)), env=environment
+    )
+    assert await sender.wait() == 0
+    new = deploy.start("run", **NEW)
+    await deploy.until(lambda: len(deploy.notes("signed")) == 1)
+    assert deploy.notes("signed")[0]["version"] == "new"
+    new.terminate()
+    deploy.output_of(new)
