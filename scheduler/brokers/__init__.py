@@ -20,8 +20,9 @@
    too much. A stream is never full; what it holds keeps its order, and does not expire. It keeps
    headers that are text, numbers, bytes and truth values, and drops tables and lists.
    A follower outlives reconnects and goes on after the last message that it has seen; where the
-   stream was deleted and declared anew, with the first. One that waits for its first over a
-   reconnect may get some that came shortly before it began.
+   stream was deleted and declared anew, with the first. One that has seen none before a reconnect
+   knows its place by the time alone: it may get some that came shortly before it began, and miss
+   one that comes in the very moment in which it is back.
    `get`, `wake`, `consume` and `purge` are for queues: RabbitMQ answers a `get` or a `purge` of a
    stream by closing the connection.
 """

@@ -53,6 +53,9 @@ class Wire(ABC):
     def make_broker(self) -> Broker: ...
 
     @abstractmethod
+    def make_uncut_broker(self) -> Broker: ...
+
+    @abstractmethod
     async def cut(self) -> None:
         """Break all connections, without a goodbye."""
 
@@ -63,6 +66,10 @@ class Wire(ABC):
     async def connect(self) -> Broker:
         """Open a further connection; it is closed when the test is over."""
         return await self._opened.enter_async_context(self.make_broker())
+
+    async def connect_past_cuts(self) -> Broker:
+        """Open a further connection that works on while the others are cut."""
+        return await self._opened.enter_async_context(self.make_uncut_broker())
 
     async def __aenter__(self) -> Self:
         self.broker = await self.connect()
@@ -129,6 +136,9 @@ class MemoryWire(Wire):
     def make_broker(self) -> Broker:
         return MemoryBroker(self._server)
 
+    def make_uncut_broker(self) -> Broker:
+        return self.make_broker()  # a cut is over before anybody can notice
+
     async def cut(self) -> None:
         self._server.disconnect_all()
 
@@ -146,6 +156,9 @@ class RabbitWire(Wire):
 
     def make_broker(self) -> Broker:
         return AmqpBroker(str(self._url.with_host("127.0.0.1").with_port(self._proxy.port)))
+
+    def make_uncut_broker(self) -> Broker:
+        return AmqpBroker(str(self._url))
 
     async def cut(self) -> None:
         self._proxy.cut()
