@@ -3,10 +3,11 @@
     scheduler topology export APP | python k8s/topology_resources.py > topology.json
     kubectl apply --namespace scheduler -f topology.json
 
-For clusters where what is in the broker is to be seen, and kept, as Kubernetes resources. It takes
-no work away from `scheduler seed`, which starts the loops, and declares what it finds once more.
-Expect some 470 resources for an app with one-off messages: each delay of the ladder is a queue.
+For clusters where only that operator declares: instead of the Job that seeds, and of its user.
+Processors then start the loops by themselves, within two minutes, because supervision finds them
+without a token. A changed schedule takes `scheduler seed` even so.
 
+Expect about 500 resources for an app with one-off messages: each delay of the ladder is a queue.
 Deleting a Queue resource leaves the queue, as the schedule is in it.
 """
 
