@@ -58,7 +58,7 @@ class Call:
         message: as it was published first: body, headers and properties.
         args: the arguments, by name; None for a message that is not of our making.
         exchange: where it was published first.
-        routing_key: the key it was published with.
+        routing_key: the key it was published with; of one that we delayed, that of its task.
         attempt: how many attempts have failed.
     """
 
@@ -181,10 +181,17 @@ def _with_arguments(call: Call, namespace: str) -> Call:
     return replace(
         call,
         args=body.args,
+        routing_key=_without_delay(call),
         sent_at=moment_of(wire.sent_at_ms),
         due_at=optional_moment(wire.due_at_ms),
         expires_at=optional_moment(wire.expires_at_ms),
     )
+
+
+def _without_delay(call: Call) -> str:
+    # A delayed one comes with the key that led it through its delay: digits, then its task's.
+    key = task_key(call.task)
+    return key if call.routing_key.endswith(f".{key}") else call.routing_key
 
 
 _Ms = Field(default=None, ge=0, le=LATEST_MS)

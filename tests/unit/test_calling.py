@@ -69,10 +69,12 @@ def test_a_sent_message_runs_at_once_and_is_gone() -> None:
 def test_a_delayed_message_runs_after_its_delay(delay: str, after: float) -> None:
     app = new_app()
     ticks: list[Any] = []
+    keys: list[str] = []
 
     @app.task()
     async def remind(ctx: Context) -> None:
         ticks.append(ctx.scheduled_at)
+        keys.append(ctx.routing_key)
 
     async def play(stage: Stage) -> None:
         async with stage.processor():
@@ -82,6 +84,7 @@ def test_a_delayed_message_runs_after_its_delay(delay: str, after: float) -> Non
         # The run stands for the moment that was asked for, which may be up to a step before.
         assert seconds_of(ticks) == [pytest.approx(after, abs=STEP)]
         assert of(RunStarted, stage.events)[0].late < timedelta(seconds=STEP)
+        assert keys == ["task.remind"]
 
     staged(app, play)
 
