@@ -24,6 +24,7 @@ from scheduler.errors import (
     Undecodable,
     UnknownLoop,
     Unroutable,
+    UntrustedBroker,
     UsageError,
 )
 from scheduler.outcomes import Reject, RetryLater, StopLoop
@@ -62,5 +63,6 @@ __all__ = [
     "Undecodable",
     "UnknownLoop",
     "Unroutable",
+    "UntrustedBroker",
     "UsageError",
 ]

@@ -17,10 +17,11 @@ from scheduler import display, logs
 from scheduler.app import Scheduler
 from scheduler.brokers import Broker
 from scheduler.brokers.memory import MemoryBroker
-from scheduler.brokers.opening import broker_at
+from scheduler.brokers.opening import broker_of
 from scheduler.clock import SystemClock
 from scheduler.control import Control, Did, Report, Status, Where
-from scheduler.doctor import Finding, examine, require_fit
+from scheduler.credentials import is_embedded
+from scheduler.doctor import Finding, examine, require_fit, telling_rights
 from scheduler.durations import parse_duration
 from scheduler.errors import (
     QueueNotFound,
@@ -32,7 +33,7 @@ from scheduler.errors import (
 from scheduler.loading import FORMS, load_app
 from scheduler.parking import Parked, ParkingLot, Selection
 from scheduler.rates import parse_rate
-from scheduler.settings import Settings
+from scheduler.rights import Rights, rights_to_process, rights_to_seed
 from scheduler.tasks import Loop
 from scheduler.topology import definitions
 from scheduler.worker import Worker
@@ -113,7 +114,8 @@ def seed(
     scheduler = _load(app)
 
     async def seeded() -> list[Report]:
-        async with _connected(scheduler) as (broker, control):
+        rights = rights_to_seed(scheduler.names, scheduler.topology())
+        async with _connected(scheduler, rights) as (broker, control):
             require_fit(broker)
             return await (control.plan() if dry_run else control.seed())
 
@@ -330,7 +332,8 @@ async def _process(app: Scheduler, tasks: Sequence[str], concurrency: int | None
         _on_signal(this.cancel)
     async with _broker(app, patient=True) as broker:
         require_fit(broker)
-        await _work(_worker(app, broker, tasks, concurrency), None)
+        with telling_rights(broker, rights_to_process(app.names)):
+            await _work(_worker(app, broker, tasks, concurrency), None)
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -387,20 +390,22 @@ def _load(reference: str | None, *, log_format: str | None = None) -> Scheduler:
 
 
 def _broker(app: Scheduler, *, patient: bool = False) -> Broker:
-    settings: Settings = app.settings
-    url = settings.broker_url.get_secret_value()
-    if url.startswith("memory:"):
+    if is_embedded(app.settings):
         raise SettingsError(
             "memory:// lives within one process, so there is nothing to seed, run or ask beside "
             "it: use `scheduler dev`, or set SCHEDULER_BROKER_URL to a RabbitMQ."
         )
-    return broker_at(url, emit=app.events.emit, patient=patient, heartbeat=settings.heartbeat)
+    return broker_of(app.settings, emit=app.events.emit, patient=patient)
 
 
 @asynccontextmanager
-async def _connected(app: Scheduler) -> AsyncGenerator[tuple[Broker, Control]]:
+async def _connected(
+    app: Scheduler, rights: Rights | None = None
+) -> AsyncGenerator[tuple[Broker, Control]]:
+    rights = rights or rights_to_process(app.names)
     async with _broker(app) as broker:
-        yield broker, Control(app, broker, SystemClock())
+        with telling_rights(broker, rights):
+            yield broker, Control(app, broker, SystemClock())
 
 
 def _lot(app: Scheduler, broker: Broker) -> ParkingLot:
