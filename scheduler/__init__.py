@@ -25,6 +25,7 @@ from scheduler.errors import (
     Undecodable,
     UnknownLoop,
     Unroutable,
+    UntrustedBroker,
     UsageError,
 )
 from scheduler.outcomes import Reject, RetryLater, StopLoop
@@ -64,5 +65,6 @@ __all__ = [
     "Undecodable",
     "UnknownLoop",
     "Unroutable",
+    "UntrustedBroker",
     "UsageError",
 ]

@@ -14,7 +14,7 @@ from typing import (
 )
 
 from scheduler.brokers import Broker
-from scheduler.brokers.opening import broker_at
+from scheduler.brokers.opening import broker_of
 from scheduler.clock import SystemClock
 from scheduler.context import Context
 from scheduler.control import App
@@ -271,8 +271,7 @@ class Scheduler:
         return Outbox(self.names, SystemClock(), self._new_broker)
 
     def _new_broker(self) -> Broker:
-        url = self.settings.broker_url.get_secret_value()
-        return broker_at(url, emit=self.events.emit, heartbeat=self.settings.heartbeat)
+        return broker_of(self.settings, emit=self.events.emit)
 
     def _add_task(self, spec: TaskSpec) -> None:
         if spec.name in self._tasks:

@@ -19,10 +19,11 @@ from scheduler.app import Scheduler
 from scheduler.backlog import Backlog, backlogs
 from scheduler.brokers import Broker
 from scheduler.brokers.memory import MemoryBroker
-from scheduler.brokers.opening import broker_at
+from scheduler.brokers.opening import broker_of
 from scheduler.clock import SystemClock
 from scheduler.control import Control, Did, Report
-from scheduler.doctor import Finding, examine, require_fit
+from scheduler.credentials import is_embedded
+from scheduler.doctor import Finding, examine, require_fit, telling_rights
 from scheduler.durations import parse_duration
 from scheduler.errors import (
     QueueNotFound,
@@ -36,7 +37,7 @@ from scheduler.loading import FORMS, load_app
 from scheduler.parking import Parked, ParkingLot, Selection
 from scheduler.processor import Processor
 from scheduler.rates import parse_rate
-from scheduler.settings import Settings
+from scheduler.rights import Rights, rights_to_process, rights_to_seed
 from scheduler.status import Status, Survey, Where
 from scheduler.tasks import SUPERVISION, Loop
 from scheduler.topology import definitions
@@ -120,7 +121,8 @@ def seed(
     scheduler = _load(app)
 
     async def seeded() -> list[Report]:
-        async with _connected(scheduler) as (broker, control):
+        rights = rights_to_seed(scheduler.names, scheduler.topology())
+        async with _connected(scheduler, rights) as (broker, control):
             require_fit(broker)
             return await (control.plan() if dry_run else control.seed(prune=prune))
 
@@ -375,7 +377,8 @@ async def _process(app: Scheduler, tasks: Sequence[str], concurrency: int | None
         _on_signal(this.cancel)
     async with _broker(app, patient=True) as broker:
         require_fit(broker)
-        await _work(_processor(app, broker, tasks, concurrency), None)
+        with telling_rights(broker, rights_to_process(app.names)):
+            await _work(_processor(app, broker, tasks, concurrency), None)
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -432,20 +435,22 @@ def _load(reference: str | None, *, log_format: str | None = None) -> Scheduler:
 
 
 def _broker(app: Scheduler, *, patient: bool = False) -> Broker:
-    settings: Settings = app.settings
-    url = settings.broker_url.get_secret_value()
-    if url.startswith("memory:"):
+    if is_embedded(app.settings):
         raise SettingsError(
             "memory:// lives within one process, so there is nothing to seed, run or ask beside "
             "it: use `scheduler dev`, or set SCHEDULER_BROKER_URL to a RabbitMQ."
         )
-    return broker_at(url, emit=app.events.emit, patient=patient, heartbeat=settings.heartbeat)
+    return broker_of(app.settings, emit=app.events.emit, patient=patient)
 
 
 @asynccontextmanager
-async def _connected(app: Scheduler) -> AsyncGenerator[tuple[Broker, Control]]:
+async def _connected(
+    app: Scheduler, rights: Rights | None = None
+) -> AsyncGenerator[tuple[Broker, Control]]:
+    rights = rights or rights_to_process(app.names)
     async with _broker(app) as broker:
-        yield broker, Control(app, broker, SystemClock())
+        with telling_rights(broker, rights):
+            yield broker, Control(app, broker, SystemClock())
 
 
 def _lot(app: Scheduler, broker: Broker) -> ParkingLot:

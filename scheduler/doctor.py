@@ -1,7 +1,7 @@
 """Is this broker, with what is in it, fit for the guarantees?"""
 
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +11,7 @@ from scheduler.clock import Clock
 from scheduler.control import CONSUMER_TIMEOUT, Control
 from scheduler.durations import format_duration
 from scheduler.errors import AccessRefused, IncompatibleBroker, QueueNotFound
+from scheduler.rights import Rights, command, rights_to_process, rights_to_seed, rights_to_send
 from scheduler.status import Survey, Where
 from scheduler.topology import Topology
 
@@ -69,12 +70,57 @@ async def examine(app: Scheduler, broker: Broker, clock: Clock) -> AsyncIterator
     yield check_version(broker.info)
     for finding in _check_timeouts(app):
         yield finding
-    async for finding in _check_queues(app, broker):
+    checks = {
+        "queues": _check_queues(app, broker),
+        "loops": _check_loops(app, broker, clock),
+        "parked messages": _check_parked(app, broker),
+    }
+    for about, check in checks.items():
+        try:
+            async for finding in check:
+                yield finding
+        except AccessRefused as error:
+            yield Finding(
+                about,
+                "warning",
+                f"not looked at, this user may not: {error}",
+                "Look as the user of `scheduler run`, or of `scheduler seed`.",
+            )
+    for finding in _tell_rights(app, broker.info.vhost):
         yield finding
-    async for finding in _check_loops(app, broker, clock):
-        yield finding
-    async for finding in _check_parked(app, broker):
-        yield finding
+
+
+@contextmanager
+def telling_rights(broker: Broker, rights: Rights) -> Generator[None]:
+    """Have a refusal inside the block say what the user must be allowed."""
+    try:
+        yield
+    except AccessRefused as error:
+        line = command(rights, user=broker.info.user or "USER", vhost=broker.info.vhost)
+        raise AccessRefused(
+            f"{error} What was done before that stays. Give this user the rights that the command "
+            f"needs, instead of those that it has: {line}"
+        ) from None
+
+
+def _tell_rights(app: Scheduler, vhost: str) -> list[Finding]:
+    names = app.names
+    users = {
+        "seed": (rights_to_seed(names, app.topology()), "`scheduler seed`"),
+        "processor": (rights_to_process(names), "`scheduler run`, and what operators do"),
+    }
+    if any(task.called for task in app.tasks.values()):
+        users["client"] = (rights_to_send(names), "a program that only sends messages")
+    return [
+        Finding(
+            f"rights of a {user}",
+            "ok",
+            f"enough for {what}",
+            # The namespace, because a user has but one set of rights in a virtual host.
+            command(rights, user=f"{app.namespace}-{user}", vhost=vhost),
+        )
+        for user, (rights, what) in users.items()
+    ]
 
 
 def _check_timeouts(app: Scheduler) -> list[Finding]:

@@ -18,6 +18,7 @@
         ├── BrokerUnavailable       there is no connection to it
         │   └── Unconfirmed           the connection went before the answer came
         ├── AccessRefused           wrong credentials, or a right is missing
+        ├── UntrustedBroker         its certificate does not show that it is the broker
         ├── IncompatibleBroker      a version, or an object, that breaks the guarantees
         ├── QueueNotFound           the queue does not exist
         ├── NotSent                 a message was not confirmed in time
@@ -104,6 +105,10 @@ class Unconfirmed(BrokerUnavailable):
 
 class AccessRefused(BrokerError):
     """The broker refused access: wrong credentials, or a right is missing."""
+
+
+class UntrustedBroker(BrokerError):
+    """The broker's certificate does not show that it is the broker: it was told nothing."""
 
 
 class IncompatibleBroker(BrokerError):

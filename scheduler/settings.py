@@ -1,9 +1,10 @@
 """Every knob, validated once at the edge: keyword arguments, then `SCHEDULER_*`, then defaults."""
 
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from scheduler.durations import parse_duration
@@ -34,6 +35,33 @@ class Settings(BaseSettings):
 
     broker_url: SecretStr = SecretStr("amqp://guest:guest@localhost:5672/")
     """Where RabbitMQ is; `memory://` is the embedded broker, which lives as long as the process."""
+
+    broker_url_file: Path | None = None
+    """A file that holds the broker URL, such as a mounted secret; files of secrets are read again
+    at each connect, so that a changed one is taken without a restart."""
+
+    broker_user: Annotated[str, Field(min_length=1)] | None = None
+    """Instead of the user in the broker URL; written as it is, not percent-encoded."""
+
+    broker_user_file: Path | None = None
+
+    broker_password: Annotated[SecretStr, Field(min_length=1)] | None = None
+    """Instead of the password in the broker URL; written as it is, not percent-encoded."""
+
+    broker_password_file: Path | None = None
+
+    tls_ca_file: Path | None = None
+    """Certificates (PEM) of the authorities that may vouch for the broker, instead of those that
+    this machine trusts. TLS is used where the broker URL begins with `amqps://`."""
+
+    tls_cert_file: Path | None = None
+    """Our own certificate (PEM), for brokers that ask for one."""
+
+    tls_key_file: Path | None = None
+    """Its private key (PEM, without a passphrase), unless that is in the same file."""
+
+    tls_verify: bool = True
+    """Off, the broker may be anybody."""
 
     queue_type: Literal["quorum", "classic"] = "quorum"
     """Quorum queues are replicated; classic ones are faster, and gone with their node."""
@@ -67,13 +95,30 @@ class Settings(BaseSettings):
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
+            return
         except ValidationError as error:
-            raise SettingsError(_told(error)) from None
+            told = _told(error)
+        # Out here, it has no context that holds what was given.
+        raise SettingsError(told)
+
+    @model_validator(mode="after")
+    def _value_or_file(self) -> Self:
+        for name in ("broker_url", "broker_user", "broker_password"):
+            values = (getattr(self, name), getattr(self, f"{name}_file"))
+            if name in self.model_fields_set and None not in values:
+                raise ValueError(
+                    f"{_variable(name)} and {_variable(name)}_FILE are both set: leave out one"
+                )
+        return self
 
 
 def _told(error: ValidationError) -> str:
     problems = [
-        f"SCHEDULER_{'_'.join(map(str, problem['loc'])).upper()}: {problem['msg']}"
+        ": ".join([*map(_variable, problem["loc"][:1]), problem["msg"]])
         for problem in error.errors(include_url=False, include_input=False)
     ]
     return "A setting cannot be used. " + "; ".join(problems) + "."
+
+
+def _variable(name: object) -> str:
+    return f"SCHEDULER_{name}".upper()

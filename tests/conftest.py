@@ -2,11 +2,12 @@
 
 import os
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
 from scheduler.topology import QueueType
-from tests.rabbitmq import NoBroker, shared_broker
+from tests.rabbitmq import NoBroker, Users, administrator, shared_broker
 
 # pytest-xdist gives all its workers the same one.
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
@@ -36,6 +37,17 @@ def broker_url(pytestconfig: pytest.Config) -> str:
     if isinstance(provisioned, NoBroker):
         pytest.fail(str(provisioned), pytrace=False)
     return provisioned
+
+
+@pytest.fixture(scope="session")
+def users(broker_url: str) -> Iterator[Users]:
+    """Makes users of that broker. Where that cannot be done, tests fail."""
+    try:
+        users = Users(administrator(RUN, broker_url), broker_url)
+    except NoBroker as error:
+        pytest.fail(str(error), pytrace=False)
+    yield users
+    users.delete_all()
 
 
 @pytest.fixture

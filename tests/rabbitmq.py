@@ -4,8 +4,10 @@ Run as a script, this module *is* the shared broker: it keeps one running while 
 lives.
 """
 
+import base64
 import fcntl
 import functools
+import json
 import os
 import secrets
 import shutil
@@ -15,10 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+import urllib.request
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Protocol, Self
+from urllib.parse import quote, unquote, urlsplit
 
 IMAGE = "rabbitmq:4-management"
 URL_VARIABLE = "SCHEDULER_TEST_BROKER_URL"
@@ -38,8 +43,101 @@ image {IMAGE}; or install the package rabbitmq-server (root on Debian or Ubuntu:
 you), of which they start a private node."""
 
 
+NO_ADMINISTRATOR = f"""\
+A test makes users, and the broker of {URL_VARIABLE} cannot be asked for them: neither does its
+management API answer (at port %s or 15672 of its host, for the user of the URL), nor is it a node
+that `rabbitmqctl` reaches. Enable its plugin rabbitmq_management, or give that user the tag
+`administrator`; or unset the variable, for a broker of the tests' own."""
+
+
 class NoBroker(Exception):
     """There is no broker for the tests, and why."""
+
+
+class Administrator(Protocol):
+    """Makes users of a broker."""
+
+    def set_user(self, name: str, password: str) -> None:
+        """Have this user, with this password."""
+        ...
+
+    def set_rights(self, name: str, vhost: str, configure: str, write: str, read: str) -> None:
+        """Let this user into a virtual host, with these rights."""
+        ...
+
+    def delete_user(self, name: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class ManagementApi:
+    """Through HTTP: some milliseconds for each request."""
+
+    url: str
+
+    def answers(self) -> bool:
+        try:
+            return "administrator" in json.loads(self._request("GET", "whoami"))["tags"]
+        except (OSError, ValueError):
+            return False
+
+    def set_user(self, name: str, password: str) -> None:
+        self._request("PUT", f"users/{quote(name, safe='')}", password=password, tags="")
+
+    def set_rights(self, name: str, vhost: str, configure: str, write: str, read: str) -> None:
+        path = f"permissions/{quote(vhost, safe='')}/{quote(name, safe='')}"
+        self._request("PUT", path, configure=configure, write=write, read=read)
+
+    def delete_user(self, name: str) -> None:
+        self._request("DELETE", f"users/{quote(name, safe='')}")
+
+    def _request(self, method: str, path: str, **body: str) -> bytes:
+        address = urlsplit(self.url)
+        secret = base64.b64encode(f"{address.username}:{address.password}".encode()).decode()
+        request = urllib.request.Request(
+            f"http://{address.hostname}:{address.port}/api/{path}",
+            method=method,
+            data=json.dumps(body).encode() if body else None,
+            headers={"Authorization": f"Basic {secret}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.read()
+
+
+@dataclass(frozen=True)
+class Rabbitmqctl:
+    """Through the command: a second or two for each call, and no plugin is needed."""
+
+    command: Path
+    environment: Mapping[str, str]
+
+    def __call__(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [self.command, "--quiet", *arguments],
+            env=dict(self.environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise RuntimeError(f"rabbitmqctl {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def answers(self) -> bool:
+        try:
+            self("list_users")
+        except (OSError, RuntimeError):
+            return False
+        return True
+
+    def set_user(self, name: str, password: str) -> None:
+        names = [line.split("\t")[0] for line in self("list_users").splitlines()]
+        self("change_password" if name in names else "add_user", name, password)
+
+    def set_rights(self, name: str, vhost: str, configure: str, write: str, read: str) -> None:
+        self("set_permissions", "-p", vhost, name, configure, write, read)
+
+    def delete_user(self, name: str) -> None:
+        self("delete_user", name)
 
 
 class PrivateNode:
@@ -51,13 +149,17 @@ class PrivateNode:
     Args:
         config: further lines for its rabbitmq.conf.
         advanced: what cannot be said there, as the Erlang terms of its advanced.config.
+        plugins: to be enabled, besides the management API.
 
     Attributes:
         url: of AMQP, before it has started too.
         management_url: of the management API; None where this RabbitMQ comes without the plugin.
+        ctl: `rabbitmqctl` on this node; returns what it prints.
     """
 
-    def __init__(self, config: str = "", advanced: str = "[].") -> None:
+    def __init__(
+        self, config: str = "", advanced: str = "[].", plugins: Sequence[str] = ()
+    ) -> None:
         self._bin = server_directory()
         self._home = Path(tempfile.mkdtemp(prefix="rabbitmq-"))
         self._port, management_port, dist_port, epmd_port = free_ports(4)
@@ -68,7 +170,8 @@ class PrivateNode:
         if has_management(self._bin):
             self.management_url = f"http://guest:guest@127.0.0.1:{management_port}/"
             config += f"\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {management_port}"
-            (self._home / "enabled_plugins").write_text("[rabbitmq_management].\n")
+            plugins = [*plugins, "rabbitmq_management"]
+        (self._home / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
         (self._home / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self._port}\n"
             "loopback_users = none\n"
@@ -99,6 +202,7 @@ class PrivateNode:
             "RABBITMQ_LOG_BASE": str(self._home / "log"),
             "RABBITMQ_LOGS": "-",
         }
+        self.ctl = Rabbitmqctl(self._bin / "rabbitmqctl", self._environment)
 
     def __enter__(self) -> Self:
         try:
@@ -163,13 +267,9 @@ class PrivateNode:
         self.stop()
         self.start()
 
-    def ctl(self, *arguments: str) -> str:
-        """What `rabbitmqctl` prints."""
-        command = [self._bin / "rabbitmqctl", "--quiet", *arguments]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"rabbitmqctl {' '.join(arguments)}: {done.stdout}{done.stderr}")
-        return done.stdout
+    @property
+    def administrator(self) -> Administrator:
+        return ManagementApi(self.management_url) if self.management_url else self.ctl
 
     def _alive(self) -> bool:
         return self._processes is not None and self._processes.poll() is None
@@ -287,6 +387,69 @@ def shared_broker(run: str) -> str:
         return known.read_text()
 
 
+def administrator(run: str, url: str) -> Administrator:
+    """Who makes users of the broker that `shared_broker` gave."""
+    if os.environ.get(URL_VARIABLE):
+        return find_administrator(url)
+    directory = Path(tempfile.gettempdir(), f"scheduler-tests-{run}")
+    known: dict[str, Any] = json.loads((directory / "administrator").read_text())
+    if known["management_url"]:
+        return ManagementApi(known["management_url"])
+    return Rabbitmqctl(Path(known["command"]), known["environment"])
+
+
+@functools.cache
+def find_administrator(url: str) -> Administrator:
+    """Who makes users of a broker of which only the URL is known."""
+    address = urlsplit(url)
+    login = f"{address.username or 'guest'}:{address.password or 'guest'}"
+    near = f"1{address.port or 5672}"
+    for port in (near, "15672"):
+        api = ManagementApi(f"http://{login}@{address.hostname}:{port}/")
+        if int(port) < 2**16 and api.answers():
+            return api
+    command = shutil.which("rabbitmqctl") or (find_server_directory() or Path()) / "rabbitmqctl"
+    ctl = Rabbitmqctl(Path(command), os.environ)
+    if not ctl.answers():
+        raise NoBroker(NO_ADMINISTRATOR % near)
+    return ctl
+
+
+class Users:
+    """The users that a test makes, gone at its end.
+
+    Args:
+        url: of the broker, for somebody who may do everything.
+    """
+
+    def __init__(self, administrator: Administrator, url: str) -> None:
+        self._administrator = administrator
+        self._address = urlsplit(url)
+        self._names: set[str] = set()
+
+    @property
+    def vhost(self) -> str:
+        return unquote(self._address.path[1:]) or "/"
+
+    def add(
+        self, password: str = "swordfish", *, configure: str = "", write: str = "", read: str = ""
+    ) -> str:
+        """A new user with these rights, of which there are none unless they are given; its URL."""
+        name = f"test-{secrets.token_hex(4)}"
+        self._names.add(name)
+        self.set_password(name, password)
+        self._administrator.set_rights(name, self.vhost, configure, write, read)
+        host = f"{self._address.hostname}:{self._address.port or 5672}"
+        return self._address._replace(netloc=f"{name}:{quote(password, safe='')}@{host}").geturl()
+
+    def set_password(self, name: str, password: str) -> None:
+        self._administrator.set_user(name, password)
+
+    def delete_all(self) -> None:
+        for name in self._names:
+            self._administrator.delete_user(name)
+
+
 def start_keeper(directory: Path) -> str:
     """Run this module on its own, out of reach of Ctrl-C; returns what it prints: the URL."""
     keeper = subprocess.run(
@@ -307,9 +470,10 @@ def keep(directory: Path) -> None:
     users = os.open(directory / "users", os.O_RDWR)
     with ExitStack() as broker:
         try:
-            url = start_container(broker) or broker.enter_context(PrivateNode()).url
+            url, administrator = start_container(broker) or start_node(broker)
         except NoBroker as error:
             sys.exit(str(error))
+        (directory / "administrator").write_text(json.dumps(administrator))
         sys.stdout.write(url)
         sys.stdout.flush()
         with Path(os.devnull).open("w") as nothing:  # whoever reads the URL reads until its end
@@ -319,7 +483,16 @@ def keep(directory: Path) -> None:
     shutil.rmtree(directory)
 
 
-def start_container(broker: ExitStack) -> str | None:
+def start_node(broker: ExitStack) -> tuple[str, dict[str, Any]]:
+    node = broker.enter_context(PrivateNode())
+    return node.url, {
+        "management_url": node.management_url,
+        "command": str(node.ctl.command),
+        "environment": node.ctl.environment,
+    }
+
+
+def start_container(broker: ExitStack) -> tuple[str, dict[str, Any]] | None:
     """Start RabbitMQ in a container, if a Docker engine answers and has the image."""
     from testcontainers.core.container import DockerContainer
     from testcontainers.core.docker_client import DockerClient
@@ -329,13 +502,15 @@ def start_container(broker: ExitStack) -> str | None:
     except Exception:  # no engine: there is no common class of what it can be
         return None
     try:
-        container = broker.enter_context(DockerContainer(IMAGE).with_exposed_ports(5672))
+        container = broker.enter_context(DockerContainer(IMAGE).with_exposed_ports(5672, 15672))
         host, port = container.get_container_host_ip(), container.get_exposed_port(5672)
+        management = f"{host}:{container.get_exposed_port(15672)}"
         wait_for_amqp(host, port, timeout=60)
     except Exception as error:
         sys.stderr.write(f"Docker does not run {IMAGE}: {error}\n")
         return None
-    return f"amqp://guest:guest@{host}:{port}/"
+    url = f"amqp://guest:guest@{host}:{port}/"
+    return url, {"management_url": f"http://guest:guest@{management}/"}
 
 
 if __name__ == "__main__":

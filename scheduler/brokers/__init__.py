@@ -55,10 +55,17 @@ PATIENT = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """Who is at the other end."""
+    """Who is at the other end, and what we are there.
+
+    Attributes:
+        vhost: the virtual host that we are in.
+        user: whom the broker takes us for.
+    """
 
     product: str
     version: str
+    vhost: str = "/"
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

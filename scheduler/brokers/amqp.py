@@ -14,12 +14,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequ
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from aiormq.exceptions import ChannelNotFoundEntity
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
+from yarl import URL
 
 from scheduler.brokers import (
     DEFAULT_QUIET,
@@ -37,9 +39,10 @@ from scheduler.brokers.connection import (
     closed,
     closing_of,
     lost_with,
-    parse_url,
     reason_of,
 )
+from scheduler.brokers.tls import Tls
+from scheduler.credentials import parse_url
 from scheduler.durations import milliseconds
 from scheduler.errors import (
     BrokerError,
@@ -76,7 +79,9 @@ class AmqpBroker:
     """A connection to RabbitMQ.
 
     Args:
-        url: `amqp://user:password@host:port/vhost`, or `amqps://`.
+        url: `amqp://user:password@host:port/vhost`, or `amqps://`; or a function that is asked for
+            it at each connect.
+        tls: whom to trust, and what to show, where the URL is `amqps://`.
         emit: told about lost and rebuilt connections.
         patient: keep trying when the broker cannot be reached at first, instead of raising.
         heartbeat: how often both sides say that they live; a dead peer is noticed after three.
@@ -84,14 +89,19 @@ class AmqpBroker:
 
     def __init__(
         self,
-        url: str,
+        url: str | Callable[[], URL],
         *,
+        tls: Tls | None = None,
         emit: Emit = lambda event: None,
         patient: bool = False,
         heartbeat: timedelta = timedelta(seconds=20),
     ) -> None:
         self._connection = Connection(
-            parse_url(url, heartbeat=heartbeat), emit=emit, patient=patient
+            partial(parse_url, url) if isinstance(url, str) else url,
+            tls=tls or Tls(),
+            heartbeat=heartbeat,
+            emit=emit,
+            patient=patient,
         )
         self._consumers: set[StandingOrder] = set()
         self._local_locks: dict[str, asyncio.Lock] = {}

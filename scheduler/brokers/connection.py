@@ -8,7 +8,8 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import AsyncGenerator, Generator, Iterator
+import ssl
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -33,6 +34,8 @@ from aiormq.exceptions import (
 from yarl import URL
 
 from scheduler.brokers import DEFAULT_TIMEOUT, BrokerInfo
+from scheduler.brokers.tls import Tls, refusal
+from scheduler.credentials import user_of
 from scheduler.errors import (
     AccessRefused,
     BrokerError,
@@ -41,6 +44,7 @@ from scheduler.errors import (
     Locked,
     QueueNotFound,
     Rejected,
+    SchedulerError,
     SettingsError,
     Unconfirmed,
     Unroutable,
@@ -87,30 +91,6 @@ pamqp.decode.METHODS["timestamp"] = tolerant_timestamp
 pamqp.decode.TABLE_MAPPING[b"T"] = tolerant_timestamp
 
 
-def parse_url(url: str, *, heartbeat: timedelta) -> URL:
-    """The broker's URL, with our heartbeat unless it names one.
-
-    Raises:
-        SettingsError: it is not the URL of an AMQP broker.
-    """
-    try:
-        parsed = URL(url)
-        parsed.port  # noqa: B018 - yarl parses the port when it is asked for
-    except ValueError:
-        raise SettingsError(
-            "The broker URL cannot be read. "
-            "Write amqp://user:password@host:5672/vhost, with special characters percent-encoded."
-        ) from None
-    if parsed.scheme not in ("amqp", "amqps") or not parsed.host:
-        raise SettingsError(
-            "The broker URL must be amqp://user:password@host:port/vhost (amqps:// for TLS) "
-            "or memory://. What it is now is not shown, as it may hold a password."
-        )
-    if "heartbeat" in parsed.query:
-        return parsed
-    return parsed.update_query(heartbeat=str(int(heartbeat.total_seconds())))
-
-
 def backoff() -> Iterator[float]:
     """Seconds to wait before each further try: doubling, with jitter, up to a few seconds."""
     delay = BACKOFF_FIRST
@@ -134,12 +114,27 @@ class Connection:
     """Keeps a session open from `open` to `close`.
 
     Args:
+        read_url: looks where the broker is, and who we are there; called again for each connect.
         patient: `open` keeps trying while the broker cannot be reached, instead of raising.
+
+    Raises:
+        SettingsError: there is no such URL.
     """
 
-    def __init__(self, url: URL, *, emit: Emit, patient: bool) -> None:
+    def __init__(
+        self,
+        read_url: Callable[[], URL],
+        *,
+        tls: Tls,
+        heartbeat: timedelta,
+        emit: Emit,
+        patient: bool,
+    ) -> None:
         self.emit = emit
-        self._url = url
+        self._read_url = read_url
+        self._url = read_url()
+        self._tls = tls
+        self._heartbeat = str(int(heartbeat.total_seconds()))
         self._patient = patient
         self._session: Session | None = None
         self._connected = asyncio.Event()
@@ -150,6 +145,11 @@ class Connection:
         """The URL without password and options."""
         bare = self._url.with_user(None).with_password(None).with_query(None)
         return str(bare.with_user(self._url.user))
+
+    @property
+    def _who(self) -> str:
+        user = user_of(self._url)
+        return f"user {user!r}" if user else "the user that our certificate names"
 
     @property
     def info(self) -> BrokerInfo:
@@ -167,13 +167,15 @@ class Connection:
         Raises:
             BrokerUnavailable: the broker cannot be reached, and this is not patient.
             AccessRefused: the broker does not let this user in.
+            UntrustedBroker: its certificate does not show that it is the broker.
+            SettingsError: the URL, a password or a certificate cannot be read.
         """
         try:
             await self._connect()
         except BrokerUnavailable:
             if not self._patient:
                 raise
-            await self._reconnect()
+            await self._reconnect(BrokerUnavailable)
         self._keeper = asyncio.create_task(self._keep_connected(), name="amqp connection")
 
     async def close(self) -> None:
@@ -249,20 +251,22 @@ class Connection:
         )
 
     async def _connect(self) -> None:
+        # Anew each time: a password or a certificate may have been changed meanwhile.
+        self._url, context = await asyncio.to_thread(self._read)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT.total_seconds()):
-                connection = await aiormq.connect(self._url)
+                connection = await aiormq.connect(self._url, context=context)
         except (ProbableAuthenticationError, ConnectionNotAllowed) as error:
             raise AccessRefused(
-                f"{self.address} refused access for user {self._url.user!r}: {reply(error)}. "
-                "Check the user, the password and the virtual host of the broker URL."
+                f"{self.address} refused access for {self._who}: {reply(error)}. "
+                "Check the user, the password and the virtual host."
             ) from None
         except InvalidFrameError as error:
             # aiormq does not say that the broker closed the connection when it was opened.
             if "Connection.Close" not in reply(error):
                 raise BrokerUnavailable(f"{self.address} does not speak AMQP 0-9-1.") from None
             raise AccessRefused(
-                f"{self.address} refused access to the virtual host for user {self._url.user!r}: "
+                f"{self.address} refused access to the virtual host for {self._who}: "
                 "it does not exist, or the user has no rights in it."
             ) from None
         except TimeoutError:
@@ -270,17 +274,35 @@ class Connection:
                 f"{self.address} did not answer within {CONNECT_TIMEOUT.total_seconds():g} s."
             ) from None
         except (OSError, AMQPError, RuntimeError) as error:
-            raise BrokerUnavailable(f"Cannot connect to {self.address}: {reply(error)}.") from None
+            raise self._unreached(error) from None
         self._session = Session(connection)
         self._connected.set()
 
-    async def _reconnect(self) -> None:
+    def _read(self) -> tuple[URL, ssl.SSLContext | None]:
+        url = self._read_url()
+        if "heartbeat" not in url.query:
+            url = url.update_query(heartbeat=self._heartbeat)
+        return url, self._tls.context(url)
+
+    def _unreached(self, error: Exception) -> BrokerError:
+        match error.__cause__:
+            case ssl.SSLError() as cause:
+                return refusal(cause, self.address, self._tls)
+            case asyncio.IncompleteReadError() | ConnectionResetError():
+                return BrokerUnavailable(
+                    f"{self.address} closed the connection before it was open. "
+                    f"{self._tls.suspicion(self._url)}"
+                )
+            case _:
+                return BrokerUnavailable(f"Cannot connect to {self.address}: {reply(error)}.")
+
+    async def _reconnect(self, *tolerated: type[SchedulerError]) -> None:
         started = asyncio.get_running_loop().time()
         for attempt, delay in enumerate(backoff(), 1):
             try:
                 await self._connect()
                 break
-            except BrokerError as error:
+            except tolerated as error:
                 self.emit(
                     ConnectionRetried(self.address, str(error), attempt, timedelta(seconds=delay))
                 )
@@ -296,7 +318,8 @@ class Connection:
             self.emit(ConnectionLost(self.address, reason))
             await self._session.close()
             await asyncio.sleep(BACKOFF_FIRST)  # one that dies as soon as it lives
-            await self._reconnect()
+            # Who has been let in once is patient: a password may be in the middle of its rotation.
+            await self._reconnect(BrokerError, SettingsError)
 
 
 class Session:
@@ -305,7 +328,12 @@ class Session:
     def __init__(self, connection: aiormq.Connection) -> None:
         self.connection = connection
         properties: Any = connection.server_properties
-        self.info = BrokerInfo(str(properties["product"]), str(properties["version"]))
+        self.info = BrokerInfo(
+            str(properties["product"]),
+            str(properties["version"]),
+            connection.vhost,
+            user_of(connection.url),
+        )
         self.frame_max = connection.connection_tune.frame_max
         # Not as aiormq chooses them: a number that is used again at once can reach the broker
         # before the answer to the closing of the channel that had it.

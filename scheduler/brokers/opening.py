@@ -1,25 +1,36 @@
-"""Which broker a URL means."""
+"""Which broker the settings mean."""
 
-from datetime import timedelta
+from functools import partial
 
 from scheduler.brokers import Broker
 from scheduler.brokers.amqp import AmqpBroker
 from scheduler.brokers.memory import MemoryBroker
+from scheduler.brokers.tls import Tls
+from scheduler.credentials import broker_url, is_embedded
 from scheduler.events import Emit
+from scheduler.settings import Settings
 
 
-def broker_at(
-    url: str, *, emit: Emit, patient: bool = False, heartbeat: timedelta = timedelta(seconds=20)
-) -> Broker:
-    """The broker at a URL, not yet connected.
+def broker_of(settings: Settings, *, emit: Emit, patient: bool = False) -> Broker:
+    """The broker of these settings, not yet connected.
 
     Args:
-        url: `amqp://`, `amqps://`, or `memory://` for one that lives in this process.
         patient: keep trying to connect, instead of failing at once.
 
     Raises:
-        SettingsError: it is no such URL.
+        SettingsError: its URL cannot be used, or a file of the settings cannot be read.
     """
-    if url.startswith("memory:"):
+    if is_embedded(settings):
         return MemoryBroker()
-    return AmqpBroker(url, emit=emit, patient=patient, heartbeat=heartbeat)
+    return AmqpBroker(
+        partial(broker_url, settings),
+        tls=Tls(
+            settings.tls_ca_file,
+            settings.tls_cert_file,
+            settings.tls_key_file,
+            settings.tls_verify,
+        ),
+        emit=emit,
+        patient=patient,
+        heartbeat=settings.heartbeat,
+    )

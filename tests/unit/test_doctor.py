@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 
 from scheduler import Scheduler, Settings
-from scheduler.brokers import BrokerInfo
+from scheduler.brokers import BrokerInfo, Depth
 from scheduler.brokers.memory import MemoryBroker
 from scheduler.clock import SystemClock
 from scheduler.control import Control
-from scheduler.doctor import Finding, check_version, examine, require_fit
-from scheduler.errors import IncompatibleBroker
+from scheduler.doctor import Finding, check_version, examine, require_fit, telling_rights
+from scheduler.errors import AccessRefused, IncompatibleBroker
 from scheduler.messages import Message
 from scheduler.parking import ParkingLot, Reason
+from scheduler.rights import Rights
 from scheduler.topology import Topology
 
 
@@ -45,6 +46,17 @@ def test_a_version_that_loses_loops_is_a_problem(version: str, verdict: str):
     assert finding.verdict == verdict
     assert version in finding.detail
     assert bool(finding.advice) is (verdict == "problem")
+
+
+class Forbidding(MemoryBroker):
+    """A broker that lets its user do nothing."""
+
+    async def depth(self, queue: str) -> Depth | None:
+        raise AccessRefused(f"memory:// refused: access to queue {queue!r}.")
+
+    @property
+    def info(self) -> BrokerInfo:
+        return BrokerInfo("memory", "1", "my vhost", "mallory")
 
 
 class OldBroker(MemoryBroker):
@@ -99,7 +111,14 @@ def verdicts(found: dict[str, Finding]) -> dict[str, str]:
     return {about: finding.verdict for about, finding in found.items()}
 
 
-ALL_WELL = {"broker version": "ok", "timeouts": "ok", "queues": "ok", "loops": "ok"}
+ALL_WELL = {
+    "broker version": "ok",
+    "timeouts": "ok",
+    "queues": "ok",
+    "loops": "ok",
+    "rights of a seed": "ok",
+    "rights of a processor": "ok",
+}
 
 
 async def test_a_seeded_app_is_well(app: Scheduler, broker: MemoryBroker, control: Control):
@@ -186,6 +205,48 @@ async def test_a_timeout_that_the_broker_does_not_wait_for_is_a_warning(
     found = await findings(an_app(timeout=timeout), broker)
     assert ("timeout of report" in found) is warned
     assert ("timeouts" in found) is not warned
+
+
+async def test_what_may_not_be_looked_at_is_told(app: Scheduler):
+    async with Forbidding() as broker:
+        found = await findings(app, broker)
+    for about in ("queues", "loops", "parked messages"):
+        assert found[about].verdict == "warning"
+        assert "not looked at, this user may not: memory:// refused: " in found[about].detail
+        assert "`scheduler run`" in found[about].advice
+    assert found["broker version"].verdict == found["rights of a seed"].verdict == "ok"
+
+
+async def test_the_rights_that_users_need_are_told_as_commands(
+    app: Scheduler, broker: MemoryBroker
+):
+    ours = r"'^shop\.v1\.'"
+    found = await findings(app, broker)
+    assert {about: each.advice for about, each in found.items() if about.startswith("rights")} == {
+        "rights of a seed": f"rabbitmqctl set_permissions -p / shop-seed {ours} {ours} {ours}",
+        "rights of a processor": "rabbitmqctl set_permissions -p / shop-processor "
+        rf"'^shop\.v1\.lock$' {ours} {ours}",
+    }
+
+
+async def test_a_program_that_sends_needs_rights_if_there_is_something_to_send(
+    app: Scheduler, broker: MemoryBroker
+):
+    app.task(name="mail")(run)
+    found = await findings(app, broker)
+    assert "shop-client '^$' '^shop" in found["rights of a client"].advice
+
+
+async def test_a_refusal_tells_what_the_user_must_be_allowed():
+    rights = Rights("^c$", "^w$", "^r$")
+    async with Forbidding() as broker:
+        with pytest.raises(AccessRefused) as refused, telling_rights(broker, rights):
+            await broker.depth("queue")
+    assert str(refused.value) == (
+        "memory:// refused: access to queue 'queue'. What was done before that stays. "
+        "Give this user the rights that the command needs, instead of those that it has: "
+        "rabbitmqctl set_permissions -p 'my vhost' mallory '^c$' '^w$' '^r$'"
+    )
 
 
 async def test_looking_twice_finds_the_same(app: Scheduler, broker: MemoryBroker, control: Control):

@@ -1,6 +1,7 @@
 import json
 import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,15 @@ def test_the_defaults_suit_a_broker_on_this_machine():
     settings = Settings()
     assert settings.broker_url.get_secret_value() == "amqp://guest:guest@localhost:5672/"
     assert settings.model_dump(exclude={"broker_url"}) == {
+        "broker_url_file": None,
+        "broker_user": None,
+        "broker_user_file": None,
+        "broker_password": None,
+        "broker_password_file": None,
+        "tls_ca_file": None,
+        "tls_cert_file": None,
+        "tls_key_file": None,
+        "tls_verify": True,
         "queue_type": "quorum",
         "concurrency": 100,
         "delivery_limit": 20,
@@ -39,6 +49,15 @@ def test_the_defaults_suit_a_broker_on_this_machine():
     ("variable", "text", "value"),
     [
         ("SCHEDULER_BROKER_URL", SECRET, SecretStr(SECRET)),
+        ("SCHEDULER_BROKER_URL_FILE", "/run/secrets/url", Path("/run/secrets/url")),
+        ("SCHEDULER_BROKER_USER", "shop", "shop"),
+        ("SCHEDULER_BROKER_USER_FILE", "/run/secrets/user", Path("/run/secrets/user")),
+        ("SCHEDULER_BROKER_PASSWORD", "open%sesame", SecretStr("open%sesame")),
+        ("SCHEDULER_BROKER_PASSWORD_FILE", "/run/secrets/pw", Path("/run/secrets/pw")),
+        ("SCHEDULER_TLS_CA_FILE", "ca.pem", Path("ca.pem")),
+        ("SCHEDULER_TLS_CERT_FILE", "me.pem", Path("me.pem")),
+        ("SCHEDULER_TLS_KEY_FILE", "me.key", Path("me.key")),
+        ("SCHEDULER_TLS_VERIFY", "off", False),
         ("SCHEDULER_QUEUE_TYPE", "classic", "classic"),
         ("SCHEDULER_CONCURRENCY", "7", 7),
         ("SCHEDULER_DELIVERY_LIMIT", "1", 1),
@@ -71,6 +90,7 @@ def test_a_variable_without_the_prefix_is_not_ours(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("variable", "text", "told"),
     [
+        ("SCHEDULER_TLS_VERIFY", "perhaps", "valid boolean"),
         ("SCHEDULER_QUEUE_TYPE", "stream", "'quorum' or 'classic'"),
         ("SCHEDULER_CONCURRENCY", "many", "valid integer"),
         ("SCHEDULER_CONCURRENCY", "0", "greater than or equal to 1"),
@@ -124,7 +144,7 @@ def test_the_broker_url_is_not_in_the_error_about_another_setting(monkeypatch: p
         Settings()
     assert "sesame" not in str(refused.value)
     # A traceback would show what it was raised from, with the input.
-    assert refused.value.__suppress_context__
+    assert refused.value.__context__ is None
 
 
 def test_a_broker_url_that_is_no_text_is_not_shown_either():

@@ -1,0 +1,392 @@
+"""Every command on its way to the broker: it gets there, or says why not, and tells no secret."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from scheduler import Scheduler, Settings
+from scheduler.brokers.opening import broker_of
+from scheduler.errors import QueueNotFound, SchedulerError, Unroutable
+from scheduler.events import Event
+from tests.acceptance.conftest import APPS, SHOP, CommandLine, delete_all
+from tests.certificates import HOST, Authority, listener
+from tests.leaks import everything_about
+from tests.rabbitmq import PrivateNode, Users, free_ports
+
+pytestmark = pytest.mark.timeout(300)
+
+# Percent-encoded or not, whole or cut at a special character: the word stays.
+WORD = "sesame"
+PASSWORD = f"{WORD}/{WORD}?100%#{WORD}"
+
+OFFLINE = ("next", "topology show", "topology export", f"dev {APPS}/quick.py:app --for 300ms")
+ONLINE = (
+    "seed --dry-run",
+    "seed",
+    "status",
+    "trigger sell",
+    "pause report",
+    "resume report",
+    "failed list",
+    "failed show nobody",
+    "failed replay --all",
+    "failed purge --all --yes",
+    "doctor",
+)
+
+# One process for many commands: an interpreter takes longer to start than a command to be done.
+EACH_IN_TURN = """\
+import json, os, sys
+from scheduler.cli import cli
+
+for command, environment in json.loads(sys.argv[1]):
+    os.environ.update(environment)
+    print(f"\\n>>> {command}", flush=True)
+    try:
+        cli(command.split())
+    except SystemExit as ended:
+        print(f"\\n<<< {ended.code}", flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to the broker, as environment variables, and what is said of it."""
+
+    environment: dict[str, str]
+    told: str = ""
+
+    def run(self, directory: Path, *commands: str) -> str:
+        """Run commands, each with both formats of logs and with `--json`; all that they printed."""
+        text, structured = ({"SCHEDULER_LOG_FORMAT": style} for style in ("text", "json"))
+        each = [(command, text) for command in commands]
+        each += [(f"{command} --json", structured) for command in commands]
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("SCHEDULER_")}
+        noisy = {"SCHEDULER_LOG_LEVEL": "debug"}
+        done = subprocess.run(
+            [sys.executable, "-c", EACH_IN_TURN, json.dumps(each)],
+            cwd=directory,
+            env=clean | noisy | {"SCHEDULER_APP": SHOP} | self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=250,
+        )
+        assert (done.returncode, done.stdout.count("<<< ")) == (0, len(each)), done.stdout
+        return done.stdout
+
+
+def codes(output: str) -> list[int]:
+    return [int(part.split()[0]) for part in output.split("\n<<< ")[1:]]
+
+
+def assert_fine(output: str, commands: Sequence[str]) -> None:
+    """All went well, but for what is looked for in vain, and the second time that one triggers."""
+    expected = [int(command == "failed show nobody") for command in commands]
+    again = [int(command in ("failed show nobody", "trigger sell")) for command in commands]
+    assert codes(output) == expected + again, output
+
+
+def assert_told_by_each(output: str, words: str) -> None:
+    for part in output.split("\n>>> ")[1:]:
+        assert words in part
+        assert "Traceback" not in part
+
+
+@pytest.fixture(scope="module")
+def user(users: Users) -> str:
+    """The URL of a user with the password, percent-encoded."""
+    return users.add(PASSWORD, configure=".*", write=".*", read=".*")
+
+
+@pytest.fixture
+def ways(broker_url: str, user: str, namespace: str, tmp_path: Path) -> Iterator[dict[str, Way]]:
+    address = urlsplit(user)
+    wrong = quote(f"not {PASSWORD}", safe="")
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
+    (tmp_path / "url").write_text(f"{user}\n")
+    (port,) = free_ports(1)
+    name, host = address.username or "", f"{address.hostname}:{address.port}"
+
+    def way(url: str, told: str = "", **environment: str) -> Way:
+        return Way({"SHOP_NAMESPACE": namespace, "SCHEDULER_BROKER_URL": url, **environment}, told)
+
+    bare = f"amqp://{host}{address.path}"
+    yield {
+        "url": way(user, "processing"),
+        "variables": way(bare, SCHEDULER_BROKER_USER=name, SCHEDULER_BROKER_PASSWORD=PASSWORD),
+        "password file": way(
+            bare,
+            SCHEDULER_BROKER_USER=name,
+            SCHEDULER_BROKER_PASSWORD_FILE=str(tmp_path / "password"),
+        ),
+        "url file": Way(
+            {
+                "SHOP_NAMESPACE": namespace,
+                "SCHEDULER_BROKER_URL_FILE": str(tmp_path / "url"),
+            }
+        ),
+        "wrong password": way(f"amqp://{name}:{wrong}@{host}/", "refused access for user"),
+        "wrong virtual host": way(
+            address._replace(path="/elsewhere").geturl(), "refused access to the virtual host"
+        ),
+        "unreachable": way(user.replace(host, f"127.0.0.1:{port}"), "Cannot connect to amqp://"),
+        "tls to a plain port": way(user.replace("amqp:", "amqps:"), "does not speak TLS"),
+        "unencoded password": way(f"amqp://{name}:{PASSWORD}@{host}/", "The broker URL cannot be"),
+        "another protocol": way(user.replace("amqp:", "http:"), "The broker URL must be amqp://"),
+        "missing file": way(
+            bare,
+            "SCHEDULER_BROKER_PASSWORD_FILE: the file",
+            SCHEDULER_BROKER_PASSWORD_FILE=str(tmp_path / "missing"),
+        ),
+        "two passwords": way(
+            bare,
+            "are both set",
+            SCHEDULER_BROKER_PASSWORD=PASSWORD,
+            SCHEDULER_BROKER_PASSWORD_FILE=str(tmp_path / "password"),
+        ),
+    }
+    asyncio.run(delete_all(broker_url, namespace))
+
+
+@pytest.mark.parametrize("way", ["url", "variables", "password file", "url file"])
+def test_commands_get_there_and_tell_no_secret(
+    ways: dict[str, Way], way: str, tmp_path: Path
+) -> None:
+    some = ("seed", "status") if way != "url" else (*OFFLINE, *ONLINE)
+    output = ways[way].run(tmp_path, *some)
+    assert WORD not in output
+    assert_fine(output, some)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "wrong password",
+        "wrong virtual host",
+        "unreachable",
+        "tls to a plain port",
+        "unencoded password",
+        "another protocol",
+        "missing file",
+        "two passwords",
+    ],
+)
+def test_commands_that_fail_say_why_and_tell_no_secret(
+    ways: dict[str, Way], way: str, tmp_path: Path
+) -> None:
+    online = ONLINE if way in ("unreachable", "tls to a plain port") else (*ONLINE, "run")
+    output = ways[way].run(tmp_path, *online)
+    assert WORD not in output
+    assert_told_by_each(output, ways[way].told)
+    assert set(codes(output)) <= {1, 2}
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+@pytest.mark.parametrize("way", ["url", "unreachable", "tls to a plain port"])
+def test_a_processor_tells_no_secret(
+    ways: dict[str, Way], way: str, style: str, tmp_path: Path
+) -> None:
+    noisy = {"SCHEDULER_LOG_LEVEL": "debug"}
+    scheduler = CommandLine(
+        tmp_path, SCHEDULER_APP=SHOP, SCHEDULER_LOG_FORMAT=style, **ways[way].environment, **noisy
+    )
+    if way == "url":
+        assert scheduler("seed").code == 0
+    with scheduler.processor() as processor:
+        assert "Trying again" in processor.until(ways[way].told) or way == "url"
+        processor.signal(signal.SIGTERM)
+        done = processor.end()
+    assert done.code == 0
+    assert WORD not in done.output
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "wrong password",
+        "wrong virtual host",
+        "unreachable",
+        "tls to a plain port",
+        "unencoded password",
+        "another protocol",
+    ],
+)
+async def test_errors_and_events_hold_no_secret(
+    ways: dict[str, Way], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ways[way].environment.items():
+        monkeypatch.setenv(name, value)
+    app = Scheduler("access", Settings())
+    with pytest.raises(SchedulerError, match=ways[way].told) as refused:
+        async with broker_of(app.settings, emit=app.events.emit):
+            pass
+    assert WORD not in everything_about(refused.value)
+    assert WORD not in f"{app.settings} {app.settings!r} {vars(app)!r}"
+
+
+async def test_what_is_refused_over_a_connection_is_told_without_a_secret(
+    ways: dict[str, Way], namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ways["url"].environment.items():
+        monkeypatch.setenv(name, value)
+    app = Scheduler(namespace)
+    events: list[Event] = []
+    app.listen(events.append)
+
+    @app.task()
+    async def mail() -> None: ...
+
+    async with app:
+        with pytest.raises(Unroutable) as unroutable:
+            await mail.send()
+    async with broker_of(app.settings, emit=app.events.emit) as broker:
+        with pytest.raises(QueueNotFound) as missing:
+            await broker.get("nowhere")
+    for error in (unroutable.value, missing.value):
+        assert WORD not in everything_about(error)
+    assert WORD not in repr(events)
+
+
+# Rights
+
+
+def test_who_lacks_rights_is_told_which(
+    scheduler: CommandLine, namespace: str, users: Users
+) -> None:
+    nobody = users.add()
+    ours, lock = (rf"'^{namespace}\.v1\.{end}'" for end in ("", "lock$"))
+    give = f"rabbitmqctl set_permissions -p {users.vhost} {urlsplit(nobody).username}"
+    for command, configure in [("seed", ours), ("pause report", lock), ("run", lock)]:
+        done = scheduler(*command.split(), SCHEDULER_BROKER_URL=nobody)
+        assert (done.code, done.out) == (1, "")
+        line = done.err.splitlines()[-1]
+        assert "Traceback" not in done.err
+        assert "ACCESS_REFUSED" in line
+        assert line.endswith(f"{give} {configure} {ours} {ours}")
+
+
+def test_the_doctor_tells_the_rights_even_to_whom_has_none(
+    scheduler: CommandLine, namespace: str, users: Users
+) -> None:
+    assert scheduler("seed").code == 0
+    nobody = users.add()
+    done = scheduler("doctor", SCHEDULER_BROKER_URL=nobody)
+    assert (done.code, done.err) == (0, "")
+    assert "not looked at, this user may not" in done.out
+    lines = [line.strip() for line in done.out.splitlines()]
+    (seed, processor) = [line for line in lines if line.startswith("rabbitmqctl set_permissions")]
+    assert f" -p {users.vhost} {namespace}-seed " in seed
+    assert f" -p {users.vhost} {namespace}-processor " in processor
+    found = scheduler("doctor", "--json", SCHEDULER_BROKER_URL=nobody).json
+    told = [each["advice"] for each in found if each["about"].startswith("rights of a ")]
+    assert told == [seed, processor]
+
+
+# TLS
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A node that asks for certificates, and the ways to it."""
+
+    node: PrivateNode
+    port: int
+    authority: Authority
+    stranger: Authority
+
+    def way(
+        self, told: str = "", changed: Mapping[str, object] = MappingProxyType({}), **url: str
+    ) -> Way:
+        parts = {"scheme": "amqps", "host": HOST, **url}
+        client = self.authority.issue("client", "client@example.org")
+        environment = {
+            "SHOP_NAMESPACE": "access",
+            "SCHEDULER_BROKER_URL": "{scheme}://guest:{password}@{host}:{port}/".format(
+                password=quote(PASSWORD, safe=""), port=self.port, **parts
+            ),
+            "SCHEDULER_TLS_CA_FILE": self.authority.file,
+            "SCHEDULER_TLS_CERT_FILE": client.certificate,
+            "SCHEDULER_TLS_KEY_FILE": client.key,
+            **changed,
+        }
+        return Way({name: str(value) for name, value in environment.items() if value}, told)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("tls")
+    authority, stranger = Authority(directory / "ours"), Authority(directory / "theirs")
+    server = authority.issue("server", HOST)
+    (port,) = free_ports(1)
+    with PrivateNode(listener(port, authority, server, required=True)) as node:
+        node.administrator.set_user("guest", PASSWORD)
+        node.ctl("await_startup")
+        yield Secured(node, port, authority, stranger)
+
+
+def test_every_command_works_over_tls(secured: Secured, tmp_path: Path) -> None:
+    commands = (*OFFLINE, *ONLINE)
+    output = secured.way().run(tmp_path, *commands)
+    assert WORD not in output
+    assert_fine(output, commands)
+
+
+def test_a_processor_works_over_tls_and_outlives_the_broker(
+    secured: Secured, tmp_path: Path
+) -> None:
+    environment = secured.way().environment
+    scheduler = CommandLine(tmp_path, SCHEDULER_APP=SHOP, **environment)
+    assert scheduler("seed").code == 0
+    with scheduler.processor() as processor:
+        processor.until("processing")
+        secured.node.restart()
+        processor.until("connected to amqps://")
+        processor.until("processor.report delivers again")
+        assert scheduler("trigger", "report").code == 0
+        processor.until("reported Bonn")
+        processor.signal(signal.SIGTERM)
+        done = processor.end()
+    assert done.code == 0
+    assert WORD not in done.output
+
+
+def test_without_verification_it_works_and_each_command_warns(
+    secured: Secured, tmp_path: Path
+) -> None:
+    unverified = {"SCHEDULER_TLS_CA_FILE": None, "SCHEDULER_TLS_VERIFY": "off"}
+    way = secured.way(changed=unverified, host="localhost")
+    scheduler = CommandLine(tmp_path, SCHEDULER_APP=SHOP, **way.environment)
+    done = scheduler("seed", "--json")
+    assert (done.code, len(done.json)) == (0, 3)
+    assert done.err.count("is not verified (SCHEDULER_TLS_VERIFY is off)") == 1
+
+
+def test_commands_that_fail_over_tls_say_why(secured: Secured, tmp_path: Path) -> None:
+    ca, certificate, key = (f"SCHEDULER_TLS_{name}_FILE" for name in ("CA", "CERT", "KEY"))
+    stranger = secured.stranger.issue("client", "client@example.org")
+    plain = {ca: None, certificate: None, key: None}
+    missing = tmp_path / "missing"
+    for way in (
+        secured.way("signed by nobody who is in", {ca: secured.stranger.file}),
+        secured.way("one for another name", host="localhost"),
+        secured.way("one for TLS, write amqps://", plain, scheme="amqp"),
+        secured.way("for a client certificate", {certificate: None, key: None}),
+        secured.way("our certificate, ", {certificate: stranger.certificate, key: stranger.key}),
+        secured.way(f"{ca}: the file {str(missing)!r} cannot be read", {ca: missing}),
+        secured.way(f"{ca} is set, but the broker URL begins with amqp://", scheme="amqp"),
+    ):
+        output = way.run(tmp_path, "seed", "doctor")
+        assert WORD not in output
+        assert_told_by_each(output, way.told)
+        assert set(codes(output)) <= {1, 2}

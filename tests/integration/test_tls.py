@@ -1,0 +1,211 @@
+"""TLS with a real RabbitMQ."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler import Scheduler, Settings
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.brokers.opening import broker_of
+from scheduler.brokers.tls import Tls
+from scheduler.clock import SystemClock
+from scheduler.control import Control
+from scheduler.errors import AccessRefused, BrokerUnavailable, UntrustedBroker
+from scheduler.events import Connected, ConnectionLost, ConnectionRetried, RunSettled
+from scheduler.worker import Worker
+from tests.certificates import HOST, Authority, Pair, listener
+from tests.contract.proxy import Proxy
+from tests.integration.test_outages import Witness
+from tests.rabbitmq import PrivateNode, free_ports
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@dataclass
+class Secured:
+    """A node with a TLS listener, those who trust each other, and somebody else."""
+
+    node: PrivateNode
+    port: int
+    authority: Authority
+    server: Pair
+    client: Pair
+    stranger: Authority
+
+    @property
+    def url(self) -> str:
+        return f"amqps://guest:guest@{HOST}:{self.port}/"
+
+    @property
+    def plain_port(self) -> int:
+        return int(self.node.url.rpartition(":")[2].strip("/"))
+
+
+@pytest.fixture(scope="module", params=["asked", "required"])
+def secured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("tls")
+    authority, stranger = Authority(directory / "ours"), Authority(directory / "theirs")
+    server = authority.issue("server", HOST)
+    (port,) = free_ports(1)
+    with PrivateNode(
+        listener(port, authority, server, required=request.param == "required")
+    ) as node:
+        node.ctl("await_startup")  # its listener for TLS comes after the other one
+        client = authority.issue("client", "client@example.org")
+        yield Secured(node, port, authority, server, client, stranger)
+
+
+@pytest.fixture
+def required(request: pytest.FixtureRequest) -> bool:
+    """Whether the broker insists on a certificate of its client."""
+    return request.node.callspec.params["secured"] == "required"
+
+
+async def connected(url: str, tls: Tls) -> None:
+    async with AmqpBroker(url, tls=tls) as broker:
+        assert await broker.depth("no such queue") is None
+
+
+async def test_each_side_shows_its_certificate(secured: Secured) -> None:
+    await connected(secured.url, secured.authority.tls(secured.client))
+
+
+async def test_unverified_the_broker_may_be_anybody(secured: Secured) -> None:
+    url = secured.url.replace(HOST, "localhost")
+    await connected(url, Tls(None, secured.client.certificate, secured.client.key, verify=False))
+
+
+async def test_a_client_without_a_certificate_is_told_to_have_one(
+    secured: Secured, required: bool
+) -> None:
+    if not required:
+        return await connected(secured.url, secured.authority.tls())
+    with pytest.raises(AccessRefused, match="asks for a client certificate") as refused:
+        await connected(secured.url, secured.authority.tls())
+    assert "set SCHEDULER_TLS_CERT_FILE and SCHEDULER_TLS_KEY_FILE" in str(refused.value)
+
+
+async def test_a_certificate_of_a_stranger_is_refused(secured: Secured, required: bool) -> None:
+    pair = secured.stranger.issue("client", "client@example.org")
+    kinds = (AccessRefused,) if required else (AccessRefused, BrokerUnavailable)
+    with pytest.raises(kinds, match="refused?") as refused:
+        await connected(secured.url, secured.authority.tls(pair))
+    assert f"our certificate, {str(pair.certificate)!r}" in str(refused.value)
+
+
+async def test_a_broker_that_a_stranger_vouches_for_is_not_trusted(secured: Secured) -> None:
+    with pytest.raises(UntrustedBroker, match="signed by nobody who is in"):
+        await connected(secured.url, secured.stranger.tls(secured.client))
+    with pytest.raises(UntrustedBroker, match="signed by nobody who this machine trusts"):
+        await connected(secured.url, Tls())
+
+
+async def test_a_broker_with_another_name_is_not_trusted(secured: Secured) -> None:
+    with pytest.raises(UntrustedBroker, match="'localhost'"):
+        await connected(secured.url.replace(HOST, "localhost"), secured.authority.tls())
+
+
+async def test_the_port_without_tls_is_told(secured: Secured) -> None:
+    url = secured.url.replace(str(secured.port), str(secured.plain_port))
+    with pytest.raises(BrokerUnavailable, match=r"does not speak TLS\. .* or write amqp://"):
+        await connected(url, secured.authority.tls())
+
+
+async def test_the_port_with_tls_is_told(secured: Secured) -> None:
+    with pytest.raises(BrokerUnavailable, match=r"one for TLS, write amqps://\."):
+        await connected(secured.url.replace("amqps", "amqp"), Tls())
+
+
+async def test_a_certificate_may_stand_for_a_user_and_his_password(tmp_path: Path) -> None:
+    authority, (port,) = Authority(tmp_path / "ours"), free_ports(1)
+    server = authority.issue("server", HOST)
+    client = authority.issue("client", "c@example.org", common_name="clara")
+    config = listener(port, authority, server, required=True) + (
+        "auth_mechanisms.1 = EXTERNAL\nssl_cert_login_from = common_name\n"
+    )
+    url = f"amqps://{HOST}:{port}/?auth=external"
+    with PrivateNode(config, plugins=["rabbitmq_auth_mechanism_ssl"]) as node:
+        node.ctl("await_startup")
+        with pytest.raises(AccessRefused, match="for the user that our certificate names: ACCESS"):
+            await connected(url, authority.tls(client))
+        node.administrator.set_user("clara", "not needed")
+        node.administrator.set_rights("clara", "/", "", "", ".*")
+        await connected(url, authority.tls(client))
+
+
+@asynccontextmanager
+async def working(app: Scheduler) -> AsyncGenerator[None]:
+    """A seeded app, and a processor of it, connected as its settings say."""
+    async with broker_of(app.settings, emit=app.events.emit) as broker:
+        await Control(app, broker, SystemClock()).seed()
+        worker = Worker(
+            app,
+            broker,
+            SystemClock(),
+            tasks=app.select(None),
+            concurrency=10,
+            grace=timedelta(seconds=5),
+        )
+        running = asyncio.create_task(worker.run())
+        try:
+            yield
+        finally:
+            worker.stop()
+            await running
+
+
+def settings(secured: Secured, port: int, **files: Path) -> Settings:
+    values: dict[str, Any] = {
+        "broker_url": f"amqps://guest:guest@{HOST}:{port}/",
+        "tls_ca_file": secured.authority.file,
+        "tls_cert_file": secured.client.certificate,
+        "tls_key_file": secured.client.key,
+    }
+    return Settings(**values | files)
+
+
+async def test_a_loop_goes_on_over_tls_when_its_broker_is_back(
+    secured: Secured, namespace: str
+) -> None:
+    app = Scheduler(namespace, settings(secured, secured.port))
+    witness = Witness(app)
+
+    @app.periodic(every="200ms")
+    async def beat() -> None: ...
+
+    async with working(app):
+        await witness.until(RunSettled, 5)
+        await asyncio.to_thread(secured.node.restart)
+        await witness.until(Connected, 1)
+        await witness.until(RunSettled, witness.count(RunSettled) + 5)
+    assert witness.count(ConnectionLost) == 1
+
+
+async def test_files_are_read_again_at_each_connect(
+    secured: Secured, namespace: str, tmp_path: Path
+) -> None:
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(secured.authority.file.read_bytes())
+    async with Proxy(HOST, secured.port) as proxy:
+        app = Scheduler(namespace, settings(secured, proxy.port, tls_ca_file=trusted))
+        witness = Witness(app)
+        async with broker_of(app.settings, emit=app.events.emit) as broker:
+            trusted.write_bytes(secured.stranger.file.read_bytes())
+            proxy.cut()
+            await witness.until(ConnectionRetried, 1)
+            trusted.unlink()
+            await witness.until(ConnectionRetried, witness.count(ConnectionRetried) + 2)
+            trusted.write_bytes(secured.authority.file.read_bytes())
+            await witness.until(Connected, 1)
+            assert await broker.depth("no such queue") is None
+    reasons = [each.reason for each in witness.events if isinstance(each, ConnectionRetried)]
+    assert "signed by nobody who is in" in reasons[0]
+    assert f"SCHEDULER_TLS_CA_FILE: the file {str(trusted)!r} cannot be read" in reasons[-1]
