@@ -47,6 +47,7 @@ def runs(field: Field, loop: str, version: str) -> list[dict[str, Any]]:
     return [note for note in field.notes(loop) if note["version"] == version]
 
 
+@pytest.mark.timeout(180)
 async def test_two_versions_work_side_by_side_and_the_new_one_takes_over(deploy: Field) -> None:
     deploy.call("seed", **OLD)
     old = deploy.start("run", **OLD)
@@ -82,6 +83,7 @@ async def test_two_versions_work_side_by_side_and_the_new_one_takes_over(deploy:
         assert await ready(broker, names.failed, *map(names.failed_queue, LOOPS)) == 0
 
 
+@pytest.mark.timeout(240)  # six commands
 async def test_a_removed_loop_is_an_orphan_until_it_is_pruned(deploy: Field) -> None:
     deploy.call("seed", **OLD)
     deploy.call("seed", **NEW)
