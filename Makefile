@@ -7,7 +7,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 UV := $(shell command -v uv 2>/dev/null)
 BIN := .venv/bin
 
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test check bench chaos format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -26,6 +26,9 @@ check: .venv/dev ## lint, check the format, check the types
 bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--rounds 1")
 	@$(BIN)/python tests/benchmarks/loops.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/ladder.py $(ARGS)
+
+chaos: .venv/dev ## kill, freeze, cut off and fill up everything (ARGS="--faults 1000 --seed 7 --cluster")
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 format: .venv/dev ## format the code and mend what the linter can
 	@$(BIN)/ruff check --fix

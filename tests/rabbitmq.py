@@ -27,6 +27,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 IMAGE = "rabbitmq:4-management"
 URL_VARIABLE = "SCHEDULER_TEST_BROKER_URL"
+ROOT_VARIABLE = "SCHEDULER_TEST_RABBITMQ_ROOT"
 
 # Debian's wrapper in /usr/sbin insists on being root or the rabbitmq user: the script behind it
 # runs as anybody.
@@ -107,12 +108,12 @@ class ManagementApi:
 class Rabbitmqctl:
     """Through the command: a second or two for each call, and no plugin is needed."""
 
-    command: Path
+    command: Sequence[str]
     environment: Mapping[str, str]
 
     def __call__(self, *arguments: str) -> str:
         done = subprocess.run(
-            [self.command, "--quiet", *arguments],
+            [*self.command, "--quiet", *arguments],
             env=dict(self.environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -150,30 +151,52 @@ class PrivateNode:
         config: further lines for its rabbitmq.conf.
         advanced: what cannot be said there, as the Erlang terms of its advanced.config.
         plugins: to be enabled, besides the management API.
+        management: with the management API, if this RabbitMQ has it; it starts faster without.
+        epmd_port: of an epmd that runs already; None: it starts its own.
+        cookie: what the nodes of a cluster have in common.
+        root: of another system, with another RabbitMQ in it, to chroot into (as root). By default
+            what SCHEDULER_TEST_RABBITMQ_ROOT says, else this one.
 
     Attributes:
+        name: of the Erlang node.
+        port: of AMQP.
         url: of AMQP, before it has started too.
-        management_url: of the management API; None where this RabbitMQ comes without the plugin.
+        management_url: of the management API; None where there is none.
         ctl: `rabbitmqctl` on this node; returns what it prints.
     """
 
     def __init__(
-        self, config: str = "", advanced: str = "[].", plugins: Sequence[str] = ()
+        self,
+        config: str = "",
+        advanced: str = "[].",
+        plugins: Sequence[str] = (),
+        *,
+        management: bool = True,
+        epmd_port: int | None = None,
+        cookie: str | None = None,
+        root: Path | None = None,
     ) -> None:
-        self._bin = server_directory()
-        self._home = Path(tempfile.mkdtemp(prefix="rabbitmq-"))
-        self._port, management_port, dist_port, epmd_port = free_ports(4)
+        self._root = root or Path(os.environ.get(ROOT_VARIABLE, "/"))
+        self._bin = server_directory(self._root)
+        self._home = Path(tempfile.mkdtemp(prefix="rabbitmq-", dir=temporary_directory(self._root)))
+        if cookie is not None:
+            (self._home / ".erlang.cookie").write_text(cookie)
+            (self._home / ".erlang.cookie").chmod(0o400)
+        self.port, management_port, dist_port, free_epmd_port = free_ports(4)
+        self._epmd = "epmd" if epmd_port is None else "true"
         self._processes: subprocess.Popen[bytes] | None = None
         self._gone = -1
-        self.url = f"amqp://guest:guest@127.0.0.1:{self._port}/"
+        self.name = f"test-{secrets.token_hex(4)}@localhost"
+        self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/"
         self.management_url = None
-        if has_management(self._bin):
+        if management and has_management(self._bin):
             self.management_url = f"http://guest:guest@127.0.0.1:{management_port}/"
             config += f"\nmanagement.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {management_port}"
             plugins = [*plugins, "rabbitmq_management"]
         (self._home / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
+        home = self._seen(self._home)
         (self._home / "rabbitmq.conf").write_text(
-            f"listeners.tcp.1 = 127.0.0.1:{self._port}\n"
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
             "loopback_users = none\n"
             "log.console = true\n"
             "log.console.level = warning\n"
@@ -185,24 +208,25 @@ class PrivateNode:
         self._environment = {
             "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/bin:/sbin:/bin",
             "LC_ALL": "C.UTF-8",
-            "HOME": str(self._home),  # of the Erlang cookie
+            "HOME": str(home),  # of the Erlang cookie
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_EPMD_PORT": str(epmd_port),
+            "ERL_EPMD_PORT": str(epmd_port or free_epmd_port),
             # Otherwise an Erlang that finds no epmd leaves one behind as a daemon.
             "ERL_FLAGS": "-start_epmd false",
-            "RABBITMQ_NODENAME": f"test-{secrets.token_hex(4)}@localhost",
+            "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_DIST_PORT": str(dist_port),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
-            "RABBITMQ_CONF_ENV_FILE": str(self._home / "no.conf"),
-            "RABBITMQ_CONFIG_FILE": str(self._home / "rabbitmq.conf"),
-            "RABBITMQ_CONFIG_FILES": str(self._home / "conf.d"),
-            "RABBITMQ_ADVANCED_CONFIG_FILE": str(self._home / "advanced.config"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._home / "enabled_plugins"),
-            "RABBITMQ_MNESIA_BASE": str(self._home / "data"),
-            "RABBITMQ_LOG_BASE": str(self._home / "log"),
+            "RABBITMQ_CONF_ENV_FILE": str(home / "no.conf"),
+            "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq.conf"),
+            "RABBITMQ_CONFIG_FILES": str(home / "conf.d"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(home / "advanced.config"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
+            "RABBITMQ_MNESIA_BASE": str(home / "data"),
+            "RABBITMQ_LOG_BASE": str(home / "log"),
             "RABBITMQ_LOGS": "-",
         }
-        self.ctl = Rabbitmqctl(self._bin / "rabbitmqctl", self._environment)
+        ctl = [*self._inside, str(self._seen(self._bin / "rabbitmqctl"))]
+        self.ctl = Rabbitmqctl(ctl, self._environment)
 
     def __enter__(self) -> Self:
         try:
@@ -224,14 +248,15 @@ class PrivateNode:
             # when this process ends, in whatever way, `read` returns, and group and data go.
             self._processes = subprocess.Popen(
                 [
+                    *self._inside,
                     "sh",
                     "-c",
-                    'epmd & { "$1"; kill -9 0; } & read _; rm -rf "$2"; kill -9 0',
+                    'cd "$2"; "$3" & { "$1"; kill -9 0; } & read _; rm -rf "$2"; kill -9 0',
                     "sh",
-                    self._bin / "rabbitmq-server",
-                    self._home,
+                    self._seen(self._bin / "rabbitmq-server"),
+                    self._seen(self._home),
+                    self._epmd,
                 ],
-                cwd=self._home,
                 env=self._environment,
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -241,7 +266,7 @@ class PrivateNode:
             )
         os.close(held)
         try:
-            wait_for_amqp("127.0.0.1", self._port, timeout, alive=self._alive)
+            wait_for_amqp("127.0.0.1", self.port, timeout, alive=self._alive)
         except TimeoutError:
             self.kill()
             said = (self._home / "output").read_text(errors="replace")
@@ -258,10 +283,16 @@ class PrivateNode:
 
         But RabbitMQ 3.10 loses a quorum queue that is not yet a second old: let them settle first.
         """
-        if self._processes is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._processes.pid, signal.SIGKILL)
-            self._wait()
+        self._signal(signal.SIGKILL)
+        self._wait()
+
+    def freeze(self) -> None:
+        """Have the node stand still: its connections stay open, and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Have it go on."""
+        self._signal(signal.SIGCONT)
 
     def restart(self) -> None:
         self.stop()
@@ -270,6 +301,19 @@ class PrivateNode:
     @property
     def administrator(self) -> Administrator:
         return ManagementApi(self.management_url) if self.management_url else self.ctl
+
+    @property
+    def _inside(self) -> list[str]:
+        return [] if self._root == Path("/") else ["chroot", str(self._root)]
+
+    def _seen(self, path: Path) -> Path:
+        """A path as the node sees it."""
+        return "/" / path.relative_to(self._root)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._processes is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._processes.pid, number)
 
     def _alive(self) -> bool:
         return self._processes is not None and self._processes.poll() is None
@@ -308,8 +352,85 @@ def wait_for_amqp(
     raise TimeoutError(f"nothing speaks AMQP on {host}:{port}")
 
 
-def server_directory() -> Path:
+class PrivateCluster:
+    """Three nodes of one's own, joined; a minority stops its work until it sees the others again.
+
+    Args:
+        config: further lines for each rabbitmq.conf.
+        advanced: what cannot be said there, as the Erlang terms of each advanced.config.
+    """
+
+    def __init__(self, config: str = "", advanced: str = "[].", *, size: int = 3) -> None:
+        (self._epmd_port,) = free_ports(1)
+        self._epmd: subprocess.Popen[bytes] | None = None
+        cookie = secrets.token_hex(8)
+        self.nodes = [
+            PrivateNode(
+                f"cluster_partition_handling = pause_minority\n{config}",
+                advanced,
+                management=False,
+                epmd_port=self._epmd_port,
+                cookie=cookie,
+            )
+            for _ in range(size)
+        ]
+
+    def __enter__(self) -> Self:
+        try:
+            self._start_epmd()
+            first, *others = self.nodes
+            first.start()
+            for node in others:
+                node.start()
+                for command in ("stop_app",), ("join_cluster", first.name), ("start_app",):
+                    node.ctl(*command)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for node in self.nodes:
+            node.__exit__()
+        if self._epmd is not None:
+            os.killpg(self._epmd.pid, signal.SIGKILL)
+            self._epmd.communicate()
+
+    def cut_off(self, node: PrivateNode) -> None:
+        """Part a node from the others: each side sees the connection end, and cannot make one."""
+        self._meet(node, "no_longer")
+
+    def reconnect(self, node: PrivateNode) -> None:
+        """Let it find the others again."""
+        self._meet(node, "erlang:get_cookie()")
+
+    def _meet(self, node: PrivateNode, cookie: str) -> None:
+        others = ", ".join(f"'{other.name}'" for other in self.nodes if other is not node)
+        node.ctl(
+            "eval",
+            f"[begin erlang:set_cookie(Other, {cookie}), erlang:disconnect_node(Other) end "
+            f"|| Other <- [{others}]].",
+        )
+
+    def _start_epmd(self) -> None:
+        # Outlives each of the nodes; it ends when this process does.
+        self._epmd = subprocess.Popen(
+            ["sh", "-c", 'epmd -port "$1" & read _; kill -9 0', "sh", str(self._epmd_port)],
+            env={**os.environ, "ERL_EPMD_ADDRESS": "127.0.0.1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def server_directory(root: Path = Path("/")) -> Path:
     """Where RabbitMQ's scripts are; installs them where that can be done."""
+    if root != Path("/"):
+        for place in PLACES:
+            if (found := root / place[1:] / "rabbitmq-server").exists():
+                return found.parent
+        raise NoBroker(f"There is no rabbitmq-server in {root}, which {ROOT_VARIABLE} names.")
     found = find_server_directory()
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
         with locked(Path(tempfile.gettempdir(), "scheduler-tests-install.lock")):
@@ -323,6 +444,10 @@ def find_server_directory() -> Path | None:
     on_path = shutil.which("rabbitmq-server")
     places = [*map(Path, PLACES), *([Path(on_path).parent] if on_path else [])]
     return next((place for place in places if (place / "rabbitmq-server").exists()), None)
+
+
+def temporary_directory(root: Path) -> Path:
+    return Path(tempfile.gettempdir()) if root == Path("/") else root / "tmp"
 
 
 def has_management(server: Path) -> bool:
@@ -395,7 +520,7 @@ def administrator(run: str, url: str) -> Administrator:
     known: dict[str, Any] = json.loads((directory / "administrator").read_text())
     if known["management_url"]:
         return ManagementApi(known["management_url"])
-    return Rabbitmqctl(Path(known["command"]), known["environment"])
+    return Rabbitmqctl(known["command"], known["environment"])
 
 
 @functools.cache
@@ -409,7 +534,7 @@ def find_administrator(url: str) -> Administrator:
         if int(port) < 2**16 and api.answers():
             return api
     command = shutil.which("rabbitmqctl") or (find_server_directory() or Path()) / "rabbitmqctl"
-    ctl = Rabbitmqctl(Path(command), os.environ)
+    ctl = Rabbitmqctl([str(command)], os.environ)
     if not ctl.answers():
         raise NoBroker(NO_ADMINISTRATOR % near)
     return ctl
@@ -487,7 +612,7 @@ def start_node(broker: ExitStack) -> tuple[str, dict[str, Any]]:
     node = broker.enter_context(PrivateNode())
     return node.url, {
         "management_url": node.management_url,
-        "command": str(node.ctl.command),
+        "command": list(node.ctl.command),
         "environment": node.ctl.environment,
     }
 

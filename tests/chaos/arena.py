@@ -1,0 +1,275 @@
+"""Broker nodes, processors behind proxies, a sender and an operator: what faults strike."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.topology import QueueType
+from tests.chaos.record import Note, Pen, Reader
+from tests.chaos.storm import app
+from tests.chaos.verdict import Pulse
+from tests.contract.proxy import Proxy
+from tests.rabbitmq import PrivateCluster, PrivateNode
+
+HEARTBEAT = 1  # seconds: so that a dead peer is noticed soon
+APP = "tests.chaos.storm:app"
+# Of a cluster, so that a node that stands still is noticed soon by the others.
+QUICK_TICKS = "net_ticktime = 5"
+# A quorum queue that could not dead-letter a message, because the next queue was not up yet, tries
+# again after so long. RabbitMQ's default of three minutes is what a restart of it then costs.
+DEAD_LETTER_RETRY = 2.0
+
+
+class Member:
+    """A process of the storm, and its own way to the broker.
+
+    Attributes:
+        name: of the present process; a new one has a new name.
+    """
+
+    def __init__(self, role: str, command: Sequence[str], proxy: Proxy, arena: "Arena") -> None:
+        self.role = role
+        self.proxy = proxy
+        self.name = role
+        self._command = command
+        self._arena = arena
+        self._files = arena.directory / role
+        self._lives = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start a process; it is up when it has told so."""
+        self._lives += 1
+        self.name = f"{self.role}.{self._lives}"
+        with (self._arena.directory / f"{self.name}.log").open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *self._command],
+                env=self._environment(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def ended(self, seconds: float = 60) -> int:
+        """Wait until the process is gone; its exit code."""
+        assert self._process is not None
+        code = await asyncio.to_thread(self._process.wait, seconds)
+        self._arena.note("died", who=self.name, detail=str(code))
+        return code
+
+    async def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        await self.ended()
+
+    async def stop(self) -> None:
+        """End it in good order."""
+        self.signal(signal.SIGTERM)
+        if code := await self.ended():
+            self._arena.note("failed to stop", who=self.name, detail=str(code))
+
+    async def replace(self) -> None:
+        await self.stop()
+        self.start()
+
+    def freeze(self) -> None:
+        self.signal(signal.SIGSTOP)
+        self._arena.note("frozen", who=self.name)
+
+    def thaw(self) -> None:
+        self._arena.note("thawed", who=self.name)
+        self.signal(signal.SIGCONT)
+
+    def order_death(self, event: str) -> None:
+        """Have it kill itself at the next event of this kind."""
+        self._order.write_text(event)
+
+    def withdraw_order(self) -> None:
+        self._order.unlink(missing_ok=True)
+
+    def set_clock_wrong(self, seconds: float) -> None:
+        self._clock.write_text(str(seconds))
+
+    def set_clock_right(self) -> None:
+        self._clock.unlink(missing_ok=True)
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def _order(self) -> Path:
+        return self._files.with_suffix(".order")
+
+    @property
+    def _clock(self) -> Path:
+        return self._files.with_suffix(".clock")
+
+    def _environment(self) -> Mapping[str, str]:
+        return self._arena.environment(self.proxy) | {
+            "WHO": self.name,
+            "ORDER": str(self._order),
+            "CLOCK": str(self._clock),
+        }
+
+
+class Arena:
+    """Everything that runs.
+
+    Args:
+        directory: for the record, the logs, and what the runner tells the processes.
+
+    Attributes:
+        note: the runner's pen.
+        pulse: which loops have run again since the last fault.
+        release: the version of the app's schedules that processes are started with.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        nodes: Sequence[PrivateNode],
+        *,
+        cluster: PrivateCluster | None = None,
+        queue_type: QueueType = "quorum",
+    ) -> None:
+        self.directory = directory
+        self.nodes = nodes
+        self.cluster = cluster
+        self.queue_type: QueueType = queue_type
+        self.release = 0
+        self.record = directory / "record"
+        self.note = Pen(self.record, "runner")
+        self.pulse = Pulse(str(loop) for loop in app.loops)
+        self.notes: list[Note] = []
+        self.processors: list[Member] = []
+        self._reader = Reader(self.record)
+        self._others: list[Member] = []
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self._console = await self._stack.enter_async_context(self._proxy(0))
+        for number in range(3):
+            command = ("scheduler", "run", APP)
+            self.processors.append(await self._member(f"processor-{number}", command, number))
+        self._others = [
+            await self._member("sender", ("tests.chaos.sender",), 1),
+            await self._member("operator", ("tests.chaos.operator",), 2),
+        ]
+        await self.seed()
+        for member in (*self.processors, *self._others):
+            member.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        for member in (*self.processors, *self._others):
+            if member.alive:
+                await member.kill()
+        await self._stack.aclose()
+        self._reader.close()
+        self.note.close()
+
+    @property
+    def members(self) -> list[Member]:
+        """Those whose connections may be cut."""
+        return [*self.processors, *self._others]
+
+    def environment(self, proxy: Proxy) -> dict[str, str]:
+        return {
+            **os.environ,
+            "SCHEDULER_BROKER_URL": f"amqp://guest:guest@127.0.0.1:{proxy.port}/",
+            "SCHEDULER_QUEUE_TYPE": self.queue_type,
+            "SCHEDULER_HEARTBEAT": f"{HEARTBEAT}s",
+            "RECORD": str(self.record),
+            "RELEASE": str(self.release),
+        }
+
+    async def seed(self) -> None:
+        """`scheduler seed`, of the present release."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "scheduler", "seed", APP),
+            env=self.environment(self._console),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await process.communicate()
+        if process.returncode:
+            self.note("seed failed", detail=said.decode())
+
+    async def stop_the_others(self) -> None:
+        """End sender and operator; the operator lets go of what he paused."""
+        for member in self._others:
+            await member.stop()
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncGenerator[AmqpBroker]:
+        async with AmqpBroker(f"amqp://guest:guest@127.0.0.1:{self._console.port}/") as broker:
+            yield broker
+
+    def look(self) -> None:
+        """Read what has been written since the last look."""
+        for note in self._reader.new():
+            self.notes.append(note)
+            self.pulse.see(note)
+
+    async def until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Read the record until it shows something; says whether it did in time."""
+        deadline = time.monotonic() + seconds
+        self.look()
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(0.03)  # the record is written by other processes
+            self.look()
+        return True
+
+    def up(self, member: Member) -> bool:
+        return member.name in self.pulse.up
+
+    async def _member(self, role: str, command: Sequence[str], number: int) -> Member:
+        proxy = await self._stack.enter_async_context(self._proxy(number))
+        return Member(role, command, proxy, self)
+
+    def _proxy(self, first: int) -> Proxy:
+        """A way to the nodes, as through a balancer: each connection gets the next one."""
+        ports = [node.port for node in self.nodes]
+        first %= len(ports)
+        (port, *others) = ports[first:] + ports[:first]
+        return Proxy("127.0.0.1", port, others=[("127.0.0.1", other) for other in others])
+
+
+@asynccontextmanager
+async def raised(
+    directory: Path,
+    *,
+    queue_type: QueueType,
+    in_cluster: bool = False,
+    dead_letter_retry: float = DEAD_LETTER_RETRY,
+) -> AsyncGenerator[Arena]:
+    """An arena of one node, or of a cluster of three; gone at the end."""
+    timeout = int(dead_letter_retry * 1000)
+    advanced = f"[{{rabbit, [{{dead_letter_worker_publisher_confirm_timeout, {timeout}}}]}}]."
+    if in_cluster:
+        cluster = PrivateCluster(QUICK_TICKS, advanced)
+        await asyncio.to_thread(cluster.__enter__)
+        leave, nodes = cluster.__exit__, cluster.nodes
+    else:
+        cluster = None
+        node = PrivateNode(advanced=advanced, management=False)
+        await asyncio.to_thread(node.__enter__)
+        leave, nodes = node.__exit__, [node]
+    try:
+        async with Arena(directory, nodes, cluster=cluster, queue_type=queue_type) as arena:
+            yield arena
+    finally:
+        await asyncio.to_thread(leave)

@@ -1,0 +1,367 @@
+"""What goes wrong: each fault strikes, lasts, and is healed.
+
+A fault draws what it needs from the generator it is given, when it is made: so a seed repeats the
+whole schedule, whatever happens meanwhile.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+
+from scheduler.brokers import Broker, Delivery
+from tests.chaos.arena import HEARTBEAT, Arena, Member
+from tests.chaos.storm import HELD, MOODY, app
+from tests.contract.proxy import Way
+from tests.rabbitmq import PrivateNode
+
+# Both ends notice a dead peer after three heartbeats.
+UNNOTICED = 3 * HEARTBEAT
+ON_THE_WAY = 6.0  # how long it may take until the moment for a fault comes
+
+
+class Fault:
+    """Something that goes wrong, and is put right again.
+
+    Attributes:
+        patience: within how many seconds of being healed every loop must have run again.
+        lasts: how long it goes on.
+    """
+
+    patience = 10.0
+    lasts = 0.0
+
+    def __init__(self, rng: Random) -> None:
+        self._victim = rng.randrange(3)
+
+    def victim(self, arena: Arena) -> Member:
+        return arena.processors[self._victim]
+
+    def node(self, arena: Arena) -> PrivateNode:
+        return arena.nodes[self._victim % len(arena.nodes)]
+
+    async def strike(self, arena: Arena) -> None:
+        """Do it."""
+
+    async def heal(self, arena: Arena) -> None:
+        """Undo it. Returns when the cause is gone; what it caused may go on."""
+
+
+class Calm(Fault):
+    """Nothing goes wrong: how soon loops run again without it."""
+
+
+class KillProcessor(Fault):
+    """`kill -9`, at any moment."""
+
+    async def strike(self, arena: Arena) -> None:
+        await self.victim(arena).kill()
+
+    async def heal(self, arena: Arena) -> None:
+        self.victim(arena).start()
+
+
+class KillAtStep(KillProcessor):
+    """`kill -9` at a step of a settlement."""
+
+    STEPS = (
+        "RunStarted",
+        "RunFinished",
+        "SuccessorConfirmed",
+        "RunSettled",
+        "Escalated",
+        "MessageParked",
+    )
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._step = rng.choice(self.STEPS)
+
+    async def strike(self, arena: Arena) -> None:
+        victim = self.victim(arena)
+        victim.order_death(self._step)
+        try:
+            await victim.ended(ON_THE_WAY)
+        except TimeoutError:
+            victim.withdraw_order()
+            await victim.kill()
+
+
+class Freeze(Fault):
+    """SIGSTOP of a processor for longer than the broker waits for its heartbeat; then SIGCONT."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self.lasts = UNNOTICED + rng.uniform(-2, 2)
+
+    async def strike(self, arena: Arena) -> None:
+        self.victim(arena).freeze()
+
+    async def heal(self, arena: Arena) -> None:
+        self.victim(arena).thaw()
+
+
+class Replace(Fault):
+    """SIGTERM of a processor, and a new one in its place."""
+
+    async def strike(self, arena: Arena) -> None:
+        await self.victim(arena).replace()
+
+
+class Rollout(Fault):
+    """A release with other schedules: seeded, then every processor is replaced, one after another.
+
+    Meanwhile connections are cut.
+    """
+
+    async def strike(self, arena: Arena) -> None:
+        arena.release += 1
+        await arena.seed()
+        for processor in arena.processors:
+            await processor.replace()
+            self.victim(arena).proxy.cut()
+
+
+class KillBroker(Fault):
+    """`kill -9` of a node, which then starts again."""
+
+    patience = 30.0
+
+    async def strike(self, arena: Arena) -> None:
+        await asyncio.to_thread(self.node(arena).kill)
+
+    async def heal(self, arena: Arena) -> None:
+        await asyncio.to_thread(self.node(arena).start)
+
+
+class RestartBroker(KillBroker):
+    """A node is stopped in good order, and starts again."""
+
+    async def strike(self, arena: Arena) -> None:
+        await asyncio.to_thread(self.node(arena).stop)
+
+
+class FreezeBroker(KillBroker):
+    """A node stands still for longer than anybody waits for it."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self.lasts = rng.uniform(5, 10)
+
+    async def strike(self, arena: Arena) -> None:
+        self.node(arena).freeze()
+
+    async def heal(self, arena: Arena) -> None:
+        self.node(arena).thaw()
+
+
+class KillEachBroker(KillBroker):
+    """One node after another is killed and comes back, never two at a time."""
+
+    async def strike(self, arena: Arena) -> None:
+        for node in arena.nodes:
+            await asyncio.to_thread(node.kill)
+            await asyncio.to_thread(node.start)
+
+    async def heal(self, arena: Arena) -> None:
+        pass
+
+
+class KillTwoBrokers(KillBroker):
+    """Two nodes of three at a time: there is no majority, until they come back."""
+
+    def _two(self, arena: Arena) -> Sequence[PrivateNode]:
+        return [node for node in arena.nodes if node is not self.node(arena)][:2]
+
+    async def strike(self, arena: Arena) -> None:
+        for node in self._two(arena):
+            await asyncio.to_thread(node.kill)
+
+    async def heal(self, arena: Arena) -> None:
+        await asyncio.gather(*(asyncio.to_thread(node.start) for node in self._two(arena)))
+
+
+class CutOffBroker(KillBroker):
+    """A node is parted from the other two, and finds them again."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self.lasts = rng.uniform(0.5, 6)
+
+    async def strike(self, arena: Arena) -> None:
+        assert arena.cluster is not None
+        await asyncio.to_thread(arena.cluster.cut_off, self.node(arena))
+
+    async def heal(self, arena: Arena) -> None:
+        assert arena.cluster is not None
+        await asyncio.to_thread(arena.cluster.reconnect, self.node(arena))
+
+
+class Cut(Fault):
+    """A connection breaks after so many more bytes, in one direction: mostly in mid frame."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._victim = rng.randrange(5)
+        self._octets = rng.randrange(3000)
+        self._way = rng.choice(list(Way))
+
+    def victim(self, arena: Arena) -> Member:
+        return arena.members[self._victim]
+
+    async def strike(self, arena: Arena) -> None:
+        proxy = self.victim(arena).proxy
+        proxy.cut_after(self._octets, self._way)
+        if not await arena.until(lambda: not arena.up(self.victim(arena)), ON_THE_WAY):
+            proxy.cut()  # so few bytes go over it
+
+
+class HalfOpen(Cut):
+    """A connection stays open, and swallows what is sent over it."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._ways = rng.choice([(Way.UP,), (Way.DOWN,), tuple(Way)])
+
+    async def strike(self, arena: Arena) -> None:
+        self.victim(arena).proxy.swallow(*self._ways)
+        await arena.until(lambda: not arena.up(self.victim(arena)), ON_THE_WAY)
+
+
+class Unplug(Fault):
+    """All connections break, and nobody gets through for a while."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self.lasts = rng.uniform(0, 3)
+
+    async def strike(self, arena: Arena) -> None:
+        for member in arena.members:
+            member.proxy.closed = True
+            member.proxy.cut()
+
+    async def heal(self, arena: Arena) -> None:
+        for member in arena.members:
+            member.proxy.closed = False
+
+
+class MemoryAlarm(Fault):
+    """The broker runs out of memory, so it thinks, and blocks all who publish."""
+
+    COMMAND = "set_vm_memory_high_watermark"
+    TOO_LITTLE, ENOUGH = "0.000001", "0.4"
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self.lasts = rng.uniform(0, 4)
+
+    async def strike(self, arena: Arena) -> None:
+        await asyncio.to_thread(self.node(arena).ctl, self.COMMAND, self.TOO_LITTLE)
+
+    async def heal(self, arena: Arena) -> None:
+        await asyncio.to_thread(self.node(arena).ctl, self.COMMAND, self.ENOUGH)
+
+
+class DiskAlarm(MemoryAlarm):
+    """The broker runs out of disk, so it thinks."""
+
+    COMMAND = "set_disk_free_limit"
+    TOO_LITTLE, ENOUGH = "1000000GB", "50MB"
+
+
+class StepClock(Fault):
+    """The clock of a processor is wrong by half a minute, until it is set right."""
+
+    # A nominal time does not come twice: a loop that ran ahead of time waits until it is over.
+    patience = 45.0
+    LONGEST_PERIOD = 2.5
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._wrong_by = rng.choice([-30.0, 30.0])
+        self.lasts = rng.uniform(1, 3)
+
+    async def strike(self, arena: Arena) -> None:
+        self.victim(arena).set_clock_wrong(self._wrong_by)
+
+    async def heal(self, arena: Arena) -> None:
+        self.victim(arena).set_clock_right()
+        # A loop may run once more, before it waits for the time that it was ahead.
+        await asyncio.sleep(self.LONGEST_PERIOD)
+
+
+class LoseToken(Fault):
+    """Somebody takes the token of a loop out of its hatchery queue."""
+
+    patience = 60.0
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        steady = [loop for loop in app.loops if str(loop) not in (*MOODY, HELD)]
+        self._loop = rng.choice(steady)
+
+    async def strike(self, arena: Arena) -> None:
+        async with arena.connected() as broker:
+            delivery = await self._take(broker)
+            arena.note("tampered", loop=str(self._loop))
+            await self._tamper(broker, delivery)
+
+    async def _tamper(self, broker: Broker, token: Delivery) -> None:
+        await token.ack()
+
+    async def _take(self, broker: Broker) -> Delivery:
+        while True:
+            if (delivery := await broker.get(app.names.hatchery(self._loop))) is not None:
+                return delivery
+            await asyncio.sleep(0.01)
+
+
+class CopyToken(LoseToken):
+    """Somebody publishes a token of a loop twice more."""
+
+    async def _tamper(self, broker: Broker, token: Delivery) -> None:
+        for _ in range(2):
+            await broker.publish(
+                replace(token.message, expiration=None),
+                exchange=app.names.processor,
+                routing_key=token.routing_key,
+            )
+        await token.requeue()
+
+
+# How often each kind comes, beside the others.
+OF_PROCESSORS: Mapping[type[Fault], int] = {
+    KillProcessor: 6,
+    KillAtStep: 8,
+    Freeze: 3,
+    Replace: 4,
+    Rollout: 1,
+    Cut: 8,
+    HalfOpen: 3,
+    Unplug: 3,
+    MemoryAlarm: 2,
+    DiskAlarm: 2,
+    StepClock: 1,
+}
+OF_BROKERS: Mapping[type[Fault], int] = {KillBroker: 3, RestartBroker: 2, FreezeBroker: 2}
+OF_CLUSTERS: Mapping[type[Fault], int] = {KillEachBroker: 1, KillTwoBrokers: 2, CutOffBroker: 3}
+# Nothing but supervision puts these right.
+OF_TOKENS: Mapping[type[Fault], int] = {LoseToken: 2, CopyToken: 2}
+
+
+def name_of(kind: type[Fault]) -> str:
+    """`KillProcessor` is kill-processor."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind.__name__).lower()
+
+
+BY_NAME: Mapping[str, type[Fault]] = {
+    name_of(kind): kind for kind in (Calm, *OF_PROCESSORS, *OF_BROKERS, *OF_CLUSTERS, *OF_TOKENS)
+}
+
+
+def schedule_of(seed: int, count: int, kinds: Mapping[type[Fault], int]) -> list[Fault]:
+    """The faults of a seed, after a few calm moments to compare them with."""
+    rng = Random(seed)
+    drawn = rng.choices(list(kinds), list(kinds.values()), k=count)
+    return [*(Calm(rng) for _ in range(3)), *(kind(rng) for kind in drawn)]

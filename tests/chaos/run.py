@@ -1,0 +1,96 @@
+"""One storm, from its first fault to its verdict."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.clock import SystemClock
+from scheduler.parking import ParkingLot
+from tests.chaos.arena import Arena
+from tests.chaos.faults import BY_NAME, Fault, name_of
+from tests.chaos.record import Note
+from tests.chaos.report import Tell
+from tests.chaos.storm import COUNTING, app
+from tests.chaos.verdict import Verdict, judge, undone
+from tests.integration.conftest import ready
+
+# A loop that has not run by now is dead.
+LONGEST_WAIT = 300.0
+START = 60.0
+
+
+async def storm(arena: Arena, faults: Sequence[Fault], tell: Tell) -> Verdict:
+    """Strike with each fault in turn; let everything come to rest; judge."""
+    if not await arena.until(lambda: all(map(arena.up, arena.processors)), START):
+        raise RuntimeError(f"No processor has started: see {arena.directory}.")
+    for number, fault in enumerate(faults, 1):
+        await endure(arena, fault)
+        tell.fault(number, arena.pulse.strikes[-1])
+    await rest(arena)
+    arena.look()
+    return judged(arena.notes)
+
+
+def judged(notes: Sequence[Note]) -> Verdict:
+    return judge(
+        notes,
+        loops=map(str, app.loops),
+        counting=COUNTING,
+        patience=lambda kind: BY_NAME[kind].patience,
+    )
+
+
+async def endure(arena: Arena, fault: Fault) -> None:
+    """One fault, until every loop has run again and every process is back."""
+    arena.note("strike", detail=name_of(type(fault)))
+    await fault.strike(arena)
+    await asyncio.sleep(fault.lasts)
+    await fault.heal(arena)
+    arena.note("heal")
+    await arena.until(lambda: healed(arena), LONGEST_WAIT)
+    for member in arena.members:
+        if not member.alive:
+            arena.note("ended by itself", who=member.name, detail=str(await member.ended()))
+            member.start()
+
+
+def healed(arena: Arena) -> bool:
+    last = arena.pulse.strikes[-1]
+    return last.recovered_at is not None and all(map(arena.up, arena.members))
+
+
+async def rest(arena: Arena) -> None:
+    """Stop everything in good order, when all messages have come to their end; count."""
+    await arena.stop_the_others()
+    await arena.until(lambda: not undone(arena.notes), LONGEST_WAIT)
+    for processor in arena.processors:
+        await processor.stop()
+    async with arena.connected() as broker:
+        for loop, tokens in (await counted(broker)).items():
+            arena.note("tokens", loop=loop, detail=str(tokens))
+        for message in await parked(broker):
+            arena.note("parked", message=message)
+
+
+async def counted(broker: AmqpBroker) -> Mapping[str, int]:
+    """The tokens of each loop, once there is one of each, or after a long wait."""
+    names = app.names
+    queues = {
+        str(loop): (names.hatchery(loop), names.processor_queue(loop.task)) for loop in app.loops
+    }
+    deadline = time.monotonic() + LONGEST_WAIT
+    while True:
+        counts = {loop: await ready(broker, *each) for loop, each in queues.items()}
+        if all(count == 1 for count in counts.values()) or time.monotonic() > deadline:
+            return counts
+        # A broker that was killed may owe a token that has hatched: it tries again by and by.
+        await asyncio.sleep(1)
+
+
+async def parked(broker: AmqpBroker) -> set[str]:
+    """The ids of the one-off messages in the failed queues."""
+    lot = ParkingLot(broker, app.names, SystemClock())
+    tasks = [name for name, task in app.tasks.items() if task.called]
+    found = await lot.browse(tasks, limit=100_000)
+    return {parked.message.message_id or "" for parked in found}

@@ -1,0 +1,53 @@
+"""A short storm: one fault of each kind that is soon over, on one node."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from rich.console import Console
+
+from tests.chaos.arena import raised
+from tests.chaos.faults import (
+    Cut,
+    DiskAlarm,
+    Fault,
+    Freeze,
+    HalfOpen,
+    KillAtStep,
+    KillBroker,
+    KillProcessor,
+    MemoryAlarm,
+    Replace,
+    RestartBroker,
+    Rollout,
+    Unplug,
+)
+from tests.chaos.report import Silence, show
+from tests.chaos.run import storm
+
+KINDS: tuple[type[Fault], ...] = (
+    KillProcessor,
+    KillAtStep,
+    KillAtStep,
+    Freeze,
+    Cut,
+    Cut,
+    HalfOpen,
+    Unplug,
+    Replace,
+    Rollout,
+    MemoryAlarm,
+    DiskAlarm,
+    RestartBroker,
+    KillBroker,
+)
+
+
+@pytest.mark.timeout(400)
+async def test_a_short_storm(tmp_path: Path) -> None:
+    rng = Random(1)
+    async with raised(tmp_path, queue_type="quorum") as arena:
+        verdict = await storm(arena, [kind(rng) for kind in KINDS], Silence())
+    if verdict.violations:
+        show(verdict, Console(highlight=False))
+    assert not verdict.violations, f"the record and the logs are in {tmp_path}"

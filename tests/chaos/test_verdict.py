@@ -1,0 +1,222 @@
+"""The judge of a storm finds what is wrong in a record, and nothing in one that is right."""
+
+from typing import Any
+
+from tests.chaos.record import Note
+from tests.chaos.verdict import (
+    ACK_TIME,
+    CANCEL_TIME,
+    TAMPERED_FOR,
+    Verdict,
+    disobeyed,
+    judge,
+    late,
+    lost,
+    miscounted,
+    not_single,
+    overlaps,
+    repeated,
+    repeats,
+    undone,
+    untampered,
+)
+
+
+def at(moment: float, what: str, who: str = "a", **facts: Any) -> Note:
+    return Note(moment, who, what, **facts)
+
+
+def run(start: float, end: float, seq: int = 0, who: str = "a", how: str = "end") -> list[Note]:
+    return [at(start, "start", who, loop="l", seq=seq), at(end, how, who, loop="l", seq=seq)]
+
+
+def in_order(*notes: Note) -> list[Note]:
+    return sorted(notes, key=lambda note: note.at)
+
+
+def verdict(*notes: Note) -> Verdict:
+    return judge(notes, loops=["l"], counting=["l"], patience=lambda kind: 5)
+
+
+# Overlaps
+
+
+def test_runs_one_after_another_do_not_overlap() -> None:
+    assert overlaps([*run(1, 2), *run(2, 3, seq=1, who="b")]) == []
+
+
+def test_a_run_beside_another_is_an_overlap() -> None:
+    (overlap,) = overlaps(in_order(*run(1, 2), *run(1.5, 3, seq=1, who="b")))
+    assert (overlap.first.who, overlap.second.who) == ("a", "b")
+    assert overlap.overlap == 0.5
+    assert not overlap.excused
+
+
+def test_one_that_started_after_a_lost_connection_is_excused() -> None:
+    lost_at = at(1.4, "ConnectionLost")
+    notes = in_order(*run(1, 1.6, how="cancelled"), lost_at, *run(1.5, 3, who="b"))
+    assert [overlap.excused for overlap in overlaps(notes)] == [True]
+
+
+def test_a_lost_run_that_is_not_cancelled_in_time_is_not_excused() -> None:
+    lost_at = at(1.4, "ConnectionLost")
+    end = 1.4 + CANCEL_TIME + 0.1
+    notes = in_order(*run(1, end), lost_at, *run(1.5, 3, who="b"))
+    assert [overlap.excused for overlap in overlaps(notes)] == [False]
+
+
+def test_a_connection_lost_before_the_run_excuses_nothing() -> None:
+    notes = in_order(at(0.5, "ConnectionLost"), *run(1, 2), *run(1.5, 3, who="b"))
+    assert [overlap.excused for overlap in overlaps(notes)] == [False]
+
+
+def test_a_run_ends_with_its_process() -> None:
+    start, _ = run(1, 2)
+    assert overlaps([start, at(1.2, "died"), *run(1.3, 3, who="b")]) == []
+
+
+def test_a_run_without_an_end_goes_on() -> None:
+    start, _ = run(1, 2)
+    assert len(overlaps([start, *run(100, 101, who="b")])) == 1
+
+
+def test_one_off_messages_may_run_side_by_side() -> None:
+    notes = [at(1, "start", loop="post", message="x"), at(2, "start", loop="post", message="y")]
+    assert overlaps(notes) == []
+
+
+# Settled runs
+
+
+def settled(start: float, seq: int = 0, attempt: int = 0, who: str = "a") -> list[Note]:
+    """A run of half a second, and its settlement."""
+    facts: dict[str, Any] = {"who": who, "loop": "l", "seq": seq, "attempt": attempt}
+    moments = {"start": start, "end": start + 0.4, "RunSettled": start + 0.5}
+    return [at(moment, what, **facts) for what, moment in moments.items()]
+
+
+def test_a_settled_run_does_not_start_again() -> None:
+    (violation,) = repeated([*settled(1), *run(4, 5, who="b")])
+    assert "l #0/0 in b" in violation.detail
+
+
+def test_nor_does_an_earlier_one() -> None:
+    assert len(repeated([*settled(1, seq=7), *run(4, 5, seq=6)])) == 1
+
+
+def test_the_next_attempt_and_the_next_tick_do() -> None:
+    assert repeated([*settled(1), *settled(2, attempt=1), *settled(3, seq=1)]) == []
+
+
+def test_a_run_that_was_not_settled_may_start_again() -> None:
+    assert repeated([*run(1, 2), *run(3, 4, who="b")]) == []
+
+
+def test_it_is_excused_when_the_ack_may_have_been_lost_with_the_connection() -> None:
+    notes = [*settled(1), at(1.5 + ACK_TIME / 2, "ConnectionLost"), *run(4, 5, who="b")]
+    assert [repeat.excused for repeat in repeats(notes)] == [True]
+    notes = [*settled(1), at(1.5 + ACK_TIME * 2, "ConnectionLost"), *run(4, 5, who="b")]
+    assert [repeat.excused for repeat in repeats(notes)] == [False]
+
+
+def test_it_is_excused_once() -> None:
+    notes = [*settled(1), at(1.6, "died"), *settled(2, who="b"), *run(4, 5, who="c")]
+    assert [repeat.excused for repeat in repeats(notes)] == [True, False]
+
+
+def test_it_is_excused_when_it_started_after_its_connection_was_lost_unnoticed() -> None:
+    stale = in_order(*run(4, 4.2, who="b", how="cancelled"), at(4.1, "ConnectionLost", "b"))
+    assert [repeat.excused for repeat in repeats([*settled(1), *stale])] == [True]
+
+
+# Carry, pauses, one-off messages
+
+
+def test_each_tick_is_handed_the_number_of_ticks_before_it() -> None:
+    right = [at(1, "start", loop="l", seq=0), at(2, "start", loop="l", seq=1, carried=1)]
+    assert miscounted(right, ["l"]) == []
+    wrong = at(3, "start", loop="l", seq=2, carried=1)
+    assert len(miscounted([*right, wrong], ["l"])) == 1
+
+
+def test_a_paused_loop_ends_the_run_whose_token_was_on_its_way() -> None:
+    paused, resuming = at(1, "paused", loop="l"), at(9, "resuming", loop="l")
+    again = run(3, 4, who="b")  # its first processor died
+    assert disobeyed([paused, *run(2, 3), *again, resuming, *run(10, 11, seq=1)]) == []
+
+
+def test_a_paused_loop_does_not_go_on() -> None:
+    assert len(disobeyed([at(1, "paused", loop="l"), *run(2, 3), *run(4, 5, seq=1)])) == 1
+
+
+def test_a_message_is_done_when_it_ran_to_its_end_or_is_parked() -> None:
+    notes = [at(n, "sent", message=str(n)) for n in range(4)]
+    notes += [at(5, "end", message="0"), at(6, "MessageParked", message="1")]
+    notes += [at(7, "parked", message="2")]
+    assert [violation.detail for violation in lost(notes)] == ["3"]
+
+
+def test_a_message_that_only_failed_is_not_done() -> None:
+    notes = [at(0, "sent", message="x"), at(1, "start", message="x"), at(2, "failed", message="x")]
+    assert len(undone(notes)) == 1
+
+
+# Recovery
+
+
+def fault(struck: float, healed: float) -> list[Note]:
+    return [at(struck, "strike", "runner", detail="kill"), at(healed, "heal", "runner")]
+
+
+def test_recovery_is_the_time_until_every_loop_has_run() -> None:
+    (strike,) = verdict(*fault(1, 2), *run(5, 6)).strikes
+    assert strike.recovery == 3
+
+
+def test_a_loop_that_ran_too_late_is_told() -> None:
+    found = verdict(*fault(1, 2), *run(8, 9)).violations
+    assert [violation.what for violation in found] == ["late"]
+
+
+def test_a_loop_that_did_not_run_again_is_dead() -> None:
+    found = verdict(*run(0, 1), *fault(1, 2)).violations
+    assert [(violation.what, violation.detail) for violation in found] == [
+        ("dead", "after kill: l")
+    ]
+
+
+def test_a_paused_loop_need_not_run() -> None:
+    strikes = verdict(*fault(1, 2), at(3, "paused", loop="l")).strikes
+    assert late(strikes, lambda kind: 5) == []
+    assert strikes[0].recovery == 1
+
+
+# At rest
+
+
+def test_each_loop_has_one_token_at_rest() -> None:
+    counted = [at(9, "tokens", loop=f"l{count}", detail=str(count)) for count in range(3)]
+    found = [(violation.what, violation.detail) for violation in not_single(counted)]
+    assert found == [("loop lost", "l0: 0 tokens"), ("loop doubled", "l2: 2 tokens")]
+
+
+def test_a_storm_without_a_fault_of_ours_has_no_violations() -> None:
+    notes = in_order(*settled(0), *fault(1, 2))
+    second = at(3, "start", loop="l", seq=1, carried=1), at(4, "end", loop="l", seq=1)
+    assert verdict(*notes, *second).violations == []
+
+
+def test_violations_are_told_in_the_order_of_their_time() -> None:
+    doubled = at(9, "tokens", loop="l", detail="2")
+    found = verdict(doubled, *settled(0), *run(2, 3)).violations
+    assert [violation.what for violation in found] == ["settled run repeated", "loop doubled"]
+
+
+def test_what_tampering_does_to_a_loop_is_not_held_against_it_for_a_while() -> None:
+    tampered = at(4, "tampered", loop="l")
+    notes = [*settled(1, 5), tampered, *run(5, 6, seq=5), *run(7, 8, seq=0)]
+    assert repeated(untampered(notes)) == []
+    later = 4 + TAMPERED_FOR
+    assert repeated(untampered([*notes, *run(later + 1, later + 2, seq=3)])) == []
+    again = [*settled(later + 1, 3), *run(later + 9, later + 10, seq=3)]
+    assert len(repeated(untampered([*notes, *again]))) == 1
