@@ -12,7 +12,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal, TypeVar, cast
@@ -38,7 +38,6 @@ from scheduler.brokers.connection import (
     cancelled,
     closed,
     closing_of,
-    lost_with,
     reason_of,
 )
 from scheduler.brokers.tls import Tls
@@ -123,7 +122,7 @@ class AmqpBroker:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        for consumer in self._consumers:
+        for consumer in tuple(self._consumers):
             await consumer.stop()
         await self._connection.close()
 
@@ -231,8 +230,7 @@ class AmqpBroker:
         self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
     ) -> "AmqpConsumer":
         consumer = AmqpConsumer(self._connection, queue, handler, prefetch)
-        await consumer.start()
-        self._consumers.add(consumer)
+        await consumer.start(self._consumers)
         return consumer
 
     async def follow(
@@ -243,8 +241,7 @@ class AmqpBroker:
         since: Literal["first", "next"] = "next",
     ) -> "AmqpFollower":
         follower = AmqpFollower(self._connection, stream, handler, since)
-        await follower.start()
-        self._consumers.add(follower)
+        await follower.start(self._consumers)
         return follower
 
     async def read(
@@ -333,18 +330,33 @@ class AmqpBroker:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Hand:
-    """The channel that deliveries come over, and are settled on."""
+    """The channel that deliveries come over, and are settled on.
+
+    Attributes:
+        done: called when one of them is settled.
+        held: the tags of those that are not.
+        retired: no more will come.
+    """
 
     connection: Connection
     channel: AbstractChannel
     lost: asyncio.Future[None]
     done: Callable[[], None] = lambda: None
+    held: set[int] = field(default_factory=set[int])
+    retired: bool = False
+
+    def retire(self) -> None:
+        """Close the channel as soon as nothing that came over it is in hand any more."""
+        self.retired = True
+        if not self.held:
+            self.connection.close_soon(self.channel)
 
     def delivery(self, taken: DeliveredMessage, queue: str) -> Delivery:
         tag = taken.delivery_tag
         assert tag is not None
+        self.held.add(tag)
         return Delivery(
             message=_message(taken),
             queue=queue,
@@ -352,17 +364,20 @@ class Hand:
             routing_key=taken.routing_key or "",
             redelivered=bool(taken.redelivered),
             lost=self.lost,
-            _ack=lambda: self._settle(self.channel.basic_ack(tag)),
-            _requeue=lambda: self._settle(self.channel.basic_nack(tag, requeue=True)),
+            _ack=lambda: self._settle(tag, self.channel.basic_ack(tag)),
+            _requeue=lambda: self._settle(tag, self.channel.basic_nack(tag, requeue=True)),
         )
 
-    async def _settle(self, sent: Awaitable[None]) -> None:
+    async def _settle(self, tag: int, sent: Awaitable[None]) -> None:
         try:
             with self.connection.translated():
                 await sent
         except BrokerError:
             raise DeliveryLost from None
         finally:
+            self.held.discard(tag)
+            if self.retired and not self.held:
+                self.connection.close_soon(self.channel)
             self.done()
 
 
@@ -377,14 +392,17 @@ class StandingOrder(ABC):
         self._tag: str | None = None
         self._interrupted: asyncio.Future[str] | None = None
         self._keeper: asyncio.Task[None] | None = None
+        self._orders: set[StandingOrder] = set()
 
     @property
     def active(self) -> bool:
         return self._interrupted is not None and not self._interrupted.done()
 
-    async def start(self) -> None:
-        """Consume from now on."""
+    async def start(self, orders: "set[StandingOrder]") -> None:
+        """Consume from now on, and be among these orders until it is cancelled."""
         await self._begin_patiently()
+        self._orders = orders
+        orders.add(self)
         self._keeper = asyncio.create_task(self._keep_consuming(), name=f"consume {self._queue}")
 
     async def cancel(self) -> None:
@@ -394,6 +412,10 @@ class StandingOrder(ABC):
             with suppress(BrokerError), self._connection.translated():
                 await self._hand.channel.basic_cancel(self._tag)
         self._interrupt("cancelled")
+        self._orders.discard(self)
+        hand, self._hand = self._hand, None
+        if hand is not None:
+            hand.retire()
 
     async def stop(self) -> None:
         """Do not consume again, once interrupted."""
@@ -426,15 +448,19 @@ class StandingOrder(ABC):
         channel = await session.open_channel(publisher_confirms=False)
         await channel.basic_qos(prefetch_count=self._prefetch)
 
+        hand = Hand(self._connection, channel, asyncio.get_running_loop().create_future())
+
         def closed(closing: asyncio.Future[Any]) -> None:
-            if self._hand is not None and self._hand.channel is channel:
+            if self._hand is hand:
                 self._interrupt(reason_of(closing))
+            if (hand.held or not hand.retired) and not hand.lost.done():
+                hand.lost.set_result(None)
 
         closing_of(channel).add_done_callback(closed)
         channel.on_consumer_cancel_callbacks.add(
             lambda _: self._interrupt("the broker cancelled it")
         )
-        return Hand(self._connection, channel, lost_with(channel))
+        return hand
 
     def _interrupt(self, reason: str) -> None:
         if self._interrupted is not None and not self._interrupted.done():

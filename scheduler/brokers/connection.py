@@ -52,6 +52,7 @@ from scheduler.errors import (
 from scheduler.events import Connected, ConnectionLost, ConnectionRetried, Emit
 
 CONNECT_TIMEOUT = timedelta(seconds=10)
+LAST_WORDS = timedelta(seconds=1)
 BACKOFF_FIRST = 0.1
 BACKOFF_LAST = 3.0
 
@@ -139,6 +140,7 @@ class Connection:
         self._session: Session | None = None
         self._connected = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def address(self) -> str:
@@ -183,6 +185,8 @@ class Connection:
         if self._keeper is not None:
             await cancelled(self._keeper)
         self._connected.clear()
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=LAST_WORDS.total_seconds())
         if self._session is not None:
             await self._session.close()
 
@@ -214,6 +218,16 @@ class Connection:
                 yield channel
             finally:
                 await closed(channel)
+
+    def close_soon(self, channel: AbstractChannel) -> None:
+        """Close a channel that nothing is expected of any more, and do not wait for it."""
+        closing = asyncio.create_task(self._close(channel))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _close(self, channel: AbstractChannel) -> None:
+        with suppress(BrokerError), self.translated():
+            await closed(channel)
 
     @contextmanager
     def translated(self) -> Generator[None]:

@@ -1,0 +1,115 @@
+"""What a connection to a real broker has open, as its driver sees it."""
+
+import asyncio
+import gc
+import weakref
+from typing import Any
+
+import aiormq
+import pytest
+
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.clock import SystemClock
+from scheduler.messages import Message
+from scheduler.parking import ParkingLot
+from scheduler.topology import Names, QueueType, topology
+from tests.contract.wire import Inbox, RabbitWire, eventually, has_depth, send, take_all
+
+connections: list[aiormq.Connection] = []
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Note each connection that is made."""
+    connect = aiormq.connect
+    connections.clear()
+
+    async def noting(*args: Any, **kwargs: Any) -> Any:
+        connections.append(await connect(*args, **kwargs))
+        return connections[-1]
+
+    monkeypatch.setattr(aiormq, "connect", noting)
+
+
+def channels() -> int:
+    """How many are open on the first connection."""
+    return len(connections[0].channels)
+
+
+async def closed_down_to(number: int) -> None:
+    async def reached() -> bool:
+        return channels() == number
+
+    await eventually(reached)
+
+
+async def test_a_cancelled_consumer_leaves_nothing_behind(
+    broker_url: str, queue_type: QueueType
+) -> None:
+    async with RabbitWire(queue_type, broker_url) as wire:
+        queue = await wire.declare_queue()
+        await send(wire.broker, queue, b"a", b"b", b"c")
+        before = channels()
+        inbox = await Inbox.open(wire.broker, queue, prefetch=2)
+        first, second = await inbox.next(), await inbox.next()
+        await inbox.consumer.cancel()
+        await has_depth(wire.broker, queue, ready=1)
+        assert channels() == before + 1  # what it holds is still its own
+        await first.ack()
+        await has_depth(wire.broker, queue, ready=1)
+        assert channels() == before + 1
+        await second.requeue()
+        await closed_down_to(before)
+        await inbox.consumer.cancel()
+        consumer = weakref.ref(inbox.consumer)
+        del inbox, first, second
+        assert await take_all(wire.broker, queue, 2) == [b"b", b"c"]
+        gc.collect()
+        assert consumer() is None
+
+
+async def test_a_consumer_that_holds_nothing_is_closed_at_once(
+    broker_url: str, queue_type: QueueType
+) -> None:
+    async with RabbitWire(queue_type, broker_url) as wire:
+        queue = await wire.declare_queue()
+        before = channels()
+        for _ in range(20):
+            inbox = await Inbox.open(wire.broker, queue)
+            await inbox.consumer.cancel()
+        await closed_down_to(before)
+
+
+async def test_what_a_cancelled_consumer_holds_is_lost_with_the_connection(
+    broker_url: str, queue_type: QueueType
+) -> None:
+    async with RabbitWire(queue_type, broker_url) as wire:
+        queue = await wire.declare_queue()
+        await send(wire.broker, queue, b"a", b"b")
+        inbox = await Inbox.open(wire.broker, queue)
+        first, second = await inbox.next(), await inbox.next()
+        await inbox.consumer.cancel()
+        await first.ack()
+        await has_depth(wire.broker, queue, ready=0)  # its round trip says that the ack arrived
+        await wire.cut()
+        async with asyncio.timeout(10):
+            await second.lost
+        assert await take_all(await wire.connect(), queue, 1) == [b"b"]
+
+
+async def test_looking_at_what_is_parked_leaves_no_channel_open(
+    broker_url: str, namespace: str, queue_type: QueueType
+) -> None:
+    names, wanted = Names(namespace), topology(namespace, ["sms"], [], queue_type=queue_type)
+    async with AmqpBroker(broker_url) as broker:
+        await broker.declare(wanted)
+        for _ in range(3):
+            await broker.publish(Message(b"x"), exchange=names.failed, routing_key="task.sms")
+        before = channels()
+        lot = ParkingLot(broker, names, SystemClock())
+        for _ in range(5):
+            await has_depth(broker, names.failed_queue("sms"), ready=3)
+            assert len(await lot.browse(["sms"])) == 3
+        await closed_down_to(before)
+        for queue in wanted.queues:
+            await broker.delete(queue.name)
