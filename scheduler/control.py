@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
 from scheduler.brokers import Broker, Delivery
@@ -198,18 +199,22 @@ class Control:
                 reports += [await self._remove(loop) for loop in orphans_of(self._app, listed)]
             return reports
 
-    async def adopt(self) -> list[Report]:
+    async def adopt(self, known: Mapping[LoopId, Listed] = MappingProxyType({})) -> list[Report]:
         """Seed what was never seeded, or is gone. What is there is left alone.
+
+        Args:
+            known: the loops that there were, in case that the roster is gone too.
 
         Raises:
             AccessRefused: this user may not declare.
         """
         async with self._mutex():
             gone = await self._absent(self._app.topology())
-            listed: dict[LoopId, Listed] = {}
             if gone:
                 await self._broker.declare(self._app.topology().only(gone))
             listed = await self._roster.read()
+            if self._app.names.roster in gone:
+                listed = await self._restored(listed, known)
             loops = loops_of(self._app, listed)
             gone |= await self._declare_keyed(loops)
             lacking = [loop for loop in loops if self._app.names.hatchery(loop.id) in gone]
@@ -350,6 +355,15 @@ class Control:
         names = [queue.name for queue in wanted.queues]
         found = await side_by_side(is_absent, names)
         return {name for name, is_gone in zip(names, found, strict=True) if is_gone}
+
+    async def _restored(
+        self, listed: Mapping[LoopId, Listed], known: Mapping[LoopId, Listed]
+    ) -> Mapping[LoopId, Listed]:
+        """The roster with the keyed loops that it has lost."""
+        lost = {loop: each for loop, each in known.items() if loop.key and loop not in listed}
+        for each in lost.values():
+            await self._roster.add(each)
+        return {**listed, **lost}
 
     async def _declare_keyed(self, loops: Iterable[Loop]) -> set[str]:
         """Declare the hatchery queues of keyed loops that are gone; returns their names."""

@@ -192,9 +192,12 @@ class Supervisor:
 
     async def _adopt(self) -> bool:
         try:
-            await self._control.adopt()
+            await self._control.adopt(self._listed)
         except AccessRefused:
             return False
+        listed = await self._roster.read()
+        for forgotten in self._listed.keys() - listed.keys():
+            del self._listed[forgotten]
         return True
 
     async def _examine(
@@ -260,6 +263,8 @@ class Supervisor:
                 await self._look_after_supervision()
             except BrokerError as error:
                 self._app.events.emit(SupervisionDelayed(str(error)))
+            except Exception:
+                logging.getLogger(__name__).exception("Looking after supervision failed")
 
     async def _look_after_supervision(self) -> None:
         loop = self._app.supervision

@@ -298,6 +298,10 @@ class PrivateNode:
         self.stop()
         self.start()
 
+    def forget(self) -> None:
+        """Delete all its data, while it is down."""
+        shutil.rmtree(self._home / "data")
+
     @property
     def administrator(self) -> Administrator:
         return ManagementApi(self.management_url) if self.management_url else self.ctl
