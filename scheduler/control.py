@@ -236,7 +236,8 @@ class Control:
                 await self._roster.add(_listing(loop))
                 # A run of the loop as it was before it was removed may be going on.
                 busy = loop.id in (await self._ask([loop.id])).claims
-                token = await self._guard(loop) if busy else self._new_token(loop)
+                token = self._new_token(loop)
+                token = await self._guard(loop, token) if busy else token
                 return Report(loop, Did.CREATED, await self._hatchery.put(token))
             report = await self._seeded(loop, fresh=False)
             if report.did is not Did.UNCHANGED:
@@ -283,7 +284,9 @@ class Control:
                 return await self._leave(loop, Did.NOT_PAUSED, occupant)
             if occupant.token.generation == STAND_IN:
                 # It was paused during a run, which may be going on still.
-                return await self._replace(loop, Did.GUARDED, occupant, await self._guard(loop))
+                token = (await self._recovered([loop]))[loop.id]
+                guard = await self._guard(loop, replace(token, state=State.ARMED, reason=None))
+                return await self._replace(loop, Did.GUARDED, occupant, guard)
             armed = self._rescheduled(occupant.token)
             if at_once:
                 armed = replace(armed, due_at=self._clock.now())
@@ -325,11 +328,18 @@ class Control:
             self._repaired(loop.id, "lost", f"its token was nowhere; {where}")
         return [loop.id for loop in repaired]
 
-    async def guard(self, loop: Loop) -> None:
-        """Put a guard for a loop whose token is in no queue, and may or may not be in a hand."""
-        guard = await self._guard(loop)
-        if await self._hatchery.offer(guard):
-            self._repaired(loop.id, "guarded", f"if it is lost, it goes on at {guard.due_at}")
+    async def guard(self, loops: Collection[Loop]) -> None:
+        """Put guards for loops whose tokens are in no queue, and may or may not be in a hand."""
+        free = [loop for loop in loops if await self._hatchery.look(loop.id) is None]
+        tokens = await self._recovered(free)
+        for loop in free:
+            guard = await self._guard(loop, tokens[loop.id])
+            if not await self._hatchery.offer(guard):
+                continue
+            if guard.state is State.GUARD:
+                self._repaired(loop.id, "guarded", f"if it is lost, it goes on at {guard.due_at}")
+            else:
+                self._repaired(loop.id, "lost", "its token was nowhere; it is paused again")
 
     async def unite(self, loop: Loop) -> None:
         """Make one token of several that wait in the slot."""
@@ -412,11 +422,12 @@ class Control:
             if (delivery := await self._broker.get(self._queue_of(loop))) is not None:
                 return await self._reseed_ready(loop, delivery)
             await asyncio.sleep(LOOK_PAUSE)
-        if await self._is_lost(loop.id):
-            did, token = Did.REPAIRED, (await self._recovered([loop]))[loop.id]
-        else:
-            did, token = Did.GUARDED, await self._guard(loop)
+        is_lost = await self._is_lost(loop.id)
+        token = (await self._recovered([loop]))[loop.id]
+        if not is_lost:
+            token = await self._guard(loop, token)
         if await self._hatchery.offer(token):
+            did = Did.GUARDED if token.state is State.GUARD else Did.REPAIRED
             return Report(loop, did, token)
         if (occupant := await self._hatchery.take(loop.id)) is not None:
             return await self._reseed_waiting(loop, occupant)
@@ -587,17 +598,18 @@ class Control:
             act=Act(Verb.SEEDED, now),
         )
 
-    async def _guard(self, loop: Loop) -> Token:
-        """A token that is due when a run, if there is one, must have ended."""
+    async def _guard(self, loop: Loop, last: Token) -> Token:
+        """What stands in for the last token until a run, if there is one, must have ended."""
+        if last.state is State.PAUSED:
+            return last  # as good: it never hatches, and the run's own token is paused by it
         depth = await self._broker.depth(self._queue_of(loop))
         # Without a consumer, only a processor that is stopping can still have a run.
         stopping = depth is not None and not depth.consumers
         # Otherwise the broker takes back what a processor has not acked within its time.
         grace = self._app.settings.shutdown_grace
         longest = grace if stopping else max(loop.task.timeout, CONSUMER_TIMEOUT)
-        token = self._new_token(loop)
-        due_at = max(token.due_at, self._clock.now() + longest + GUARD_GRACE)
-        return self._by(Verb.GUARDED, replace(token, state=State.GUARD, due_at=due_at))
+        due_at = max(last.due_at, self._clock.now() + longest + GUARD_GRACE)
+        return self._by(Verb.GUARDED, replace(last, state=State.GUARD, due_at=due_at))
 
     def _paused(self, token: Token, reason: str) -> Token:
         return self._by(Verb.PAUSED, replace(token, state=State.PAUSED, reason=one_line(reason)))

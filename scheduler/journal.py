@@ -6,7 +6,7 @@ costs no further message, and the journal can be read while no processor is ther
 
 from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from scheduler.brokers import Broker
@@ -14,11 +14,12 @@ from scheduler.clock import Clock
 from scheduler.errors import MessageError
 from scheduler.messages import LastRun, LoopId, Message, State, Token, Verb, decode, is_token
 from scheduler.parking import PARKED as PARKED_HEADERS
-from scheduler.parking import read_parked
+from scheduler.parking import Parked, read_parked
 from scheduler.schedules import Schedule
 from scheduler.topology import Names
 
 PARKED = "parked"
+FIRST_DEATH = "x-first-death-reason"
 FIRST_LOOK_BACK, FURTHER_LOOK_BACK = 2, 30  # periods
 MARGIN = timedelta(minutes=2)
 
@@ -70,11 +71,13 @@ class Journal:
         async with aclosing(self._broker.read(self._names.journal, since=since)) as messages:
             async for message in messages:
                 entry = entry_of(message, self._names.namespace)
-                # What was published again after a refusal is there twice.
-                if entry is None or entry in told or not _is_meant(entry, since, loop):
+                if entry is None or not _is_meant(entry, since, loop):
                     continue
-                told.add(entry)
-                yield entry
+                # A token that its slot refused is there again, as what it was merged to.
+                bare = replace(entry, due_at=None, note="")
+                if entry.what == PARKED or bare not in told:
+                    told.add(bare)
+                    yield entry
 
     async def last_tokens(
         self, loops: Collection[LoopId], *, since: datetime | None
@@ -86,10 +89,10 @@ class Journal:
                 token = _token_of(message, self._names.namespace)
                 if token is None or token.loop not in loops:
                     continue
-                if token.act is not None and token.act.verb is Verb.REMOVED:
-                    found.pop(token.loop, None)
-                    continue
-                if not _goes_on(token):
+                verb = token.act.verb if token.act else None
+                if verb in (Verb.REMOVED, Verb.SEEDED):
+                    found.pop(token.loop, None)  # what it was before is over
+                if verb is Verb.REMOVED or not _goes_on(token):
                     continue
                 known = found.get(token.loop)
                 if known is None or token.progress >= known.progress:
@@ -99,7 +102,7 @@ class Journal:
 
 def entry_of(message: Message, namespace: str) -> Entry | None:
     """What a message of the stream tells; None: nothing that belongs into a history."""
-    if f"{PARKED_HEADERS}reason" in message.headers or not is_token(message):
+    if _was_parked(message) or not is_token(message):
         return _parked_entry(message, namespace)
     token = _token_of(message, namespace)
     if token is None or token.state is State.REPLAY:
@@ -155,6 +158,11 @@ def _token_of(message: Message, namespace: str) -> Token | None:
         return None  # it is parked as well, and told as such
 
 
+def _was_parked(message: Message) -> bool:
+    """Whether it came by the failed exchange: what dies in a slot alone does not come here."""
+    return f"{PARKED_HEADERS}reason" in message.headers or FIRST_DEATH in message.headers
+
+
 def _parked_entry(message: Message, namespace: str) -> Entry:
     parked = read_parked(message, queue="", routing_key="")
     token = _token_of(message, namespace)
@@ -164,8 +172,16 @@ def _parked_entry(message: Message, namespace: str) -> Entry:
         PARKED,
         token.seq if token else None,
         parked.attempts,
-        note=f"{parked.reason}: {parked.error}" if parked.error else parked.reason,
+        note=_why(parked),
     )
+
+
+def _why(parked: Parked) -> str:
+    headers = parked.message.headers
+    # Of a message's deaths, a stream of RabbitMQ 3.10 keeps the first: often its hatching.
+    if "x-death" not in headers and headers.get(FIRST_DEATH) == "expired":
+        return "the broker parked it"
+    return f"{parked.reason}: {parked.error}" if parked.error else parked.reason
 
 
 def _is_meant(entry: Entry, since: datetime | None, loop: str | None) -> bool:

@@ -211,8 +211,7 @@ class Supervisor:
         nowhere = await side_by_side(self._is_nowhere, unclaimed)
         absent = [loop for loop, gone in zip(unclaimed, nowhere, strict=True) if gone]
         if not answers.complete:
-            for loop in absent:
-                await self._control.guard(loop)
+            await self._control.guard(absent)
             return {str(loop): suspects.get(str(loop), 0) for loop in absent}
         strikes = {str(loop): suspects.get(str(loop), 0) + 1 for loop in absent}
         lost = [loop for loop in absent if strikes[str(loop)] >= STRIKES]

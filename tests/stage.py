@@ -1,7 +1,7 @@
 """An app on the embedded broker, in virtual time."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -12,12 +12,14 @@ from scheduler.brokers.memory import MemoryBroker, MemoryServer
 from scheduler.calls import task_key
 from scheduler.clock import LoopClock
 from scheduler.control import Control
-from scheduler.events import Event, RunStarted
+from scheduler.events import Event, LoopRepaired, RunStarted
+from scheduler.hatchery import Hatchery
+from scheduler.journal import Journal
 from scheduler.ladder import entrance, key_of
-from scheduler.messages import Message
+from scheduler.messages import LoopId, Message, Token
 from scheduler.parking import Parked, ParkingLot
 from scheduler.processor import Processor
-from scheduler.status import Survey
+from scheduler.status import Survey, Where
 from scheduler.tasks import SUPERVISION
 from scheduler.testing import recording, run_virtually
 from scheduler.topology import Names, QueueType, topology
@@ -25,6 +27,7 @@ from scheduler.worker import Worker
 
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
 E = TypeVar("E", bound=Event)
+Pr = TypeVar("Pr", bound=Processor)
 
 
 def of(kind: type[E], events: list[Event]) -> list[E]:
@@ -35,6 +38,17 @@ def new_app(queue_type: QueueType = "quorum", **settings: Any) -> Scheduler:
     # In memory, so that what a test forgets to lend a connection to reaches no broker.
     url: Any = "memory://"
     return Scheduler("test", Settings(broker_url=url, queue_type=queue_type, **settings))
+
+
+def an_app(namespace: str, loops: Iterable[str]) -> Scheduler:
+    """An app that has loops of these names, which do nothing."""
+    app = Scheduler(namespace)
+
+    async def nothing() -> None: ...
+
+    for name in loops:
+        app.periodic(every="1h", name=name)(nothing)
+    return app
 
 
 class Stage:
@@ -49,6 +63,8 @@ class Stage:
         self.control = Control(app, self.broker, self.clock)
         self.survey = Survey(app, self.broker, self.clock)
         self.lot = ParkingLot(self.broker, app.names, self.clock)
+        self.hatchery = Hatchery(self.broker, app.names, self.clock, self.lot)
+        self.journal = Journal(self.broker, app.names)
 
     @asynccontextmanager
     async def processor(
@@ -74,18 +90,18 @@ class Stage:
 
     @asynccontextmanager
     async def supervised(
-        self, grace: float = 5, concurrency: int = 10, app: Scheduler | None = None
-    ) -> AsyncGenerator[Processor]:
+        self,
+        *,
+        app: Scheduler | None = None,
+        tasks: Sequence[str] | None = None,
+        kind: type[Pr] = Processor,
+    ) -> AsyncGenerator[Pr]:
         """A whole processor: a worker that answers to roll calls, and supervises."""
         app = app or self.app
         async with MemoryBroker(self.server) as broker:
-            processor = Processor(
-                app,
-                broker,
-                self.clock,
-                tasks=app.select(None),
-                concurrency=concurrency,
-                grace=timedelta(seconds=grace),
+            grace = timedelta(seconds=5)
+            processor = kind(
+                app, broker, self.clock, tasks=app.select(tasks), concurrency=10, grace=grace
             )
             running = asyncio.create_task(processor.run())
             try:
@@ -93,6 +109,29 @@ class Stage:
             finally:
                 processor.stop()
                 await running
+
+    async def token(self, loop: LoopId) -> Token:
+        """The token that waits in the slot of a loop."""
+        token = await self.hatchery.look(loop)
+        assert token is not None, f"no token of {loop} waits"
+        return token
+
+    async def lose(self, loop: LoopId) -> None:
+        """Delete what waits in the slot of a loop."""
+        assert await self.broker.purge(self.app.names.hatchery(loop))
+
+    async def where(self, loop: LoopId) -> Where:
+        """Where the token of a loop is, as an operator is told."""
+        (where,) = [each.where for each in await self.survey.status() if each.loop.id == loop]
+        return where
+
+    async def history(self, loop: str | None = None) -> list[str]:
+        """What the journal tells of a loop, in a word each."""
+        return [entry.what async for entry in self.journal.entries(loop=loop)]
+
+    def repairs(self) -> list[tuple[str, str]]:
+        """What supervision has mended: loop and kind."""
+        return [(str(event.loop), event.kind) for event in of(LoopRepaired, self.events)]
 
     async def tokens(self) -> int:
         names = self.app.names

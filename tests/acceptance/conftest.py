@@ -15,8 +15,7 @@ from typing import Any
 import aiormq
 import pytest
 
-from scheduler.messages import LoopId
-from scheduler.topology import topology
+from tests.stage import an_app
 
 APPS = Path(__file__).parent / "apps"
 SHOP = f"{APPS}/shop.py:app"
@@ -145,7 +144,7 @@ def seeded(scheduler: CommandLine) -> CommandLine:
 
 
 async def delete_all(url: str, namespace: str) -> None:
-    left_behind = topology(namespace, LOOPS, map(LoopId, LOOPS))
+    left_behind = an_app(namespace, LOOPS).topology()
     connection = await aiormq.connect(url)
     try:
         channel = await connection.channel()

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.acceptance.conftest import APPS, LOOPS, SHOP, CommandLine, Done
+from tests.acceptance.conftest import APPS, LOOPS, SHOP, TIME_LIMIT, CommandLine, Done
 
 PASSWORD = "open-sesame-17"
 UNREACHABLE = f"amqp://shop:{PASSWORD}@127.0.0.1:1/"  # nobody listens on port 1
@@ -162,6 +162,7 @@ def test_a_triggered_loop_is_run_at_once_by_whoever_comes(seeded: CommandLine):
     (status, *_) = seeded("status", "--json").json["loops"]
     assert (status["where"], status["seq"]) == ("waiting", 1)
     assert status["last"]["ending"] == "succeeded"
+    assert 0 <= status["last"]["late"] < TIME_LIMIT
 
 
 def test_a_resumed_loop_can_run_at_once(seeded: CommandLine):
@@ -171,8 +172,8 @@ def test_a_resumed_loop_can_run_at_once(seeded: CommandLine):
 
 
 @pytest.mark.parametrize("verb", ["pause", "trigger"])
-def test_for_a_misspelt_loop_the_nearest_is_told(offline: CommandLine, verb: str):
-    done = offline(verb, SHOP, "raport", SCHEDULER_BROKER_URL=UNREACHABLE)
+def test_for_a_misspelt_loop_the_nearest_is_told(scheduler: CommandLine, verb: str):
+    done = scheduler(verb, "raport")
     assert_refused(done, MISUSE, "There is no loop 'raport'; did you mean 'report'?")
 
 
@@ -237,12 +238,12 @@ def test_a_processor_logs_for_machines_when_asked(seeded: CommandLine):
     assert lines[-1]["event"] == "ProcessorStopped"
 
 
-def test_a_processor_before_seeding_says_what_to_do(scheduler: CommandLine):
-    done = scheduler("run")
-    assert done.code == WRONG
-    assert done.err.splitlines()[-1].startswith("scheduler: The task 'report' has no queue in ")
-    assert "`scheduler seed`" in done.err
-    assert "Traceback" not in done.err
+def test_a_processor_seeds_what_was_never_seeded(scheduler: CommandLine):
+    with scheduler.processor() as processor:
+        processor.until("processing report, sell, wait_for_input")
+        assert states(scheduler("status", "--json")) == all_are("waiting")
+        processor.signal()
+        assert processor.end().code == FINE
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -457,7 +458,7 @@ def test_a_command_that_does_not_exist_is_misuse(offline: CommandLine, command: 
     ("command", "code", "error"),
     [
         ("status", WRONG, "BrokerUnavailable"),
-        ("pause raport", MISUSE, "UnknownLoop"),
+        ("run --tasks raport", MISUSE, "UnknownLoop"),
         (f"next {APPS}/bad_cron.py:app", MISUSE, "ScheduleError"),
     ],
 )

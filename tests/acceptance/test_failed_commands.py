@@ -17,6 +17,7 @@ from scheduler.calls import new_call, placed, task_key
 from scheduler.clock import SystemClock
 from scheduler.messages import Message
 from scheduler.parking import Parked, ParkingLot, Reason
+from scheduler.tasks import SUPERVISION
 from scheduler.topology import Names, Subscription, topology
 from tests.acceptance.conftest import APPS, CommandLine, Done
 from tests.integration.shop import new_namespace
@@ -114,7 +115,8 @@ def failure(text: str) -> Exception:
 
 async def sweep(url: str, namespace: str) -> None:
     subscription = Subscription("audit", f"{namespace}.orders", "order.#", "topic")
-    wanted = topology(namespace, TASKS, [], subscriptions=[subscription], called=TASKS)
+    tasks = (*TASKS, SUPERVISION.task)
+    wanted = topology(namespace, tasks, [SUPERVISION], subscriptions=[subscription], called=TASKS)
     connection = await aiormq.connect(url)
     channel = await connection.channel()
     for queue in wanted.queues:

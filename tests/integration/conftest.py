@@ -15,8 +15,8 @@ import pytest
 from scheduler import Scheduler, Settings
 from scheduler.brokers import Broker
 from scheduler.brokers.amqp import AmqpBroker
-from scheduler.messages import LoopId
-from scheduler.topology import QueueType, topology
+from scheduler.topology import QueueType
+from tests.stage import an_app
 
 APP = f"{Path(__file__).parent / 'apps' / 'recorder.py'}:app"
 
@@ -139,7 +139,7 @@ async def sweep(field: Field, loops: int = 50) -> None:
     """Delete the queues of the namespace."""
     names = [f"loop{number}" for number in range(loops)]
     async with AmqpBroker(field.url) as broker:
-        for queue in topology(field.namespace, names, map(LoopId, names)).queues:
+        for queue in an_app(field.namespace, names).topology().queues:
             if await broker.depth(queue.name) is not None:
                 await broker.delete(queue.name)
 

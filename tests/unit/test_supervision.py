@@ -1,0 +1,475 @@
+"""What becomes of tokens that are lost, doubled or in the way, in virtual time."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Scheduler
+from scheduler.brokers.memory import MemoryBroker
+from scheduler.control import CONSUMER_TIMEOUT, GUARD_GRACE
+from scheduler.errors import AccessRefused, QueueNotFound
+from scheduler.events import CensusTaken, LoopReported, RunStarted, SupervisionDelayed
+from scheduler.messages import LoopId, State, Token, Verb
+from scheduler.processor import Processor
+from scheduler.status import Where
+from scheduler.supervision import LOOKED_AT_IN_A_ROUND, Memory
+from scheduler.tasks import SUPERVISION
+from scheduler.testing import recording
+from scheduler.topology import Topology
+from tests.stage import Stage, new_app, of, seconds_of, staged
+
+TASK = LoopId("task")
+ROUND = 15.0
+TWO_ROUNDS = 2 * ROUND + 2  # with the time for a roll call each
+
+
+class Mute(Processor):
+    """A processor that does not answer to roll calls, until it is told to."""
+
+    async def run(self) -> None:
+        await self._supervisor.prepare(self._tasks)
+        async with self._supervisor:
+            await self._worker.run()
+
+    async def speak(self) -> None:
+        await self._roll_call.__aenter__()
+
+
+def counting(every: str = "10m", **options: Any) -> tuple[Scheduler, list[Any]]:
+    """An app with a loop that hands on how often it ran; and what each run was handed."""
+    app, carried = new_app(), list[Any]()
+
+    @app.periodic(every=every, **options)
+    async def task(ctx: Context) -> None:
+        carried.append((ctx.seq, ctx.carried))
+        ctx.carry((ctx.carried or 0) + 1)
+
+    return app, carried
+
+
+async def run_once(stage: Stage) -> None:
+    """Have the loop run, so that its token is no longer a new one."""
+    await stage.control.trigger(stage.app.loop("task"))
+    await asyncio.sleep(1)
+
+
+def starts_of(loop: str, stage: Stage) -> list[float]:
+    runs = [run for run in of(RunStarted, stage.events) if str(run.loop) == loop]
+    return seconds_of([run.started_at for run in runs])
+
+
+# Lost
+
+
+@pytest.mark.parametrize("timeout", ["10s", "1h"])
+def test_a_token_that_is_gone_is_put_again_within_two_rounds(timeout: str) -> None:
+    app, carried = counting(timeout=timeout)
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            await run_once(stage)
+            before = await stage.token(TASK)
+            await stage.lose(TASK)
+            assert await stage.where(TASK) is Where.LOST
+            await asyncio.sleep(TWO_ROUNDS)
+            again = await stage.token(TASK)
+            assert replace(again, act=None) == before
+            assert (again.seq, again.carry) == (1, 1)
+            assert again.act is not None
+            assert again.act.verb is Verb.REPAIRED
+            assert await stage.where(TASK) is Where.WAITING
+            await asyncio.sleep(600)
+        assert carried == [(0, None), (1, 1)]
+        assert stage.repairs() == [("task", "lost")]
+        assert await stage.history("task") == [
+            *("seeded", "triggered", "succeeded", "repaired", "succeeded")
+        ]
+
+    staged(app, play)
+
+
+def test_a_paused_token_that_is_gone_is_paused_again() -> None:
+    app, _ = counting()
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            await run_once(stage)
+            await stage.control.pause(app.loop("task"), "stocktaking")
+            await stage.lose(TASK)
+            await asyncio.sleep(TWO_ROUNDS)
+            again = await stage.token(TASK)
+            assert (again.state, again.reason) == (State.PAUSED, "stocktaking")
+            assert (again.seq, again.carry) == (1, 1)
+
+    staged(app, play)
+
+
+def test_a_token_that_the_journal_does_not_know_is_a_new_one() -> None:
+    app, carried = counting()
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            await stage.broker.delete(app.names.journal)
+            await stage.lose(TASK)
+            await asyncio.sleep(TWO_ROUNDS)
+            assert stage.repairs() == [("task", "lost")]
+            await asyncio.sleep(600)
+        assert carried == [(0, None)]
+
+    staged(app, play)
+
+
+def test_a_loop_is_lost_only_when_it_was_nowhere_twice() -> None:
+    app, _ = counting()
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            await asyncio.sleep(ROUND - 1)
+            await stage.lose(TASK)
+            await asyncio.sleep(ROUND - 1)
+            assert len(of(CensusTaken, stage.events)) == 1
+            assert stage.repairs() == []
+            await asyncio.sleep(ROUND)
+            assert stage.repairs() == [("task", "lost")]
+
+    staged(app, play)
+
+
+def test_a_long_run_is_claimed_and_left_alone() -> None:
+    app = new_app()
+
+    @app.periodic(every="10s", timeout="2h")
+    async def task() -> None:
+        await asyncio.sleep(3600)
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised(), stage.supervised():
+            await asyncio.sleep(3000)
+            assert await stage.where(TASK) is Where.RUNNING
+            await asyncio.sleep(650)
+        assert len(of(CensusTaken, stage.events)) > 200
+        assert starts_of("task", stage) == [10.0, 3620.0]
+        assert stage.repairs() == []
+
+    staged(app, play)
+
+
+# Where not all answer
+
+
+def test_a_run_that_nobody_claims_is_guarded_and_its_own_token_replaces_the_guard() -> None:
+    app = new_app()
+
+    @app.periodic(every="10s")
+    async def task(ctx: Context) -> None:
+        await asyncio.sleep(300)
+        ctx.carry("done")
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised(kind=Mute):
+            await asyncio.sleep(200)
+            assert (await stage.token(TASK)).state is State.GUARD
+            assert await stage.where(TASK) is Where.RUNNING
+            assert stage.repairs() == [("task", "guarded")]
+            await asyncio.sleep(115)
+            token = await stage.token(TASK)
+            assert (token.state, token.seq, token.carry) == (State.ARMED, 1, "done")
+            assert seconds_of([token.due_at]) == [320.0]
+        assert starts_of("task", stage) == [10.0]
+        assert await stage.tokens() == 1
+
+    staged(app, play)
+
+
+def test_once_all_answer_a_guard_makes_room_for_the_token_that_was_lost() -> None:
+    app, _ = counting()
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised(kind=Mute) as mute:
+            await run_once(stage)
+            before = await stage.token(TASK)
+            await stage.lose(TASK)
+            await asyncio.sleep(TWO_ROUNDS)
+            assert (await stage.token(TASK)).state is State.GUARD
+            await mute.speak()
+            await asyncio.sleep(TWO_ROUNDS)
+            assert replace(await stage.token(TASK), act=None) == before
+        assert stage.repairs() == [("task", "guarded"), ("task", "lost")]
+
+    staged(app, play)
+
+
+def test_if_they_never_do_the_guard_hatches_and_the_loop_goes_on_where_it_was() -> None:
+    app, carried = counting()
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised(kind=Mute):
+            await run_once(stage)
+            await stage.lose(TASK)
+            await asyncio.sleep((CONSUMER_TIMEOUT + GUARD_GRACE).total_seconds() + TWO_ROUNDS)
+            assert carried == [(0, None), (1, 1)]
+            assert (await stage.token(TASK)).seq == 2
+
+    staged(app, play)
+
+
+def test_a_paused_token_that_is_gone_needs_no_answers() -> None:
+    app, _ = counting()
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised(kind=Mute):
+            await run_once(stage)
+            await stage.control.pause(app.loop("task"), "stocktaking")
+            before = await stage.token(TASK)
+            await stage.lose(TASK)
+            await asyncio.sleep(ROUND + 3)
+            assert replace(await stage.token(TASK), act=before.act) == before
+        assert stage.repairs() == [("task", "lost")]
+
+    staged(app, play)
+
+
+# Doubled
+
+
+async def crowd(stage: Stage, tokens: list[Token]) -> None:
+    """Put more tokens into a slot, as publishers do that race on a quorum queue."""
+    for token in tokens:
+        held = await stage.hatchery.take_all(TASK)
+        assert await stage.hatchery.offer(token)
+        for occupant in held:
+            await occupant.delivery.requeue()
+
+
+@pytest.mark.parametrize("more", [1, 2])
+def test_of_several_tokens_in_a_slot_the_furthest_is_left(more: int) -> None:
+    app, _ = counting()
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            token = await stage.token(TASK)
+            await crowd(stage, [replace(token, seq=seq, carry=seq) for seq in range(1, 1 + more)])
+            depth = await stage.broker.depth(app.names.hatchery(TASK))
+            assert depth is not None
+            assert depth.ready == 1 + more
+            await asyncio.sleep(ROUND + 1)
+            assert await stage.tokens() == 1
+            left = await stage.token(TASK)
+            assert (left.seq, left.carry) == (more, more)
+        assert stage.repairs() == [("task", "doubled")]
+        assert (await stage.history("task")).count("repaired") == 1
+
+    staged(app, play)
+
+
+# Without a queue
+
+
+def test_a_hatchery_queue_that_is_gone_is_declared_and_the_loop_goes_on() -> None:
+    app, carried = counting()
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            await run_once(stage)
+            await stage.broker.delete(app.names.hatchery(TASK))
+            assert await stage.where(TASK) is Where.UNSEEDED
+            await asyncio.sleep(ROUND + 3)
+            assert stage.repairs() == [("task", "adopted")]
+            await asyncio.sleep(600)
+        assert carried == [(0, None), (1, 1)]
+
+    staged(app, play)
+
+
+def test_when_everything_is_deleted_all_comes_back() -> None:
+    app = new_app()
+    for name in ("task", "other"):
+
+        @app.periodic(every="1m", name=name)
+        async def beat() -> None: ...
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised(), stage.supervised():
+            await asyncio.sleep(70)
+            for queue in app.topology().queues:
+                await stage.broker.delete(queue.name)
+            stage.events.clear()
+            await asyncio.sleep(100)
+            assert starts_of("task", stage)
+            assert starts_of("other", stage)
+            assert await stage.tokens() == 2
+            assert of(CensusTaken, stage.events)
+        assert set(stage.repairs()) == {("task", "adopted"), ("other", "adopted")}
+
+    staged(app, play)
+
+
+class NotAllowed(MemoryBroker):
+    """A connection of a user who may not declare."""
+
+    async def declare(self, topology: Topology) -> None:
+        raise AccessRefused("No right to configure.")
+
+
+def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing() -> None:
+    app, _ = counting()
+
+    async def play(stage: Stage) -> None:
+        await stage.broker.delete(app.names.roster)
+        async with NotAllowed(stage.server) as broker:
+            grace = timedelta(seconds=1)
+            processor = Processor(
+                app, broker, stage.clock, tasks=app.select(None), concurrency=1, grace=grace
+            )
+            with pytest.raises(QueueNotFound, match="'test.v1.roster' is not in.*scheduler seed"):
+                await processor.run()
+
+    staged(app, play)
+
+
+# The loop itself
+
+
+def test_supervision_comes_back_when_its_own_token_is_gone() -> None:
+    app, _ = counting()
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised(), stage.supervised():
+            await asyncio.sleep(20)
+            await stage.lose(SUPERVISION)
+            stage.events.clear()
+            await asyncio.sleep(4 * ROUND)
+            assert stage.repairs() == [("_supervision", "lost")]
+            stage.events.clear()
+            await asyncio.sleep(4 * ROUND)
+            assert 3 <= len(of(CensusTaken, stage.events)) <= 5
+
+    staged(app, play)
+
+
+def test_or_when_its_queue_is() -> None:
+    app, _ = counting()
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised(), stage.supervised():
+            await asyncio.sleep(20)
+            await stage.broker.delete(app.names.hatchery(SUPERVISION))
+            stage.events.clear()
+            await asyncio.sleep(4 * ROUND)
+            assert of(CensusTaken, stage.events)
+
+    staged(app, play)
+
+
+async def replaced(stage: Stage, change: Callable[[Token], Token]) -> None:
+    occupant = await stage.hatchery.take(SUPERVISION)
+    assert occupant is not None
+    await stage.hatchery.replace(occupant, change(occupant.token))
+
+
+@pytest.mark.parametrize("carried", ["garbage", {"cursor": "many"}, [1], {"cursor": -7}])
+def test_what_another_version_remembered_is_forgotten(carried: Any) -> None:
+    app, _ = counting()
+
+    async def play(stage: Stage) -> None:
+        await replaced(stage, lambda token: replace(token, carry=carried))
+        async with stage.supervised():
+            await asyncio.sleep(ROUND + 1)
+            assert (await stage.token(SUPERVISION)).carry == Memory().model_dump()
+        assert [census.counted for census in of(CensusTaken, stage.events)] == [1]
+        assert of(SupervisionDelayed, stage.events) == []
+
+    staged(app, play)
+
+
+def test_a_round_looks_at_so_many_loops_and_the_next_at_the_next() -> None:
+    app, number = new_app(), 2500
+    assert LOOKED_AT_IN_A_ROUND == 1000
+
+    async def nothing() -> None: ...
+
+    for n in range(number):
+        app.periodic(every="30d", name=f"task{n}")(nothing)
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            lost = [LoopId(f"task{n}") for n in (0, 999, 1000, 2000, 2499)]
+            for loop in lost:
+                await stage.lose(loop)
+            await asyncio.sleep(5 * (ROUND + 2))
+            assert {loop for loop, kind in stage.repairs() if kind == "lost"} == set(map(str, lost))
+            assert await stage.tokens() == number
+        counted = [census.counted for census in of(CensusTaken, stage.events)]
+        assert all(1000 <= each <= 1000 + len(lost) for each in counted)
+
+    staged(app, play)
+
+
+# Reports
+
+
+def reported(events: list[Any]) -> list[tuple[str, str]]:
+    return [(str(event.loop), event.trouble) for event in of(LoopReported, events)]
+
+
+def test_a_loop_that_the_code_does_not_have_is_reported_once() -> None:
+    old, _ = counting()
+    new = new_app()
+
+    @new.periodic(every="1m")
+    async def other() -> None: ...
+
+    async def play(stage: Stage) -> None:
+        with recording(new) as events:
+            async with stage.supervised(app=new):
+                await asyncio.sleep(10 * ROUND)
+        assert reported(events) == [("task", "orphan")]
+        assert (await stage.token(TASK)).seq == 0
+
+    staged(old, play)
+
+
+def test_a_loop_that_is_due_where_nobody_consumes_is_reported_whenever_it_comes_to_that() -> None:
+    app = new_app()
+    for name in ("task", "other"):
+
+        @app.periodic(every="1m", name=name)
+        async def beat() -> None: ...
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised(tasks=["other"]):
+            await asyncio.sleep(200)
+            assert reported(stage.events) == [("task", "unattended")]
+            async with stage.supervised(tasks=["task"]):
+                await asyncio.sleep(100)
+            await asyncio.sleep(200)
+        assert reported(stage.events) == [("task", "unattended")] * 2
+        assert stage.repairs() == []
+
+    staged(app, play)
+
+
+def test_a_queue_that_may_not_be_declared_is_reported() -> None:
+    app, _ = counting()
+
+    class Restricted(Processor):
+        pass
+
+    async def play(stage: Stage) -> None:
+        await stage.broker.delete(app.names.hatchery(TASK))
+        async with NotAllowed(stage.server) as broker:
+            grace = timedelta(seconds=1)
+            processor = Restricted(
+                app, broker, stage.clock, tasks=app.select(None), concurrency=1, grace=grace
+            )
+            running = asyncio.create_task(processor.run())
+            await asyncio.sleep(5 * ROUND)
+            processor.stop()
+            await running
+        assert reported(stage.events) == [("task", "missing")]
+
+    staged(app, play)
