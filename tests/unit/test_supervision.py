@@ -1,7 +1,6 @@
 """What becomes of tokens that are lost, doubled or in the way, in virtual time."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -314,6 +313,11 @@ class NotAllowed(MemoryBroker):
     async def declare(self, topology: Topology) -> None:
         raise AccessRefused("No right to configure.")
 
+    def processor(self, stage: Stage) -> Processor:
+        app, grace = stage.app, timedelta(seconds=1)
+        tasks = app.select(None)
+        return Processor(app, self, stage.clock, tasks=tasks, concurrency=1, grace=grace)
+
 
 def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing() -> None:
     app, _ = counting()
@@ -321,12 +325,8 @@ def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing() -> None:
     async def play(stage: Stage) -> None:
         await stage.broker.delete(app.names.roster)
         async with NotAllowed(stage.server) as broker:
-            grace = timedelta(seconds=1)
-            processor = Processor(
-                app, broker, stage.clock, tasks=app.select(None), concurrency=1, grace=grace
-            )
             with pytest.raises(QueueNotFound, match="'test.v1.roster' is not in.*scheduler seed"):
-                await processor.run()
+                await broker.processor(stage).run()
 
     staged(app, play)
 
@@ -365,18 +365,14 @@ def test_or_when_its_queue_is() -> None:
     staged(app, play)
 
 
-async def replaced(stage: Stage, change: Callable[[Token], Token]) -> None:
-    occupant = await stage.hatchery.take(SUPERVISION)
-    assert occupant is not None
-    await stage.hatchery.replace(occupant, change(occupant.token))
-
-
 @pytest.mark.parametrize("carried", ["garbage", {"cursor": "many"}, [1], {"cursor": -7}])
 def test_what_another_version_remembered_is_forgotten(carried: Any) -> None:
     app, _ = counting()
 
     async def play(stage: Stage) -> None:
-        await replaced(stage, lambda token: replace(token, carry=carried))
+        occupant = await stage.hatchery.take(SUPERVISION)
+        assert occupant is not None
+        await stage.hatchery.replace(occupant, replace(occupant.token, carry=carried))
         async with stage.supervised():
             await asyncio.sleep(ROUND + 1)
             assert (await stage.token(SUPERVISION)).carry == Memory().model_dump()
@@ -456,16 +452,10 @@ def test_a_loop_that_is_due_where_nobody_consumes_is_reported_whenever_it_comes_
 def test_a_queue_that_may_not_be_declared_is_reported() -> None:
     app, _ = counting()
 
-    class Restricted(Processor):
-        pass
-
     async def play(stage: Stage) -> None:
         await stage.broker.delete(app.names.hatchery(TASK))
         async with NotAllowed(stage.server) as broker:
-            grace = timedelta(seconds=1)
-            processor = Restricted(
-                app, broker, stage.clock, tasks=app.select(None), concurrency=1, grace=grace
-            )
+            processor = broker.processor(stage)
             running = asyncio.create_task(processor.run())
             await asyncio.sleep(5 * ROUND)
             processor.stop()
