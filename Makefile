@@ -26,6 +26,7 @@ check: .venv/dev ## lint, check the format, check the types
 bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--rounds 1")
 	@$(BIN)/python tests/benchmarks/loops.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/ladder.py $(ARGS)
+	@$(BIN)/python tests/benchmarks/observing.py $(ARGS)
 
 format: .venv/dev ## format the code and mend what the linter can
 	@$(BIN)/ruff check --fix

@@ -13,6 +13,7 @@
     │   ├── Undecodable             not a message of this format
     │   └── InvalidArguments        its arguments do not fit the task
     ├── CarryError                a carried value that cannot travel
+    ├── PortUnavailable           a port to be asked at cannot be had
     └── BrokerError               the broker could not do it
         ├── BrokerUnavailable       there is no connection to it
         │   └── Unconfirmed           the connection went before the answer came
@@ -75,6 +76,10 @@ class InvalidArguments(MessageError):
 
 class CarryError(SchedulerError):
     """The carried value cannot travel in a token."""
+
+
+class PortUnavailable(SchedulerError):
+    """The port cannot be listened on."""
 
 
 class BrokerError(SchedulerError):

@@ -12,6 +12,7 @@ ProcessorStarted       a processor takes messages of these tasks
 ProcessorStopping      it takes no more, and lets its runs finish
 ProcessorStopped       it has ended
 LoopSeeded             what seeding found or did for a loop
+LoopRepaired           a loop had no token, or more than one, and has one again
 RunStarted             a run began
 RunFinished            it ended, and this is what its settlement will do
 SuccessorConfirmed     the broker has confirmed what comes after the run; the ack is next
@@ -24,6 +25,7 @@ TokenMerged            the slot was taken: of the two tokens this one goes on
 Escalated              a run failed for the last time
 MessageParked          a message is in a failed queue, with the reason
 SettlementDelayed      the broker did not confirm a settlement; it is tried again
+MessageConfirmed       the broker has confirmed a message that was published
 =====================  ==========================================================================
 """
 
@@ -132,6 +134,15 @@ class LoopSeeded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LoopRepaired(Event):
+    """Attributes: kind is lost, doubled, guarded (a run may be going on) or adopted."""
+
+    loop: LoopId
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunEvent(Event):
     """Something that happened to one run.
 
@@ -150,10 +161,20 @@ class RunEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunStarted(RunEvent):
+    """Attributes: the three delays are the parts of `late`; None: that part is not known.
+
+    hatch_delay is how late the broker handed the message on after its wait, from the whole seconds
+    that it tells: up to a second of it is counted as ready_delay. ready_delay is the wait in the
+    queue of the task, start_delay that in the processor: for a free place, its rate, or its loop.
+    """
+
     scheduled_at: datetime
     due_at: datetime
     started_at: datetime
     redelivered: bool
+    hatch_delay: timedelta | None
+    ready_delay: timedelta | None
+    start_delay: timedelta
 
     @property
     def late(self) -> timedelta:
@@ -227,9 +248,22 @@ class MessageParked(Event):
     reason: str
     error: str
 
+    @property
+    def task(self) -> str:
+        """Whose failed queue it is in, as its routing key tells."""
+        return self.routing_key.partition(".")[2].partition(".")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class SettlementDelayed(Event):
     routing_key: str
     reason: str
     next_in: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class MessageConfirmed(Event):
+    """Attributes: took is the time from publishing it until the broker's answer."""
+
+    exchange: str
+    took: timedelta

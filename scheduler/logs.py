@@ -18,6 +18,7 @@ from scheduler.events import (
     ConsumerResumed,
     Escalated,
     Event,
+    LoopRepaired,
     LoopSeeded,
     MessageParked,
     ProcessorStarted,
@@ -85,6 +86,8 @@ def told(event: Event) -> tuple[int, str]:
         case LoopSeeded():
             due = f", due {_clock(event.due_at)}" if event.due_at else ""
             return DEBUG, f"{event.loop} {event.did}{due}"
+        case LoopRepaired():
+            return WARNING, f"{event.loop} was repaired ({event.kind}): {event.detail}"
         case SettlementDelayed():
             return WARNING, (
                 f"the settlement of {event.routing_key} is not confirmed: {event.reason} "

@@ -11,6 +11,8 @@ scheduler-parked-traceback         the end of its traceback
 scheduler-parked-at-ms             when, in milliseconds since the Unix epoch
 =================================  ========================================================
 
+Sent back, it has none of them any more, but `scheduler-replayed-at-ms`, when that was.
+
 What the broker parks by itself (a message that kills every processor it is given to, one for a
 task that does not exist) has no such headers; the broker's own death record tells its reason.
 """
@@ -33,6 +35,7 @@ from scheduler.messages import (
     PREFIX,
     Message,
     is_token,
+    milliseconds_since_epoch,
     one_line,
     own_headers,
     printable,
@@ -42,6 +45,7 @@ from scheduler.rates import Pacer, Rate
 from scheduler.topology import Names
 
 PARKED = f"{PREFIX}parked-"
+REPLAYED_AT = f"{PREFIX}replayed-at-ms"
 TRACEBACK_LENGTH = 4000
 BROWSE_TIMEOUT = timedelta(seconds=5)
 LONGEST_HOLD = timedelta(minutes=20)  # the broker's consumer_timeout is 30 by default
@@ -134,6 +138,12 @@ def read_parked(message: Message, queue: str, routing_key: str) -> Parked:
         message=message,
         routing_key=routing_key,
     )
+
+
+def replayed_at(message: Message) -> datetime | None:
+    """When an operator sent the message back; None: nobody did."""
+    at = message.headers.get(REPLAYED_AT)
+    return _moment(at) if isinstance(at, int) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +260,10 @@ class ParkingLot:
         return taken
 
     async def _send_back(self, parked: Parked, args: Mapping[str, Any] | None) -> None:
+        now = milliseconds_since_epoch(self._clock.now())
+        headers = _fresh(parked) | {REPLAYED_AT: now}
         await self._broker.publish(
-            replace(_edited(parked.message, args), headers=_fresh(parked), expiration=None),
+            replace(_edited(parked.message, args), headers=headers, expiration=None),
             exchange=self._names.processor,
             routing_key=parked.routing_key,
         )

@@ -39,7 +39,7 @@ from scheduler.errors import (
     Unconfirmed,
     Unroutable,
 )
-from scheduler.events import ConsumerInterrupted, ConsumerResumed, Emit
+from scheduler.events import ConsumerInterrupted, ConsumerResumed, Emit, MessageConfirmed
 from scheduler.messages import Message
 from scheduler.topology import Exchange, Topology
 
@@ -114,6 +114,8 @@ class AmqpBroker:
     ) -> None:
         seconds = timeout.total_seconds()
         session = await self._connection.ready(timeout)
+        time = asyncio.get_running_loop().time
+        began = time()
         try:
             async with asyncio.timeout(seconds):
                 with self._connection.translated():
@@ -137,6 +139,7 @@ class AmqpBroker:
         except IncompatibleBroker as error:
             # The channel was closed because of one message: this one, or another one beside it.
             raise Unconfirmed(str(error)) from None
+        self._connection.emit(MessageConfirmed(exchange, timedelta(seconds=time() - began)))
 
     async def get(self, queue: str) -> Delivery | None:
         session = await self._connection.ready()
@@ -293,7 +296,9 @@ class AmqpConsumer:
 
     @property
     def active(self) -> bool:
-        return self._interrupted is not None and not self._interrupted.done()
+        if self._tag is None or self._interrupted is None:  # it is only trying to
+            return False
+        return not self._interrupted.done()
 
     async def start(self) -> None:
         """Consume from now on."""
@@ -329,7 +334,7 @@ class AmqpConsumer:
         with self._connection.translated():
             if self._hand is None or self._hand.channel.is_closed:
                 self._hand = await self._open(session)
-            self._interrupted = interrupted
+            self._interrupted, self._tag = interrupted, None
             answer = await self._hand.channel.basic_consume(self._queue, self._receiver(self._hand))
         self._tag = answer.consumer_tag
 

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -18,6 +19,7 @@ from scheduler.parking import (
     Selection,
     parked,
     read_parked,
+    replayed_at,
 )
 from scheduler.topology import Names, topology
 
@@ -255,7 +257,13 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
     delivery = await broker.get(NAMES.processor_queue("report"))
     assert delivery is not None
     assert delivery.routing_key == "loop.report"
-    assert delivery.message == Message(b"{}", own_headers(OWN), message_id="2")
+    assert (sent_back_at := replayed_at(delivery.message)) is not None
+    assert abs(sent_back_at - SystemClock().now()) < timedelta(seconds=30)
+    headers = {**delivery.message.headers}
+    del headers["scheduler-replayed-at-ms"]
+    assert replace(delivery.message, headers=headers) == Message(
+        b"{}", own_headers(OWN), message_id="2"
+    )
     assert await broker.get(NAMES.processor_queue("report")) is None
     assert len(await lot.browse(TASKS)) == 3
 
