@@ -26,6 +26,7 @@ check: .venv/dev ## lint, check the format, check the types
 bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--rounds 1")
 	@$(BIN)/python tests/benchmarks/loops.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/ladder.py $(ARGS)
+	@$(BIN)/python tests/benchmarks/observing.py $(ARGS)
 
 chaos: .venv/dev ## kill, freeze, cut off and fill up everything (ARGS="--faults 1000 --seed 7 --cluster")
 	@$(BIN)/python -m tests.chaos $(ARGS)

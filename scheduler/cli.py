@@ -6,15 +6,17 @@ import importlib
 import importlib.util
 import json
 import signal
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, NoReturn, ParamSpec, cast
+from wsgiref.types import WSGIApplication
 
 import typer
 
-from scheduler import display, logs
+from scheduler import display, health, logs
 from scheduler.app import Scheduler
 from scheduler.backlog import Backlog, backlogs
 from scheduler.brokers import Broker
@@ -34,13 +36,16 @@ from scheduler.errors import (
 )
 from scheduler.journal import Entry, Journal
 from scheduler.loading import FORMS, load_app
+from scheduler.pages import serving
 from scheduler.parking import Parked, ParkingLot, Selection
 from scheduler.processor import Processor
 from scheduler.rates import parse_rate
 from scheduler.rights import Rights, rights_to_process, rights_to_seed
+from scheduler.settings import Settings
 from scheduler.status import Status, Survey, Where
 from scheduler.tasks import SUPERVISION, Loop
 from scheduler.topology import definitions
+from scheduler.worker import Worker
 
 P = ParamSpec("P")
 
@@ -70,6 +75,12 @@ OneReason = Annotated[str | None, typer.Option("--reason", help="Only those with
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID...")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+HealthPort = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="Where a processor answers /livez and /readyz.")
+]
+MetricsPort = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="Where it answers /metrics; may be the same.")
+]
 
 
 def main() -> None:
@@ -139,6 +150,8 @@ def run(
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="How many runs at once, over all tasks.")
     ] = None,
+    health_port: HealthPort = None,
+    metrics_port: MetricsPort = None,
     log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -149,7 +162,9 @@ def run(
     # Cancelled: told to stop while it still waited for the broker, with nothing to drain.
     stopped = suppress(asyncio.CancelledError)
     with stopped, asyncio.Runner(loop_factory=_fastest_loop()) as runner:
-        runner.run(_process(scheduler, [task.name for task in chosen], concurrency))
+        settings = scheduler.settings
+        ports = Ports(health_port or settings.health_port, metrics_port or settings.metrics_port)
+        runner.run(_process(scheduler, [task.name for task in chosen], concurrency, ports))
 
 
 @command(cli, "status")
@@ -345,8 +360,17 @@ def topology_export(
 
 
 @command(cli, "doctor")
-def doctor(app: App = None, as_json: Json = False) -> None:
+def doctor(
+    app: App = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Only ask whether the processor of this machine lives.")
+    ] = False,
+    health_port: HealthPort = None,
+    as_json: Json = False,
+) -> None:
     """Look for what would break the guarantees, and say what to change."""
+    if live:
+        return _ask_whether_live(app, health_port, as_json)
     scheduler = _load(app)
 
     async def findings() -> list[Finding]:
@@ -372,13 +396,65 @@ async def _dev(app: Scheduler, span: timedelta | None) -> None:
         await _work(_processor(app, broker, list(app.tasks), None), span)
 
 
-async def _process(app: Scheduler, tasks: Sequence[str], concurrency: int | None) -> None:
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where a processor answers; None: nowhere."""
+
+    health: int | None
+    metrics: int | None
+
+
+async def _process(
+    app: Scheduler, tasks: Sequence[str], concurrency: int | None, ports: Ports
+) -> None:
     if (this := asyncio.current_task()) is not None:
         _on_signal(this.cancel)
-    async with _broker(app, patient=True) as broker:
+    broker = _broker(app, patient=True)
+    processor = _processor(app, broker, tasks, concurrency)
+    async with _observable(app, broker, processor.worker, ports), broker:
         require_fit(broker)
         with telling_rights(broker, rights_to_process(app.names)):
-            await _work(_processor(app, broker, tasks, concurrency), None)
+            await _work(processor, None)
+
+
+@asynccontextmanager
+async def _observable(
+    app: Scheduler, broker: Broker, worker: Worker, ports: Ports
+) -> AsyncGenerator[None]:
+    pages: defaultdict[int, dict[str, WSGIApplication]] = defaultdict(dict)
+    async with AsyncExitStack() as stack:
+        if ports.health is not None:
+            checked = await stack.enter_async_context(health.Health(broker, worker))
+            pages[ports.health].update(checked.pages)
+        if ports.metrics is not None:
+            pages[ports.metrics]["/metrics"] = _metrics_page(app)
+        for port, answers in pages.items():
+            stack.enter_context(serving(port, answers))
+        yield
+
+
+def _metrics_page(app: Scheduler) -> WSGIApplication:
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise SettingsError(
+            "Metrics are asked for (--metrics-port, SCHEDULER_METRICS_PORT), and the package that "
+            "makes them is not installed: pip install 'scheduler[metrics]'. Nothing was started."
+        )
+    from scheduler import metrics
+
+    return metrics.page(metrics.instrument(app))
+
+
+def _ask_whether_live(app: str | None, port: int | None, as_json: bool) -> None:
+    # A probe comes every few seconds: the app is loaded only if nothing else tells the port.
+    if (port := port or Settings().health_port or _load(app).settings.health_port) is None:
+        raise UsageError(
+            "No port is known at which the processor tells of its health: give --health-port or "
+            "SCHEDULER_HEALTH_PORT to `scheduler run`, and the same to this."
+        )
+    live, why = health.ask(port)
+    display.live(live, why, as_json)
+    if not live:
+        raise typer.Exit(1)
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

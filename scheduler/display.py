@@ -47,6 +47,12 @@ def error(problem: SchedulerError, as_json: bool) -> None:
         sys.stderr.write(f"scheduler: {problem}\n")
 
 
+def live(lives: bool, why: str, as_json: bool) -> None:
+    if as_json:
+        return print_json({"live": lives, "why": why})
+    say("the processor lives" if lives else f"the processor does not live: {why}")
+
+
 def reports(app: Scheduler, found: Iterable[Report], as_json: bool, *, dry_run: bool) -> None:
     rows = [_report(report) for report in found]
     if as_json:

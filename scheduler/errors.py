@@ -14,6 +14,7 @@
     │   ├── InvalidArguments        its arguments do not fit the task
     │   └── TooLarge                its headers do not fit in a frame
     ├── CarryError                a carried value that cannot travel
+    ├── PortUnavailable           a port to be asked at cannot be had
     └── BrokerError               the broker could not do it
         ├── BrokerUnavailable       there is no connection to it
         │   └── Unconfirmed           the connection went before the answer came
@@ -89,6 +90,10 @@ class TooLarge(MessageError):
 
 class CarryError(SchedulerError):
     """The carried value cannot travel in a token."""
+
+
+class PortUnavailable(SchedulerError):
+    """The port cannot be listened on."""
 
 
 class BrokerError(SchedulerError):

@@ -12,6 +12,7 @@ ProcessorStarted       a processor takes messages of these tasks
 ProcessorStopping      it takes no more, and lets its runs finish
 ProcessorStopped       it has ended
 LoopSeeded             what seeding found or did for a loop
+LoopRepaired           a loop had no token, or more than one, and has one again
 RunStarted             a run began
 RunFinished            it ended, and this is what its settlement will do
 SuccessorConfirmed     the broker has confirmed what comes after the run; the ack is next
@@ -23,11 +24,11 @@ TokenSuperseded        a redelivered token whose successor exists: acked without
 TokenMerged            the slot was taken: of the two tokens this one goes on
 Escalated              a run failed for the last time
 MessageParked          a message is in a failed queue, with the reason
-LoopRepaired           supervision put, merged or adopted a token, and why
 LoopReported           supervision found a trouble that it cannot mend
 CensusTaken            supervision has counted tokens
 SupervisionDelayed     supervision could not do its work; it tries again
 SettlementDelayed      the broker did not confirm a settlement; it is tried again
+MessageConfirmed       the broker has confirmed a message that was published
 =====================  ==========================================================================
 """
 
@@ -136,6 +137,15 @@ class LoopSeeded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LoopRepaired(Event):
+    """Attributes: kind is lost, doubled, guarded (a run may be going on) or adopted."""
+
+    loop: LoopId
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunEvent(Event):
     """Something that happened to one run.
 
@@ -154,10 +164,20 @@ class RunEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunStarted(RunEvent):
+    """Attributes: the three delays are the parts of `late`; None: that part is not known.
+
+    hatch_delay is how late the broker handed the message on after its wait, from the whole seconds
+    that it tells: up to a second of it is counted as ready_delay. ready_delay is the wait in the
+    queue of the task, start_delay that in the processor: for a free place, its rate, or its loop.
+    """
+
     scheduled_at: datetime
     due_at: datetime
     started_at: datetime
     redelivered: bool
+    hatch_delay: timedelta | None
+    ready_delay: timedelta | None
+    start_delay: timedelta
 
     @property
     def late(self) -> timedelta:
@@ -238,14 +258,10 @@ class MessageParked(Event):
     reason: str
     error: str
 
-
-@dataclass(frozen=True, slots=True)
-class LoopRepaired(Event):
-    """Attributes: kind is lost, doubled, guarded or adopted."""
-
-    loop: LoopId
-    kind: str
-    detail: str
+    @property
+    def task(self) -> str:
+        """Whose failed queue it is in, as its routing key tells."""
+        return self.routing_key.partition(".")[2].partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,3 +292,11 @@ class SettlementDelayed(Event):
     routing_key: str
     reason: str
     next_in: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class MessageConfirmed(Event):
+    """Attributes: took is the time from publishing it until the broker's answer."""
+
+    exchange: str
+    took: timedelta

@@ -342,6 +342,18 @@ def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in headers.items() if not name.startswith(BROKER_HEADERS)}
 
 
+def hatched_at(message: Message) -> datetime | None:
+    """When the broker ended the message's last wait: the beginning of that second, no more is told.
+
+    None: it did not wait, or this broker does not tell.
+    """
+    match message.headers.get("x-death"):
+        case [{"reason": "expired", "time": datetime() as second}, *_]:  # the last one comes first
+            return second
+        case _:
+            return None
+
+
 def our_headers(message: Message) -> dict[str, Any]:
     """The headers of the scheduler, under the names that the models of the wire have."""
     return {

@@ -17,6 +17,8 @@ All headers of a message travel in one frame, 128 KiB unless configured, and som
 filled it. Then the largest headers are left out, those of others before ours: a message that is
 parked with less can be looked at, one that cannot be parked breaks connection after connection.
 
+Sent back, it has none of them any more, but `scheduler-replayed-at-ms`, when that was.
+
 What the broker parks by itself (a message that kills every processor it is given to, one for a
 task that does not exist) has no such headers; the broker's own death record tells its reason.
 """
@@ -39,6 +41,7 @@ from scheduler.messages import (
     PREFIX,
     Message,
     is_token,
+    milliseconds_since_epoch,
     one_line,
     own_headers,
     printable,
@@ -49,6 +52,7 @@ from scheduler.topology import Names
 
 PARKED = f"{PREFIX}parked-"
 LEFT_OUT = f"{PREFIX}left-out"
+REPLAYED_AT = f"{PREFIX}replayed-at-ms"
 TRACEBACK_LENGTH = 4000
 BROWSE_TIMEOUT = timedelta(seconds=5)
 LONGEST_HOLD = timedelta(minutes=20)  # the broker's consumer_timeout is 30 by default
@@ -173,6 +177,12 @@ def read_parked(message: Message, queue: str, routing_key: str) -> Parked:
     )
 
 
+def replayed_at(message: Message) -> datetime | None:
+    """When an operator sent the message back; None: nobody did."""
+    at = message.headers.get(REPLAYED_AT)
+    return _moment(at) if isinstance(at, int) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which parked messages are meant: those that fit everything that is given.
@@ -284,7 +294,8 @@ class ParkingLot:
 
     async def _send_back(self, parked: Parked, args: Mapping[str, Any] | None) -> None:
         edited = _edited(parked.message, args)
-        message = replace(edited, headers=_fresh(parked), expiration=None)
+        headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self._clock.now())}
+        message = replace(edited, headers=headers, expiration=None)
         await self._publish(message, self._names.processor, parked.routing_key, DEFAULT_TIMEOUT)
 
     async def _publish(

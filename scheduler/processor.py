@@ -19,6 +19,9 @@ class Processor:
         tasks: the tasks to work on.
         concurrency: how many runs may go on at once, over all tasks.
         grace: how long `stop` lets runs finish before they are cancelled and requeued.
+
+    Attributes:
+        worker: does the work.
     """
 
     def __init__(
@@ -34,7 +37,7 @@ class Processor:
         self._tasks = tasks
         self._roll_call = RollCall(broker, app.names, self)
         self._supervisor = Supervisor(app, broker, clock, self._roll_call)
-        self._worker = Worker(
+        self.worker = Worker(
             app,
             broker,
             clock,
@@ -54,20 +57,20 @@ class Processor:
         """
         await self._supervisor.prepare(self._tasks)
         async with self._roll_call, self._supervisor:
-            await self._worker.run()
+            await self.worker.run()
 
     def stop(self) -> None:
         """Take no more messages, and end when those in hand are settled. May be called again."""
-        self._worker.stop()
+        self.worker.stop()
 
     def abort(self) -> None:
         """Stop, and do not wait for runs: cancel them and give their messages back."""
-        self._worker.abort()
+        self.worker.abort()
 
     def in_hand(self) -> Claims:
         """The tokens that this processor has, and how far each has come."""
-        return self._worker.in_hand()
+        return self.worker.in_hand()
 
     def settled(self) -> Settled:
         """The last token that it has put for each loop."""
-        return self._worker.settled()
+        return self.worker.settled()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.brokers import Delivery
@@ -11,9 +11,12 @@ from scheduler.calls import Call
 from scheduler.clock import Clock
 from scheduler.context import Context, current_run
 from scheduler.errors import CarryError
-from scheduler.messages import LoopId, Token, summary_of
+from scheduler.messages import LoopId, Token, hatched_at, summary_of
+from scheduler.parking import replayed_at
 from scheduler.settlement import Broken, Outcome, Raised, Returned
 from scheduler.tasks import TaskSpec
+
+NO_TIME = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Run:
     Attributes:
         subject: the token of a loop, or a one-off call.
         tick: the nominal time that it stands for.
+        received_at: when this processor got it.
     """
 
     delivery: Delivery
@@ -30,6 +34,7 @@ class Run:
     subject: Token | Call
     arguments: Mapping[str, Any]
     tick: datetime
+    received_at: datetime
 
     @property
     def loop(self) -> LoopId:
@@ -47,6 +52,22 @@ class Run:
         """Loop and seq, or task and message id: what log lines name it by."""
         loop, seq, _, message_id = self.about
         return str(loop), message_id if seq is None else seq
+
+    @property
+    def hatch_delay(self) -> timedelta | None:
+        """How late the broker handed it on, at least; None where it does not tell."""
+        hatched, due_at = hatched_at(self.delivery.message), self.subject.due_at
+        return None if hatched is None or due_at is None else max(hatched - due_at, NO_TIME)
+
+    @property
+    def ready_delay(self) -> timedelta | None:
+        """How long it was ready before this processor got it; None where nobody can tell."""
+        message = self.delivery.message
+        ready_at = (self.subject.due_at, hatched_at(message), replayed_at(message))
+        known = [moment for moment in ready_at if moment is not None]
+        if not known or self.delivery.redelivered:  # somebody else had it meanwhile
+            return None
+        return max(self.received_at - max(known), NO_TIME)
 
 
 class Execution:

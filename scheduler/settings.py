@@ -18,7 +18,19 @@ def _duration(value: Any) -> timedelta:
         raise ValueError(str(error)) from None
 
 
+def _port(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith("tcp://"):
+        raise ValueError(
+            "the value is one that Kubernetes sets, for a Service whose name makes the same "
+            "variable: rename the Service, or set enableServiceLinks: false"
+        )
+    return value
+
+
 DurationSetting = Annotated[timedelta, BeforeValidator(_duration)]
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+PortSetting = Annotated[Port | None, BeforeValidator(_port)]
 
 
 class Settings(BaseSettings):
@@ -88,6 +100,12 @@ class Settings(BaseSettings):
         seconds=15
     )
     """How often the loops' tokens are counted. A change takes effect at the next `seed`."""
+
+    health_port: PortSetting = None
+    """Where a processor answers /livez and /readyz; None: nowhere."""
+
+    metrics_port: PortSetting = None
+    """Where it answers /metrics, for Prometheus; may be the same. None: nowhere."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"

@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Any
 
 from scheduler.app import Scheduler
@@ -146,6 +147,26 @@ class Worker:
         self._deaf = asyncio.Event()
         self._aborting = asyncio.Event()
         self._returned = 0
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop, and takes no more messages."""
+        return self._stopping.is_set()
+
+    @property
+    def queues(self) -> list[str]:
+        """Where it takes messages from."""
+        return [self._app.names.processor_queue(task.name) for task in self._tasks]
+
+    @property
+    def silent(self) -> list[str]:
+        """Those of its queues that nothing is delivered from, as far as this end knows.
+
+        May be asked by another thread.
+        """
+        active = [consumer.active for consumer in tuple(self._consumers)]
+        pairs = zip_longest(self.queues, active, fillvalue=False)
+        return [str(queue) for queue, delivers in pairs if not delivers]
 
     async def run(self) -> None:
         """Process messages until `stop` is called.
@@ -319,7 +340,7 @@ class Worker:
             await self._run_token(run, token)
 
     def _resolve(self, delivery: Delivery, task: TaskSpec) -> Run:
-        message = delivery.message
+        message, now = delivery.message, self._clock.now()
         if is_call(message) or (task.reads is not None and not is_token(message)):
             call = decode_call(
                 message,
@@ -331,12 +352,12 @@ class Worker:
             held_back = self._held_back.get((task.name, call.id), 0)
             call = replace(call, attempt=max(call.attempt, held_back))
             arguments = self._arguments_of(call, task)
-            return Run(delivery, task, call, arguments, tick=call.due_at or self._clock.now())
+            return Run(delivery, task, call, arguments, call.due_at or now, received_at=now)
         token = decode(message, self._app.namespace)
         if token.loop.task != task.name:
             raise Undecodable(f"The token is one of {token.loop}, and came to {task.name!r}.")
         arguments = self._arguments_of_loop(token, task)
-        return Run(delivery, task, token, arguments, tick=token.scheduled_at)
+        return Run(delivery, task, token, arguments, token.scheduled_at, received_at=now)
 
     def _arguments_of_loop(self, token: Token, task: TaskSpec) -> Mapping[str, Any]:
         try:
@@ -437,6 +458,9 @@ class Worker:
                 due_at=due_at,
                 started_at=started_at,
                 redelivered=run.delivery.redelivered,
+                hatch_delay=run.hatch_delay,
+                ready_delay=run.ready_delay,
+                start_delay=started_at - run.received_at,
             )
         )
         execution = Execution(run, self._clock, started_at)

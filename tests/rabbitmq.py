@@ -460,19 +460,23 @@ def has_management(server: Path) -> bool:
 
 
 def install_server() -> Path | None:
+    install("rabbitmq-server")
+    return find_server_directory()
+
+
+def install(package: str) -> None:
+    """Install a package of Debian or Ubuntu, without starting the service that it may bring."""
     policy = Path("/usr/sbin/policy-rc.d")
     ours = not policy.exists()
     if ours:
-        # The package would start a service of its own, on the default port.
         policy.write_text("#!/bin/sh\nexit 101\n")
         policy.chmod(0o755)
     try:
         apt_get("update", "-q")
-        apt_get("install", "-y", "-q", "--no-install-recommends", "rabbitmq-server")
+        apt_get("install", "-y", "-q", "--no-install-recommends", package)
     finally:
         if ours:
             policy.unlink()
-    return find_server_directory()
 
 
 def apt_get(*arguments: str) -> None:

@@ -54,7 +54,7 @@ from scheduler.errors import (
     Unconfirmed,
     Unroutable,
 )
-from scheduler.events import ConsumerInterrupted, ConsumerResumed, Emit
+from scheduler.events import ConsumerInterrupted, ConsumerResumed, Emit, MessageConfirmed
 from scheduler.messages import Message
 from scheduler.topology import Binding, Exchange, Queue, Topology
 
@@ -162,6 +162,8 @@ class AmqpBroker:
         session = await self._connection.ready(timeout)
         properties = _properties(message)
         self._check_size(properties, session.frame_max)
+        time = asyncio.get_running_loop().time
+        began = time()
         try:
             async with asyncio.timeout(seconds):
                 with self._connection.translated():
@@ -185,6 +187,7 @@ class AmqpBroker:
         except IncompatibleBroker as error:
             # The channel was closed because of one message: this one, or another one beside it.
             raise Unconfirmed(str(error)) from None
+        self._connection.emit(MessageConfirmed(exchange, timedelta(seconds=time() - began)))
 
     def _check_size(self, properties: Basic.Properties, frame_max: int) -> None:
         # RabbitMQ closes the connection of who sends a larger one; a frame_max of 0 is no limit.
@@ -396,7 +399,9 @@ class StandingOrder(ABC):
 
     @property
     def active(self) -> bool:
-        return self._interrupted is not None and not self._interrupted.done()
+        if self._tag is None or self._interrupted is None:  # it is only trying to
+            return False
+        return not self._interrupted.done()
 
     async def start(self, orders: "set[StandingOrder]") -> None:
         """Consume from now on, and be among these orders until it is cancelled."""
@@ -438,7 +443,7 @@ class StandingOrder(ABC):
         with self._connection.translated():
             if self._hand is None or self._hand.channel.is_closed:
                 self._hand = await self._open(session)
-            self._interrupted = interrupted
+            self._interrupted, self._tag = interrupted, None
             answer = await self._hand.channel.basic_consume(
                 self._queue, self._receiver(self._hand), arguments=self._arguments()
             )

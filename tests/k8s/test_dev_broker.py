@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -30,15 +31,20 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield urlsplit(node.url).netloc.rpartition("@")[2]
 
 
-def start(command: str, broker: str, *, user: str) -> subprocess.Popen[str]:
-    login = secret("dev", f"scheduler-{user}-user-credentials")
+def start(command: str, broker: str, mounted: Path, *, user: str) -> subprocess.Popen[str]:
+    """As the pods do, with the Secret of the user mounted as files."""
+    mounted.mkdir(exist_ok=True)
+    for key, value in secret("dev", f"scheduler-{user}-user-credentials").items():
+        (mounted / key).write_text(value)
     return subprocess.Popen(
         [sys.executable, "-m", "scheduler", command],
         cwd=ROOT,
         env={
             **{name: value for name, value in os.environ.items() if "SCHEDULER_" not in name},
             "SCHEDULER_APP": environment("dev")["SCHEDULER_APP"],
-            "SCHEDULER_BROKER_URL": f"amqp://{login['username']}:{login['password']}@{broker}/",
+            "SCHEDULER_BROKER_URL": f"amqp://{broker}/",
+            "SCHEDULER_BROKER_USER_FILE": str(mounted / "username"),
+            "SCHEDULER_BROKER_PASSWORD_FILE": str(mounted / "password"),
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -62,19 +68,21 @@ def lines_until(process: subprocess.Popen[str], words: str) -> list[str]:
 
 
 @pytest.mark.timeout(120)
-def test_processors_wait_for_the_seed_job_and_then_work_with_less_rights(broker: str) -> None:
-    code, said = ended(start("run", broker, user="processor"))
+def test_processors_wait_for_the_seed_job_and_then_work_with_less_rights(
+    broker: str, tmp_path: Path
+) -> None:
+    code, said = ended(start("run", broker, tmp_path, user="processor"))
     assert code == 1, "Kubernetes has to start it again"
     assert "seed" in said
 
-    code, said = ended(start("seed", broker, user="processor"))
+    code, said = ended(start("seed", broker, tmp_path, user="processor"))
     assert code == 1
     assert "refused" in said.lower()
 
-    code, said = ended(start("seed", broker, user="seed"))
+    code, said = ended(start("seed", broker, tmp_path, user="seed"))
     assert code == 0, said
 
-    with start("run", broker, user="processor") as processor:
+    with start("run", broker, tmp_path, user="processor") as processor:
         try:
             # It has sent messages through the delay ladder, and has settled the tick.
             lines_until(processor, "book #0  succeeded")

@@ -7,6 +7,7 @@ import subprocess
 import tomllib
 import zipfile
 from pathlib import Path
+from urllib.request import urlopen
 
 import aiormq
 import pytest
@@ -16,6 +17,7 @@ from scheduler.messages import LoopId
 from scheduler.topology import topology
 from tests.k8s.builds import BUILDS, ROOT, environment, pods
 from tests.k8s.dockerfile import Image, in_context, instructions
+from tests.rabbitmq import free_ports
 
 TIME_LIMIT = 20
 
@@ -51,7 +53,9 @@ def test_an_image_on_top_of_ours_processes_until_it_is_told_to_stop(
     billing = {"SCHEDULER_APP": "billing.jobs:app", "SCHEDULER_BROKER_URL": broker_url}
     try:
         ended(image.start("seed", **billing))
-        processes(image.start(**billing))
+        health, metrics = map(str, free_ports(2))
+        ports = {"SCHEDULER_HEALTH_PORT": health, "SCHEDULER_METRICS_PORT": metrics}
+        processes(image.start(**billing, **ports), health, metrics)
     finally:
         asyncio.run(delete_all(broker_url, namespace))
 
@@ -69,15 +73,22 @@ def has_the_package_and_nothing_of_the_tests(image: Image) -> None:
     assert times == {(2026, 1, 1, 0, 0, 0)}, "the time of its making is in the wheel"
 
 
-def processes(processor: "subprocess.Popen[str]") -> None:
+def processes(processor: "subprocess.Popen[str]", health: str, metrics: str) -> None:
     with processor:
         try:
             assert processor.stdout
             assert any("poll #0" in line and "succeeded" in line for line in processor.stdout)
+            assert "live" in page(health, "livez")
+            assert 'scheduler_attempts_total{loop="poll"' in page(metrics, "metrics")
             processor.send_signal(signal.SIGTERM)
             ended(processor)
         finally:
             processor.kill()
+
+
+def page(port: str, path: str) -> str:
+    with urlopen(f"http://127.0.0.1:{port}/{path}", timeout=TIME_LIMIT) as answer:
+        return answer.read().decode()
 
 
 def ended(process: "subprocess.Popen[str]") -> str:
@@ -141,7 +152,7 @@ def test_the_locked_versions_are_those_that_the_package_allows() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     wanted = {
-        "runtime.txt": [*project["project"]["dependencies"], *extras["uvloop"]],
+        "runtime.txt": [*project["project"]["dependencies"], *extras["metrics"], *extras["uvloop"]],
         "build.txt": project["build-system"]["requires"],
     }
     for name, requirements in wanted.items():

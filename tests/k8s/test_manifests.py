@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +12,8 @@ import typer.main
 
 from scheduler.cli import cli
 from scheduler.durations import parse_duration
+from scheduler.rights import rights_to_process, rights_to_seed
+from scheduler.settings import Settings
 from scheduler.worker import LAST_WORDS
 from tests.k8s.builds import (
     BUILDS,
@@ -54,6 +57,15 @@ def test_containers_run_commands_that_there_are(name: str) -> None:
     }
     assert run.pop("scheduler-seed") == "seed"
     assert set(run.values()) == {"run"}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_variables_are_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {f"SCHEDULER_{field.upper()}" for field in Settings.model_fields}
+    assert set(environment(name)) <= {"SCHEDULER_APP", *fields}
+    for variable, value in environment(name).items():
+        monkeypatch.setenv(variable, value)
+    Settings()
 
 
 @pytest.mark.parametrize("name", BUILDS)
@@ -212,8 +224,13 @@ def granted(name: str) -> dict[str, dict[str, str]]:
     }
 
 
-def test_both_overlays_grant_the_same() -> None:
-    assert granted("dev") == granted("production")
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_users_are_granted_what_the_code_says_they_need(name: str) -> None:
+    names, topology = app(name).names, app(name).topology()
+    assert granted(name) == {
+        "scheduler-seed": asdict(rights_to_seed(names, topology)),
+        "scheduler-processor": asdict(rights_to_process(names)),
+    }
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

@@ -1,6 +1,7 @@
 """The alerts fire when they should, and the monitors and the dashboard look at what there is."""
 
 import json
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from tests.k8s.builds import OPERATED, container, of_kind, one, processors, selects
+from scheduler.metrics import OUTCOMES, REPAIRS, instrument
+from tests.k8s.builds import OPERATED, app, container, of_kind, one, processors, selects
 from tests.k8s.programs import promtool
 
 CASES = Path(__file__).with_name("alerts.yaml")
@@ -102,6 +104,33 @@ def test_prometheus_understands_the_dashboard(tmp_path: Path) -> None:
     written = {"groups": [{"name": "dashboard", "rules": records}]}
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump(written))
     run_promtool("check", "rules", tmp_path / "rules.yaml")
+
+
+def exported() -> set[str]:
+    """The series that a processor shows."""
+    suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
+    families = instrument(app("monitoring")).collect()
+    return {
+        f"{family.name}{suffix}"
+        for family in families
+        if family.name.startswith("scheduler_")
+        for suffix in suffixes[family.type]
+    }
+
+
+def test_alerts_and_dashboard_use_metrics_that_there_are_and_leave_none_out() -> None:
+    alerts = [rule["expr"] for rule in rules()["groups"][0]["rules"]]
+    used = set(re.findall(r"scheduler_\w+", " ".join([*alerts, *expressions()])))
+    assert used <= exported()
+    shown = {name.removesuffix("_bucket") for name in used}
+    assert {re.sub("_(bucket|sum|count)$", "", name) for name in exported()} <= shown
+
+
+def test_alerts_ask_for_outcomes_and_repairs_that_there_are() -> None:
+    alerts = " ".join(rule["expr"] for rule in rules()["groups"][0]["rules"])
+    outcomes = re.findall(r'outcome=~?"([\w|]+)"', alerts)
+    assert {each for found in outcomes for each in found.split("|")} <= set(OUTCOMES)
+    assert set(re.findall(r'kind="(\w+)"', alerts)) <= set(REPAIRS)
 
 
 def test_panels_have_a_place_of_their_own() -> None:

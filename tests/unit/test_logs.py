@@ -17,6 +17,7 @@ from scheduler.events import (
     ConsumerResumed,
     Escalated,
     Event,
+    LoopRepaired,
     LoopSeeded,
     MessageParked,
     ProcessorStarted,
@@ -66,7 +67,7 @@ def finished(
 
 
 def started(late: timedelta, redelivered: bool = False) -> RunStarted:
-    return RunStarted(*RUN, NINE, NINE, NINE + late, redelivered)
+    return RunStarted(*RUN, NINE, NINE, NINE + late, redelivered, None, late, 0 * MS)
 
 
 FAILURE = ValueError("no\nway")
@@ -108,6 +109,11 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
     (ProcessorStopped(2), INFO, "stopped, 2 messages given back"),
     (LoopSeeded(LOOP, "created", NINE), DEBUG, rf"report\.berlin created, due {CLOCK}"),
     (LoopSeeded(LOOP, "unchanged", None), DEBUG, r"report\.berlin unchanged"),
+    (
+        LoopRepaired(LOOP, "lost", "no token, and nobody runs it"),
+        WARNING,
+        r"report\.berlin was repaired \(lost\): no token, and nobody runs it",
+    ),
     (
         SettlementDelayed("loop.report", "Blocked.", 12_345 * MS),
         WARNING,

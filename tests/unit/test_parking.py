@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -19,6 +20,7 @@ from scheduler.parking import (
     lightened,
     parked,
     read_parked,
+    replayed_at,
 )
 from scheduler.topology import Names, topology
 
@@ -303,7 +305,13 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
     delivery = await broker.get(NAMES.processor_queue("report"))
     assert delivery is not None
     assert delivery.routing_key == "loop.report"
-    assert delivery.message == Message(b"{}", own_headers(OWN), message_id="2")
+    assert (sent_back_at := replayed_at(delivery.message)) is not None
+    assert abs(sent_back_at - SystemClock().now()) < timedelta(seconds=30)
+    headers = {**delivery.message.headers}
+    del headers["scheduler-replayed-at-ms"]
+    assert replace(delivery.message, headers=headers) == Message(
+        b"{}", own_headers(OWN), message_id="2"
+    )
     assert await broker.get(NAMES.processor_queue("report")) is None
     assert len(await lot.browse(TASKS)) == 3
 
@@ -378,7 +386,9 @@ async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_
         await ParkingLot(broker, NAMES, SystemClock()).replay(["report"], EVERYTHING)
         delivery = await broker.get(NAMES.processor_queue("report"))
         assert delivery is not None
-        assert delivery.message.headers == {
+        headers = dict(delivery.message.headers)
+        assert headers.pop("scheduler-replayed-at-ms") > AT_MS
+        assert headers == {
             "more": "y" * 900,
             "tail": "z" * 80,
             "scheduler-exchange": "orders",

@@ -32,7 +32,7 @@ class Mute(Processor):
     async def run(self) -> None:
         await self._supervisor.prepare(self._tasks)
         async with self._supervisor:
-            await self._worker.run()
+            await self.worker.run()
 
     async def speak(self) -> None:
         await self._roll_call.__aenter__()

@@ -1,0 +1,360 @@
+"""Metrics for Prometheus: a listener that counts and measures the events of an app.
+
+========================================  =========  ===========================================
+metric, and what tells its series apart   kind       says
+========================================  =========  ===========================================
+scheduler_runs_total (outcome)            counter    runs that ended: succeeded, retried,
+                                                     escalated, stopped, skipped, lost, returned
+scheduler_attempts_total                  counter    runs that started
+scheduler_running                         gauge      runs that are going on
+scheduler_run_duration_seconds            histogram  how long a run took
+scheduler_hatch_delay_seconds             histogram  from when a message was due until the broker
+                                                     handed it to the queue of its task
+scheduler_ready_delay_seconds             histogram  from there until a processor had it
+scheduler_start_delay_seconds             histogram  from there until its run started
+scheduler_last_success_timestamp_seconds  gauge      when a run last succeeded
+scheduler_next_due_timestamp_seconds      gauge      when the next run is due; +Inf: it is paused
+scheduler_period_seconds                  gauge      from the last tick to the next
+scheduler_escalations_total               counter    runs that failed for the last time
+scheduler_ticks_skipped_total (reason)    counter    late, overrun
+scheduler_repairs_total (kind)            counter    lost, doubled, guarded, adopted
+scheduler_parked_messages_total (reason)  counter    what processors put into failed queues
+scheduler_publish_confirm_seconds         histogram  how long the broker took to confirm a message
+scheduler_reconnects_total                counter    connections that were lost and made again
+========================================  =========  ===========================================
+
+All have the label `namespace`; all but the last three have `task` and `loop`, parked messages have
+`task`. The loop of a one-off call is empty. Loops with a key are counted together, as `{task}.*`,
+because there may be any number of them; the gauges then tell of the one that ran last.
+
+A processor tells what it saw itself: of its timestamps, the highest over all processors holds.
+
+RabbitMQ, from 3.10 to 4.3, tells in whole seconds when a wait ended. So the hatch delay is at least
+what is measured, and up to a second of it is found in the ready delay; both compare the clocks of
+different machines. There is no hatch delay of what did not wait in RabbitMQ, and no ready delay of
+what was redelivered.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import accumulate
+from math import inf
+from typing import Any
+from wsgiref.types import WSGIApplication
+
+from prometheus_client import (
+    CollectorRegistry,
+    ProcessCollector,
+    make_wsgi_app,  # pyright: ignore[reportUnknownVariableType]
+)
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from scheduler.app import Scheduler
+from scheduler.clock import Clock, SystemClock
+from scheduler.events import (
+    Connected,
+    ConnectionLost,
+    Escalated,
+    Event,
+    LoopRepaired,
+    MessageConfirmed,
+    MessageParked,
+    ProcessorStarted,
+    RunEvent,
+    RunFinished,
+    RunLost,
+    RunReturned,
+    RunStarted,
+    TicksSkipped,
+    TokenMerged,
+)
+from scheduler.messages import Ending, LoopId, State, Token
+from scheduler.schedules import Every, Schedule
+
+OUTCOMES = (*(ending.value for ending in Ending), "lost", "returned")
+SKIPPED = ("late", "overrun")
+REPAIRS = ("lost", "doubled", "guarded", "adopted")
+BOUNDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 300, 600, 1800, 3600)
+CONFIRM_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
+LABELS = ("namespace", "task", "loop")
+SECOND = timedelta(seconds=1)
+
+
+def instrument(app: Scheduler, clock: Clock | None = None) -> CollectorRegistry:
+    """Measure an app from now on; returns the registry that holds what is measured."""
+    metrics = Metrics(app, clock or SystemClock())
+    app.listen(metrics.note)
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def page(registry: CollectorRegistry) -> WSGIApplication:
+    """What Prometheus scrapes."""
+    return make_wsgi_app(registry)  # pyright: ignore[reportUnknownVariableType]
+
+
+class Spans:
+    """How many spans of time were seen, by their length."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: tuple[float, ...] = BOUNDS) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, span: timedelta) -> None:
+        seconds = span.total_seconds()
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def read(self) -> tuple[list[tuple[str, float]], float]:
+        """How many were at most so long, for each bound; and their sum."""
+        names = (*map(str, map(float, self._bounds)), "+Inf")
+        return list(zip(names, accumulate(self._counts), strict=True)), self._sum
+
+
+@dataclass(slots=True)
+class Series:
+    """What is measured of one loop, or of the one-off calls of a task."""
+
+    outcomes: Counter[str]
+    skipped: Counter[str]
+    repairs: Counter[str]
+    attempts: int = 0
+    running: int = 0
+    escalations: int = 0
+    duration: Spans = field(default_factory=Spans)
+    hatch_delay: Spans = field(default_factory=Spans)
+    ready_delay: Spans = field(default_factory=Spans)
+    start_delay: Spans = field(default_factory=Spans)
+    succeeded_at: datetime | None = None
+    waiting: Token | None = None
+    schedule: Schedule | None = None
+    tick: datetime | None = None
+
+    def start(self, event: RunStarted) -> None:
+        self.attempts += 1
+        self.running += 1
+        self.start_delay.add(event.start_delay)
+        if event.hatch_delay is not None:
+            self.hatch_delay.add(event.hatch_delay)
+        if event.ready_delay is not None:
+            self.ready_delay.add(event.ready_delay)
+
+    def finish(self, event: RunFinished) -> None:
+        self.outcomes[event.ending] += 1
+        if event.ending is not Ending.SKIPPED:  # that one never started
+            self.running -= 1
+            self.duration.add(event.duration)
+        if event.ending is Ending.SUCCEEDED:
+            self.succeeded_at = event.started_at + event.duration
+        if (successor := event.successor) is not None:
+            self.waiting = successor
+            self.schedule, self.tick = successor.schedule, event.scheduled_at
+
+    def break_off(self, outcome: str) -> None:
+        self.outcomes[outcome] += 1
+        self.running -= 1
+
+    def escalate(self) -> None:
+        self.escalations += 1
+
+    def merge(self, event: TokenMerged) -> None:
+        self.waiting = event.winner
+
+    @property
+    def last_success(self) -> float | None:
+        return self.succeeded_at and self.succeeded_at.timestamp()
+
+    @property
+    def next_due(self) -> float | None:
+        if self.waiting is None:
+            return None
+        return inf if self.waiting.state is State.PAUSED else self.waiting.due_at.timestamp()
+
+    @property
+    def period(self) -> float | None:
+        if self.schedule is None or self.tick is None:
+            return None
+        if isinstance(self.schedule, Every):
+            return self.schedule.period / SECOND
+        return (self.schedule.next_after(self.tick) - self.tick) / SECOND
+
+
+class Metrics(Collector):
+    """The metrics of one app: plain numbers, until somebody asks for them.
+
+    They are written by the event loop alone, and read by the thread that answers Prometheus.
+    """
+
+    def __init__(self, app: Scheduler, clock: Clock) -> None:
+        self._app = app
+        self._clock = clock
+        self._series: dict[tuple[str, str], Series] = {}
+        self._parked: Counter[tuple[str, str]] = Counter()
+        self._confirms = Spans(CONFIRM_BOUNDS)
+        self._reconnects = 0
+        self._connection_lost = False
+        self._notes: Mapping[type[Event], Callable[[Any], None]] = {
+            RunStarted: lambda event: self._of_run(event).start(event),
+            RunFinished: lambda event: self._of_run(event).finish(event),
+            RunLost: lambda event: self._of_run(event).break_off("lost"),
+            RunReturned: lambda event: self._of_run(event).break_off("returned"),
+            TokenMerged: lambda event: self._of_run(event).merge(event),
+            Escalated: lambda event: self._of_run(event).escalate(),
+            TicksSkipped: lambda event: self._of_run(event).skipped.update(
+                {event.reason: event.count}
+            ),
+            LoopRepaired: lambda event: self._of_loop(event.loop).repairs.update([event.kind]),
+            MessageParked: lambda event: self._parked.update([(event.task, event.reason)]),
+            MessageConfirmed: lambda event: self._confirms.add(event.took),
+            ConnectionLost: self._disconnected,
+            Connected: self._connected,
+            ProcessorStarted: self._processor_started,
+        }
+
+    def note(self, event: Event) -> None:
+        """Measure an event: a listener."""
+        if (note := self._notes.get(type(event))) is not None:
+            note(event)
+
+    def collect(self) -> Iterator[Metric]:
+        """What there is to read now."""
+        counter, gauge = CounterMetricFamily, GaugeMetricFamily
+        yield self._numbers(counter, "attempts", "Runs that started", lambda of: of.attempts)
+        yield self._numbers(
+            counter, "escalations", "Runs that failed for the last time", lambda of: of.escalations
+        )
+        yield self._numbers(gauge, "running", "Runs that are going on", lambda of: of.running)
+        yield self._numbers(
+            gauge,
+            "last_success_timestamp_seconds",
+            "When a run last succeeded",
+            lambda of: of.last_success,
+        )
+        yield self._numbers(
+            gauge, "next_due_timestamp_seconds", "When the next run is due", lambda of: of.next_due
+        )
+        yield self._numbers(
+            gauge, "period_seconds", "From the last tick to the next", lambda of: of.period
+        )
+        yield self._counts("runs", "Runs that ended", "outcome", lambda of: of.outcomes)
+        yield self._counts("ticks_skipped", "Ticks without a run", "reason", lambda of: of.skipped)
+        yield self._counts("repairs", "Loops that were repaired", "kind", lambda of: of.repairs)
+        yield self._spans("run_duration_seconds", "How long runs took", lambda of: of.duration)
+        yield self._spans(
+            "hatch_delay_seconds",
+            "Due, until the broker handed it to the queue of its task",
+            lambda of: of.hatch_delay,
+        )
+        yield self._spans(
+            "ready_delay_seconds", "From there until a processor had it", lambda of: of.ready_delay
+        )
+        yield self._spans(
+            "start_delay_seconds", "From there until its run started", lambda of: of.start_delay
+        )
+        yield from self._of_namespace()
+
+    def _of_namespace(self) -> Iterator[Metric]:
+        namespace = self._app.namespace
+        parked = CounterMetricFamily(
+            "scheduler_parked_messages",
+            "Messages put into failed queues",
+            labels=("namespace", "task", "reason"),
+        )
+        for (task, reason), count in tuple(self._parked.items()):
+            parked.add_metric((namespace, task, reason), count)
+        yield parked
+        confirms = HistogramMetricFamily(
+            "scheduler_publish_confirm_seconds",
+            "How long the broker took to confirm a message",
+            labels=("namespace",),
+        )
+        confirms.add_metric((namespace,), *self._confirms.read())
+        yield confirms
+        reconnects = CounterMetricFamily(
+            "scheduler_reconnects", "Lost connections that were made again", labels=("namespace",)
+        )
+        reconnects.add_metric((namespace,), self._reconnects)
+        yield reconnects
+
+    def _numbers(
+        self,
+        family: type[CounterMetricFamily | GaugeMetricFamily],
+        name: str,
+        text: str,
+        read: Callable[[Series], float | None],
+    ) -> Metric:
+        metric = family(f"scheduler_{name}", text, labels=LABELS)
+        for labels, series in self._each():
+            if (value := read(series)) is not None:
+                metric.add_metric(labels, value)
+        return metric
+
+    def _counts(
+        self, name: str, text: str, label: str, read: Callable[[Series], Counter[str]]
+    ) -> Metric:
+        metric = CounterMetricFamily(f"scheduler_{name}", text, labels=(*LABELS, label))
+        for labels, series in self._each():
+            for kind, count in tuple(read(series).items()):
+                metric.add_metric((*labels, kind), count)
+        return metric
+
+    def _spans(self, name: str, text: str, read: Callable[[Series], Spans]) -> Metric:
+        metric = HistogramMetricFamily(f"scheduler_{name}", text, labels=LABELS)
+        for labels, series in self._each():
+            metric.add_metric(labels, *read(series).read())
+        return metric
+
+    def _each(self) -> Iterable[tuple[tuple[str, str, str], Series]]:
+        for (task, loop), series in tuple(self._series.items()):
+            yield (self._app.namespace, task, loop), series
+
+    def _disconnected(self, _: ConnectionLost) -> None:
+        self._connection_lost = True
+
+    def _connected(self, _: Connected) -> None:
+        if self._connection_lost:  # otherwise it is the first time
+            self._connection_lost = False
+            self._reconnects += 1
+
+    def _processor_started(self, event: ProcessorStarted) -> None:
+        """Have the series from the start: what first appears with 1 never rose, for Prometheus."""
+        for name in event.tasks:
+            if self._app.tasks[name].called:
+                self._series_of(name, "")
+        now = self._clock.now()
+        for loop in self._app.loops.values():
+            if loop.id.task in event.tasks:
+                series = self._of_loop(loop.id)
+                series.schedule, series.tick = loop.schedule, loop.schedule.next_after(now)
+
+    def _of_run(self, event: RunEvent) -> Series:
+        if event.seq is None:
+            return self._series_of(event.loop.task, "")
+        return self._of_loop(event.loop)
+
+    def _of_loop(self, loop: LoopId) -> Series:
+        return self._series_of(loop.task, f"{loop.task}.*" if loop.key else loop.task)
+
+    def _series_of(self, task: str, loop: str) -> Series:
+        series = self._series.get((task, loop))
+        if series is None:
+            series = self._series[task, loop] = Series(
+                Counter(dict.fromkeys(OUTCOMES, 0)),
+                Counter(dict.fromkeys(SKIPPED if loop else (), 0)),
+                Counter(dict.fromkeys(REPAIRS if loop else (), 0)),
+            )
+        return series

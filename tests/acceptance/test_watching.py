@@ -1,0 +1,94 @@
+"""A processor watched from outside: what an operator gets wrong is told in a paragraph."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import APPS, SHOP, CommandLine
+from tests.rabbitmq import free_ports
+
+MISUSE, WRONG, FINE = 2, 1, 0
+UNREACHABLE = "amqp://shop@127.0.0.1:1/"  # nobody listens on port 1
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody else listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def port() -> int:
+    return free_ports(1)[0]
+
+
+def without(directory: Path, *packages: str) -> dict[str, str]:
+    """The environment of a Python where these packages cannot be imported."""
+    absent = f"import sys\nsys.modules |= dict.fromkeys({packages})\n"
+    (directory / "sitecustomize.py").write_text(absent)
+    path = (str(directory), os.environ.get("PYTHONPATH", ""))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+@pytest.mark.parametrize("option", ["--health-port", "--metrics-port"])
+def test_a_port_that_is_taken_is_told(offline: CommandLine, taken: int, option: str):
+    done = offline("run", SHOP, option, str(taken), SCHEDULER_BROKER_URL=UNREACHABLE)
+    assert (done.code, done.out) == (WRONG, "")
+    assert done.err == (
+        f"scheduler: Port {taken} cannot be listened on: Address already in use. Nothing was "
+        "started. Choose another one: two processors on one machine need a port each.\n"
+    )
+
+
+def test_metrics_without_their_package_say_how_to_install_it(
+    offline: CommandLine, tmp_path: Path, port: int
+):
+    ports = {"SCHEDULER_METRICS_PORT": str(port), "SCHEDULER_BROKER_URL": UNREACHABLE}
+    done = offline("run", SHOP, **ports, **without(tmp_path, "prometheus_client"))
+    assert (done.code, done.out) == (MISUSE, "")
+    assert done.err.startswith("scheduler: Metrics are asked for (--metrics-port, SCHEDULER_ME")
+    assert "pip install 'scheduler[metrics]'" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_everything_else_works_without_the_packages_of_extras(offline: CommandLine, tmp_path: Path):
+    app = f"{APPS}/quick.py:app"
+    absent = without(tmp_path, "prometheus_client", "opentelemetry", "uvloop")
+    done = offline("dev", app, "--for", "1s", **absent)
+    assert done.code == FINE, done.err
+    assert "beat 1" in done.err
+
+
+def test_whether_a_processor_lives_is_asked_at_its_port(offline: CommandLine, port: int):
+    ports = {"SCHEDULER_HEALTH_PORT": str(port), "SCHEDULER_BROKER_URL": UNREACHABLE}
+    nobody = offline("doctor", "--live", **ports)
+    assert nobody.code == WRONG
+    assert nobody.out == (
+        f"the processor does not live: nobody answers at port {port}: Connection refused\n"
+    )
+    with offline.processor(SHOP, **ports) as processor:
+        processor.until("Trying again")
+        lives = offline("doctor", "--live", **ports)
+        assert (lives.code, lives.out) == (FINE, "the processor lives\n")
+        told = offline("doctor", "--live", "--json", "--health-port", str(port))
+        assert (told.code, json.loads(told.out)) == (FINE, {"live": True, "why": ""})
+        processor.signal()
+        assert processor.end().code == FINE
+
+
+def test_whether_a_processor_lives_is_not_known_without_a_port(offline: CommandLine):
+    done = offline("doctor", SHOP, "--live")
+    assert (done.code, done.out) == (MISUSE, "")
+    assert "SCHEDULER_HEALTH_PORT" in done.err
+
+
+def test_what_kubernetes_makes_of_the_name_of_a_service_is_told(offline: CommandLine):
+    done = offline("run", SHOP, SCHEDULER_METRICS_PORT="tcp://10.0.0.7:9100")
+    assert (done.code, done.out) == (MISUSE, "")
+    assert "SCHEDULER_METRICS_PORT: " in done.err
+    assert "enableServiceLinks: false" in done.err

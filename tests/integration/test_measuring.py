@@ -1,0 +1,73 @@
+"""What a real broker lets us know about the time that a message took."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from scheduler import Scheduler
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.clock import SystemClock
+from scheduler.control import Control
+from scheduler.events import Event, MessageConfirmed, RunStarted
+from scheduler.worker import Worker
+from tests.integration.shop import eventually
+from tests.integration.test_outages import Witness, working
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.mark.usefixtures("swept")
+async def test_what_waited_for_a_processor_is_told_from_what_hatched_late(
+    app: Scheduler, broker_url: str
+) -> None:
+    witness = Witness(app)
+
+    @app.periodic(every="500ms")
+    async def beat() -> None: ...
+
+    async with AmqpBroker(broker_url, emit=app.events.emit) as broker:
+        await Control(app, broker, SystemClock()).seed()
+        await eventually(lambda: is_ready(app, broker))
+        await asyncio.sleep(2.5)  # nobody is there
+        worker = Worker(
+            app, broker, SystemClock(), tasks=app.select(None), concurrency=1, grace=SECOND
+        )
+        running = asyncio.create_task(worker.run())
+        await witness.until(RunStarted, 2)
+        worker.stop()
+        await running
+    first, second = runs(witness.events)[:2]
+    assert first.hatch_delay is not None
+    assert first.ready_delay is not None
+    # A second is all that the broker tells.
+    assert first.hatch_delay < SECOND
+    assert 1.5 * SECOND < first.ready_delay < first.late
+    assert second.hatch_delay is not None
+    assert second.ready_delay is not None
+    for run in (first, second):
+        parts = (run.hatch_delay, run.ready_delay, run.start_delay)
+        assert sum(filter(None, parts), timedelta(0)) <= run.late + SECOND
+
+
+@pytest.mark.usefixtures("swept")
+async def test_the_time_to_a_confirm_is_told(app: Scheduler, broker_url: str) -> None:
+    witness = Witness(app)
+
+    @app.periodic(every="200ms")
+    async def beat() -> None: ...
+
+    async with working(app, broker_url):
+        await witness.until(MessageConfirmed, 4)
+    confirms = [event for event in witness.events if isinstance(event, MessageConfirmed)]
+    assert {confirm.exchange for confirm in confirms} == {app.names.scheduler}
+    assert all(timedelta(0) < confirm.took < 10 * SECOND for confirm in confirms)
+
+
+async def is_ready(app: Scheduler, broker: AmqpBroker) -> bool:
+    depth = await broker.depth(app.names.processor_queue("beat"))
+    return depth is not None and depth.ready > 0
+
+
+def runs(events: list[Event]) -> list[RunStarted]:
+    return [event for event in events if isinstance(event, RunStarted)]

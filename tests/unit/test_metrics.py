@@ -1,0 +1,436 @@
+"""What Prometheus is told of what happened."""
+
+import asyncio
+import logging
+from dataclasses import replace
+from datetime import timedelta
+from math import inf
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from scheduler import Context, Reject, Retry, StopLoop
+from scheduler.calls import new_call, task_key
+from scheduler.events import (
+    Connected,
+    ConnectionLost,
+    Event,
+    LoopRepaired,
+    MessageConfirmed,
+    MessageParked,
+    ProcessorStarted,
+    RunEvent,
+    RunFinished,
+    RunLost,
+    RunReturned,
+    RunStarted,
+    TicksSkipped,
+    TokenMerged,
+)
+from scheduler.messages import Ending, LoopId, Message, State, Token
+from scheduler.metrics import instrument
+from scheduler.parking import Selection
+from scheduler.schedules import Cron, Every, Schedule
+from tests.stage import START, Stage, new_app, of, staged
+
+LOOP = LoopId("report")
+BERLIN, PARIS = LoopId("report", "berlin"), LoopId("report", "paris")
+SECOND = timedelta(seconds=1)
+DUE = START + timedelta(hours=1)
+
+
+class Told:
+    """An app that is measured, told events, and what Prometheus reads then."""
+
+    def __init__(self) -> None:
+        self.app = new_app()
+        self.registry = instrument(self.app)
+
+    def __call__(self, *events: Event) -> "Told":
+        for event in events:
+            self.app.events.emit(event)
+        return self
+
+    def read(self, name: str, task: str = "report", loop: str = "report", **labels: str) -> Any:
+        return read(self.registry, name, task=task, loop=loop, **labels)
+
+
+def read(registry: CollectorRegistry, name: str, **labels: str) -> Any:
+    return registry.get_sample_value(f"scheduler_{name}", {"namespace": "test", **labels})
+
+
+def about(loop: LoopId = LOOP, seq: int | None = 7) -> tuple[LoopId, int | None, int, str]:
+    return loop, seq, 0, "id"
+
+
+def started(
+    loop: LoopId = LOOP, seq: int | None = 7, hatch: Any = None, ready: Any = None
+) -> RunStarted:
+    return RunStarted(*about(loop, seq), START, START, START, False, hatch, ready, 0.2 * SECOND)
+
+
+def token(schedule: Schedule | None = None, state: State = State.ARMED) -> Token:
+    return Token(LOOP, schedule or Every("1h"), "g", DUE, DUE, seq=8, state=state)
+
+
+def finished(
+    ending: Ending = Ending.SUCCEEDED,
+    loop: LoopId = LOOP,
+    seq: int | None = 7,
+    successor: Token | None = None,
+) -> RunFinished:
+    return RunFinished(*about(loop, seq), START, START, 2 * SECOND, ending, None, successor)
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+# Runs
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [
+        *((finished(ending), ending.value) for ending in Ending if ending is not Ending.SKIPPED),
+        (RunLost(*about()), "lost"),
+        (RunReturned(*about()), "returned"),
+    ],
+)
+def test_a_run_is_counted_by_how_it_ended(told: Told, end: RunEvent, outcome: str):
+    told(started())
+    assert told.read("attempts_total") == 1
+    assert told.read("running") == 1
+    told(end)
+    assert told.read("runs_total", outcome=outcome) == 1
+    assert told.read("running") == 0
+    assert told.read("attempts_total") == 1
+    took = told.read("run_duration_seconds_sum")
+    assert took == (2 if isinstance(end, RunFinished) else 0)
+
+
+def test_a_tick_that_was_skipped_never_ran(told: Told):
+    told(finished(Ending.SKIPPED))
+    assert told.read("runs_total", outcome="skipped") == 1
+    assert told.read("running") == told.read("attempts_total") == 0
+    assert told.read("run_duration_seconds_count") == 0
+
+
+@pytest.mark.parametrize(
+    ("event", "hatch", "ready"),
+    [
+        (started(), (0, 0), (0, 0)),
+        (started(hatch=3 * SECOND), (1, 3), (0, 0)),
+        (started(hatch=0 * SECOND, ready=2.5 * SECOND), (1, 0), (1, 2.5)),
+    ],
+)
+def test_each_delay_is_measured_where_it_is_known(
+    told: Told, event: RunStarted, hatch: tuple[int, float], ready: tuple[int, float]
+):
+    told(event)
+
+    def measured(name: str) -> tuple[Any, Any]:
+        return told.read(f"{name}_delay_seconds_count"), told.read(f"{name}_delay_seconds_sum")
+
+    assert (measured("hatch"), measured("ready"), measured("start")) == (hatch, ready, (1, 0.2))
+
+
+def test_the_last_success_is_when_the_run_ended(told: Told):
+    told(finished(Ending.ESCALATED))
+    assert told.read("last_success_timestamp_seconds") is None
+    told(finished())
+    assert told.read("last_success_timestamp_seconds") == START.timestamp() + 2
+
+
+def test_the_next_run_is_due_when_the_token_is(told: Told):
+    told(finished(successor=token()))
+    assert told.read("next_due_timestamp_seconds") == DUE.timestamp()
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_paused_loop_is_never_due(told: Told, merged: bool):
+    told(finished(successor=token(state=State.ARMED if merged else State.PAUSED)))
+    if merged:  # an operator paused it while the run went on
+        told(TokenMerged(*about(), winner=token(state=State.PAUSED)))
+    assert told.read("next_due_timestamp_seconds") == inf
+
+
+@pytest.mark.parametrize(
+    ("schedule", "period"),
+    [
+        (Every("90s"), 90),
+        (Every("1h", mode="fixed_rate", jitter="10m"), 3600),
+        (Cron("0 * * * *"), 3600),
+        # From a Monday at noon; from each working day to the next.
+        (Cron("0 12 * * MON,FRI"), 4 * 86400),
+    ],
+)
+def test_the_period_is_that_of_the_schedule(told: Told, schedule: Schedule, period: float):
+    told(finished(successor=token(schedule)))
+    assert told.read("period_seconds") == period
+
+
+# Labels
+
+
+def test_a_one_off_call_has_no_loop(told: Told):
+    told(started(LoopId("sms"), None), finished(loop=LoopId("sms"), seq=None))
+    assert told.read("runs_total", "sms", "", outcome="succeeded") == 1
+    assert told.read("attempts_total", "sms", "") == 1
+
+
+def test_loops_with_keys_are_counted_together(told: Told):
+    told(started(BERLIN), started(PARIS), started())
+    assert told.read("attempts_total", loop="report.*") == 2
+    assert told.read("attempts_total") == 1
+    told(*(started(LoopId("report", str(key))) for key in range(1000)))
+    loops = {
+        sample.labels["loop"]
+        for family in told.registry.collect()
+        for sample in family.samples
+        if sample.name == "scheduler_attempts_total"
+    }
+    assert loops == {"report", "report.*"}
+
+
+def test_each_app_has_a_registry_of_its_own():
+    one, other = Told(), Told()
+    one(started())
+    assert (one.read("attempts_total"), other.read("attempts_total")) == (1, None)
+
+
+# What else happens
+
+
+def test_what_supervision_repairs_is_counted_by_kind(told: Told):
+    told(LoopRepaired(LOOP, "lost", "nobody has it"), LoopRepaired(LOOP, "lost", "nor now"))
+    told(LoopRepaired(LOOP, "doubled", "two"))
+    assert told.read("repairs_total", kind="lost") == 2
+    assert told.read("repairs_total", kind="doubled") == 1
+    assert told.read("repairs_total", kind="guarded") == 0
+
+
+def test_skipped_ticks_are_counted_by_reason(told: Told):
+    told(TicksSkipped(*about(), 3, "late"), TicksSkipped(*about(), 1, "overrun"))
+    assert told.read("ticks_skipped_total", reason="late") == 3
+    assert told.read("ticks_skipped_total", reason="overrun") == 1
+
+
+@pytest.mark.parametrize(("key", "task"), [("loop.a.b", "a"), ("loop.a", "a"), ("task.a", "a")])
+def test_parked_messages_are_counted_by_task_and_reason(told: Told, key: str, task: str):
+    told(MessageParked(key, "id", "undecodable", "no"))
+    found = read(told.registry, "parked_messages_total", task=task, reason="undecodable")
+    assert found == 1
+
+
+def test_a_first_connection_is_no_reconnect(told: Told):
+    told(Connected("broker", "4.3", SECOND))
+    assert read(told.registry, "reconnects_total") == 0
+    for _ in range(2):
+        told(ConnectionLost("broker", "gone"), Connected("broker", "4.3", SECOND))
+    assert read(told.registry, "reconnects_total") == 2
+
+
+def test_confirms_are_measured(told: Told):
+    told(MessageConfirmed("x", 0.25 * SECOND))
+    assert read(told.registry, "publish_confirm_seconds_sum") == 0.25
+
+
+def test_what_nobody_counts_is_no_trouble(told: Told, caplog: pytest.LogCaptureFixture):
+    told(Event())
+    assert caplog.records == []
+
+
+# A processor from its start
+
+
+def test_all_series_are_there_from_the_start():
+    app = new_app()
+
+    @app.periodic(cron="0 9 * * *")
+    async def report() -> None: ...
+
+    @app.task()
+    async def sms() -> None: ...
+
+    @app.task()
+    async def other() -> None: ...
+
+    registry = instrument(app)
+    app.events.emit(ProcessorStarted("test", "broker", ("report", "sms"), 10))
+    loop = {"task": "report", "loop": "report"}
+    for name in ("attempts_total", "running", "escalations_total", "hatch_delay_seconds_count"):
+        assert read(registry, name, **loop) == 0
+        assert read(registry, name, task="sms", loop="") == 0
+        assert read(registry, name, task="other", loop="") is None
+    assert read(registry, "runs_total", **loop, outcome="escalated") == 0
+    assert read(registry, "repairs_total", **loop, kind="lost") == 0
+    assert read(registry, "repairs_total", task="sms", loop="", kind="lost") is None
+    assert read(registry, "ticks_skipped_total", **loop, reason="late") == 0
+    assert read(registry, "period_seconds", **loop) == 86400
+    for name in ("last_success_timestamp_seconds", "next_due_timestamp_seconds"):
+        assert read(registry, name, **loop) is None
+
+
+def test_a_day_of_a_processor_adds_up(caplog: pytest.LogCaptureFixture):
+    app = new_app()
+
+    @app.periodic(every="1h", mode="fixed_rate", retry=Retry(1, delays=["1m"], jitter=0))
+    async def report(ctx: Context) -> None:
+        await asyncio.sleep(30)
+        if ctx.seq == 3 or (ctx.seq == 2 and not ctx.attempt):
+            raise ValueError
+        if ctx.seq == 20:
+            raise StopLoop("enough")
+
+    @app.task(concurrency=1)
+    async def sms(n: int) -> None:
+        await asyncio.sleep(10)
+        if n == 2:
+            raise Reject("no")
+
+    async def play(stage: Stage) -> None:
+        registry = instrument(app, stage.clock)
+        async with stage.processor():
+            for n in range(3):
+                await sms.send(n)
+            await stage.publish(Message(b"what?"), task_key("sms"))
+            await asyncio.sleep(86400)
+        loop, task = {"task": "report", "loop": "report"}, {"task": "sms", "loop": ""}
+        assert read(registry, "runs_total", **loop, outcome="succeeded") == 19
+        assert read(registry, "runs_total", **loop, outcome="retried") == 2
+        assert read(registry, "runs_total", **loop, outcome="escalated") == 1
+        assert read(registry, "runs_total", **loop, outcome="stopped") == 1
+        assert read(registry, "attempts_total", **loop) == 23
+        assert read(registry, "run_duration_seconds_sum", **loop) == pytest.approx(23 * 30)
+        assert read(registry, "escalations_total", **loop) == 1
+        assert read(registry, "next_due_timestamp_seconds", **loop) == inf
+        assert read(registry, "running", **loop) == 0
+        succeeded_at = START + timedelta(hours=20, seconds=30)
+        last_success = read(registry, "last_success_timestamp_seconds", **loop)
+        assert last_success == pytest.approx(succeeded_at.timestamp(), abs=0.01)
+        assert read(registry, "runs_total", **task, outcome="succeeded") == 2
+        assert read(registry, "runs_total", **task, outcome="escalated") == 1
+        # One at a time is delivered: the others wait in the queue.
+        assert read(registry, "ready_delay_seconds_sum", **task) == pytest.approx(30, abs=0.01)
+        parked = {"task": "sms"}
+        assert read(registry, "parked_messages_total", **parked, reason="rejected") == 1
+        assert read(registry, "parked_messages_total", **parked, reason="undecodable") == 1
+
+    staged(app, play)
+    assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
+
+
+# Where the time went
+
+
+def test_a_run_that_waits_for_its_turn_waits_in_the_processor():
+    app = new_app()
+
+    @app.task(rate="6/m")
+    async def sms() -> None: ...
+
+    async def play(stage: Stage) -> None:
+        async with stage.processor():
+            for _ in range(3):
+                await sms.send()
+            await asyncio.sleep(60)
+        runs = of(RunStarted, stage.events)
+        assert [round(run.start_delay / SECOND) for run in runs] == [0, 10, 20]
+        assert [run.ready_delay for run in runs] == [0 * SECOND] * 3
+
+    staged(app, play)
+
+
+@pytest.mark.parametrize(
+    ("hatched", "hatch", "ready"),
+    [
+        (None, None, 8),  # the broker does not tell
+        (-1, 0, 8),  # in the second in which it was due
+        (0, 0, 8),
+        (5, 5, 3),
+    ],
+)
+def test_the_broker_tells_how_late_it_was(hatched: int | None, hatch: int | None, ready: int):
+    app = new_app()
+
+    @app.task()
+    async def sms() -> None: ...
+
+    async def play(stage: Stage) -> None:
+        due_at = stage.clock.now()
+        message = new_call("test", "sms", {}, message_id="m", sent_at=due_at, due_at=due_at)
+        if hatched is not None:
+            death = {"reason": "expired", "time": due_at + hatched * SECOND, "count": 1}
+            message = replace(message, headers={**message.headers, "x-death": [death]})
+        await stage.publish(message, task_key("sms"))
+        await asyncio.sleep(8)
+        async with stage.processor():
+            await asyncio.sleep(1)
+        (run,) = of(RunStarted, stage.events)
+        assert run.hatch_delay == (None if hatch is None else hatch * SECOND)
+        assert run.ready_delay is not None
+        assert round(run.ready_delay / SECOND, 1) == ready
+
+    staged(app, play)
+
+
+def test_a_message_that_somebody_else_had_has_no_ready_delay():
+    app = new_app()
+
+    @app.task()
+    async def sms() -> None:
+        await asyncio.sleep(10)
+
+    async def play(stage: Stage) -> None:
+        async with stage.processor(grace=0):
+            await sms.send()
+            await asyncio.sleep(5)
+        async with stage.processor():
+            await asyncio.sleep(20)
+        first, second = of(RunStarted, stage.events)
+        assert first.ready_delay is not None
+        assert (second.redelivered, second.ready_delay) == (True, None)
+
+    staged(app, play)
+
+
+def test_a_replayed_message_was_not_ready_while_it_was_parked():
+    app = new_app()
+
+    @app.task(retry=Retry(0))
+    async def sms() -> None:
+        raise ValueError
+
+    async def play(stage: Stage) -> None:
+        async with stage.processor():
+            await sms.send()
+            await asyncio.sleep(86400)
+        (parked,) = await stage.parked()
+        assert await stage.lot.replay(app.tasks, Selection(ids=frozenset([parked.id])))
+        await asyncio.sleep(7)
+        async with stage.processor():
+            await asyncio.sleep(1)
+        _, second = of(RunStarted, stage.events)
+        assert second.ready_delay is not None
+        assert round(second.ready_delay / SECOND, 1) == 7
+
+    staged(app, play)
+
+
+def test_of_a_message_of_somebody_else_nobody_knows_since_when_it_was_ready():
+    app = new_app()
+
+    @app.task(subscribe=[("orders", "order.paid", "topic")])
+    async def ship(order: bytes) -> None: ...
+
+    async def play(stage: Stage) -> None:
+        await stage.publish(Message(b"1", message_id="o"), "order.paid", exchange="orders")
+        async with stage.processor():
+            await asyncio.sleep(1)
+        (run,) = of(RunStarted, stage.events)
+        assert (run.hatch_delay, run.ready_delay) == (None, None)
+
+    staged(app, play)
