@@ -264,6 +264,7 @@ async def test_what_is_refused_over_a_connection_is_told_without_a_secret(
 def test_who_lacks_rights_is_told_which(
     scheduler: CommandLine, namespace: str, users: Users
 ) -> None:
+    assert scheduler("seed").code == 0
     nobody = users.add()
     ours, lock = (rf"'^{namespace}\.v1\.{end}'" for end in ("", "lock$"))
     give = f"rabbitmqctl set_permissions -p {users.vhost} {urlsplit(nobody).username}"
