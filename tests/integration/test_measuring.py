@@ -60,7 +60,8 @@ async def test_the_time_to_a_confirm_is_told(app: Scheduler, broker_url: str) ->
     async with working(app, broker_url):
         await witness.until(MessageConfirmed, 4)
     confirms = [event for event in witness.events if isinstance(event, MessageConfirmed)]
-    assert {confirm.exchange for confirm in confirms} == {app.names.scheduler}
+    names = app.names  # of the token, and of the roster that lists its loop
+    assert {confirm.exchange for confirm in confirms} == {names.scheduler, names.control}
     assert all(timedelta(0) < confirm.took < 10 * SECOND for confirm in confirms)
 
 
