@@ -25,7 +25,7 @@ def test_prometheus_scrapes_two_processors(field: Field) -> None:
     ns = f'namespace="{field.namespace}"'
     with Prometheus([each.port for each in processors]) as prometheus:
         prometheus.until(f"sum(scheduler_runs_total{{{ns}}}) > 10")
-        assert prometheus.value("count(up == 1)") == 2
+        prometheus.until("count(up == 1) == 2")
         assert field.call("trigger", "fail")["did"] == "triggered"
         escalated = f'{ns}, task="fail", loop="fail"'
         prometheus.until(f"sum(scheduler_escalations_total{{{escalated}}}) == 1")
