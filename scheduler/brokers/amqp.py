@@ -579,7 +579,7 @@ class AmqpFollower(StandingOrder):
         self._since = "first"
 
     async def _receive(self, hand: Hand, taken: DeliveredMessage) -> None:
-        if hand is not self._hand or not self.active:
+        if hand is not self._hand or self._interrupted is None or self._interrupted.done():
             return
         entry = Entry.of(taken)
         if self._is_news(entry):

@@ -49,6 +49,7 @@ async def test_a_cancelled_consumer_leaves_nothing_behind(
     async with RabbitWire(queue_type, broker_url) as wire:
         queue = await wire.declare_queue()
         await send(wire.broker, queue, b"a", b"b", b"c")
+        await has_depth(wire.broker, queue, ready=3)  # over a channel that is kept
         before = channels()
         inbox = await Inbox.open(wire.broker, queue, prefetch=2)
         first, second = await inbox.next(), await inbox.next()
@@ -105,6 +106,7 @@ async def test_looking_at_what_is_parked_leaves_no_channel_open(
         await broker.declare(wanted)
         for _ in range(3):
             await broker.publish(Message(b"x"), exchange=names.failed, routing_key="task.sms")
+        await has_depth(broker, names.failed_queue("sms"), ready=3)  # over a channel that is kept
         before = channels()
         lot = ParkingLot(broker, names, SystemClock())
         for _ in range(5):
