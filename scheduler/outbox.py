@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-import random
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from random import Random
 from typing import Any, TypeVar
 
 from scheduler.brokers import PATIENT, Broker
@@ -18,6 +18,9 @@ from scheduler.errors import BrokerUnavailable, InvalidArguments, NotSent, Rejec
 from scheduler.ladder import check_length, entrance, key_of
 from scheduler.messages import Message
 from scheduler.topology import Names
+
+dice = Random()  # not the one that a program may have seeded
+
 
 R = TypeVar("R")
 
@@ -161,7 +164,7 @@ class Outbox:
                     f"The broker has no queue for the task {task!r}: nothing was sent. "
                     "Run `scheduler seed` with the app that has the task."
                 ) from None
-            await asyncio.sleep(pause * random.uniform(0.5, 1))
+            await asyncio.sleep(pause * dice.uniform(0.5, 1))
             pause = min(pause * 2, LAST_PAUSE)
 
     async def _post(

@@ -20,10 +20,10 @@ What this cannot tell: with other messages ready in its task's queue, a token ma
 
 import asyncio
 import logging
-import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -42,6 +42,9 @@ from scheduler.parking import ParkingLot
 from scheduler.rollcall import RollCall
 from scheduler.roster import Listed, Roster
 from scheduler.tasks import SUPERVISION, Arguments, Loop, TaskSpec
+
+dice = Random()  # not the one that a program may have seeded
+
 
 # Looking at so many costs a broker some tens of milliseconds; the others have their turn in the
 # rounds to come.
@@ -255,7 +258,7 @@ class Supervisor:
         """Look now and then whether the supervision loop is there, for as long as we live."""
         interval = self._app.settings.supervision_interval.total_seconds()
         while True:
-            await asyncio.sleep(interval * random.uniform(0.8, 1.2))
+            await asyncio.sleep(interval * dice.uniform(0.8, 1.2))
             if not self._broker.connected:
                 continue  # that is told, and being mended
             try:

@@ -8,13 +8,13 @@ refused gets one to throw away.
 import asyncio
 import itertools
 import math
-import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from random import Random
 from typing import Any, Literal, TypeVar, cast
 
 from aiormq.abc import AbstractChannel, DeliveredMessage
@@ -57,6 +57,9 @@ from scheduler.errors import (
 from scheduler.events import ConsumerInterrupted, ConsumerResumed, Emit, MessageConfirmed
 from scheduler.messages import Message
 from scheduler.topology import Binding, Exchange, Queue, Topology
+
+dice = Random()  # not the one that a program may have seeded
+
 
 D = TypeVar("D")
 
@@ -307,7 +310,7 @@ class AmqpBroker:
             if loop.time() >= deadline:
                 raise self._locked(name, timeout)
             left = max(deadline - loop.time(), 0)
-            await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), left))
+            await asyncio.sleep(min(pause * dice.uniform(0.5, 1.5), left))
             pause = min(pause * 1.5, MUTEX_LAST_POLL)
         try:
             yield

@@ -7,11 +7,11 @@ connection: when it goes, it is made again, with exponential backoff.
 import asyncio
 import itertools
 import logging
-import random
 import ssl
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any, cast
 
 import aiormq
@@ -50,6 +50,9 @@ from scheduler.errors import (
     Unroutable,
 )
 from scheduler.events import Connected, ConnectionLost, ConnectionRetried, Emit
+
+dice = Random()  # not the one that a program may have seeded
+
 
 CONNECT_TIMEOUT = timedelta(seconds=10)
 LAST_WORDS = timedelta(seconds=1)
@@ -96,7 +99,7 @@ def backoff() -> Iterator[float]:
     """Seconds to wait before each further try: doubling, with jitter, up to a few seconds."""
     delay = BACKOFF_FIRST
     while True:
-        yield delay * random.uniform(0.5, 1)
+        yield delay * dice.uniform(0.5, 1)
         delay = min(delay * 2, BACKOFF_LAST)
 
 
