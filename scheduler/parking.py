@@ -55,6 +55,8 @@ LEFT_OUT = f"{PREFIX}left-out"
 REPLAYED_AT = f"{PREFIX}replayed-at-ms"
 TRACEBACK_LENGTH = 4000
 BROWSE_TIMEOUT = timedelta(seconds=5)
+LOOKS = 200
+LOOK_PAUSE = 0.01
 LONGEST_HOLD = timedelta(minutes=20)  # the broker's consumer_timeout is 30 by default
 
 
@@ -321,6 +323,7 @@ class _Browse:
         self._broker = broker
         self._queue = queue
         self._limit = limit
+        self._left = 0
         self._deliveries: list[Delivery] = []
 
     async def __aenter__(self) -> list[Delivery]:
@@ -332,6 +335,7 @@ class _Browse:
         wanted = depth.ready if self._limit is None else min(depth.ready, self._limit)
         if wanted > 0:
             await self._collect(wanted)
+        self._left = depth.ready - len(self._deliveries)
         return self._deliveries
 
     async def _collect(self, wanted: int) -> None:
@@ -355,6 +359,16 @@ class _Browse:
     async def __aexit__(self, *exception: object) -> None:
         for delivery in self._deliveries:
             await delivery.requeue()
+        if self._deliveries:
+            await self._until_back(self._left + len(self._deliveries))
+
+    async def _until_back(self, ready: int) -> None:
+        """A broker confirms no requeue, and whoever looks next is to see what was looked at."""
+        for _ in range(LOOKS):  # not for ever: another operator may have taken some of them
+            depth = await self._broker.depth(self._queue)
+            if depth is None or depth.ready >= ready:
+                return
+            await asyncio.sleep(LOOK_PAUSE)
 
 
 def _edited(message: Message, args: Mapping[str, Any] | None) -> Message:

@@ -34,14 +34,6 @@ def arguments() -> argparse.Namespace:
         help="the brokers' dead_letter_worker_publisher_confirm_timeout; RabbitMQ's own is 180",
     )
     parser.add_argument("--only", nargs="+", choices=BY_NAME, metavar="KIND", help="of these kinds")
-    parser.add_argument(
-        "--with",
-        dest="also",
-        nargs="+",
-        choices=("supervision",),
-        default=[],
-        help="also faults that nothing else puts right",
-    )
     parser.add_argument("--keep", type=Path, help="where to leave the record and the logs")
     parser.add_argument("--judge", type=Path, metavar="RECORD", help="judge one that was kept")
     return parser.parse_args()
@@ -55,7 +47,7 @@ def kinds_of(options: argparse.Namespace) -> Mapping[type[Fault], int]:
         **faults.OF_PROCESSORS,
         **faults.OF_BROKERS,
         **(faults.OF_CLUSTERS if options.cluster else {}),
-        **(faults.OF_TOKENS if "supervision" in options.also else {}),
+        **faults.OF_TOKENS,
     }
 
 

@@ -62,9 +62,16 @@ class Member:
         self._process.send_signal(number)
 
     async def ended(self, seconds: float = 60) -> int:
-        """Wait until the process is gone; its exit code."""
+        """Wait until the process is gone; its exit code.
+
+        Raises:
+            TimeoutError: it is still there.
+        """
         assert self._process is not None
-        code = await asyncio.to_thread(self._process.wait, seconds)
+        try:
+            code = await asyncio.to_thread(self._process.wait, seconds)
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(f"{self.name} goes on") from error
         self._arena.note("died", who=self.name, detail=str(code))
         return code
 

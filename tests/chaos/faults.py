@@ -346,7 +346,7 @@ OF_PROCESSORS: Mapping[type[Fault], int] = {
 }
 OF_BROKERS: Mapping[type[Fault], int] = {KillBroker: 3, RestartBroker: 2, FreezeBroker: 2}
 OF_CLUSTERS: Mapping[type[Fault], int] = {KillEachBroker: 1, KillTwoBrokers: 2, CutOffBroker: 3}
-# Nothing but supervision puts these right.
+# Only supervision puts these right.
 OF_TOKENS: Mapping[type[Fault], int] = {LoseToken: 2, CopyToken: 2}
 
 
