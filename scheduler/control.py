@@ -58,7 +58,7 @@ GUARD_GRACE = timedelta(seconds=10)
 CONSUMER_TIMEOUT = timedelta(minutes=30)
 ROLL_CALL_TIMEOUT = timedelta(seconds=2)
 BETWEEN_ROLL_CALLS = 1.0
-JOURNAL_TIMEOUT = timedelta(seconds=20)
+JOURNAL_TIMEOUT = timedelta(seconds=10)
 
 
 class Did(StrEnum):
@@ -455,12 +455,13 @@ class Control:
     async def _recovered(self, loops: Collection[Loop]) -> dict[LoopId, Token]:
         """The token of each loop as the journal saw it last; a new one, where it did not."""
         found = dict[LoopId, Token]()
-        with suppress(QueueNotFound, TimeoutError):
-            async with asyncio.timeout(JOURNAL_TIMEOUT.total_seconds()):
-                for since in look_backs([loop.schedule for loop in loops], self._clock):
-                    missing = {loop.id for loop in loops} - found.keys()
-                    if missing:
-                        found |= await self._journal.last_tokens(missing, since=since)
+        with suppress(QueueNotFound):
+            for since in look_backs([loop.schedule for loop in loops], self._clock):
+                missing = {loop.id for loop in loops} - found.keys()
+                if missing:
+                    found |= await self._journal.last_tokens(
+                        missing, since=since, within=JOURNAL_TIMEOUT
+                    )
         return {loop.id: self._revived(loop, found.get(loop.id)) for loop in loops}
 
     def _revived(self, loop: Loop, last: Token | None) -> Token:

@@ -4,8 +4,9 @@ The stream is bound to the exchanges that tokens and parked messages pass anyway
 costs no further message, and the journal can be read while no processor is there.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -80,10 +81,22 @@ class Journal:
                     yield entry
 
     async def last_tokens(
-        self, loops: Collection[LoopId], *, since: datetime | None
+        self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta
     ) -> dict[LoopId, Token]:
-        """The token of each loop that has come furthest, of those made since a moment."""
+        """The token of each loop that has come furthest, of those made since a moment.
+
+        Args:
+            within: what was not read in this time is left out.
+        """
         found = dict[LoopId, Token]()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within.total_seconds()):
+                await self._collect_last_tokens(found, loops, since)
+        return found
+
+    async def _collect_last_tokens(
+        self, found: dict[LoopId, Token], loops: Collection[LoopId], since: datetime | None
+    ) -> None:
         async with aclosing(self._broker.read(self._names.journal, since=since)) as messages:
             async for message in messages:
                 token = _token_of(message, self._names.namespace)
@@ -97,7 +110,6 @@ class Journal:
                 known = found.get(token.loop)
                 if known is None or token.progress >= known.progress:
                     found[token.loop] = token
-        return found
 
 
 def entry_of(message: Message, namespace: str) -> Entry | None:

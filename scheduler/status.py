@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -95,10 +94,12 @@ class Survey:
         if not loops:
             return {}
         since, _ = look_backs([loop.schedule for loop in loops], self._clock)
-        with suppress(QueueNotFound, TimeoutError):
-            async with asyncio.timeout(JOURNAL_TIMEOUT.total_seconds()):
-                return await self._journal.last_tokens({loop.id for loop in loops}, since=since)
-        return {}
+        try:
+            return await self._journal.last_tokens(
+                {loop.id for loop in loops}, since=since, within=JOURNAL_TIMEOUT
+            )
+        except QueueNotFound:
+            return {}
 
 
 def _waiting(loop: Loop, token: Token, processors: int) -> Status:

@@ -3,12 +3,15 @@
 ::
 
     scheduler ──loop.{task}.{key}──► hatchery.{loop} ──TTL──► processor ──► processor.{task}
-                                                                  │ (no queue)      │ (too many
-                                                                  ▼                 ▼  deliveries)
-                                                               failed ──► parked ──► failed.{task}
-                                                                            │ (no queue)
-                                                                            ▼
-                                                                        unmatched ──► failed
+                                                                  │ (no queue)  ▲   │ (too many
+                                                                  ▼             │   │  deliveries)
+                                                               astray ──TTL──► again│
+                                                                     (no queue) │   │
+                                                                                ▼   ▼
+                                                      failed.{task} ◄── parked ◄── failed
+                                                          (no queue) │
+                                                                     ▼
+                                                                 unmatched ──► failed
 
     scheduler, failed ──► journal (stream): each settlement, and what was parked
     control ──roster──► roster (stream): which loops there are
@@ -28,7 +31,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from scheduler.calls import task_key
-from scheduler.durations import milliseconds
+from scheduler.durations import SECOND, milliseconds
 from scheduler.ladder import UNITS, Rung, rung_pattern, rungs, zero_pattern
 from scheduler.messages import LoopId
 
@@ -43,6 +46,10 @@ CLASSIC_PRIORITIES = 5
 
 # A quorum queue accepts one message more than its limit before it starts to reject.
 ONE_SLOT: Mapping[QueueType, int] = {"quorum": 0, "classic": 1}
+
+# A broker before 4.3 starts its quorum queues before their bindings: what comes due in that moment
+# finds no queue, and is given this time until it is tried once more.
+ASTRAY_FOR = 5 * SECOND
 
 # A stream drops its oldest segment as a whole, and never the one that is written to.
 JOURNAL_SEGMENT = 20_000_000
@@ -148,6 +155,16 @@ class Names:
     @property
     def processor(self) -> str:
         return f"{self.prefix}.processor"
+
+    @property
+    def astray(self) -> str:
+        """The exchange, and the timer queue, for what the processor exchange had no queue for."""
+        return f"{self.prefix}.astray"
+
+    @property
+    def again(self) -> str:
+        """The exchange that tries those once more."""
+        return f"{self.prefix}.again"
 
     @property
     def failed(self) -> str:
@@ -295,18 +312,22 @@ class _Builder:
                 Exchange(names.unmatched, "fanout"),
                 Exchange(names.parked, "topic", {"alternate-exchange": names.unmatched}),
                 Exchange(names.failed, "topic"),
-                Exchange(names.processor, "topic", {"alternate-exchange": names.failed}),
+                Exchange(names.again, "topic", {"alternate-exchange": names.failed}),
+                Exchange(names.astray, "fanout"),
+                Exchange(names.processor, "topic", {"alternate-exchange": names.astray}),
                 Exchange(names.scheduler, "topic"),
                 Exchange(names.control, "direct"),
             ),
             queues=(
                 self._parking_queue(names.failed),
+                self._timer_queue(names.astray, ASTRAY_FOR, names.again),
                 self._journal(),
                 Queue(names.roster, {"x-queue-type": "stream"}),
                 self._roll_call(),
             ),
             bindings=(
                 Binding(names.unmatched, names.failed, ""),
+                Binding(names.astray, names.astray, ""),
                 Binding(names.failed, names.parked, "#", "exchange"),
                 Binding(names.failed, names.journal, "#"),
                 Binding(names.scheduler, names.journal, "#"),
@@ -353,6 +374,7 @@ class _Builder:
             ),
             bindings=(
                 *(Binding(names.processor, processor, key) for key in keys),
+                *(Binding(names.again, processor, key) for key in keys),
                 *(Binding(names.parked, failed, key) for key in keys),
             ),
         )
@@ -371,7 +393,10 @@ class _Builder:
         names, units = self.names, range(len(UNITS) - 1, -1, -1)
         return Topology(
             exchanges=tuple(Exchange(names.delay(unit), "topic") for unit in units),
-            queues=tuple(self._timer_queue(rung) for rung in rungs()),
+            queues=tuple(
+                self._timer_queue(names.rung(rung), rung.time_to_live, names.delay(rung.unit + 1))
+                for rung in rungs()
+            ),
             bindings=(
                 *(
                     Binding(
@@ -399,11 +424,9 @@ class _Builder:
             bindings=(Binding(names.scheduler, hatchery, routing_key(loop)),),
         )
 
-    def _timer_queue(self, rung: Rung) -> Queue:
+    def _timer_queue(self, name: str, time_to_live: timedelta, then: str) -> Queue:
         return self._queue(
-            self.names.rung(rung),
-            self._dead_letter_to(self.names.delay(rung.unit + 1))
-            | {"x-message-ttl": milliseconds(rung.time_to_live)},
+            name, self._dead_letter_to(then) | {"x-message-ttl": milliseconds(time_to_live)}
         )
 
     def _dead_letter_key_of(self, task: str) -> dict[str, Any]:

@@ -217,7 +217,7 @@ class Broker(Protocol):
     def read(
         self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
     ) -> AsyncGenerator[Message]:
-        """What a stream holds, oldest first.
+        """What a stream holds, oldest first; of what is written meanwhile, little or nothing.
 
         Args:
             since: without what came before this moment, by the broker's clock; but some that came

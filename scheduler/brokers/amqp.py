@@ -257,10 +257,10 @@ class AmqpBroker:
             reading = Reading(channel, stream)
             await reading.start("first" if since is None else since)
             # That the stream is not empty, RabbitMQ says seconds later.
-            message = await reading.next(max(quiet, FIRST_ENTRY))
-            while message is not None:
-                yield message
-                message = await reading.next(quiet)
+            entry = await reading.next(max(quiet, FIRST_ENTRY))
+            while entry is not None:
+                yield entry.message
+                entry = None if reading.ends_with(entry) else await reading.next(quiet)
 
     async def depth(self, queue: str) -> Depth | None:
         session = await self._connection.ready()
@@ -600,12 +600,16 @@ class AmqpFollower(StandingOrder):
 
 
 class Reading:
-    """A stream that is being read, over a channel of its own."""
+    """A stream that is being read, over a channel of its own, up to what is written meanwhile.
+
+    Where that begins, a second consumer tells.
+    """
 
     def __init__(self, channel: AbstractChannel, stream: str) -> None:
         self._channel = channel
         self._stream = stream
         self._arrived: asyncio.Queue[DeliveredMessage | None] = asyncio.Queue()
+        self._end: float = math.inf
         self._unacked = 0
 
     async def start(self, offset: str | datetime) -> None:
@@ -614,12 +618,26 @@ class Reading:
 
         closing_of(self._channel).add_done_callback(end)
         self._channel.on_consumer_cancel_callbacks.add(end)
-        await self._channel.basic_qos(prefetch_count=READ_PREFETCH)
-        await self._channel.basic_consume(
-            self._stream, self._arrived.put, arguments={"x-stream-offset": offset}
-        )
+        await self._consume("next", 1, self._find_end)
+        await self._consume(offset, READ_PREFETCH, self._arrived.put)
 
-    async def next(self, patience: timedelta) -> Message | None:
+    async def _consume(
+        self,
+        offset: str | datetime,
+        prefetch: int,
+        use: Callable[[DeliveredMessage], Coroutine[Any, Any, None]],
+    ) -> None:
+        await self._channel.basic_qos(prefetch_count=prefetch)
+        await self._channel.basic_consume(self._stream, use, arguments={"x-stream-offset": offset})
+
+    async def _find_end(self, written_meanwhile: DeliveredMessage) -> None:
+        self._end = min(self._end, Entry.of(written_meanwhile).offset)
+
+    def ends_with(self, entry: "Entry") -> bool:
+        """Whether what comes after this entry was not there when reading began."""
+        return entry.offset + 1 >= self._end
+
+    async def next(self, patience: timedelta) -> "Entry | None":
         """The next message, or None when none has come for so long."""
         try:
             async with asyncio.timeout(patience.total_seconds()):
@@ -633,7 +651,7 @@ class Reading:
         if self._unacked == READ_PREFETCH // 2:
             self._unacked = 0
             await self._channel.basic_ack(entry.tag, multiple=True)
-        return entry.message
+        return entry
 
     def _error(self) -> BaseException:
         if not self._channel.is_closed:

@@ -758,7 +758,10 @@ class MemoryBroker:
     ) -> AsyncGenerator[Message]:
         self._open()
         source = self._server.stream(stream)
-        for _, message in source.read(source.offset_at(since)):
+        end = source.end
+        for offset, message in source.read(source.offset_at(since)):
+            if offset >= end:
+                break
             yield message
             self._open()
             self._server.stream(stream)  # it may be gone, and the rest of it

@@ -1,6 +1,7 @@
 """Statement 8: a stream keeps what was published, for all who read or follow it."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -57,6 +58,25 @@ async def test_a_long_stream_is_read_to_its_end(wire: Wire, broker: Broker) -> N
     stream, bodies = await wire.declare_stream(), numbered(*range(2_000))
     await asyncio.gather(*(send(broker, stream, body) for body in bodies))
     assert sorted(await bodies_of(broker, stream)) == sorted(bodies)
+
+
+async def test_a_stream_that_is_written_to_is_read_to_where_it_ended(
+    wire: Wire, broker: Broker
+) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, *numbered(*range(100)))
+
+    async def write() -> None:
+        for number in itertools.count(100):
+            await send(broker, stream, b"%d" % number)
+            await asyncio.sleep(QUIET.total_seconds() / 50)
+
+    writing = asyncio.create_task(write())
+    try:
+        bodies = await bodies_of(broker, stream)
+    finally:
+        writing.cancel()
+    assert bodies[:100] == numbered(*range(100))
 
 
 async def test_a_message_is_read_as_it_was_published(wire: Wire, broker: Broker) -> None:

@@ -156,6 +156,17 @@ class Shop:
     async def parked(self, broker: AmqpBroker) -> list[Parked]:
         return await self.lot(broker).browse(self.app.tasks, limit=1000)
 
+    async def until_parked(self, broker: AmqpBroker, count: int) -> None:
+        """Wait for what the broker parks by itself as well, of which no event tells."""
+        names = self.app.names
+        queues = [names.failed, *map(names.failed_queue, self.app.tasks)]
+
+        async def all_parked() -> bool:
+            depths = [await broker.depth(queue) for queue in queues]
+            return sum(depth.ready for depth in depths if depth) == count
+
+        await eventually(all_parked)
+
     async def seed(self) -> None:
         async with AmqpBroker(self.url) as broker:
             await Control(self.app, broker, SystemClock()).seed()

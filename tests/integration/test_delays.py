@@ -104,11 +104,7 @@ async def test_messages_to_a_task_that_was_deleted_are_kept_and_delay_nobody(sho
         await shop.until(lambda: len(shop.runs) == 50)
         assert all(0 <= late < STEP + SLACK for late in lateness(shop.runs))
 
-        async def all_parked() -> bool:
-            depth = await broker.depth(names.failed)
-            return depth is not None and depth.ready == 50
-
-        await eventually(all_parked)
+        await shop.until_parked(broker, 50)
         lost = await shop.parked(broker)
     assert {(each.queue, each.task, each.reason) for each in lost} == {
         (names.failed, "gone", "unknown-task")

@@ -28,7 +28,7 @@ from scheduler.events import (
 from scheduler.messages import Ending, LoopId, Message
 from scheduler.parking import EVERYTHING, Selection
 from scheduler.testing import run_virtually
-from scheduler.topology import Exchange, QueueType, Topology
+from scheduler.topology import ASTRAY_FOR, Exchange, QueueType, Topology
 from tests.bad_input import BAD, GOOD, tasks_of
 from tests.stage import START, Stage, new_app, of, seconds_of, staged
 
@@ -516,6 +516,10 @@ def test_an_exchange_that_is_somebody_elses_must_be_there() -> None:
 # What cannot be run
 
 
+# What no task takes is parked when it has been tried twice.
+LONG_ENOUGH = 1 + ASTRAY_FOR.total_seconds()
+
+
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
 def test_what_cannot_be_run_is_parked_with_the_reason(bad: Any) -> None:
     app = new_app()
@@ -527,7 +531,7 @@ def test_what_cannot_be_run_is_parked_with_the_reason(bad: Any) -> None:
         async with stage.processor():
             key, exchange = bad.key or "task.sms", "orders" if bad.is_foreign else ""
             await stage.publish(message, key, exchange)
-            await asyncio.sleep(1)
+            await asyncio.sleep(LONG_ENOUGH)
             (parked,) = await stage.parked()
             assert parked.reason == bad.reason
             assert re.search(bad.told, parked.error)
@@ -536,7 +540,7 @@ def test_what_cannot_be_run_is_parked_with_the_reason(bad: Any) -> None:
             assert ran == []
             # A replay forgets the headers of retries: if they were all that was wrong, it runs.
             await stage.lot.replay(app.tasks, EVERYTHING)
-            await asyncio.sleep(1)
+            await asyncio.sleep(LONG_ENOUGH)
         assert len(ran) + len(await stage.parked()) == 1
         assert await stage.waiting() + len(ran) == 1
 
@@ -596,7 +600,7 @@ def test_messages_to_a_task_that_was_deleted_are_kept_and_delay_nobody(
         async with stage.processor(app=new):
             for n in range(50):
                 await stays.send_later("1.2s", n)
-            await asyncio.sleep(5)
+            await asyncio.sleep(5 + LONG_ENOUGH)
         starts = seconds_of([run.started_at for run in started])
         assert starts == [pytest.approx(1.2, abs=0.001)] * 50
         lost = await stage.lot.browse(new.tasks, limit=1000)

@@ -10,10 +10,12 @@ import pytest
 
 from scheduler import Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.control import Control
+from scheduler.durations import SECOND
 from scheduler.errors import QueueNotFound
 from scheduler.journal import Entry, entry_of
 from scheduler.messages import Act, Ending, LoopId, Message, State, Verb, encode
 from scheduler.schedules import Schedule
+from scheduler.topology import ASTRAY_FOR
 from tests.stage import START, Stage, new_app, seconds_of, staged
 
 TASK = LoopId("task")
@@ -275,6 +277,7 @@ def test_what_the_broker_parks_is_told_without_a_moment() -> None:
     async def play(stage: Stage) -> None:
         for _ in range(2):
             await stage.publish(Message(b"?"), "task.gone")
+        await asyncio.sleep(1 + ASTRAY_FOR.total_seconds())
         entries = [each for each in await told(stage) if each.what == "parked"]
         assert [(each.at, each.loop, each.note) for each in entries] == [
             (None, "", "unknown-task: no queue of a task is bound for its routing key")
@@ -395,7 +398,7 @@ def test_the_furthest_token_of_a_loop_is_remembered(
             made = replace(token, **{**each, "carry": each["seq"], "act": act})
             message = encode(made, stage.app.namespace, expiration=None)
             await stage.broker.publish(message, exchange="", routing_key=stage.app.names.journal)
-        found = await stage.journal.last_tokens({TASK}, since=None)
+        found = await stage.journal.last_tokens({TASK}, since=None, within=10 * SECOND)
         assert (found[TASK].carry if found else "none") == carry
 
     staged(looping(), play)

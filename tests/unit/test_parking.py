@@ -319,8 +319,10 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
 async def test_all_of_them_can_be_replayed(broker: MemoryBroker, lot: ParkingLot):
     await park_some(lot)
     assert len(await lot.replay(TASKS, EVERYTHING)) == 4
-    # The one that no task is known for is where it was: it found its way back.
-    assert [each.message.message_id for each in await lot.browse(TASKS)] == ["4"]
+    # The one that no task is known for is tried once more, before it is back here.
+    astray = await broker.get(NAMES.astray)
+    assert astray is not None
+    assert astray.message.message_id == "4"
     depth = await broker.depth(NAMES.processor_queue("report"))
     assert depth is not None
     assert depth.ready == 2

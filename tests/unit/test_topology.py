@@ -1,12 +1,16 @@
+import asyncio
 import json
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler.brokers.memory import MemoryBroker
+from scheduler.brokers.memory import MemoryBroker, MemoryServer
+from scheduler.clock import LoopClock
 from scheduler.messages import LoopId, Message
+from scheduler.testing import run_virtually
 from scheduler.topology import (
+    ASTRAY_FOR,
     UNREACHABLE_DELIVERY_LIMIT,
     Binding,
     Exchange,
@@ -22,12 +26,15 @@ from scheduler.topology import (
 
 NAMES = Names("shop")
 BERLIN = LoopId("report", "berlin")
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
 EXCHANGES = (
     Exchange("shop.v1.unmatched", "fanout"),
     Exchange("shop.v1.parked", "topic", {"alternate-exchange": "shop.v1.unmatched"}),
     Exchange("shop.v1.failed", "topic"),
-    Exchange("shop.v1.processor", "topic", {"alternate-exchange": "shop.v1.failed"}),
+    Exchange("shop.v1.again", "topic", {"alternate-exchange": "shop.v1.failed"}),
+    Exchange("shop.v1.astray", "fanout"),
+    Exchange("shop.v1.processor", "topic", {"alternate-exchange": "shop.v1.astray"}),
     Exchange("shop.v1.scheduler", "topic"),
     Exchange("shop.v1.control", "direct"),
 )
@@ -53,6 +60,16 @@ STREAMS = (
 )
 QUORUM = (
     Queue("shop.v1.failed", {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}),
+    Queue(
+        "shop.v1.astray",
+        {
+            "x-queue-type": "quorum",
+            "x-dead-letter-exchange": "shop.v1.again",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+            "x-message-ttl": 5000,
+        },
+    ),
     *STREAMS,
     Queue(
         "shop.v1.processor.report",
@@ -80,6 +97,14 @@ QUORUM = (
 )
 CLASSIC = (
     Queue("shop.v1.failed", {"x-queue-type": "classic"}),
+    Queue(
+        "shop.v1.astray",
+        {
+            "x-queue-type": "classic",
+            "x-dead-letter-exchange": "shop.v1.again",
+            "x-message-ttl": 5000,
+        },
+    ),
     *STREAMS,
     Queue(
         "shop.v1.processor.report",
@@ -98,6 +123,7 @@ CLASSIC = (
 )
 BINDINGS = (
     Binding("shop.v1.unmatched", "shop.v1.failed", ""),
+    Binding("shop.v1.astray", "shop.v1.astray", ""),
     # Without an exchange between them, the journal would be a queue for what else has none.
     Binding("shop.v1.failed", "shop.v1.parked", "#", "exchange"),
     Binding("shop.v1.failed", "shop.v1.journal", "#"),
@@ -106,6 +132,8 @@ BINDINGS = (
     Binding("shop.v1.control", "shop.v1.rollcall", "shop.v1.rollcall"),
     Binding("shop.v1.processor", "shop.v1.processor.report", "loop.report.#"),
     Binding("shop.v1.processor", "shop.v1.processor.report", "#.task.report"),
+    Binding("shop.v1.again", "shop.v1.processor.report", "loop.report.#"),
+    Binding("shop.v1.again", "shop.v1.processor.report", "#.task.report"),
     Binding("shop.v1.parked", "shop.v1.failed.report", "loop.report.#"),
     Binding("shop.v1.parked", "shop.v1.failed.report", "#.task.report"),
     Binding("shop.v1.scheduler", "shop.v1.hatchery.report.berlin", "loop.report.berlin"),
@@ -124,7 +152,7 @@ def test_queues_are_quorum_queues_unless_told_otherwise():
 
 
 def test_a_namespace_without_tasks_can_still_park():
-    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:4], BINDINGS[:6])
+    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:5], BINDINGS[:7])
 
 
 def test_the_delivery_limit_is_for_processor_queues_only():
@@ -132,7 +160,7 @@ def test_the_delivery_limit_is_for_processor_queues_only():
     limits = {
         queue.name: queue.arguments["x-delivery-limit"]
         for queue in wanted.queues
-        if queue not in STREAMS
+        if queue not in STREAMS and queue.name != "shop.v1.astray"
     }
     assert limits.pop("shop.v1.processor.report") == 9
     assert set(limits.values()) == {UNREACHABLE_DELIVERY_LIMIT}
@@ -144,6 +172,8 @@ def test_the_delivery_limit_is_for_processor_queues_only():
         (NAMES.prefix, "shop.v1"),
         (NAMES.scheduler, "shop.v1.scheduler"),
         (NAMES.processor, "shop.v1.processor"),
+        (NAMES.astray, "shop.v1.astray"),
+        (NAMES.again, "shop.v1.again"),
         (NAMES.failed, "shop.v1.failed"),
         (NAMES.parked, "shop.v1.parked"),
         (NAMES.unmatched, "shop.v1.unmatched"),
@@ -192,7 +222,8 @@ def test_all_that_is_named_exists():
 
 @pytest.mark.parametrize("argument", ["x-expires", "x-message-ttl"])
 def test_no_queue_loses_what_waits_in_it(argument: str):
-    assert not any(argument in queue.arguments for queue in MANY.queues)
+    holding = [queue for queue in MANY.queues if queue.name != NAMES.astray]
+    assert not any(argument in queue.arguments for queue in holding)
 
 
 def test_namespaces_share_nothing():
@@ -202,7 +233,9 @@ def test_namespaces_share_nothing():
 
 
 def test_a_period_is_no_part_of_the_topology_so_it_can_be_changed():
-    assert "ttl" not in json.dumps(asdict(MANY))
+    hatcheries = [queue for queue in MANY.queues if ".hatchery." in queue.name]
+    assert hatcheries
+    assert "ttl" not in json.dumps([asdict(queue) for queue in hatcheries])
 
 
 def test_definitions_are_what_rabbitmq_imports():
@@ -233,7 +266,7 @@ def test_definitions_are_what_rabbitmq_imports():
         "arguments": {},
     }
     counts = {kind: len(entries) for kind, entries in wanted.items()}
-    assert counts == {"exchanges": 6, "queues": 7, "bindings": 11}
+    assert counts == {"exchanges": 8, "queues": 8, "bindings": 14}
     assert json.loads(json.dumps(wanted)) == wanted
 
 
@@ -258,6 +291,13 @@ async def arrivals(wanted: Topology, exchange: str, key: str) -> set[str]:
         (NAMES.control, "shop.v1.roster", "shop.v1.roster"),
         (NAMES.control, "shop.v1.rollcall", "shop.v1.rollcall"),
         (NAMES.scheduler, "loop.gone", "shop.v1.journal"),
+        (NAMES.again, "loop.a.k", "shop.v1.processor.a"),
+        (NAMES.again, "task.a", "shop.v1.processor.a"),
+        # What no task takes is given time.
+        (NAMES.processor, "loop.gone", "shop.v1.astray"),
+        (NAMES.processor, "loop.gone.k", "shop.v1.astray"),
+        (NAMES.processor, "", "shop.v1.astray"),
+        (NAMES.processor, "order.paid", "shop.v1.astray"),
     ],
 )
 async def test_a_message_goes_to_this_one_queue(
@@ -273,10 +313,10 @@ async def test_a_message_goes_to_this_one_queue(
         (NAMES.scheduler, "loop.a", "shop.v1.hatchery.a"),
         (NAMES.scheduler, "loop.a.k", "shop.v1.hatchery.a.k"),
         # What no task takes is parked, in the queue of the namespace.
-        (NAMES.processor, "loop.gone", "shop.v1.failed"),
-        (NAMES.processor, "loop.gone.k", "shop.v1.failed"),
-        (NAMES.processor, "", "shop.v1.failed"),
-        (NAMES.processor, "order.paid", "shop.v1.failed"),
+        (NAMES.again, "loop.gone", "shop.v1.failed"),
+        (NAMES.again, "loop.gone.k", "shop.v1.failed"),
+        (NAMES.again, "", "shop.v1.failed"),
+        (NAMES.again, "order.paid", "shop.v1.failed"),
         (NAMES.failed, "loop.a", "shop.v1.failed.a"),
         (NAMES.failed, "loop.a.k", "shop.v1.failed.a"),
         (NAMES.failed, "0.5.task.b", "shop.v1.failed.b"),
@@ -290,22 +330,42 @@ async def test_what_is_settled_or_parked_goes_to_this_one_queue_and_into_the_jou
     assert await arrivals(wanted, exchange, key) == {queue, "shop.v1.journal"}
 
 
-@pytest.mark.parametrize(
-    ("tasks", "queue"), [(["a"], "shop.v1.processor.a"), ([], "shop.v1.failed")]
-)
-async def test_a_token_that_hatches_reaches_its_task_or_is_parked(
-    tasks: list[str], queue: str, queue_type: QueueType
-):
+async def test_a_token_that_hatches_reaches_its_task(queue_type: QueueType):
     loop = LoopId("a", "k")
-    wanted = topology("shop", tasks, [loop], queue_type=queue_type)
+    wanted = topology("shop", ["a"], [loop], queue_type=queue_type)
     token = Message(b"token", expiration=timedelta(0))
     async with MemoryBroker() as broker:
         await broker.declare(wanted)
         await broker.publish(token, exchange=NAMES.scheduler, routing_key=routing_key(loop))
         assert await broker.get(NAMES.hatchery(loop)) is None
-        hatched = await broker.get(queue)
+        hatched = await broker.get("shop.v1.processor.a")
         assert hatched is not None
         assert (hatched.message.body, hatched.routing_key) == (b"token", "loop.a.k")
+
+
+@pytest.mark.parametrize(
+    ("key", "queue"), [("loop.a.k", "shop.v1.processor.a"), ("loop.gone", "shop.v1.failed")]
+)
+def test_what_found_no_queue_is_tried_once_more_and_then_parked(
+    key: str, queue: str, queue_type: QueueType
+):
+    before, wanted = (
+        topology("shop", tasks, [LoopId("a")], queue_type=queue_type) for tasks in ([], ["a"])
+    )
+
+    async def play() -> None:
+        async with MemoryBroker(MemoryServer(LoopClock(NOON))) as broker:
+            await broker.declare(before)
+            await broker.publish(Message(b"token"), exchange=NAMES.processor, routing_key=key)
+            await broker.declare(wanted)
+            await asyncio.sleep(ASTRAY_FOR.total_seconds() - 0.1)
+            assert await broker.get(queue) is None
+            await asyncio.sleep(0.2)
+            found = await broker.get(queue)
+            assert found is not None
+            assert (found.message.body, found.routing_key) == (b"token", key)
+
+    run_virtually(play())
 
 
 # One-off messages
@@ -321,7 +381,7 @@ def queue_of(wanted: Topology, name: str) -> Queue:
 
 def test_a_task_that_is_called_brings_the_ladder():
     names = [exchange.name.removeprefix("shop.v1.") for exchange in CALLED.exchanges]
-    others = {"unmatched", "parked", "failed", "processor", "scheduler", "control"}
+    others = {exchange.name.removeprefix("shop.v1.") for exchange in EXCHANGES}
     assert sorted(set(names) - others) == sorted(LADDER)
     timers = [queue for queue in CALLED.queues if ".delay." in queue.name]
     assert len(timers) == len({queue.name for queue in timers}) == 217
@@ -444,6 +504,8 @@ SUBSCRIBED = topology(
         ("shop.v1.delay.s", "0.0.0.0.0.3.task.a", "shop.v1.delay.3x100ms"),
         ("shop.v1.delay.32d", "0.0.0.0.0.0.task.a", "shop.v1.processor.a"),
         ("shop.v1.delay.32d", "0.0.0.0.0.7.task.gone", "shop.v1.delay.7x100ms"),
+        ("shop.v1.delay.32d", "0.0.0.0.0.0.task.gone", "shop.v1.astray"),
+        ("shop.v1.processor", "order.paid", "shop.v1.astray"),
     ],
 )
 async def test_a_one_off_message_goes_to_this_one_queue(exchange: str, key: str, queue: str):
@@ -453,8 +515,8 @@ async def test_a_one_off_message_goes_to_this_one_queue(exchange: str, key: str,
 @pytest.mark.parametrize(
     ("exchange", "key", "queue"),
     [
-        ("shop.v1.processor", "order.paid", "shop.v1.failed"),
-        ("shop.v1.delay.32d", "0.0.0.0.0.0.task.gone", "shop.v1.failed"),
+        ("shop.v1.again", "order.paid", "shop.v1.failed"),
+        ("shop.v1.again", "0.0.0.0.0.0.task.gone", "shop.v1.failed"),
         ("shop.v1.failed", "task.a", "shop.v1.failed.a"),
     ],
 )

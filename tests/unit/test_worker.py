@@ -28,6 +28,7 @@ from scheduler.messages import Ending, LoopId, Message, decode, encode
 from scheduler.parking import EVERYTHING, Selection
 from scheduler.status import Where
 from scheduler.testing import simulate
+from scheduler.topology import ASTRAY_FOR
 from tests.stage import START, Stage, new_app, of, staged
 
 
@@ -404,6 +405,7 @@ def test_a_token_for_a_task_that_nobody_has_is_kept_for_whoever_looks() -> None:
         await stage.broker.publish(
             Message(b"{}", message_id="m"), exchange=app.names.processor, routing_key="loop.gone"
         )
+        await asyncio.sleep(1 + ASTRAY_FOR.total_seconds())
         (parked,) = await stage.lot.browse(app.tasks)
         assert (parked.queue, parked.reason) == (app.names.failed, "unknown-task")
 
