@@ -40,11 +40,11 @@ from scheduler.pages import serving
 from scheduler.parking import Parked, ParkingLot, Selection
 from scheduler.processor import Processor
 from scheduler.rates import parse_rate
-from scheduler.rights import Rights, rights_to_process, rights_to_seed
+from scheduler.rights import Rights, rights_to_process, rights_to_seed, rights_to_start
 from scheduler.settings import Settings
 from scheduler.status import Status, Survey, Where
 from scheduler.tasks import SUPERVISION, Loop
-from scheduler.topology import definitions
+from scheduler.topology import Names, definitions
 from scheduler.worker import Worker
 
 P = ParamSpec("P")
@@ -236,7 +236,7 @@ def remove(
     as_json: Json = False,
 ) -> None:
     """End a loop that was started at run time, or that the code does not have any more."""
-    _verb(app, loop, as_json, lambda control, found: control.remove(found))
+    _verb(app, loop, as_json, lambda control, found: control.remove(found), rights_to_start)
 
 
 @command(cli, "history")
@@ -548,12 +548,18 @@ Verb = Callable[[Control, Loop], Coroutine[Any, Any, Report]]
 IN_VAIN = (Did.NOT_PAUSED, Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
 
 
-def _verb(app: str | None, name: str | None, as_json: bool, verb: Verb) -> None:
+def _verb(
+    app: str | None,
+    name: str | None,
+    as_json: bool,
+    verb: Verb,
+    needed: Callable[[Names], Rights] = rights_to_process,
+) -> None:
     app, name = _split_one(app, name, "the name of a LOOP")
     scheduler = _load(app)
 
     async def done() -> Report:
-        async with _connected(scheduler) as (_, control):
+        async with _connected(scheduler, needed(scheduler.names)) as (_, control):
             return await verb(control, await control.find(name))
 
     report = asyncio.run(done())

@@ -11,7 +11,14 @@ from scheduler.clock import Clock
 from scheduler.control import CONSUMER_TIMEOUT, Control
 from scheduler.durations import format_duration
 from scheduler.errors import AccessRefused, IncompatibleBroker, QueueNotFound
-from scheduler.rights import Rights, command, rights_to_process, rights_to_seed, rights_to_send
+from scheduler.rights import (
+    Rights,
+    command,
+    rights_to_process,
+    rights_to_seed,
+    rights_to_send,
+    rights_to_start,
+)
 from scheduler.status import Survey, Where
 from scheduler.topology import Topology
 
@@ -108,6 +115,7 @@ def _tell_rights(app: Scheduler, vhost: str) -> list[Finding]:
     users = {
         "seed": (rights_to_seed(names, app.topology()), "`scheduler seed`"),
         "processor": (rights_to_process(names), "`scheduler run`, and what operators do"),
+        "starter": (rights_to_start(names), "whoever starts and stops loops at run time"),
     }
     if any(task.called for task in app.tasks.values()):
         users["client"] = (rights_to_send(names), "a program that only sends messages")

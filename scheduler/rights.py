@@ -8,8 +8,9 @@ The rules are RabbitMQ's (https://www.rabbitmq.com/docs/access-control):
 - *read*, to consume from a queue, to bind to a source, and on what is declared with such an
   exchange.
 
-Only `scheduler seed` declares; but the lock under which tokens are made is a queue, which whoever
-holds it declares. Just to look at a queue, RabbitMQ 4.3 asks for any one of the three.
+Only `scheduler seed`, and who starts keyed loops, declare; but the lock under which tokens are made
+is a queue, which whoever holds it declares. Just to look at a queue, RabbitMQ 4.3 asks for any one
+of the three.
 """
 
 import re
@@ -56,6 +57,11 @@ def rights_to_seed(names: Names, wanted: Topology) -> Rights:
 def rights_to_process(names: Names) -> Rights:
     """What `scheduler run` and the operator's verbs need."""
     return Rights(f"^{_escaped(names.lock)}$", _pattern(names), _pattern(names))
+
+
+def rights_to_start(names: Names) -> Rights:
+    """What a program, or a processor, needs that starts and stops keyed loops."""
+    return Rights(f"{_pattern(names)}(hatchery\\.|lock$)", _pattern(names), _pattern(names))
 
 
 def rights_to_send(names: Names) -> Rights:

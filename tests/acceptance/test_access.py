@@ -41,6 +41,7 @@ ONLINE = (
     "failed show nobody",
     "failed replay --all",
     "failed purge --all --yes",
+    "history",
     "doctor",
 )
 
@@ -286,12 +287,15 @@ def test_the_doctor_tells_the_rights_even_to_whom_has_none(
     assert (done.code, done.err) == (0, "")
     assert "not looked at, this user may not" in done.out
     lines = [line.strip() for line in done.out.splitlines()]
-    (seed, processor) = [line for line in lines if line.startswith("rabbitmqctl set_permissions")]
+    seed, processor, starter = [
+        line for line in lines if line.startswith("rabbitmqctl set_permissions")
+    ]
     assert f" -p {users.vhost} {namespace}-seed " in seed
     assert f" -p {users.vhost} {namespace}-processor " in processor
+    assert f" -p {users.vhost} {namespace}-starter " in starter
     found = scheduler("doctor", "--json", SCHEDULER_BROKER_URL=nobody).json
     told = [each["advice"] for each in found if each["about"].startswith("rights of a ")]
-    assert told == [seed, processor]
+    assert told == [seed, processor, starter]
 
 
 # TLS

@@ -19,9 +19,15 @@ from scheduler.doctor import Finding, examine, telling_rights
 from scheduler.errors import AccessRefused
 from scheduler.events import Event, MessageParked
 from scheduler.messages import Message
-from scheduler.parking import ParkingLot, Selection
+from scheduler.parking import Parked, ParkingLot, Selection
 from scheduler.processor import Processor
-from scheduler.rights import Rights, rights_to_process, rights_to_seed, rights_to_send
+from scheduler.rights import (
+    Rights,
+    rights_to_process,
+    rights_to_seed,
+    rights_to_send,
+    rights_to_start,
+)
 from scheduler.status import Survey, Where
 from scheduler.topology import Binding, Exchange, Names, Queue, Topology
 from tests.integration.shop import new_namespace
@@ -46,6 +52,7 @@ class Office:
         self.seed = user(users, self.to_seed)
         self.processor = user(users, rights_to_process(self.names))
         self.client = user(users, rights_to_send(self.names))
+        self.starter = user(users, rights_to_start(self.names))
         self.nobody = users.add()
 
     def _register(self) -> None:
@@ -99,7 +106,7 @@ class Office:
     async def working(self) -> AsyncGenerator[AmqpBroker]:
         """A processor that is logged in as the processor user."""
         async with AmqpBroker(self.processor, emit=self.app.events.emit) as broker:
-            worker = Processor(
+            processor = Processor(
                 self.app,
                 broker,
                 SystemClock(),
@@ -107,11 +114,11 @@ class Office:
                 concurrency=10,
                 grace=timedelta(seconds=5),
             )
-            running = asyncio.create_task(worker.run())
+            running = asyncio.create_task(processor.run())
             try:
                 yield broker
             finally:
-                worker.stop()
+                processor.stop()
                 await running
 
     def control(self, broker: AmqpBroker) -> Control:
@@ -233,16 +240,15 @@ async def test_a_processor_runs_what_a_client_sends_now_and_later(office: Office
 
 
 async def test_a_processor_retries_parks_and_replays(office: Office) -> None:
-    async with office.working() as broker:
-        office.app.outbox.use(broker, SystemClock())
+    async with office.working() as broker, lent(office, office.processor):
         await office.mail.send("nobody")
         lot = ParkingLot(broker, office.names, SystemClock())
         which = Selection(task="mail")
         await office.until(lambda: office.parked == 1)
-        assert [each.reason for each in await lot.browse(["mail"], which)] == ["exhausted"]
-        await lot.replay(["mail"], which)
+        assert await found(lot.browse(["mail"], which))
+        assert await found(lot.replay(["mail"], which))
         await office.until(lambda: office.parked == 2)
-        assert len(await lot.purge(["mail"], which)) == 1
+        assert await found(lot.purge(["mail"], which))
     assert office.runs_of("mail") == [("nobody", 0), ("nobody", 1)] * 2
 
 
@@ -265,7 +271,36 @@ async def test_a_processor_pauses_resumes_and_triggers(office: Office) -> None:
         assert (await control.trigger(loop)).did in (Did.TRIGGERED, Did.RUNNING)
 
 
+async def test_a_starter_starts_and_stops_loops(office: Office) -> None:
+    async with lent(office, office.starter):
+        assert await office.mail.start("daily", every="1d", args={"to": "ada"}) is Did.CREATED
+        assert [loop.key for loop in await office.mail.list()] == ["daily"]
+        assert await office.mail.stop("daily")
+
+
+async def found(parked: Awaitable[list[Parked]]) -> bool:
+    return [each.reason for each in await parked] == ["exhausted"]
+
+
+@asynccontextmanager
+async def lent(office: Office, url: str) -> AsyncGenerator[None]:
+    """The app uses the connection of this user."""
+    async with AmqpBroker(url) as broker:
+        office.app.outbox.use(broker, SystemClock())
+        try:
+            yield
+        finally:
+            office.app.outbox.release(broker)
+
+
 # What they may not
+
+
+async def test_a_processor_starts_no_loops(office: Office) -> None:
+    hatchery = f"{office.names.prefix}.hatchery.mail.daily"
+    async with lent(office, office.processor):
+        with pytest.raises(AccessRefused, match=f"the right to configure '{hatchery}'"):
+            await office.mail.start("daily", every="1d", args={"to": "ada"})
 
 
 async def test_a_processor_declares_and_deletes_nothing_but_the_lock(office: Office) -> None:

@@ -118,6 +118,7 @@ ALL_WELL = {
     "loops": "ok",
     "rights of a seed": "ok",
     "rights of a processor": "ok",
+    "rights of a starter": "ok",
 }
 
 
@@ -226,6 +227,8 @@ async def test_the_rights_that_users_need_are_told_as_commands(
         "rights of a seed": f"rabbitmqctl set_permissions -p / shop-seed {ours} {ours} {ours}",
         "rights of a processor": "rabbitmqctl set_permissions -p / shop-processor "
         rf"'^shop\.v1\.lock$' {ours} {ours}",
+        "rights of a starter": "rabbitmqctl set_permissions -p / shop-starter "
+        rf"'^shop\.v1\.(hatchery\.|lock$)' {ours} {ours}",
     }
 
 

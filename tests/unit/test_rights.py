@@ -5,12 +5,14 @@ from typing import Any
 import pytest
 
 from scheduler.ladder import UNITS
+from scheduler.messages import LoopId
 from scheduler.rights import (
     Rights,
     command,
     rights_to_process,
     rights_to_seed,
     rights_to_send,
+    rights_to_start,
 )
 from scheduler.topology import (
     Binding,
@@ -19,6 +21,7 @@ from scheduler.topology import (
     Queue,
     Subscription,
     Topology,
+    hatchery,
     topology,
 )
 
@@ -101,9 +104,21 @@ def test_a_processor_declares_nothing_but_the_lock():
     assert allowed(rights.read, objects) == allowed(rights.write, objects) == objects
 
 
+def test_who_starts_loops_declares_their_slots_and_the_lock():
+    rights = rights_to_start(NAMES)
+    assert rights == Rights(r"^shop\.v1\.(hatchery\.|lock$)", OURS, OURS)
+    every = hatchery("shop", LoopId("mail", "daily"), "quorum")
+    other = ["shop.v1.processor.mail", "shop.v1.scheduler", "shop.v1.hatchery", "shop.v1.lock.x"]
+    own = [queue.name for queue in every.queues]
+    assert allowed(rights.configure, [*own, NAMES.lock, *other]) == [*own, NAMES.lock]
+
+
 def test_one_namespace_is_not_another():
     neighbours = ["shop2.v1.x", "myshop.v1.x", "shopxv1.x", "shop.v2.x", "shop.v1x", "a.shop.v1.x"]
-    rights = [to_seed(), rights_to_process(NAMES), rights_to_send(NAMES)]
+    rights = [
+        to_seed(),
+        *(need(NAMES) for need in (rights_to_process, rights_to_send, rights_to_start)),
+    ]
     for pattern in [
         each for right in rights for each in (right.configure, right.write, right.read)
     ]:
