@@ -268,7 +268,7 @@ class Scheduler:
         )
 
     def _new_outbox(self) -> Outbox:
-        return Outbox(self.names, SystemClock(), self._new_broker)
+        return Outbox(self.names, SystemClock(), self._new_broker, self.events.emit)
 
     def _new_broker(self) -> Broker:
         return broker_of(self.settings, emit=self.events.emit)

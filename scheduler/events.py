@@ -13,6 +13,9 @@ ProcessorStopping      it takes no more, and lets its runs finish
 ProcessorStopped       it has ended
 LoopSeeded             what seeding found or did for a loop
 LoopRepaired           a loop had no token, or more than one, and has one again
+CallSending            a call is about to be published
+CallSent               the broker has confirmed it
+CallNotSent            it was not confirmed
 RunStarted             a run began
 RunFinished            it ended, and this is what its settlement will do
 SuccessorConfirmed     the broker has confirmed what comes after the run; the ack is next
@@ -33,9 +36,10 @@ MessageConfirmed       the broker has confirmed a message that was published
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from scheduler.messages import Ending, LoopId, Token
 
@@ -146,6 +150,31 @@ class LoopRepaired(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CallEvent(Event):
+    """Something that happened to a call where it is sent."""
+
+    task: str
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallSending(CallEvent):
+    """Attributes: headers travel with the call; a listener may add some, as text."""
+
+    headers: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallSent(CallEvent):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class CallNotSent(CallEvent):
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
 class RunEvent(Event):
     """Something that happened to one run.
 
@@ -169,6 +198,7 @@ class RunStarted(RunEvent):
     hatch_delay is how late the broker handed the message on after its wait, from the whole seconds
     that it tells: up to a second of it is counted as ready_delay. ready_delay is the wait in the
     queue of the task, start_delay that in the processor: for a free place, its rate, or its loop.
+    headers are those of its message.
     """
 
     scheduled_at: datetime
@@ -178,6 +208,7 @@ class RunStarted(RunEvent):
     hatch_delay: timedelta | None
     ready_delay: timedelta | None
     start_delay: timedelta
+    headers: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def late(self) -> timedelta:
@@ -193,6 +224,7 @@ class RunFinished(RunEvent):
         successor: the loop's next token.
         retry_in: when a call is tried again.
         skipped: why it was not run at all.
+        trace: headers that the loop's next token takes along; a listener may add some.
     """
 
     scheduled_at: datetime
@@ -203,6 +235,7 @@ class RunFinished(RunEvent):
     successor: Token | None
     retry_in: timedelta | None = None
     skipped: str | None = None
+    trace: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ LATEST_MS = 221_845_392_000_000  # the beginning of the year 9000, as in schedul
 # What a broker writes into a message that it moves or returns. Sent again, some of it would be
 # taken for the message's own history: 3.10 drops what seems to go in a circle.
 BROKER_HEADERS = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-")
+TRACE_HEADERS = ("traceparent", "tracestate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,8 @@ class Token:
         reason: why it is paused.
         previous_at: nominal time of the tick before this one.
         act: what made this token, where it was not the run before.
+        trace: headers by which the run before can be found in a trace
+            (https://www.w3.org/TR/trace-context/).
     """
 
     loop: LoopId
@@ -181,6 +184,7 @@ class Token:
     previous_at: datetime | None = None
     last: LastRun | None = None
     act: Act | None = None
+    trace: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def triggered(self) -> bool:
@@ -231,7 +235,7 @@ def encode(token: Token, namespace: str, *, expiration: timedelta | None) -> Mes
     body = {"schedule": to_wire(token.schedule), "args": token.args, "carry": token.carry}
     return Message(
         body=json.dumps(body, separators=(",", ":")).encode(),
-        headers={PREFIX + name: value for name, value in headers.items()},
+        headers={**token.trace, **{PREFIX + name: value for name, value in headers.items()}},
         content_type="application/json",
         message_id=f"{namespace}/{token.loop}/{token.seq}/{token.attempt}",
         type=TOKEN_TYPE,
@@ -272,6 +276,7 @@ def decode(message: Message, namespace: str) -> Token:
             previous_at=optional_moment(wire.previous_at_ms),
             last=_last_run(wire),
             act=None if wire.act is None else Act(wire.act, moment_of(wire.acted_at_ms)),
+            trace=trace_of(message.headers),
         )
     except (ScheduleError, ValueError, OverflowError) as error:
         raise Undecodable(f"The message cannot be understood: {error}") from None
@@ -340,6 +345,12 @@ class _Body(BaseModel):
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """The headers that a message was sent with, without those that brokers add."""
     return {name: value for name, value in headers.items() if not name.startswith(BROKER_HEADERS)}
+
+
+def trace_of(headers: Mapping[str, Any]) -> dict[str, str]:
+    """Those of a message's headers that say where it belongs in a trace."""
+    found = {name: headers.get(name) for name in TRACE_HEADERS}
+    return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
 def hatched_at(message: Message) -> datetime | None:

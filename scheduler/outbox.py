@@ -15,6 +15,7 @@ from scheduler.brokers import PATIENT, Broker
 from scheduler.calls import Call, new_call, retried, task_key
 from scheduler.clock import Clock
 from scheduler.errors import BrokerUnavailable, InvalidArguments, NotSent, Rejected, Unroutable
+from scheduler.events import CallNotSent, CallSending, CallSent, Emit
 from scheduler.ladder import check_length, entrance, key_of
 from scheduler.messages import Message
 from scheduler.topology import Names
@@ -56,10 +57,14 @@ class Outbox:
 
     Args:
         connect: makes a broker, not yet opened.
+        emit: is told of each call.
     """
 
-    def __init__(self, names: Names, clock: Clock, connect: Callable[[], Broker]) -> None:
+    def __init__(
+        self, names: Names, clock: Clock, connect: Callable[[], Broker], emit: Emit
+    ) -> None:
         self._names = names
+        self._emit = emit
         self._clock = clock
         self._connect = connect
         self._lent: list[tuple[Broker, Clock]] = []
@@ -119,21 +124,29 @@ class Outbox:
         due_at = max(posting.at or now + posting.delay, now)
         delay = due_at - now
         check_length(delay, given=posting.at.isoformat() if posting.at else None)
-        message = new_call(
-            self._names.namespace,
-            task,
-            args,
-            message_id=posting.message_id or str(uuid.uuid4()),
-            sent_at=now,
-            due_at=due_at,
-            expires_at=None if posting.expires is None else due_at + posting.expires,
-            priority=posting.priority,
-            correlation_id=posting.correlation_id,
-            headers=posting.headers,
-        )
-        _check_size(task, message)
-        await self._insist(task, message, delay, posting.deadline)
-        return message.message_id or ""
+        call = task, posting.message_id or str(uuid.uuid4())
+        sending = CallSending(*call, headers=dict(posting.headers))
+        self._emit(sending)
+        try:
+            message = new_call(
+                self._names.namespace,
+                task,
+                args,
+                message_id=sending.message_id,
+                sent_at=now,
+                due_at=due_at,
+                expires_at=None if posting.expires is None else due_at + posting.expires,
+                priority=posting.priority,
+                correlation_id=posting.correlation_id,
+                headers=sending.headers,
+            )
+            _check_size(task, message)
+            await self._insist(task, message, delay, posting.deadline)
+        except BaseException as error:
+            self._emit(CallNotSent(*call, error))
+            raise
+        self._emit(CallSent(*call))
+        return sending.message_id
 
     async def send_again(self, broker: Broker, call: Call, delay: timedelta) -> None:
         """Send the next attempt of a call, to come back to its own task only."""

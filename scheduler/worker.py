@@ -424,8 +424,7 @@ class Worker:
             outcome = await self._execute(run, token.due_at, started_at)
         finished = Finished(token, run.tick, started_at, self._clock.now(), outcome)
         settlement = settle(finished, run.task.policy, spin=random.random)
-        self._tell(run, started_at, outcome, settlement)
-        await self._perform(run, settlement)
+        await self._perform(run, self._told(run, started_at, outcome, settlement))
 
     async def _run_call(self, run: Run, call: Call) -> None:
         started_at = self._clock.now()
@@ -435,8 +434,7 @@ class Worker:
         else:
             outcome = await self._execute(run, run.tick, started_at)
         settlement = settle_call(call.attempt, outcome, run.task.policy, spin=random.random)
-        self._tell(run, started_at, outcome, settlement)
-        await self._perform(run, settlement)
+        await self._perform(run, self._told(run, started_at, outcome, settlement))
 
     def _admit(self, run: Run, token: Token, now: datetime) -> tuple[Run, Skipped | None]:
         if token.attempt or token.state is State.REPLAY:
@@ -461,6 +459,7 @@ class Worker:
                 hatch_delay=run.hatch_delay,
                 ready_delay=run.ready_delay,
                 start_delay=started_at - run.received_at,
+                headers=run.delivery.message.headers,
             )
         )
         execution = Execution(run, self._clock, started_at)
@@ -471,26 +470,29 @@ class Worker:
             self._executing.discard(execution)
         return execution.outcome(interrupted=self._aborting.is_set())
 
-    def _tell(
+    def _told(
         self, run: Run, started_at: datetime, outcome: Outcome, settlement: Settlement
-    ) -> None:
+    ) -> Settlement:
+        """The settlement of a run, after the listeners have heard how it ended."""
         if settlement.ending is None:
-            return
-        self._emit(
-            RunFinished(
-                *run.about,
-                scheduled_at=run.tick,
-                started_at=started_at,
-                duration=duration(started_at, self._clock.now()),
-                ending=settlement.ending,
-                error=outcome.error if isinstance(outcome, Raised) else None,
-                successor=settlement.put,
-                retry_in=settlement.again,
-                skipped=outcome.reason if isinstance(outcome, Skipped) else None,
-            )
+            return settlement
+        finished = RunFinished(
+            *run.about,
+            scheduled_at=run.tick,
+            started_at=started_at,
+            duration=duration(started_at, self._clock.now()),
+            ending=settlement.ending,
+            error=outcome.error if isinstance(outcome, Raised) else None,
+            successor=settlement.put,
+            retry_in=settlement.again,
+            skipped=outcome.reason if isinstance(outcome, Skipped) else None,
         )
+        self._emit(finished)
         if settlement.missed:
             self._emit(TicksSkipped(*run.about, settlement.missed, "overrun"))
+        if settlement.put is None:
+            return settlement
+        return replace(settlement, put=replace(settlement.put, trace=finished.trace))
 
     async def _perform(self, run: Run, settlement: Settlement) -> None:
         """Publish what the settlement asks for, confirmed; then say goodbye to the delivery."""

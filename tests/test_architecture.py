@@ -57,6 +57,7 @@ ORDER = (
     "pages",
     "health",
     "metrics",
+    "tracing",
     "doctor",
     "loading",
     "testing",

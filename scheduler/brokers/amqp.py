@@ -66,7 +66,7 @@ D = TypeVar("D")
 DECLARING = 4  # channels: more make a broker no faster
 MUTEX_FIRST_POLL = 0.03
 MUTEX_LAST_POLL = 0.5
-FIRST_TRIES = 5
+FIRST_TRIES = 9
 # RabbitMQ closes the connection of who consumes from a quorum queue that is just being deleted.
 BEFORE_RESUMING = 0.1
 FOLLOW_PREFETCH = 100
@@ -432,11 +432,11 @@ class StandingOrder(ABC):
 
     async def _begin_patiently(self) -> None:
         # RabbitMQ closes the connection of who consumes from a quorum queue that is just being
-        # declared.
+        # declared; and a node that comes back has not all replicas of streams at once.
         for delay in itertools.islice(backoff(), FIRST_TRIES):
             try:
                 return await self._begin()
-            except Unconfirmed:
+            except BrokerUnavailable:
                 await asyncio.sleep(delay)
         await self._begin()
 

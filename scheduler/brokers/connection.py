@@ -95,6 +95,10 @@ pamqp.decode.METHODS["timestamp"] = tolerant_timestamp
 pamqp.decode.TABLE_MAPPING[b"T"] = tolerant_timestamp
 
 
+# A stream is read where it has a replica. One of a node that comes back is not there at once.
+NO_REPLICA = "replica on the local node"
+
+
 def backoff() -> Iterator[float]:
     """Seconds to wait before each further try: doubling, with jitter, up to a few seconds."""
     delay = BACKOFF_FIRST
@@ -248,6 +252,11 @@ class Connection:
         except ChannelNotFoundEntity as error:
             raise QueueNotFound(reply(error)) from None
         except ChannelPreconditionFailed as error:
+            if NO_REPLICA in reply(error):
+                raise BrokerUnavailable(
+                    f"{self.address} refused: {reply(error)}. It may be starting; if this goes on, "
+                    "`rabbitmq-streams add_replica` gives the node one."
+                ) from None
             raise IncompatibleBroker(
                 f"{self.address} refused: {reply(error)}. What exists was left as it is."
             ) from None

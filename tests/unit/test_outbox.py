@@ -11,6 +11,7 @@ import pytest
 
 from scheduler.brokers.memory import MemoryBroker, MemoryServer
 from scheduler.clock import LoopClock
+from scheduler.durations import SECOND
 from scheduler.errors import (
     AccessRefused,
     BrokerUnavailable,
@@ -21,6 +22,7 @@ from scheduler.errors import (
     Unroutable,
     UsageError,
 )
+from scheduler.events import CallNotSent, CallSending, CallSent, Event
 from scheduler.messages import Message
 from scheduler.outbox import LARGEST_MESSAGE, BlockingBridge, Outbox, Posting
 from scheduler.testing import run_virtually
@@ -67,7 +69,8 @@ class Office:
         self.connecting = list(connecting)
         self.opened: list[Moody] = []
         self.closed: list[Moody] = []
-        self.outbox = Outbox(NAMES, LoopClock(START), self._connect)
+        self.events: list[Event] = []
+        self.outbox = Outbox(NAMES, LoopClock(START), self._connect, self.events.append)
 
     def _connect(self) -> Any:
         office = self
@@ -129,6 +132,24 @@ def test_all_that_send_at_once_share_one_connection() -> None:
         sending = [office.outbox.send("sms", {}, Posting()) for _ in range(20)]
         assert len(set(await asyncio.gather(*sending))) == 20
         assert len(office.opened) == 1
+
+    virtually(office, play)
+
+
+def test_a_call_is_told_of_before_it_is_sent_and_after() -> None:
+    office = Office(*[Unconfirmed("no")] * 99)
+
+    async def play() -> None:
+        with pytest.raises(NotSent) as caught:
+            await office.outbox.send("sms", {}, Posting(message_id="a", deadline=SECOND))
+        office.moods.clear()
+        await office.outbox.send("sms", {}, Posting(message_id="b", headers={"x": 1}))
+        assert office.events == [
+            CallSending("sms", "a", {}),
+            CallNotSent("sms", "a", caught.value),
+            CallSending("sms", "b", {"x": 1}),
+            CallSent("sms", "b"),
+        ]
 
     virtually(office, play)
 
@@ -259,7 +280,12 @@ def test_a_task_that_was_never_seeded_is_told_at_once() -> None:
         loop = asyncio.get_running_loop()
         for delay in (timedelta(0), timedelta(seconds=5)):
             began = loop.time()
-            outbox = Outbox(Names("other"), LoopClock(START), lambda: Moody(office.server, []))
+            outbox = Outbox(
+                Names("other"),
+                LoopClock(START),
+                lambda: Moody(office.server, []),
+                office.events.append,
+            )
             with pytest.raises(Unroutable, match="no queue for the task 'sms'.*`scheduler seed`"):
                 await outbox.send("sms", {}, Posting(delay=delay))
             assert loop.time() == began
