@@ -70,6 +70,7 @@ FIRST_TRIES = 9
 # RabbitMQ closes the connection of who consumes from a quorum queue that is just being deleted.
 BEFORE_RESUMING = 0.1
 FOLLOW_PREFETCH = 100
+QUIET_S = 20.0
 READ_PREFETCH = 500
 FIRST_ENTRY = timedelta(seconds=2)  # on a busy machine it comes a second after it was asked for
 RECOGNITION_S = 5.0
@@ -474,6 +475,11 @@ class StandingOrder(ABC):
         if self._interrupted is not None and not self._interrupted.done():
             self._interrupted.set_result(reason)
 
+    async def _until_interrupted(self, interrupted: asyncio.Future[str]) -> bool:
+        """Wait until it has to begin anew; says whether by its own doing."""
+        await asyncio.wait([interrupted])
+        return False
+
     def _receiver(self, hand: Hand) -> Callable[[DeliveredMessage], Coroutine[Any, Any, None]]:
         async def receive(taken: DeliveredMessage) -> None:
             await self._receive(hand, taken)
@@ -490,9 +496,10 @@ class StandingOrder(ABC):
         while True:
             assert self._interrupted is not None
             # Not awaited itself: to cancel this task would cancel the future too.
-            await asyncio.wait([self._interrupted])
+            planned = await self._until_interrupted(self._interrupted)
             await asyncio.sleep(BEFORE_RESUMING)
-            lost_alone = self._connection.connected  # of a lost connection one line is enough
+            # Of a lost connection one line is enough.
+            lost_alone = self._connection.connected and not planned
             if lost_alone:
                 self._connection.emit(ConsumerInterrupted(self._queue, self._interrupted.result()))
             for delay in backoff():
@@ -526,6 +533,9 @@ class AmqpFollower(StandingOrder):
 
     A stream may have been made anew meanwhile, and nothing but its entries says so. Therefore it
     goes on *at* the last entry that it has seen: if that does not come again, it is another stream.
+
+    After a partition of a cluster (seen on 3.10), RabbitMQ may deliver no more to a consumer, and
+    leave it at that. So one that has heard nothing for a while asks anew.
     """
 
     def __init__(
@@ -541,6 +551,18 @@ class AmqpFollower(StandingOrder):
         self._began: float | None = None
         self._last: Entry | None = None
         self._recognised: asyncio.Future[bool] | None = None
+
+    async def _until_interrupted(self, interrupted: asyncio.Future[str]) -> bool:
+        while True:
+            heard = self._last
+            await asyncio.wait([interrupted], timeout=QUIET_S)
+            if interrupted.done():
+                return False
+            if self._last is heard and self._hand is not None:
+                with suppress(BrokerError), self._connection.translated():
+                    await closed(self._hand.channel)
+                await asyncio.wait([interrupted])
+                return True
 
     def _arguments(self) -> dict[str, Any]:
         return {"x-stream-offset": self._place()}

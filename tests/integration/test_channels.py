@@ -8,12 +8,13 @@ from typing import Any
 import aiormq
 import pytest
 
+from scheduler.brokers import amqp
 from scheduler.brokers.amqp import AmqpBroker
 from scheduler.clock import SystemClock
 from scheduler.messages import Message
 from scheduler.parking import ParkingLot
 from scheduler.topology import Names, QueueType, topology
-from tests.contract.wire import Inbox, RabbitWire, eventually, has_depth, send, take_all
+from tests.contract.wire import Inbox, RabbitWire, Reader, eventually, has_depth, send, take_all
 
 connections: list[aiormq.Connection] = []
 
@@ -115,3 +116,25 @@ async def test_looking_at_what_is_parked_leaves_no_channel_open(
         await closed_down_to(before)
         for queue in wanted.queues:
             await broker.delete(queue.name)
+
+
+@pytest.mark.parametrize("began", [True, False], ids=["after something", "after nothing"])
+async def test_a_follower_to_whom_nothing_is_delivered_any_more_asks_anew(
+    broker_url: str, began: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amqp, "QUIET_S", 0.5)
+    async with RabbitWire("quorum", broker_url) as wire:
+        stream = await wire.declare_stream()
+        reader = await Reader.open(wire.broker, stream)
+        if began:
+            await send(wire.broker, stream, b"a")
+            assert await reader.bodies(1) == [b"a"]
+        for channel in connections[0].channels.values():
+            if channel is not None:
+                channel.consumers.clear()
+        await send(wire.broker, stream, b"b", b"c")
+        assert await reader.bodies(2) == [b"b", b"c"]
+        await asyncio.sleep(3 * amqp.QUIET_S)
+        assert reader.is_empty
+        await send(wire.broker, stream, b"d")
+        assert await reader.bodies(1) == [b"d"]
