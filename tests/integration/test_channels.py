@@ -129,7 +129,7 @@ async def test_a_follower_to_whom_nothing_is_delivered_any_more_asks_anew(
         if began:
             await send(wire.broker, stream, b"a")
             assert await reader.bodies(1) == [b"a"]
-        for channel in connections[0].channels.values():
+        for channel in list[Any](connections[0].channels.values()):
             if channel is not None:
                 channel.consumers.clear()
         await send(wire.broker, stream, b"b", b"c")

@@ -1,0 +1,60 @@
+"""What KEDA makes of the queues: pods for ready messages, from none."""
+
+import asyncio
+
+import pytest
+
+from scheduler.brokers.amqp import AmqpBroker
+from scheduler.calls import task_key
+from scheduler.messages import Message
+from scheduler.topology import Names, topology
+from tests.contract.wire import Inbox, has_depth
+from tests.k8s.autoscaler import DEDICATED, GENERAL, pods_for
+from tests.k8s.builds import Manifest
+
+
+@pytest.mark.parametrize(
+    ("scaler", "ready", "pods"),
+    [
+        (DEDICATED, 0, 0),
+        (DEDICATED, 1, 1),
+        (DEDICATED, 100, 1),
+        (DEDICATED, 101, 2),
+        (DEDICATED, 950, 10),
+        (DEDICATED, 1_000_000, 20),
+        (GENERAL, 0, 2),
+        (GENERAL, 1, 2),
+        (GENERAL, 201, 3),
+    ],
+)
+def test_pods_grow_with_what_waits(scaler: Manifest, ready: int, pods: int) -> None:
+    assert pods_for(scaler, ready) == pods
+
+
+async def test_what_a_pod_has_in_hand_asks_for_no_further_pod(
+    broker_url: str, namespace: str
+) -> None:
+    names = Names(namespace)
+    queue = names.processor_queue("remind")
+    async with AmqpBroker(broker_url) as broker:
+        wanted = topology(namespace, ["remind"], [])
+        await broker.declare(wanted)
+        try:
+            await asyncio.gather(
+                *(
+                    broker.publish(
+                        Message(b"{}"), exchange=names.processor, routing_key=task_key("remind")
+                    )
+                    for _ in range(250)
+                )
+            )
+            # KEDA asks as we do: it declares the queue passively.
+            await has_depth(broker, queue, ready=250)
+            assert pods_for(DEDICATED, 250) == 3
+            pod = await Inbox.open(broker, queue, prefetch=100)
+            await has_depth(broker, queue, ready=150)
+            assert pods_for(DEDICATED, 150) == 2
+            await pod.consumer.cancel()
+        finally:
+            for each in wanted.queues:
+                await broker.delete(each.name)
