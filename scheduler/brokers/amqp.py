@@ -170,7 +170,7 @@ class AmqpBroker:
         began = time()
         try:
             async with asyncio.timeout(seconds):
-                with self._connection.translated():
+                with self._connection.translated(), session.awaiting_confirm():
                     channel = await session.publisher(exchange).channel()
                     await channel.basic_publish(
                         message.body,

@@ -58,6 +58,7 @@ CONNECT_TIMEOUT = timedelta(seconds=10)
 LAST_WORDS = timedelta(seconds=1)
 BACKOFF_FIRST = 0.1
 BACKOFF_LAST = 3.0
+CONFIRM_S = 30.0
 
 # aiormq logs a traceback for every connection that goes, and a line for every refused connect;
 # the same is told once, in a line, by ConnectionLost and ConnectionRetried.
@@ -366,6 +367,7 @@ class Session:
         self._numbers = itertools.cycle(range(1, connection.connection_tune.channel_max or 2047))
         self._publishers: dict[str, Lease] = {}
         self._idle_getters: list[Lease] = []
+        self._giving_up: asyncio.Task[Any] | None = None
 
     async def open_channel(self, *, publisher_confirms: bool) -> AbstractChannel:
         """A new channel, opened to the end even when the caller is cancelled meanwhile.
@@ -397,6 +399,45 @@ class Session:
     def return_getter(self, lease: "Lease") -> None:
         if lease.usable and lease not in self._idle_getters:
             self._idle_getters.append(lease)
+
+    @contextmanager
+    def awaiting_confirm(self) -> Generator[None]:
+        """Give the connection up if the broker is silent for too long, and no alarm blocks it.
+
+        After a node of a cluster stood still (seen on 3.10), RabbitMQ may never confirm what was
+        published over it, and say nothing. With the connection, what is in hand goes back to its
+        queue, and is settled by whoever gets it next.
+        """
+        doubting: asyncio.Task[None] | None = None
+
+        def doubt() -> None:
+            nonlocal doubting
+            doubting = asyncio.create_task(self._give_up(), name="unconfirmed")
+
+        timer = asyncio.get_running_loop().call_later(CONFIRM_S, doubt)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if doubting is not None and self._giving_up is not doubting:
+                doubting.cancel()
+
+    async def _give_up(self) -> None:
+        while await self._is_blocked():
+            await self.connection.ready()
+            await asyncio.sleep(CONFIRM_S)
+        if self._giving_up is None:
+            self._giving_up = asyncio.current_task()
+            silence = f"nothing was confirmed for {CONFIRM_S:g} s, and no alarm blocks it"
+            await self.connection.close(ConnectionError(silence))
+
+    async def _is_blocked(self) -> bool:
+        try:
+            async with asyncio.timeout(0.1):
+                await self.connection.ready()
+        except TimeoutError:
+            return True
+        return False
 
     async def ended(self) -> str:
         """Wait until the connection is gone; says why."""

@@ -4,17 +4,22 @@ import asyncio
 import gc
 import weakref
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiormq
 import pytest
 
-from scheduler.brokers import amqp
+from scheduler.brokers import amqp, connection
 from scheduler.brokers.amqp import AmqpBroker
 from scheduler.clock import SystemClock
+from scheduler.errors import Unconfirmed
+from scheduler.events import Connected, ConnectionLost, Event
 from scheduler.messages import Message
 from scheduler.parking import ParkingLot
-from scheduler.topology import Names, QueueType, topology
+from scheduler.topology import Names, Queue, QueueType, Topology, topology
+from tests.contract.proxy import Proxy, Way
 from tests.contract.wire import Inbox, RabbitWire, Reader, eventually, has_depth, send, take_all
+from tests.rabbitmq import PrivateNode
 
 connections: list[aiormq.Connection] = []
 
@@ -138,3 +143,45 @@ async def test_a_follower_to_whom_nothing_is_delivered_any_more_asks_anew(
         assert reader.is_empty
         await send(wire.broker, stream, b"d")
         assert await reader.bodies(1) == [b"d"]
+
+
+async def test_a_connection_over_which_nothing_is_confirmed_is_given_up(
+    broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CONFIRM_S", 0.5)
+    url, events = urlsplit(broker_url), list[Event]()
+    async with Proxy(url.hostname or "", url.port or 5672) as proxy:
+        through = f"amqp://{url.username}:{url.password}@127.0.0.1:{proxy.port}{url.path}"
+        async with (
+            RabbitWire("quorum", broker_url) as wire,
+            AmqpBroker(through, emit=events.append) as broker,
+        ):
+            queue = await wire.declare_queue()
+            await send(broker, queue, b"a")
+            proxy.swallow(Way.DOWN)
+            with pytest.raises(Unconfirmed, match="went before the answer came"):
+                await send(broker, queue, b"b")
+
+            async def is_back() -> bool:
+                return any(isinstance(event, Connected) for event in events)
+
+            await eventually(is_back)
+            await send(broker, queue, b"c")
+            assert await take_all(wire.broker, queue, 3) == [b"a", b"b", b"c"]
+    (lost,) = [event for event in events if isinstance(event, ConnectionLost)]
+    assert lost.reason == "nothing was confirmed for 0.5 s, and no alarm blocks it"
+
+
+async def test_a_connection_that_an_alarm_blocks_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "CONFIRM_S", 0.5)
+    events = list[Event]()
+    with PrivateNode() as node:
+        async with AmqpBroker(node.url, emit=events.append) as broker:
+            await broker.declare(Topology(queues=(Queue("q", {"x-queue-type": "quorum"}),)))
+            await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.000001")
+            sending = asyncio.create_task(send(broker, "q", b"a"))
+            await asyncio.sleep(3)
+            assert not sending.done()
+            await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.4")
+            await sending
+    assert not [event for event in events if isinstance(event, ConnectionLost)]
