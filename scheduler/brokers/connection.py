@@ -428,8 +428,7 @@ class Session:
             await asyncio.sleep(CONFIRM_S)
         if self._giving_up is None:
             self._giving_up = asyncio.current_task()
-            silence = f"nothing was confirmed for {CONFIRM_S:g} s, and no alarm blocks it"
-            await self.connection.close(ConnectionError(silence))
+            await self.connection.close(ConnectionError())
 
     async def _is_blocked(self) -> bool:
         try:
@@ -443,6 +442,8 @@ class Session:
         """Wait until the connection is gone; says why."""
         closing = closing_of(self.connection)
         await asyncio.wait([closing])
+        if self._giving_up is not None:
+            return f"nothing was confirmed for {CONFIRM_S:g} s, and no alarm blocks it"
         return reason_of(closing)
 
     async def close(self) -> None:
