@@ -4,7 +4,7 @@ One delivery goes through these steps, each of which may end its way:
 
 1. decode: what is neither a token nor a call of this task is parked
 2. resolve: arguments that do not fit the task are parked
-3. recognise: a redelivered token whose successor waits in the slot is acked
+3. recognise: a token that came before, and whose successor exists, is acked
 4. admit: a tick that is too late, or a call that has expired, is skipped
 5. execute: the task runs, within its timeout
 6. settle: publish what comes after, confirmed; then, at one place, say goodbye to the delivery
@@ -12,6 +12,7 @@ One delivery goes through these steps, each of which may end its way:
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -35,6 +36,7 @@ from scheduler.errors import (
     Undecodable,
 )
 from scheduler.events import (
+    Connected,
     Escalated,
     Event,
     MessageParked,
@@ -89,6 +91,9 @@ from scheduler.tasks import SUPERVISION, TaskSpec
 HOOK_TIMEOUT = timedelta(seconds=30)
 LAST_WORDS = timedelta(seconds=5)
 ROLL_CALL_TIMEOUT = timedelta(seconds=0.5)
+# A broker that was away may have handed a token on without noting it; then it does so once more,
+# after its dead_letter_worker_publisher_confirm_timeout of 180 s.
+DOUBTFUL_S = 200.0
 TOO_EARLY = timedelta(days=1)  # no clocks disagree by so much
 BLOCKED = timedelta(seconds=30)
 SILENCE = "the broker does not confirm: it may be blocked by a memory or disk alarm."
@@ -143,6 +148,7 @@ class Worker:
         self._lanes: dict[LoopId, Lane] = {}
         self._pacers = {task.name: Pacer(task.rate) for task in tasks if task.rate}
         self._held_back: dict[tuple[str, str], int] = {}
+        self._doubtful_until = -math.inf
         self._stopping = asyncio.Event()
         self._deaf = asyncio.Event()
         self._aborting = asyncio.Event()
@@ -175,6 +181,7 @@ class Worker:
             QueueNotFound: a task has no queue yet; the message says how to make it.
         """
         self._app.outbox.use(self._broker, self._clock)
+        self._app.events.listen(self._hear)
         self._aborted = asyncio.create_task(self._aborting.wait())
         try:
             for task in self._tasks:
@@ -184,6 +191,7 @@ class Worker:
         finally:
             await self._shut_down()
             self._aborted.cancel()
+            self._app.events.forget(self._hear)
             self._app.outbox.release(self._broker)
 
     def stop(self) -> None:
@@ -194,6 +202,10 @@ class Worker:
         """Stop, and do not wait for runs: cancel them and give their messages back."""
         self._aborting.set()
         self._stopping.set()
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Connected):  # anew: the first time is not told
+            self._doubtful_until = asyncio.get_running_loop().time() + DOUBTFUL_S
 
     def in_hand(self) -> Claims:
         """The tokens that this processor has, and how far each has come."""
@@ -329,7 +341,7 @@ class Worker:
                 del self._lanes[token.loop]
 
     async def _recognise(self, run: Run, token: Token, *, doubtful: bool) -> None:
-        if (doubtful or run.delivery.redelivered) and await self._is_superseded(run, token):
+        if await self._was_settled(run, token, doubtful=doubtful or run.delivery.redelivered):
             self._emit(TokenSuperseded(*run.about))
             await run.delivery.ack()
         elif token.due_at - self._clock.now() > TOO_EARLY and not token.triggered:
@@ -374,21 +386,34 @@ class Worker:
         assert task.reads is not None
         return task.reads.read(call.message)
 
-    async def _is_superseded(self, run: Run, token: Token) -> bool:
-        """Whether its successor exists: put by us, in the slot, in the queue, or by others."""
+    async def _was_settled(self, run: Run, token: Token, *, doubtful: bool) -> bool:
         if token.state is State.REPLAY:
             return False
-        generation, progress = self._settled.get(token.loop, ("", token.progress))
-        if generation == token.generation and progress > token.progress:
+        if doubtful:
+            return await self._is_superseded(run, token)
+        recently_away = asyncio.get_running_loop().time() < self._doubtful_until
+        return recently_away and await self._has_successor(token)
+
+    async def _is_superseded(self, run: Run, token: Token) -> bool:
+        """Whether its successor exists: put by us, in the slot, in the queue, or by others."""
+        if await self._has_successor(token):
             return True
         with suppress(QueueNotFound):
-            if superseded(token, await self._hatchery.look(token.loop)):
-                return True
             if superseded(token, await self._next_ready(run)):
                 return True
         if any(superseded(token, other) for other in self._lanes[token.loop].tokens):
             return True
         return await self._is_settled_elsewhere(token)
+
+    async def _has_successor(self, token: Token) -> bool:
+        """Whether its successor was put by us, or waits in the slot."""
+        generation, progress = self._settled.get(token.loop, ("", token.progress))
+        if generation == token.generation and progress > token.progress:
+            return True
+        try:
+            return superseded(token, await self._hatchery.look(token.loop))
+        except QueueNotFound:
+            return False
 
     async def _is_settled_elsewhere(self, token: Token) -> bool:
         """Whether another processor has put its successor, as far as they answer in time."""

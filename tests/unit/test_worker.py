@@ -11,6 +11,7 @@ from scheduler import Context, Cron, Every, Reject, Retry, RetryLater, StopLoop
 from scheduler.control import Did
 from scheduler.errors import CarryError
 from scheduler.events import (
+    Connected,
     Escalated,
     Event,
     MessageParked,
@@ -543,6 +544,34 @@ def test_a_redelivered_token_whose_successor_waits_is_not_run_again() -> None:
             await asyncio.sleep(1)
         assert [run.seq for run in of(RunStarted, stage.events)] == [0]
         assert len(of(TokenSuperseded, stage.events)) == 1
+
+    staged(app, play)
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_what_a_broker_that_was_away_hands_on_twice_is_run_once(away: bool) -> None:
+    app = new_app()
+
+    @app.periodic(every="10s")
+    async def task() -> None: ...
+
+    async def play(stage: Stage) -> None:
+        async with stage.processor():
+            await asyncio.sleep(5)
+            copy = await stage.hatchery.take(LoopId("task"))
+            assert copy is not None
+            await copy.delivery.requeue()
+            if away:
+                app.events.emit(Connected("memory://", "4.0", timedelta(seconds=9)))
+            await asyncio.sleep(6)
+            message = replace(copy.delivery.message, expiration=None)
+            await stage.broker.publish(
+                message, exchange=app.names.processor, routing_key="loop.task"
+            )
+            await asyncio.sleep(1)
+        runs = [run.seq for run in of(RunStarted, stage.events)]
+        assert runs == ([0] if away else [0, 0])
+        assert len(of(TokenSuperseded, stage.events)) == away
 
     staged(app, play)
 
