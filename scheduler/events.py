@@ -142,7 +142,7 @@ class LoopSeeded(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopRepaired(Event):
-    """Attributes: kind is lost, doubled, guarded (a run may be going on) or adopted."""
+    """Attributes: kind is lost, stuck, doubled, guarded (a run may be going on) or adopted."""
 
     loop: LoopId
     kind: str
@@ -308,7 +308,7 @@ class CensusTaken(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopReported(Event):
-    """Attributes: trouble is orphan, unattended or missing."""
+    """Attributes: trouble is orphan, unattended, stuck or missing."""
 
     loop: LoopId
     trouble: str

@@ -11,6 +11,7 @@ two or more                they are united under the mutex
 none, ready for a task     nothing: a processor will take it
 none, in a hand            nothing: it is running
 none, in no hand, twice    lost: put again from where the journal saw it last
+none, and it takes none    stuck: the queue is made anew, if we may, and the token put again
 none, and not all answer   a guard is put; once all answer, as above
 no slot                    the queue is declared, if we may, and the loop is seeded
 =========================  =====================================================================
@@ -51,11 +52,14 @@ dice = Random()  # not the one that a program may have seeded
 LOOKED_AT_IN_A_ROUND = 1000
 REMEMBERED = 300  # suspects and troubles: what a token can carry is limited
 STRIKES = 2
+STUCK = 3
 PATIENCE = 20 * SECOND  # how long a round waits for others who create tokens
 
 ADVICE = {
     "orphan": "The code does not have it: `scheduler seed --prune` removes it.",
     "unattended": "It is due, and nobody consumes from its queue: start a processor for its task.",
+    "stuck": "The broker keeps its token back, and we may not delete its queue: delete it, then run "
+    "`scheduler seed`; the loop goes on from the journal.",
     "missing": "Its queue does not exist, and we may not declare it: run `scheduler seed`.",
 }
 
@@ -173,6 +177,7 @@ class Supervisor:
             **{str(loop): "orphan" for loop in orphans_of(self._app, self._listed)},
             **{str(loop): "missing" for loop in gone if not adopted},
             **{str(loop): "unattended" for loop in await self._unattended(empty)},
+            **{name: "stuck" for name, strikes in suspects.items() if strikes >= STUCK},
         }
         self._report(troubles, memory.reported)
         took = self._clock.now() - began
@@ -220,6 +225,10 @@ class Supervisor:
         lost = [loop for loop in absent if strikes[str(loop)] >= STRIKES]
         for loop in await self._control.repair(lost) if lost else ():
             del strikes[str(loop)]
+        stuck = [loop for loop in lost if strikes.get(str(loop), 0) >= STUCK]
+        with suppress(AccessRefused):  # which is reported
+            for loop in await self._control.renew(stuck) if stuck else ():
+                del strikes[str(loop)]
         return strikes
 
     async def _is_nowhere(self, loop: Loop) -> bool:

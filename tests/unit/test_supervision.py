@@ -10,9 +10,9 @@ import pytest
 from scheduler import Context, Scheduler
 from scheduler.brokers.memory import MemoryBroker
 from scheduler.control import CONSUMER_TIMEOUT, GUARD_GRACE
-from scheduler.errors import AccessRefused, QueueNotFound
+from scheduler.errors import AccessRefused, QueueNotFound, Rejected
 from scheduler.events import CensusTaken, LoopReported, RunStarted, SupervisionDelayed
-from scheduler.messages import LoopId, State, Token, Verb
+from scheduler.messages import LoopId, Message, State, Token, Verb
 from scheduler.processor import Processor
 from scheduler.status import Where
 from scheduler.supervision import LOOKED_AT_IN_A_ROUND, Memory
@@ -327,6 +327,68 @@ def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing() -> None:
         async with NotAllowed(stage.server) as broker:
             with pytest.raises(QueueNotFound, match="'test.v1.roster' is not in.*scheduler seed"):
                 await broker.processor(stage).run()
+
+    staged(app, play)
+
+
+# Stuck
+
+
+class Stuck(NotAllowed):
+    """A broker that keeps a token back: its queue shows none, and takes none, until it is deleted."""
+
+    def __init__(self, stage: Stage, *, may_declare: bool) -> None:
+        super().__init__(stage.server)
+        self._queue = stage.app.names.hatchery(TASK)
+        self._may_declare = may_declare
+        self._stuck = True
+
+    async def publish(
+        self,
+        message: Message,
+        *,
+        exchange: str,
+        routing_key: str,
+        timeout: timedelta = timedelta(seconds=30),
+    ) -> None:
+        if self._stuck and routing_key == "loop.task" and exchange.endswith(".scheduler"):
+            raise Rejected
+        await super().publish(message, exchange=exchange, routing_key=routing_key, timeout=timeout)
+
+    async def declare(self, topology: Topology) -> None:
+        if not self._may_declare:
+            await super().declare(topology)
+        await MemoryBroker.declare(self, topology)
+
+    async def delete(self, queue: str) -> None:
+        if not self._may_declare:
+            raise AccessRefused("No right to configure.")
+        await super().delete(queue)
+        self._stuck = self._stuck and queue != self._queue
+
+
+@pytest.mark.parametrize("may_declare", [True, False])
+def test_a_slot_that_keeps_its_token_back_is_made_anew(may_declare: bool) -> None:
+    app, carried = counting()
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            await run_once(stage)
+        await stage.lose(TASK)
+        async with Stuck(stage, may_declare=may_declare) as broker:
+            processor = broker.processor(stage)
+            running = asyncio.create_task(processor.run())
+            await asyncio.sleep(6 * ROUND)
+            repairs = [repair for repair in stage.repairs() if repair[0] == "task"]
+            if may_declare:
+                assert repairs == [("task", "stuck")]
+                again = await stage.token(TASK)
+                assert (again.seq, again.carry) == (1, 1)
+                await asyncio.sleep(600)
+            processor.stop()
+            await running
+        assert reported(stage.events) == ([] if may_declare else [("task", "stuck")])
+        assert carried == ([(0, None), (1, 1)] if may_declare else [(0, None)])
 
     staged(app, play)
 
