@@ -58,8 +58,8 @@ PATIENCE = 20 * SECOND  # how long a round waits for others who create tokens
 ADVICE = {
     "orphan": "The code does not have it: `scheduler seed --prune` removes it.",
     "unattended": "It is due, and nobody consumes from its queue: start a processor for its task.",
-    "stuck": "The broker keeps its token back, and we may not delete its queue: delete it, then run "
-    "`scheduler seed`; the loop goes on from the journal.",
+    "stuck": "The broker keeps its token back, and we may not delete its queue: delete it, then "
+    "run `scheduler seed`. The loop goes on from the journal.",
     "missing": "Its queue does not exist, and we may not declare it: run `scheduler seed`.",
 }
 

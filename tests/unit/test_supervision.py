@@ -335,7 +335,7 @@ def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing() -> None:
 
 
 class Stuck(NotAllowed):
-    """A broker that keeps a token back: its queue shows none, and takes none, until it is deleted."""
+    """A broker that keeps a token back: its queue shows none and takes none until it is deleted."""
 
     def __init__(self, stage: Stage, *, may_declare: bool) -> None:
         super().__init__(stage.server)
