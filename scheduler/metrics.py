@@ -13,7 +13,9 @@ scheduler_hatch_delay_seconds             histogram  from when a message was due
 scheduler_ready_delay_seconds             histogram  from there until a processor had it
 scheduler_start_delay_seconds             histogram  from there until its run started
 scheduler_last_success_timestamp_seconds  gauge      when a run last succeeded
-scheduler_next_due_timestamp_seconds      gauge      when the next run is due; +Inf: it is paused
+scheduler_next_due_timestamp_seconds      gauge      when the next run is due
+scheduler_paused_timestamp_seconds        gauge      when a run last left its loop paused; it is so
+                                                     for as long as no run is due later
 scheduler_period_seconds                  gauge      from the last tick to the next
 scheduler_escalations_total               counter    runs that failed for the last time
 scheduler_ticks_skipped_total (reason)    counter    late, overrun
@@ -41,7 +43,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import accumulate
-from math import inf
 from typing import Any
 from wsgiref.types import WSGIApplication
 
@@ -140,7 +141,9 @@ class Series:
     ready_delay: Spans = field(default_factory=Spans)
     start_delay: Spans = field(default_factory=Spans)
     succeeded_at: datetime | None = None
-    waiting: Token | None = None
+    ended_at: datetime | None = None
+    due_at: datetime | None = None
+    paused_at: datetime | None = None
     schedule: Schedule | None = None
     tick: datetime | None = None
 
@@ -160,8 +163,9 @@ class Series:
             self.duration.add(event.duration)
         if event.ending is Ending.SUCCEEDED:
             self.succeeded_at = event.started_at + event.duration
+        self.ended_at = event.started_at + event.duration
         if (successor := event.successor) is not None:
-            self.waiting = successor
+            self._wait(successor)
             self.schedule, self.tick = successor.schedule, event.scheduled_at
 
     def break_off(self, outcome: str) -> None:
@@ -172,7 +176,14 @@ class Series:
         self.escalations += 1
 
     def merge(self, event: TokenMerged) -> None:
-        self.waiting = event.winner
+        self._wait(event.winner)
+
+    def _wait(self, token: Token) -> None:
+        if token.state is State.PAUSED:
+            # Due at no time that this processor knows: another one may see it go on.
+            self.due_at = self.paused_at = self.ended_at
+        else:
+            self.due_at = token.due_at
 
     @property
     def last_success(self) -> float | None:
@@ -180,9 +191,11 @@ class Series:
 
     @property
     def next_due(self) -> float | None:
-        if self.waiting is None:
-            return None
-        return inf if self.waiting.state is State.PAUSED else self.waiting.due_at.timestamp()
+        return self.due_at and self.due_at.timestamp()
+
+    @property
+    def last_paused(self) -> float | None:
+        return self.paused_at and self.paused_at.timestamp()
 
     @property
     def period(self) -> float | None:
@@ -246,6 +259,12 @@ class Metrics(Collector):
         )
         yield self._numbers(
             gauge, "next_due_timestamp_seconds", "When the next run is due", lambda of: of.next_due
+        )
+        yield self._numbers(
+            gauge,
+            "paused_timestamp_seconds",
+            "When a run last left its loop paused",
+            lambda of: of.last_paused,
         )
         yield self._numbers(
             gauge, "period_seconds", "From the last tick to the next", lambda of: of.period

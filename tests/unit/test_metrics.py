@@ -4,7 +4,6 @@ import asyncio
 import logging
 from dataclasses import replace
 from datetime import timedelta
-from math import inf
 from typing import Any
 
 import pytest
@@ -150,11 +149,16 @@ def test_the_next_run_is_due_when_the_token_is(told: Told):
 
 
 @pytest.mark.parametrize("merged", [True, False])
-def test_a_paused_loop_is_never_due(told: Told, merged: bool):
+def test_a_paused_loop_is_not_due_after_it_was_paused(told: Told, merged: bool):
     told(finished(successor=token(state=State.ARMED if merged else State.PAUSED)))
     if merged:  # an operator paused it while the run went on
         told(TokenMerged(*about(), winner=token(state=State.PAUSED)))
-    assert told.read("next_due_timestamp_seconds") == inf
+    ended_at = START.timestamp() + 2
+    assert told.read("paused_timestamp_seconds") == ended_at
+    assert told.read("next_due_timestamp_seconds") == ended_at
+    told(finished(successor=token()))
+    assert told.read("paused_timestamp_seconds") == ended_at
+    assert told.read("next_due_timestamp_seconds") == DUE.timestamp() > ended_at
 
 
 @pytest.mark.parametrize(
@@ -270,7 +274,8 @@ def test_all_series_are_there_from_the_start():
     assert read(registry, "repairs_total", task="sms", loop="", kind="lost") is None
     assert read(registry, "ticks_skipped_total", **loop, reason="late") == 0
     assert read(registry, "period_seconds", **loop) == 86400
-    for name in ("last_success_timestamp_seconds", "next_due_timestamp_seconds"):
+    for name in ("last_success", "next_due", "paused"):
+        name += "_timestamp_seconds"
         assert read(registry, name, **loop) is None
 
 
@@ -306,7 +311,9 @@ def test_a_day_of_a_processor_adds_up(caplog: pytest.LogCaptureFixture):
         assert read(registry, "attempts_total", **loop) == 23
         assert read(registry, "run_duration_seconds_sum", **loop) == pytest.approx(23 * 30)
         assert read(registry, "escalations_total", **loop) == 1
-        assert read(registry, "next_due_timestamp_seconds", **loop) == inf
+        for name in ("paused_timestamp_seconds", "next_due_timestamp_seconds"):
+            stopped_at = START + timedelta(hours=21, seconds=30)
+            assert read(registry, name, **loop) == pytest.approx(stopped_at.timestamp(), abs=0.01)
         assert read(registry, "running", **loop) == 0
         succeeded_at = START + timedelta(hours=20, seconds=30)
         last_success = read(registry, "last_success_timestamp_seconds", **loop)
