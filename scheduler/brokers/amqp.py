@@ -170,7 +170,7 @@ class AmqpBroker:
         began = time()
         try:
             async with asyncio.timeout(seconds):
-                with self._connection.translated(), session.awaiting_confirm():
+                with self._connection.translated(), session.awaiting_answer():
                     channel = await session.publisher(exchange).channel()
                     await channel.basic_publish(
                         message.body,
@@ -210,7 +210,7 @@ class AmqpBroker:
         session = await self._connection.ready()
         lease = session.borrow_getter()
         try:
-            with self._connection.translated():
+            with self._connection.translated(), session.awaiting_answer():
                 channel = await lease.channel()
                 taken = await channel.basic_get(queue)
         except BaseException:
@@ -227,7 +227,7 @@ class AmqpBroker:
         async def put_back(_: DeliveredMessage) -> None:
             """What comes goes back when the channel is closed."""
 
-        async with self._connection.throwaway_channel() as channel:
+        async with self._connection.brief_channel() as channel:
             await channel.basic_qos(prefetch_count=1)
             answer = await channel.basic_consume(queue, put_back)
             assert answer.consumer_tag is not None
@@ -267,7 +267,7 @@ class AmqpBroker:
         session = await self._connection.ready()
         lease = session.borrow_getter()
         try:
-            with self._connection.translated():
+            with self._connection.translated(), session.awaiting_answer():
                 channel = await lease.channel()
                 found = await channel.queue_declare(queue, passive=True)
         except QueueNotFound:
@@ -277,11 +277,11 @@ class AmqpBroker:
         return Depth(found.message_count or 0, found.consumer_count or 0)
 
     async def purge(self, queue: str) -> int:
-        async with self._connection.throwaway_channel() as channel:
+        async with self._connection.brief_channel() as channel:
             return (await channel.queue_purge(queue)).message_count or 0
 
     async def delete(self, queue: str) -> None:
-        async with self._connection.throwaway_channel() as channel:
+        async with self._connection.brief_channel() as channel:
             await channel.queue_delete(queue)
 
     @asynccontextmanager
@@ -322,7 +322,7 @@ class AmqpBroker:
 
     async def _declare_exclusive(self, name: str) -> bool:
         try:
-            async with self._connection.throwaway_channel() as channel:
+            async with self._connection.brief_channel() as channel:
                 await channel.queue_declare(
                     name, exclusive=True, arguments={"x-queue-type": "classic"}
                 )

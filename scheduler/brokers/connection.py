@@ -58,7 +58,7 @@ CONNECT_TIMEOUT = timedelta(seconds=10)
 LAST_WORDS = timedelta(seconds=1)
 BACKOFF_FIRST = 0.1
 BACKOFF_LAST = 3.0
-CONFIRM_S = 30.0
+ANSWER_S = 30.0
 
 # aiormq logs a traceback for every connection that goes, and a line for every refused connect;
 # the same is told once, in a line, by ConnectionLost and ConnectionRetried.
@@ -226,6 +226,14 @@ class Connection:
                 yield channel
             finally:
                 await closed(channel)
+
+    @asynccontextmanager
+    async def brief_channel(self) -> AsyncGenerator[AbstractChannel]:
+        """The same, for what is answered at once."""
+        session = await self.ready()
+        with session.awaiting_answer():
+            async with self.throwaway_channel() as channel:
+                yield channel
 
     def close_soon(self, channel: AbstractChannel) -> None:
         """Close a channel that nothing is expected of any more, and do not wait for it."""
@@ -401,20 +409,20 @@ class Session:
             self._idle_getters.append(lease)
 
     @contextmanager
-    def awaiting_confirm(self) -> Generator[None]:
+    def awaiting_answer(self) -> Generator[None]:
         """Give the connection up if the broker is silent for too long, and no alarm blocks it.
 
         After a node of a cluster stood still (seen on 3.10), RabbitMQ may never confirm what was
         published over it, and say nothing. With the connection, what is in hand goes back to its
-        queue, and is settled by whoever gets it next.
+        queue, and is settled by whoever gets it next; and a lock is free again.
         """
         doubting: asyncio.Task[None] | None = None
 
         def doubt() -> None:
             nonlocal doubting
-            doubting = asyncio.create_task(self._give_up(), name="unconfirmed")
+            doubting = asyncio.create_task(self._give_up(), name="no answer")
 
-        timer = asyncio.get_running_loop().call_later(CONFIRM_S, doubt)
+        timer = asyncio.get_running_loop().call_later(ANSWER_S, doubt)
         try:
             yield
         finally:
@@ -425,7 +433,7 @@ class Session:
     async def _give_up(self) -> None:
         while await self._is_blocked():
             await self.connection.ready()
-            await asyncio.sleep(CONFIRM_S)
+            await asyncio.sleep(ANSWER_S)
         if self._giving_up is None:
             self._giving_up = asyncio.current_task()
             await self.connection.close(ConnectionError())
@@ -443,7 +451,7 @@ class Session:
         closing = closing_of(self.connection)
         await asyncio.wait([closing])
         if self._giving_up is not None:
-            return f"nothing was confirmed for {CONFIRM_S:g} s, and no alarm blocks it"
+            return f"it left us without an answer for {ANSWER_S:g} s, and no alarm blocks it"
         return reason_of(closing)
 
     async def close(self) -> None:
