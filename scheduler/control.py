@@ -329,18 +329,18 @@ class Control:
         return [loop.id for loop in repaired]
 
     async def renew(self, loops: Collection[Loop]) -> list[LoopId]:
-        """Make the slots anew that take no token and show none; returns those that were.
+        """Make the slots anew whose loops do not go on, though put again; returns those that were.
 
         After a node of a cluster stood still (seen on 3.10), RabbitMQ may keep a token that is due
-        for ever, out of everybody's reach. It goes with its queue, and the loop goes on from where
-        the journal saw it last.
+        for ever, out of everybody's reach, or take tokens into a queue that is broken. They go with
+        their queue, and the loop goes on from where the journal saw it last.
 
         Raises:
             AccessRefused: this user may not declare.
         """
         async with self._mutex():
             tokens = await self._recovered(loops)
-            stuck = [loop for loop in loops if await self._is_stuck(loop, tokens[loop.id])]
+            stuck = [loop for loop in loops if await self._hatchery.look(loop.id) is None]
             for loop in stuck:
                 await self._broker.delete(self._app.names.hatchery(loop.id))
                 await self._broker.declare(self._hatchery_of(loop.id))
@@ -506,11 +506,6 @@ class Control:
             return await self._hatchery.replace(occupant, token) is token
         await occupant.delivery.requeue()
         return False
-
-    async def _is_stuck(self, loop: Loop, token: Token) -> bool:
-        """Whether the slot refuses a token and shows none."""
-        put = await self._restore(loop, token)
-        return not put and await self._hatchery.look(loop.id) is None
 
     async def _reseed_waiting(self, loop: Loop, occupant: Occupant) -> Report:
         new = self._new_token(loop)

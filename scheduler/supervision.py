@@ -11,7 +11,7 @@ two or more                they are united under the mutex
 none, ready for a task     nothing: a processor will take it
 none, in a hand            nothing: it is running
 none, in no hand, twice    lost: put again from where the journal saw it last
-none, and it takes none    stuck: the queue is made anew, if we may, and the token put again
+none, though put again     stuck: the queue is made anew, if we may, and the token put again
 none, and not all answer   a guard is put; once all answer, as above
 no slot                    the queue is declared, if we may, and the loop is seeded
 =========================  =====================================================================
@@ -52,7 +52,7 @@ dice = Random()  # not the one that a program may have seeded
 LOOKED_AT_IN_A_ROUND = 1000
 REMEMBERED = 300  # suspects and troubles: what a token can carry is limited
 STRIKES = 2
-STUCK = 3
+STUCK = 4
 PATIENCE = 20 * SECOND  # how long a round waits for others who create tokens
 
 ADVICE = {
@@ -223,12 +223,14 @@ class Supervisor:
             return {str(loop): suspects.get(str(loop), 0) for loop in absent}
         strikes = {str(loop): suspects.get(str(loop), 0) + 1 for loop in absent}
         lost = [loop for loop in absent if strikes[str(loop)] >= STRIKES]
-        for loop in await self._control.repair(lost) if lost else ():
-            del strikes[str(loop)]
-        stuck = [loop for loop in lost if strikes.get(str(loop), 0) >= STUCK]
-        with suppress(AccessRefused):  # which is reported
-            for loop in await self._control.renew(stuck) if stuck else ():
-                del strikes[str(loop)]
+        stuck = [loop for loop in lost if strikes[str(loop)] >= STUCK]
+        if stuck:
+            with suppress(AccessRefused):  # which is reported
+                for loop in await self._control.renew(stuck):
+                    del strikes[str(loop)]
+        # Seen in the next round, those that are put again are suspect no more.
+        if again := [loop for loop in lost if str(loop) in strikes]:
+            await self._control.repair(again)
         return strikes
 
     async def _is_nowhere(self, loop: Loop) -> bool:

@@ -314,9 +314,13 @@ class NotAllowed(MemoryBroker):
         raise AccessRefused("No right to configure.")
 
     def processor(self, stage: Stage) -> Processor:
-        app, grace = stage.app, timedelta(seconds=1)
-        tasks = app.select(None)
-        return Processor(app, self, stage.clock, tasks=tasks, concurrency=1, grace=grace)
+        return processor_over(self, stage)
+
+
+def processor_over(broker: MemoryBroker, stage: Stage) -> Processor:
+    app, grace = stage.app, timedelta(seconds=1)
+    tasks = app.select(None)
+    return Processor(app, broker, stage.clock, tasks=tasks, concurrency=1, grace=grace)
 
 
 def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing() -> None:
@@ -378,7 +382,7 @@ def test_a_slot_that_keeps_its_token_back_is_made_anew(may_declare: bool) -> Non
         async with Stuck(stage, may_declare=may_declare) as broker:
             processor = broker.processor(stage)
             running = asyncio.create_task(processor.run())
-            await asyncio.sleep(6 * ROUND)
+            await asyncio.sleep(7 * ROUND)
             repairs = [repair for repair in stage.repairs() if repair[0] == "task"]
             if may_declare:
                 assert repairs == [("task", "stuck")]
@@ -389,6 +393,50 @@ def test_a_slot_that_keeps_its_token_back_is_made_anew(may_declare: bool) -> Non
             await running
         assert reported(stage.events) == ([] if may_declare else [("task", "stuck")])
         assert carried == ([(0, None), (1, 1)] if may_declare else [(0, None)])
+
+    staged(app, play)
+
+
+class Swallowing(MemoryBroker):
+    """A broker that confirms a token and has it nowhere, until its queue is deleted."""
+
+    async def publish(
+        self,
+        message: Message,
+        *,
+        exchange: str,
+        routing_key: str,
+        timeout: timedelta = timedelta(seconds=30),
+    ) -> None:
+        await super().publish(message, exchange=exchange, routing_key=routing_key, timeout=timeout)
+        if not self.deleted and routing_key == "loop.task" and exchange.endswith(".scheduler"):
+            await self.purge("test.v1.hatchery.task")
+
+    deleted = False
+
+    async def delete(self, queue: str) -> None:
+        await super().delete(queue)
+        self.deleted = self.deleted or queue == "test.v1.hatchery.task"
+
+
+def test_a_slot_in_which_tokens_vanish_is_made_anew() -> None:
+    app, carried = counting()
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            await run_once(stage)
+        await stage.lose(TASK)
+        async with Swallowing(stage.server) as broker:
+            processor = processor_over(broker, stage)
+            running = asyncio.create_task(processor.run())
+            await asyncio.sleep(7 * ROUND)
+            assert [kind for loop, kind in stage.repairs() if loop == "task"] == [
+                *("lost", "lost", "stuck")
+            ]
+            await asyncio.sleep(600)
+            processor.stop()
+            await running
+        assert carried == [(0, None), (1, 1)]
 
     staged(app, play)
 
