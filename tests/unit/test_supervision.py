@@ -1,6 +1,8 @@
 """What becomes of tokens that are lost, doubled or in the way, in virtual time."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -313,14 +315,22 @@ class NotAllowed(MemoryBroker):
     async def declare(self, topology: Topology) -> None:
         raise AccessRefused("No right to configure.")
 
-    def processor(self, stage: Stage) -> Processor:
-        return processor_over(self, stage)
-
 
 def processor_over(broker: MemoryBroker, stage: Stage) -> Processor:
     app, grace = stage.app, timedelta(seconds=1)
     tasks = app.select(None)
     return Processor(app, broker, stage.clock, tasks=tasks, concurrency=1, grace=grace)
+
+
+@asynccontextmanager
+async def working_over(broker: MemoryBroker, stage: Stage) -> AsyncGenerator[None]:
+    processor = processor_over(broker, stage)
+    running = asyncio.create_task(processor.run())
+    try:
+        yield
+    finally:
+        processor.stop()
+        await running
 
 
 def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing() -> None:
@@ -330,7 +340,7 @@ def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing() -> None:
         await stage.broker.delete(app.names.roster)
         async with NotAllowed(stage.server) as broker:
             with pytest.raises(QueueNotFound, match="'test.v1.roster' is not in.*scheduler seed"):
-                await broker.processor(stage).run()
+                await processor_over(broker, stage).run()
 
     staged(app, play)
 
@@ -379,9 +389,7 @@ def test_a_slot_that_keeps_its_token_back_is_made_anew(may_declare: bool) -> Non
         async with stage.supervised():
             await run_once(stage)
         await stage.lose(TASK)
-        async with Stuck(stage, may_declare=may_declare) as broker:
-            processor = broker.processor(stage)
-            running = asyncio.create_task(processor.run())
+        async with Stuck(stage, may_declare=may_declare) as broker, working_over(broker, stage):
             await asyncio.sleep(7 * ROUND)
             repairs = [repair for repair in stage.repairs() if repair[0] == "task"]
             if may_declare:
@@ -389,8 +397,6 @@ def test_a_slot_that_keeps_its_token_back_is_made_anew(may_declare: bool) -> Non
                 again = await stage.token(TASK)
                 assert (again.seq, again.carry) == (1, 1)
                 await asyncio.sleep(600)
-            processor.stop()
-            await running
         assert reported(stage.events) == ([] if may_declare else [("task", "stuck")])
         assert carried == ([(0, None), (1, 1)] if may_declare else [(0, None)])
 
@@ -426,16 +432,12 @@ def test_a_slot_in_which_tokens_vanish_is_made_anew() -> None:
         async with stage.supervised():
             await run_once(stage)
         await stage.lose(TASK)
-        async with Swallowing(stage.server) as broker:
-            processor = processor_over(broker, stage)
-            running = asyncio.create_task(processor.run())
+        async with Swallowing(stage.server) as broker, working_over(broker, stage):
             await asyncio.sleep(7 * ROUND)
             assert [kind for loop, kind in stage.repairs() if loop == "task"] == [
                 *("lost", "lost", "stuck")
             ]
             await asyncio.sleep(600)
-            processor.stop()
-            await running
         assert carried == [(0, None), (1, 1)]
 
     staged(app, play)
@@ -564,12 +566,8 @@ def test_a_queue_that_may_not_be_declared_is_reported() -> None:
 
     async def play(stage: Stage) -> None:
         await stage.broker.delete(app.names.hatchery(TASK))
-        async with NotAllowed(stage.server) as broker:
-            processor = broker.processor(stage)
-            running = asyncio.create_task(processor.run())
+        async with NotAllowed(stage.server) as broker, working_over(broker, stage):
             await asyncio.sleep(5 * ROUND)
-            processor.stop()
-            await running
         assert reported(stage.events) == [("task", "missing")]
 
     staged(app, play)
