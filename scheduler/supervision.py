@@ -177,7 +177,7 @@ class Supervisor:
             **{str(loop): "orphan" for loop in orphans_of(self._app, self._listed)},
             **{str(loop): "missing" for loop in gone if not adopted},
             **{str(loop): "unattended" for loop in await self._unattended(empty)},
-            **{name: "stuck" for name, strikes in suspects.items() if strikes >= STUCK},
+            **_stuck(suspects),
         }
         self._report(troubles, memory.reported)
         took = self._clock.now() - began
@@ -290,8 +290,9 @@ class Supervisor:
                 )
         elif count > 1:
             await self._control.unite(loop)
-        suspected = count == 0 or bool(self._strikes)
-        self._strikes = await self._examine([loop], self._strikes) if suspected else {}
+        before = self._strikes
+        self._strikes = await self._examine([loop], before) if count == 0 or before else {}
+        self._report(_stuck(self._strikes), _stuck(before))
 
 
 def _memory(carried: Any) -> Memory:
@@ -308,6 +309,10 @@ def _turn(loops: list[Loop], memory: Memory) -> list[Loop]:
         *ahead,
         *(loop for loop in loops if loop.id not in here and str(loop) in memory.suspects),
     ]
+
+
+def _stuck(suspects: Mapping[str, int]) -> dict[str, str]:
+    return {name: "stuck" for name, strikes in suspects.items() if strikes >= STUCK}
 
 
 def _first(entries: dict[str, Any]) -> dict[str, Any]:

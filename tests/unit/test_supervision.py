@@ -351,9 +351,10 @@ def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing() -> None:
 class Stuck(NotAllowed):
     """A broker that keeps a token back: its queue shows none and takes none until it is deleted."""
 
-    def __init__(self, stage: Stage, *, may_declare: bool) -> None:
+    def __init__(self, stage: Stage, loop: LoopId = TASK, *, may_declare: bool) -> None:
         super().__init__(stage.server)
-        self._queue = stage.app.names.hatchery(TASK)
+        self._loop = loop
+        self._queue = stage.app.names.hatchery(loop)
         self._may_declare = may_declare
         self._stuck = True
 
@@ -365,7 +366,8 @@ class Stuck(NotAllowed):
         routing_key: str,
         timeout: timedelta = timedelta(seconds=30),
     ) -> None:
-        if self._stuck and routing_key == "loop.task" and exchange.endswith(".scheduler"):
+        to_it = exchange.endswith(".scheduler") and routing_key == f"loop.{self._loop}"
+        if self._stuck and to_it:
             raise Rejected
         await super().publish(message, exchange=exchange, routing_key=routing_key, timeout=timeout)
 
@@ -459,6 +461,23 @@ def test_supervision_comes_back_when_its_own_token_is_gone() -> None:
             stage.events.clear()
             await asyncio.sleep(4 * ROUND)
             assert 3 <= len(of(CensusTaken, stage.events)) <= 5
+
+    staged(app, play)
+
+
+@pytest.mark.parametrize("may_declare", [True, False])
+def test_if_it_is_kept_back_its_slot_is_made_anew_or_that_is_told(may_declare: bool) -> None:
+    app, _ = counting()
+
+    async def play(stage: Stage) -> None:
+        async with Stuck(stage, SUPERVISION, may_declare=may_declare) as broker:
+            await stage.lose(SUPERVISION)
+            async with working_over(broker, stage):
+                await asyncio.sleep(16 * ROUND)
+        told = [("_supervision", "stuck")]
+        assert stage.repairs() == (told if may_declare else [])
+        assert reported(stage.events) == ([] if may_declare else told)
+        assert bool(of(CensusTaken, stage.events)) is may_declare
 
     staged(app, play)
 
