@@ -23,7 +23,7 @@ from scheduler.errors import (
     UsageError,
 )
 from scheduler.events import EventStream, LoopRepaired, LoopSeeded
-from scheduler.hatchery import Hatchery, Occupant
+from scheduler.hatchery import Hatchery, Occupant, left_in_place
 from scheduler.journal import Journal, look_backs
 from scheduler.messages import (
     Act,
@@ -58,7 +58,6 @@ GUARD_GRACE = timedelta(seconds=10)
 CONSUMER_TIMEOUT = timedelta(minutes=30)
 ROLL_CALL_TIMEOUT = timedelta(seconds=2)
 BETWEEN_ROLL_CALLS = 1.0
-JOURNAL_TIMEOUT = timedelta(seconds=10)
 
 
 class Did(StrEnum):
@@ -277,21 +276,31 @@ class Control:
     async def resume(self, loop: Loop, *, at_once: bool = False) -> Report:
         """Have a paused loop go on, at its next nominal time or at once."""
         async with self._mutex():
+            is_lost = await self._stands_in(loop) and await self._is_nowhere(loop)
             occupant = await self._take(loop)
             if occupant is None:
                 return Report(loop, Did.NOT_PAUSED)
-            if occupant.token.state is not State.PAUSED:
+            paused = occupant.token
+            if paused.state is not State.PAUSED:
                 return await self._leave(loop, Did.NOT_PAUSED, occupant)
-            if occupant.token.generation == STAND_IN:
-                # It was paused during a run, which may be going on still.
-                token = (await self._recovered([loop]))[loop.id]
-                guard = await self._guard(loop, replace(token, state=State.ARMED, reason=None))
-                return await self._replace(loop, Did.GUARDED, occupant, guard)
-            armed = self._rescheduled(occupant.token)
+            if paused.generation == STAND_IN:
+                async with left_in_place([occupant]):
+                    paused = (await self._recovered([loop]))[loop.id]
+                if not is_lost:
+                    guard = await self._guard(loop, replace(paused, state=State.ARMED, reason=None))
+                    return await self._replace(loop, Did.GUARDED, occupant, guard)
+            armed = self._rescheduled(paused)
             if at_once:
                 armed = replace(armed, due_at=self._clock.now())
             armed = self._by(Verb.RESUMED, armed)
             return await self._replace(loop, Did.RESUMED, occupant, armed)
+
+    async def _stands_in(self, loop: Loop) -> bool:
+        """Whether it was paused during a run, which may be going on, or lost."""
+        with suppress(QueueNotFound):
+            token = await self._hatchery.look(loop.id)
+            return token is not None and token.generation == STAND_IN
+        return False
 
     async def trigger(self, loop: Loop) -> Report:
         """Have the loop's own token hatch now, so that no second chain of runs can start."""
@@ -444,7 +453,7 @@ class Control:
             if (delivery := await self._broker.get(self._queue_of(loop))) is not None:
                 return await self._reseed_ready(loop, delivery)
             await asyncio.sleep(LOOK_PAUSE)
-        is_lost = await self._is_lost(loop.id)
+        is_lost = await self._is_in_no_hand(loop.id) and await self._hatchery.look(loop.id) is None
         token = (await self._recovered([loop]))[loop.id]
         if not is_lost:
             token = await self._guard(loop, token)
@@ -455,14 +464,22 @@ class Control:
             return await self._reseed_waiting(loop, occupant)
         return Report(loop, Did.ON_ITS_WAY)
 
-    async def _is_lost(self, loop: LoopId) -> bool:
+    async def _is_nowhere(self, loop: Loop) -> bool:
+        """Whether the token, which is not in its slot, is in no hand, nor ready for its task."""
+        return not await self._is_ready(loop) and await self._is_in_no_hand(loop.id)
+
+    async def _is_ready(self, loop: Loop) -> bool:
+        depth = await self._broker.depth(self._queue_of(loop))
+        return depth is not None and depth.ready > 0
+
+    async def _is_in_no_hand(self, loop: LoopId) -> bool:
         """Whether all processors say, twice, that they do not have it."""
         for pause in (BETWEEN_ROLL_CALLS, 0):
             answers = await self._ask([loop])
             if loop in answers.claims or not answers.complete:
                 return False
             await asyncio.sleep(pause)
-        return await self._hatchery.look(loop) is None
+        return True
 
     async def _ask(self, loops: Collection[LoopId]) -> Answers:
         supervised = await self._broker.depth(self._app.names.processor_queue(SUPERVISION.task))
@@ -475,14 +492,19 @@ class Control:
             return await roll_call.ask(loops, expected=expected, timeout=ROLL_CALL_TIMEOUT)
 
     async def _recovered(self, loops: Collection[Loop]) -> dict[LoopId, Token]:
-        """The token of each loop as the journal saw it last; a new one, where it did not."""
+        """The token of each loop as the journal saw it last; a new one, where it did not.
+
+        Raises:
+            BrokerUnavailable: the journal does not tell all that it has.
+        """
         found = dict[LoopId, Token]()
         with suppress(QueueNotFound):
-            for since in look_backs([loop.schedule for loop in loops], self._clock):
+            mark = await self._journal.mark()
+            for since, within in look_backs([loop.schedule for loop in loops], self._clock):
                 missing = {loop.id for loop in loops} - found.keys()
                 if missing:
                     found |= await self._journal.last_tokens(
-                        missing, since=since, within=JOURNAL_TIMEOUT
+                        missing, since=since, within=within, until=mark
                     )
         return {loop.id: self._revived(loop, found.get(loop.id)) for loop in loops}
 
@@ -529,12 +551,13 @@ class Control:
         ready = replace(token, schedule=new.schedule, args=new.args, generation=new.generation)
         if same:
             ready = token
-        # Published again even so: to requeue it would count as a failed delivery.
-        await self._broker.publish(
-            encode(ready, self._app.namespace, expiration=None),
-            exchange=self._app.names.processor,
-            routing_key=routing_key(loop.id),
-        )
+        async with left_in_place([Occupant(token, delivery)]):
+            # Published again even so: to requeue it would count as a failed delivery.
+            await self._broker.publish(
+                encode(ready, self._app.namespace, expiration=None),
+                exchange=self._app.names.processor,
+                routing_key=routing_key(loop.id),
+            )
         await delivery.ack()
         return Report(loop, Did.UNCHANGED if same else Did.RESCHEDULED, ready)
 

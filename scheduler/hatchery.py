@@ -5,7 +5,8 @@
 
 import asyncio
 import functools
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Collection
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -74,6 +75,18 @@ class Occupant:
     delivery: Delivery
 
 
+@asynccontextmanager
+async def left_in_place(occupants: Collection[Occupant]) -> AsyncGenerator[None]:
+    """On the way out with an error, put back what was taken."""
+    try:
+        yield
+    except BaseException:
+        with suppress(DeliveryLost):
+            for occupant in occupants:
+                await occupant.delivery.requeue()
+        raise
+
+
 class Hatchery:
     """The hatchery queues of a namespace."""
 
@@ -105,18 +118,13 @@ class Hatchery:
             BrokerError: the token may not have been put.
         """
         held: list[Occupant] = []
-        try:
+        async with left_in_place(held):
             winner = await self._contend(token, held)
             if held and winner is held[-1].token:
                 await held.pop().delivery.requeue()
             while held:
                 await held.pop().delivery.ack()
-            return winner
-        finally:
-            # Only on the way out with an error is anything still held: it stays in the slot.
-            with suppress(DeliveryLost):
-                for occupant in held:
-                    await occupant.delivery.requeue()
+        return winner
 
     async def look(self, loop: LoopId) -> Token | None:
         """The token that waits in the slot, left where it is.
@@ -132,7 +140,8 @@ class Hatchery:
 
     async def replace(self, occupant: Occupant, token: Token) -> Token:
         """Put another token in place of the one in hand: publish, confirm, then ack."""
-        winner = await self.put(token)
+        async with left_in_place([occupant]):
+            winner = await self.put(token)
         await occupant.delivery.ack()
         return winner
 
@@ -151,14 +160,16 @@ class Hatchery:
             QueueNotFound: the hatchery queue does not exist.
         """
         occupants: list[Occupant] = []
-        while (occupant := await self.take(loop)) is not None:
-            occupants.append(occupant)
+        async with left_in_place(occupants):
+            while (occupant := await self.take(loop)) is not None:
+                occupants.append(occupant)
         return occupants
 
     async def unite(self, occupants: list[Occupant], act: Act) -> None:
         """Put one token in place of those in hand: publish, confirm, then ack."""
         winner = functools.reduce(merge, [occupant.token for occupant in occupants])
-        await self.put(replace(winner, act=act))
+        async with left_in_place(occupants):
+            await self.put(replace(winner, act=act))
         for occupant in occupants:
             await occupant.delivery.ack()
 

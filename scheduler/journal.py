@@ -5,6 +5,7 @@ costs no further message, and the journal can be read while no processor is ther
 """
 
 import asyncio
+import uuid
 from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from datetime import datetime, timedelta
 
 from scheduler.brokers import Broker
 from scheduler.clock import Clock
-from scheduler.errors import MessageError
+from scheduler.errors import BrokerUnavailable, MessageError, QueueNotFound, Unroutable
 from scheduler.messages import LastRun, LoopId, Message, State, Token, Verb, decode, is_token
 from scheduler.parking import PARKED as PARKED_HEADERS
 from scheduler.parking import Parked, read_parked
@@ -20,9 +21,11 @@ from scheduler.schedules import Schedule
 from scheduler.topology import Names
 
 PARKED = "parked"
+MARK = "scheduler.mark"
 FIRST_DEATH = "x-first-death-reason"
-FIRST_LOOK_BACK, FURTHER_LOOK_BACK = 2, 30  # periods
+NEAR, FAR = 2, 30  # periods
 MARGIN = timedelta(minutes=2)
+A_WHILE, LONGER = timedelta(seconds=10), timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +83,62 @@ class Journal:
                     told.add(bare)
                     yield entry
 
+    async def mark(self) -> str:
+        """Write a mark: who has read as far as to this has read all that there was before it.
+
+        Raises:
+            QueueNotFound: there is no journal.
+        """
+        mark = Message(b"", type=MARK, correlation_id=uuid.uuid4().hex)
+        try:
+            await self._broker.publish(mark, exchange=self._names.scheduler, routing_key=MARK)
+        except Unroutable:
+            raise QueueNotFound(f"There is no journal in {self._broker.address}.") from None
+        return str(mark.correlation_id)
+
     async def last_tokens(
-        self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta
+        self,
+        loops: Collection[LoopId],
+        *,
+        since: datetime | None,
+        within: timedelta,
+        until: str | None = None,
     ) -> dict[LoopId, Token]:
         """The token of each loop that has come furthest, of those made since a moment.
 
         Args:
+            since: None: from the first that is remembered.
             within: what was not read in this time is left out.
+            until: a mark, which must come.
+
+        Raises:
+            QueueNotFound: there is no journal.
+            BrokerUnavailable: reading ended before the mark came. A node of a cluster that was cut
+                off, say, hands out nothing, or old things only.
         """
         found = dict[LoopId, Token]()
         with suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds()):
-                await self._collect_last_tokens(found, loops, since)
+                marked = await self._collect_last_tokens(found, loops, since, until)
+                if until is not None and not marked:
+                    raise BrokerUnavailable(
+                        f"The journal in {self._broker.address} could not be read to its end. "
+                        "Nothing was changed; try again."
+                    )
         return found
 
     async def _collect_last_tokens(
-        self, found: dict[LoopId, Token], loops: Collection[LoopId], since: datetime | None
-    ) -> None:
+        self,
+        found: dict[LoopId, Token],
+        loops: Collection[LoopId],
+        since: datetime | None,
+        until: str | None,
+    ) -> bool:
+        """Whether the mark has come."""
         async with aclosing(self._broker.read(self._names.journal, since=since)) as messages:
             async for message in messages:
+                if message.type == MARK and message.correlation_id == until:
+                    return True
                 token = _token_of(message, self._names.namespace)
                 if token is None or token.loop not in loops:
                     continue
@@ -110,10 +150,13 @@ class Journal:
                 known = found.get(token.loop)
                 if known is None or token.progress >= known.progress:
                     found[token.loop] = token
+        return False
 
 
 def entry_of(message: Message, namespace: str) -> Entry | None:
     """What a message of the stream tells; None: nothing that belongs into a history."""
+    if message.type == MARK:
+        return None
     if _was_parked(message) or not is_token(message):
         return _parked_entry(message, namespace)
     token = _token_of(message, namespace)
@@ -146,11 +189,17 @@ def entry_of(message: Message, namespace: str) -> Entry | None:
     )
 
 
-def look_backs(schedules: Iterable[Schedule], clock: Clock) -> list[datetime]:
-    """From when on to look for the last tokens of such loops: first near, then far."""
+def look_backs(
+    schedules: Iterable[Schedule], clock: Clock
+) -> list[tuple[datetime | None, timedelta]]:
+    """From when on to look for the last tokens of such loops, and for how long.
+
+    First near, then far; then everything, for one that was paused for long.
+    """
     now = clock.now()
     period = max((_period(schedule, now) for schedule in schedules), default=timedelta(0))
-    return [now - MARGIN - periods * period for periods in (FIRST_LOOK_BACK, FURTHER_LOOK_BACK)]
+    near, far = (now - MARGIN - periods * period for periods in (NEAR, FAR))
+    return [(near, A_WHILE), (far, A_WHILE), (None, LONGER)]
 
 
 def _period(schedule: Schedule, now: datetime) -> timedelta:

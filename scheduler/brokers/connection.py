@@ -279,6 +279,11 @@ class Connection:
             if task is None or task.cancelling():
                 raise
             raise self._unconfirmed(error) from None
+        except Exception as error:
+            # aiormq's word for what waited on a connection that ended without a reason.
+            if type(error) is not Exception:
+                raise
+            raise self._unconfirmed(error) from None
 
     def _unconfirmed(self, error: BaseException) -> Unconfirmed:
         return Unconfirmed(
@@ -517,5 +522,7 @@ def reply(error: BaseException) -> str:
     """The words of an error of aiormq, without its wrapping."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    words = [str(word) for word in error.args if isinstance(word, str) and word]
-    return (" ".join(words) or type(error).__name__).rstrip(".")
+    if words := [str(word) for word in error.args if isinstance(word, str) and word]:
+        return " ".join(words).rstrip(".")
+    wordless = type(error) in (Exception, asyncio.CancelledError)
+    return "closed" if wordless else type(error).__name__

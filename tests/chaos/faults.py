@@ -188,6 +188,8 @@ class KillTwoBrokers(KillBroker):
 class CutOffBroker(KillBroker):
     """A node is parted from the other two, and finds them again."""
 
+    patience = FreezeBroker.patience
+
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
         self.lasts = rng.uniform(0.5, 6)

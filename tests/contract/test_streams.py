@@ -127,6 +127,16 @@ async def test_a_cut_does_not_look_like_the_end(wire: Wire, broker: Broker) -> N
         await disturbed_reading(broker, stream, wire.cut)
 
 
+async def test_nor_does_one_after_many_entries(wire: Wire, broker: Broker) -> None:
+    if isinstance(wire, MemoryWire):
+        pytest.skip("what is in this process is read without a connection")
+    stream = await wire.declare_stream()
+    await asyncio.gather(*(send(broker, stream, body) for body in numbered(*range(600))))
+    soon_to_be_told_to_the_broker = 240
+    with pytest.raises(BrokerUnavailable):
+        await disturbed_reading(broker, stream, wire.cut, after=soon_to_be_told_to_the_broker)
+
+
 async def test_a_stream_that_is_deleted_does_not_end(wire: Wire, broker: Broker) -> None:
     stream = await wire.declare_stream()
     await send(broker, stream, b"a", b"b")
@@ -135,11 +145,13 @@ async def test_a_stream_that_is_deleted_does_not_end(wire: Wire, broker: Broker)
 
 
 async def disturbed_reading(
-    broker: Broker, stream: str, disturb: Callable[[], Awaitable[None]]
+    broker: Broker, stream: str, disturb: Callable[[], Awaitable[None]], *, after: int = 1
 ) -> None:
+    entries = itertools.count(1)
     async with asyncio.timeout(PATIENCE):
         async for _ in broker.read(stream, quiet=2 * timedelta(seconds=PATIENCE)):
-            await disturb()
+            if next(entries) == after:
+                await disturb()
 
 
 async def test_a_stream_is_read_from_a_moment_on(wire: Wire, broker: Broker) -> None:

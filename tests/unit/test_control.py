@@ -7,11 +7,12 @@ from datetime import timedelta
 import pytest
 
 from scheduler import Context, Every, Scheduler
+from scheduler.brokers.memory import MemoryBroker
 from scheduler.control import Control, Did
 from scheduler.durations import SECOND
-from scheduler.errors import QueueNotFound, UnknownLoop, UsageError
+from scheduler.errors import QueueNotFound, Unconfirmed, UnknownLoop, UsageError
 from scheduler.events import LoopSeeded
-from scheduler.messages import LoopId, State
+from scheduler.messages import LoopId, Message, State
 from scheduler.status import Where
 from scheduler.tasks import Loop
 from tests.stage import START, Stage, new_app, of, seconds_of, staged
@@ -137,8 +138,22 @@ def test_paused_and_resumed_during_a_run_it_goes_on_when_that_has_ended() -> Non
 
 
 def test_resumed_after_its_run_was_lost_it_goes_on_where_it_was() -> None:
-    app = looping()
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            await stage.control.trigger(the_loop(stage))
+            await asyncio.sleep(10)
+            await stage.lose(TASK)
+            await stage.control.pause(the_loop(stage))
+            report = await stage.control.resume(the_loop(stage))
+            assert report.token is not None
+            assert (report.did, report.token.state) == (Did.RESUMED, State.ARMED)
+            assert (report.token.seq, report.token.carry) == (1, 1)
+            assert seconds_of([report.token.due_at]) == [pytest.approx(10 + HOUR, abs=5)]
 
+    staged(looping(), play)
+
+
+def test_it_is_guarded_where_processors_do_not_tell_whether_it_was() -> None:
     async def play(stage: Stage) -> None:
         async with stage.processor():
             await stage.control.trigger(the_loop(stage))
@@ -150,7 +165,36 @@ def test_resumed_after_its_run_was_lost_it_goes_on_where_it_was() -> None:
             assert (report.did, report.token.state) == (Did.GUARDED, State.GUARD)
             assert (report.token.seq, report.token.carry) == (1, 1)
 
-    staged(app, play)
+    staged(looping(), play)
+
+
+class Unconfirming(MemoryBroker):
+    """A broker that confirms no token."""
+
+    async def publish(
+        self,
+        message: Message,
+        *,
+        exchange: str,
+        routing_key: str,
+        timeout: timedelta = timedelta(seconds=30),
+    ) -> None:
+        if routing_key == "loop.task":
+            raise Unconfirmed("Not confirmed.")
+        await super().publish(message, exchange=exchange, routing_key=routing_key, timeout=timeout)
+
+
+@pytest.mark.parametrize("verb", ["pause", "trigger"])
+def test_a_verb_that_fails_leaves_the_token_where_it_was(verb: str) -> None:
+    async def play(stage: Stage) -> None:
+        before = await stage.token(TASK)
+        async with Unconfirming(stage.server) as broker:
+            control = Control(stage.app, broker, stage.clock)
+            with pytest.raises(Unconfirmed):
+                await getattr(control, verb)(the_loop(stage))
+            assert await stage.token(TASK) == before
+
+    staged(looping(), play)
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "trigger"])

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from scheduler import Context, Scheduler
+from scheduler.brokers import DEFAULT_QUIET
 from scheduler.brokers.memory import MemoryBroker
 from scheduler.control import CONSUMER_TIMEOUT, GUARD_GRACE
 from scheduler.errors import AccessRefused, QueueNotFound, Rejected
@@ -93,13 +94,15 @@ def test_a_token_that_is_gone_is_put_again_within_two_rounds(timeout: str) -> No
     staged(app, play)
 
 
-def test_a_paused_token_that_is_gone_is_paused_again() -> None:
+@pytest.mark.parametrize("for_hours", [0, 24])
+def test_a_paused_token_that_is_gone_is_paused_again(for_hours: int) -> None:
     app, _ = counting()
 
     async def play(stage: Stage) -> None:
         async with stage.supervised():
             await run_once(stage)
             await stage.control.pause(app.loop("task"), "stocktaking")
+            await asyncio.sleep(for_hours * 3600)
             await stage.lose(TASK)
             await asyncio.sleep(TWO_ROUNDS)
             again = await stage.token(TASK)
@@ -120,6 +123,44 @@ def test_a_token_that_the_journal_does_not_know_is_a_new_one() -> None:
             assert stage.repairs() == [("task", "lost")]
             await asyncio.sleep(600)
         assert carried == [(0, None)]
+
+    staged(app, play)
+
+
+class Forgetful(MemoryBroker):
+    """A broker whose streams hand out only what is old, as a node does that was cut off."""
+
+    forgetful = True
+
+    async def read(
+        self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
+    ) -> AsyncGenerator[Message]:
+        async for message in super().read(stream, since=since, quiet=quiet):
+            if self.forgetful and stream.endswith(".journal"):
+                return
+            yield message
+
+
+def test_a_loop_does_not_begin_anew_because_the_journal_is_not_to_be_read() -> None:
+    app, carried = counting()
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            await run_once(stage)
+        await stage.lose(TASK)
+        async with Forgetful(stage.server) as broker, working_over(broker, stage):
+            await asyncio.sleep(10 * ROUND)
+            assert stage.repairs() == []
+            (told,) = {event.reason for event in of(SupervisionDelayed, stage.events)}
+            assert told.startswith("The journal in memory:// could not be read to its end.")
+            broker.forgetful = False
+            await asyncio.sleep(ROUND + 2)
+            assert stage.repairs() == [("task", "lost")]
+            await asyncio.sleep(600)
+        assert carried == [(0, None), (1, 1)]
+        assert await stage.history("task") == [
+            *("seeded", "triggered", "succeeded", "repaired", "succeeded")
+        ]
 
     staged(app, play)
 
