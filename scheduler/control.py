@@ -5,7 +5,15 @@ try at once. What a verb did is told by the token that it put, and so by the jou
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Mapping,
+)
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -337,12 +345,16 @@ class Control:
             self._repaired(loop.id, "lost", f"its token was nowhere; {where}")
         return [loop.id for loop in repaired]
 
-    async def renew(self, loops: Collection[Loop]) -> list[LoopId]:
-        """Make the slots anew whose loops do not go on, though put again; returns those that were.
+    async def renew(self, loops: Collection[Loop], *, in_hand: Container[LoopId]) -> list[LoopId]:
+        """Make the slots anew whose loops do not go on; returns those that were.
 
-        After a node of a cluster stood still (seen on 3.10), RabbitMQ may keep a token that is due
-        for ever, out of everybody's reach, or take tokens into a queue that is broken. They go with
-        their queue, and the loop goes on from where the journal saw it last.
+        After a node of a cluster stood still or was killed (seen on 3.10), RabbitMQ may keep a
+        token that is due for ever, out of everybody's reach, or take tokens into a queue that is
+        broken, or refuse them though none waits there. They go with their queue, and the loop goes
+        on from where the journal saw it last.
+
+        Args:
+            in_hand: the loops whose token somebody has, who will put it.
 
         Raises:
             AccessRefused: this user may not declare.
@@ -353,10 +365,13 @@ class Control:
             for loop in stuck:
                 await self._broker.delete(self._app.names.hatchery(loop.id))
                 await self._broker.declare(self._hatchery_of(loop.id))
-                await self._hatchery.put(tokens[loop.id])
+                if loop.id not in in_hand:
+                    await self._hatchery.put(tokens[loop.id])
         for loop in stuck:
-            where = f"it goes on with tick {tokens[loop.id].seq}"
-            self._repaired(loop.id, "stuck", f"the broker kept its token back; {where}")
+            held = loop.id in in_hand
+            what = "its queue took no token" if held else "the broker kept its token back"
+            where = f"its queue was made anew, and it goes on with tick {tokens[loop.id].seq}"
+            self._repaired(loop.id, "stuck", f"{what}; {where}")
         return [loop.id for loop in stuck]
 
     async def guard(self, loops: Collection[Loop]) -> None:

@@ -1,11 +1,12 @@
 """A processor: a worker, its part in supervision, and its answers to roll calls."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 from scheduler.app import Scheduler
 from scheduler.brokers import Broker
 from scheduler.clock import Clock
+from scheduler.messages import LoopId
 from scheduler.rollcall import Claims, RollCall, Settled
 from scheduler.supervision import Supervisor
 from scheduler.tasks import TaskSpec
@@ -70,6 +71,14 @@ class Processor:
     def in_hand(self) -> Claims:
         """The tokens that this processor has, and how far each has come."""
         return self.worker.in_hand()
+
+    def running(self) -> Claims:
+        """Those of them whose run has begun, and is not settled."""
+        return self.worker.running()
+
+    def refused(self) -> Collection[LoopId]:
+        """The loops whose slot takes no token from it, though none waits there."""
+        return self.worker.refused()
 
     def settled(self) -> Settled:
         """The last token that it has put for each loop."""

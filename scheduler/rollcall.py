@@ -5,8 +5,9 @@ no right to declare. Both are JSON, and their correlation id names the question:
 
 - a question has ``loops``;
 - an answer has ``processor``; ``claims``, the seq and attempt of each of those loops' tokens that
-  it has in hand; and ``settled``, the generation, seq and attempt of the last token that it has put
-  for each of them.
+  it has in hand; ``running``, the same of those whose run has begun; ``refused``, those of the
+  loops whose slot does not take what it puts; and ``settled``, the generation, seq and attempt of
+  the last token that it has put for each of them.
 """
 
 import asyncio
@@ -40,6 +41,14 @@ class Hands(Protocol):
         """The tokens it has, and how far each has come."""
         ...
 
+    def running(self) -> Claims:
+        """Those of them whose run has begun, and is not settled."""
+        ...
+
+    def refused(self) -> Collection[LoopId]:
+        """The loops whose slot takes no token from it, though none waits there."""
+        ...
+
     def settled(self) -> Settled:
         """The last token that it has put for each loop: its generation, and how far it had come."""
         ...
@@ -51,6 +60,8 @@ class Answers:
 
     Attributes:
         claims: the tokens in hand, over all processors that answered.
+        running: those of them whose run has begun.
+        refused: the loops whose slot does not take the token that is in hand.
         settled: the tokens that were put last, as (loop, generation): progress.
         complete: whether as many answered as were expected; only then does silence mean that
             nobody has a token.
@@ -58,6 +69,8 @@ class Answers:
 
     claims: Claims
     complete: bool
+    running: Claims = field(default_factory=dict[LoopId, Progress])
+    refused: Collection[LoopId] = frozenset()
     settled: Mapping[tuple[LoopId, str], Progress] = field(
         default_factory=dict[tuple[LoopId, str], Progress]
     )
@@ -70,6 +83,8 @@ class _Question:
     loops: set[LoopId]
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     claims: dict[LoopId, Progress] = field(default_factory=dict[LoopId, Progress])
+    running: dict[LoopId, Progress] = field(default_factory=dict[LoopId, Progress])
+    refused: set[LoopId] = field(default_factory=set[LoopId])
     settled: dict[tuple[LoopId, str], Progress] = field(
         default_factory=dict[tuple[LoopId, str], Progress]
     )
@@ -131,8 +146,13 @@ class RollCall:
             question.waiting -= 1
             if not question.waiting:
                 self._asking.pop(question.id, None)
-        claims = {loop: question.claims[loop] for loop in loops if loop in question.claims}
-        return Answers(claims, len(question.processors) >= expected, question.settled)
+        return Answers(
+            {loop: question.claims[loop] for loop in loops if loop in question.claims},
+            complete=len(question.processors) >= expected,
+            running=question.running,
+            refused=question.refused,
+            settled=question.settled,
+        )
 
     def _gather(self, loops: Collection[LoopId]) -> _Question:
         question = self._gathering
@@ -163,10 +183,13 @@ class RollCall:
     async def _answer(self, name: str, asked: "_Asked") -> None:
         assert self._hands is not None
         loops = {LoopId(task, key) for task, key in asked.loops}
-        in_hand, settled = self._hands.in_hand(), self._hands.settled()
+        in_hand, running = self._hands.in_hand(), self._hands.running()
+        settled = self._hands.settled()
         answer = {
             "processor": self._processor,
             "claims": [(loop, in_hand[loop]) for loop in loops & in_hand.keys()],
+            "running": [(loop, running[loop]) for loop in loops & running.keys()],
+            "refused": sorted(loops.intersection(self._hands.refused())),
             "settled": [(loop, *settled[loop]) for loop in loops & settled.keys()],
         }
         with suppress(BrokerError):  # whoever asked knows that an answer is missing
@@ -187,9 +210,11 @@ class RollCall:
 
 def _note(question: _Question, answer: "_Answered") -> None:
     question.processors.add(answer.processor)
-    for (task, key), progress in answer.claims:
-        loop = LoopId(task, key)
-        question.claims[loop] = max(progress, question.claims.get(loop, progress))
+    for claimed, told in ((question.claims, answer.claims), (question.running, answer.running)):
+        for (task, key), progress in told:
+            loop = LoopId(task, key)
+            claimed[loop] = max(progress, claimed.get(loop, progress))
+    question.refused.update(LoopId(task, key) for task, key in answer.refused)
     for (task, key), generation, progress in answer.settled:
         settling = LoopId(task, key), generation
         question.settled[settling] = max(progress, question.settled.get(settling, progress))
@@ -207,4 +232,6 @@ class _Answered(BaseModel):
 
     processor: str
     claims: list[tuple[tuple[str, str], Progress]]
+    running: list[tuple[tuple[str, str], Progress]] = []
+    refused: list[tuple[str, str]] = []
     settled: list[tuple[tuple[str, str], str, Progress]] = []

@@ -9,9 +9,10 @@ tokens in the slot         what is done
 one                        nothing
 two or more                they are united under the mutex
 none, ready for a task     nothing: a processor will take it
-none, in a hand            nothing: it is running
+none, in a hand            nothing: it is running, or being settled
 none, in no hand, twice    lost: put again from where the journal saw it last
 none, though put again     stuck: the queue is made anew, if we may, and the token put again
+none, and it takes none    the same; but whoever has the token puts it
 none, and not all answer   a guard is put; once all answer, as above
 no slot                    the queue is declared, if we may, and the loop is seeded
 =========================  =====================================================================
@@ -52,7 +53,7 @@ dice = Random()  # not the one that a program may have seeded
 LOOKED_AT_IN_A_ROUND = 1000
 REMEMBERED = 300  # suspects and troubles: what a token can carry is limited
 STRIKES = 2
-STUCK = 4
+STUCK = 3
 PATIENCE = 20 * SECOND  # how long a round waits for others who create tokens
 
 ADVICE = {
@@ -218,19 +219,19 @@ class Supervisor:
         unclaimed = [loop for loop in loops if loop.id not in answers.claims]
         nowhere = await side_by_side(self._is_nowhere, unclaimed)
         absent = [loop for loop, gone in zip(unclaimed, nowhere, strict=True) if gone]
+        refused = [loop for loop in loops if loop.id in answers.refused]
         if not answers.complete:
             await self._control.guard(absent)
-            return {str(loop): suspects.get(str(loop), 0) for loop in absent}
-        strikes = {str(loop): suspects.get(str(loop), 0) + 1 for loop in absent}
-        lost = [loop for loop in absent if strikes[str(loop)] >= STRIKES]
-        stuck = [loop for loop in lost if strikes[str(loop)] >= STUCK]
+            return {str(loop): suspects.get(str(loop), 0) for loop in (*absent, *refused)}
+        strikes = {str(loop): suspects.get(str(loop), 0) + 1 for loop in (*absent, *refused)}
+        stuck = [loop for loop in (*absent, *refused) if strikes[str(loop)] >= STUCK]
         if stuck:
             with suppress(AccessRefused):  # which is reported
-                for loop in await self._control.renew(stuck):
+                for loop in await self._control.renew(stuck, in_hand=answers.claims):
                     del strikes[str(loop)]
         # Seen in the next round, those that are put again are suspect no more.
-        if again := [loop for loop in lost if str(loop) in strikes]:
-            await self._control.repair(again)
+        if lost := [loop for loop in absent if strikes.get(str(loop), 0) >= STRIKES]:
+            await self._control.repair(lost)
         return strikes
 
     async def _is_nowhere(self, loop: Loop) -> bool:

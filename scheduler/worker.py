@@ -14,7 +14,7 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -32,6 +32,7 @@ from scheduler.errors import (
     InvalidArguments,
     MessageError,
     QueueNotFound,
+    Rejected,
     TooLarge,
     Undecodable,
 )
@@ -71,7 +72,7 @@ from scheduler.messages import (
 )
 from scheduler.parking import ParkingLot, Reason
 from scheduler.rates import Pacer
-from scheduler.rollcall import Claims, Progress, RollCall, Settled
+from scheduler.rollcall import Answers, Claims, Progress, RollCall, Settled
 from scheduler.runs import Execution, Run
 from scheduler.schedules import admit
 from scheduler.settlement import (
@@ -91,6 +92,7 @@ from scheduler.tasks import SUPERVISION, TaskSpec
 HOOK_TIMEOUT = timedelta(seconds=30)
 LAST_WORDS = timedelta(seconds=5)
 ROLL_CALL_TIMEOUT = timedelta(seconds=0.5)
+BETWEEN_ROLL_CALLS = 0.2
 # A broker that was away may have handed a token on without noting it; then it does so once more,
 # after its dead_letter_worker_publisher_confirm_timeout of 180 s.
 DOUBTFUL_S = 200.0
@@ -103,10 +105,17 @@ LAST_PAUSE = timedelta(seconds=5)
 
 @dataclass(slots=True)
 class Lane:
-    """The tokens of one loop that this processor has in hand."""
+    """The tokens of one loop that this processor has in hand.
+
+    Attributes:
+        running: the one that it runs.
+        refused: whether the slot has not taken what was to be put last.
+    """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     tokens: list[Token] = field(default_factory=list[Token])
+    running: Token | None = None
+    refused: bool = False
 
 
 class Worker:
@@ -212,6 +221,15 @@ class Worker:
         return {
             loop: max(token.progress for token in lane.tokens) for loop, lane in self._lanes.items()
         }
+
+    def running(self) -> Claims:
+        """Those of them whose run has begun, and is not settled."""
+        lanes = self._lanes.items()
+        return {loop: lane.running.progress for loop, lane in lanes if lane.running is not None}
+
+    def refused(self) -> Collection[LoopId]:
+        """The loops whose slot takes no token from us, though none waits there."""
+        return [loop for loop, lane in self._lanes.items() if lane.refused]
 
     def settled(self) -> Settled:
         """The last token that it has put for each loop: its generation, and how far it had come."""
@@ -403,7 +421,7 @@ class Worker:
                 return True
         if any(superseded(token, other) for other in self._lanes[token.loop].tokens):
             return True
-        return await self._is_settled_elsewhere(token)
+        return await self._is_settled_elsewhere(run, token)
 
     async def _has_successor(self, token: Token) -> bool:
         """Whether its successor was put by us, or waits in the slot."""
@@ -415,19 +433,32 @@ class Worker:
         except QueueNotFound:
             return False
 
-    async def _is_settled_elsewhere(self, token: Token) -> bool:
-        """Whether another processor has put its successor, as far as they answer in time."""
+    async def _is_settled_elsewhere(self, run: Run, token: Token) -> bool:
+        """Whether another processor has put its successor, as far as they answer in time.
+
+        One that runs it still is waited for: a node of a cluster that stood still takes a token
+        back from a processor whose connection goes on, and does not tell it.
+        """
         if self._roll_call is None or token.loop == SUPERVISION:
             return False
+        time = asyncio.get_running_loop().time
+        patience = time() + run.task.timeout.total_seconds()
+        while True:
+            answers = await self._answers_about(token.loop, self._roll_call)
+            claimed = answers.claims.get(token.loop, token.progress)
+            settled = answers.settled.get((token.loop, token.generation), token.progress)
+            if max(claimed, settled) > token.progress:
+                return True
+            if token.loop not in answers.running or time() > patience:
+                return False
+            await self._pause(run.delivery, BETWEEN_ROLL_CALLS)
+            if run.delivery.lost.done() or self._stopping.is_set():
+                return False
+
+    async def _answers_about(self, loop: LoopId, roll_call: RollCall) -> Answers:
         supervised = await self._broker.depth(self._app.names.processor_queue(SUPERVISION.task))
-        answers = await self._roll_call.ask(
-            [token.loop],
-            expected=supervised.consumers if supervised else 0,
-            timeout=ROLL_CALL_TIMEOUT,
-        )
-        claimed = answers.claims.get(token.loop, token.progress)
-        settled = answers.settled.get((token.loop, token.generation), token.progress)
-        return max(claimed, settled) > token.progress
+        expected = supervised.consumers if supervised else 0
+        return await roll_call.ask([loop], expected=expected, timeout=ROLL_CALL_TIMEOUT)
 
     async def _next_ready(self, run: Run) -> Token | None:
         """The token behind this one in its queue, if it is of the same loop."""
@@ -443,6 +474,14 @@ class Worker:
         return token if token.loop == run.loop else None
 
     async def _run_token(self, run: Run, token: Token) -> None:
+        lane = self._lanes[token.loop]
+        lane.running = token
+        try:
+            await self._run_and_settle(run, token)
+        finally:
+            lane.running = None
+
+    async def _run_and_settle(self, run: Run, token: Token) -> None:
         started_at = self._clock.now()
         run, outcome = self._admit(run, token, started_at)
         if outcome is None:
@@ -583,7 +622,13 @@ class Worker:
                 logging.getLogger(__name__).exception("The escalation hook %r failed", hook)
 
     async def _put(self, run: Run, successor: Token) -> None:
-        winner = await self._hatchery.put(successor)
+        lane = self._lanes[successor.loop]
+        try:
+            winner = await self._hatchery.put(successor)
+        except Rejected:
+            lane.refused = True
+            raise
+        lane.refused = False
         # Its ack may get lost with the broker, and the successor be where nobody can look then.
         self._settled[successor.loop] = successor.generation, successor.progress
         if winner is not successor:

@@ -145,7 +145,7 @@ class RestartBroker(KillBroker):
 class FreezeBroker(KillBroker):
     """A node stands still for longer than anybody waits for it."""
 
-    # In a cluster, the broker may keep tokens back: after four rounds supervision is sure of it.
+    # In a cluster, the broker may keep tokens back: after three rounds supervision is sure of it.
     patience = 90.0
 
     def __init__(self, rng: Random) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,10 +25,18 @@ class Hand:
     """What a processor has, and has put."""
 
     has: Claims = field(default_factory=dict[LoopId, tuple[int, int]])
+    runs: Claims = field(default_factory=dict[LoopId, tuple[int, int]])
+    out: Collection[LoopId] = ()
     put: Settled = field(default_factory=dict[LoopId, tuple[str, tuple[int, int]]])
 
     def in_hand(self) -> Claims:
         return self.has
+
+    def running(self) -> Claims:
+        return self.runs
+
+    def refused(self) -> Collection[LoopId]:
+        return self.out
 
     def settled(self) -> Settled:
         return self.put
@@ -86,6 +94,18 @@ def scene(play: Callable[[Room], Awaitable[None]], *hands: Hand) -> None:
 def test_who_has_what_is_gathered_from_all(hands: list[Hand], claims: Claims) -> None:
     async def play(room: Room) -> None:
         assert await room.ask(A, B, expected=len(hands)) == Answers(claims, complete=True)
+
+    scene(play, *hands)
+
+
+def test_what_runs_and_what_is_refused_is_told() -> None:
+    hands = Hand({A: (3, 0), B: (7, 0)}, runs={A: (3, 0)}, out=[B, C]), Hand({A: (4, 0)})
+
+    async def play(room: Room) -> None:
+        answers = await room.ask(A, B, expected=2)
+        assert answers.claims == {A: (4, 0), B: (7, 0)}
+        assert answers.running == {A: (3, 0)}
+        assert answers.refused == {B}
 
     scene(play, *hands)
 

@@ -446,6 +446,25 @@ def test_a_slot_that_keeps_its_token_back_is_made_anew(may_declare: bool) -> Non
     staged(app, play)
 
 
+@pytest.mark.parametrize("may_declare", [True, False])
+def test_a_slot_that_refuses_the_token_in_hand_is_made_anew_for_it(may_declare: bool) -> None:
+    app, carried = counting()
+
+    async def play(stage: Stage) -> None:
+        await stage.control.trigger(app.loop("task"))
+        async with Stuck(stage, may_declare=may_declare) as broker, working_over(broker, stage):
+            await asyncio.sleep(7 * ROUND)
+            told = [("task", "stuck")]
+            assert stage.repairs() == (told if may_declare else [])
+            assert reported(stage.events) == ([] if may_declare else told)
+            if may_declare:
+                again = await stage.token(TASK)
+                assert (again.seq, again.carry) == (1, 1)
+        assert carried == [(0, None)]
+
+    staged(app, play)
+
+
 class Swallowing(MemoryBroker):
     """A broker that confirms a token and has it nowhere, until its queue is deleted."""
 
@@ -478,7 +497,7 @@ def test_a_slot_in_which_tokens_vanish_is_made_anew() -> None:
         async with Swallowing(stage.server) as broker, working_over(broker, stage):
             await asyncio.sleep(7 * ROUND)
             assert [kind for loop, kind in stage.repairs() if loop == "task"] == [
-                *("lost", "lost", "stuck")
+                *("lost", "stuck")
             ]
             await asyncio.sleep(600)
         assert carried == [(0, None), (1, 1)]

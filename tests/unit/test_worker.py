@@ -30,7 +30,7 @@ from scheduler.parking import EVERYTHING, Selection
 from scheduler.status import Where
 from scheduler.testing import simulate
 from scheduler.topology import ASTRAY_FOR
-from tests.stage import START, Stage, new_app, of, staged
+from tests.stage import START, Stage, new_app, of, seconds_of, staged
 
 
 def test_the_period_counts_from_the_end_of_the_run_before() -> None:
@@ -544,6 +544,39 @@ def test_a_redelivered_token_whose_successor_waits_is_not_run_again() -> None:
             await asyncio.sleep(1)
         assert [run.seq for run in of(RunStarted, stage.events)] == [0]
         assert len(of(TokenSuperseded, stage.events)) == 1
+
+    staged(app, play)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_token_that_came_back_waits_for_a_run_of_which_it_was_not_told(lost: bool) -> None:
+    app = new_app()
+
+    @app.periodic(every="10s", concurrency=1)
+    async def task() -> None:
+        await asyncio.sleep(20)
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised() as first:
+            await asyncio.sleep(5)
+            waiting = await stage.hatchery.take(LoopId("task"))
+            assert waiting is not None
+            await waiting.delivery.requeue()
+            await asyncio.sleep(10)
+            # As if the broker had taken it back.
+            await stage.publish(replace(waiting.delivery.message, expiration=None), "loop.task")
+            taken = await stage.broker.get(app.names.processor_queue("task"))
+            assert taken is not None
+            await taken.requeue()
+            async with stage.supervised():
+                await asyncio.sleep(10)
+                if lost:
+                    first.abort()
+                await asyncio.sleep(8)
+        runs = [run for run in of(RunStarted, stage.events) if str(run.loop) == "task"]
+        again = [pytest.approx(25, abs=1)] if lost else []
+        assert seconds_of([run.started_at for run in runs]) == [10.0, *again]
+        assert len(of(TokenSuperseded, stage.events)) == (not lost)
 
     staged(app, play)
 
