@@ -75,7 +75,7 @@ async def rage(options: argparse.Namespace, console: Console) -> Verdict:
 def main() -> int:
     options, console = arguments(), Console(highlight=False)
     if options.judge:
-        verdict = judged(list(Reader(options.judge).new()))
+        verdict = judged(list(Reader(options.judge).new()), in_cluster=options.cluster)
         show(verdict, console)
     else:
         verdict = asyncio.run(rage(options, console))

@@ -145,9 +145,6 @@ class RestartBroker(KillBroker):
 class FreezeBroker(KillBroker):
     """A node stands still for longer than anybody waits for it."""
 
-    # In a cluster, the broker may keep tokens back: after three rounds supervision is sure of it.
-    patience = 90.0
-
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
         self.lasts = rng.uniform(5, 10)
@@ -187,8 +184,6 @@ class KillTwoBrokers(KillBroker):
 
 class CutOffBroker(KillBroker):
     """A node is parted from the other two, and finds them again."""
-
-    patience = FreezeBroker.patience
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
