@@ -35,7 +35,12 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", choices=BY_NAME, metavar="KIND", help="of these kinds")
     parser.add_argument("--keep", type=Path, help="where to leave the record and the logs")
-    parser.add_argument("--judge", type=Path, metavar="RECORD", help="judge one that was kept")
+    parser.add_argument(
+        "--judge",
+        type=Path,
+        metavar="RECORD",
+        help="judge one that was kept; with its --cluster and --queue-type",
+    )
     return parser.parse_args()
 
 
@@ -75,7 +80,8 @@ async def rage(options: argparse.Namespace, console: Console) -> Verdict:
 def main() -> int:
     options, console = arguments(), Console(highlight=False)
     if options.judge:
-        verdict = judged(list(Reader(options.judge).new()), in_cluster=options.cluster)
+        notes = list(Reader(options.judge).new())
+        verdict = judged(notes, in_cluster=options.cluster, queue_type=options.queue_type)
         show(verdict, console)
     else:
         verdict = asyncio.run(rage(options, console))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from scheduler.brokers.amqp import AmqpBroker
 from scheduler.clock import SystemClock
 from scheduler.parking import ParkingLot
+from scheduler.topology import QueueType
 from tests.chaos.arena import Arena
 from tests.chaos.faults import BY_NAME, Fault, name_of
 from tests.chaos.record import Note
@@ -21,6 +22,8 @@ START = 60.0
 # Of a cluster. What a node that fails leaves behind there may show after the next fault, and take
 # three rounds of supervision: tokens that are kept back, publishes that are never confirmed.
 AFTERMATH = 90.0
+# At which a classic queue may lose what it hands over: nothing is confirmed to it.
+LOSING = ("kill-broker", "restart-broker")
 
 
 async def storm(arena: Arena, faults: Sequence[Fault], tell: Tell) -> Verdict:
@@ -32,16 +35,17 @@ async def storm(arena: Arena, faults: Sequence[Fault], tell: Tell) -> Verdict:
         tell.fault(number, arena.pulse.strikes[-1])
     await rest(arena)
     arena.look()
-    return judged(arena.notes, in_cluster=arena.cluster is not None)
+    return judged(arena.notes, in_cluster=arena.cluster is not None, queue_type=arena.queue_type)
 
 
-def judged(notes: Sequence[Note], *, in_cluster: bool) -> Verdict:
+def judged(notes: Sequence[Note], *, in_cluster: bool, queue_type: QueueType) -> Verdict:
     least = AFTERMATH if in_cluster else 0.0
     return judge(
         notes,
         loops=map(str, app.loops),
         counting=COUNTING,
         patience=lambda kind: max(BY_NAME[kind].patience, least),
+        losing=LOSING if queue_type == "classic" else (),
     )
 
 

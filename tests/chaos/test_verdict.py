@@ -153,7 +153,20 @@ def test_a_message_is_done_when_it_ran_to_its_end_or_is_parked() -> None:
     notes = [at(n, "sent", message=str(n)) for n in range(4)]
     notes += [at(5, "end", message="0"), at(6, "MessageParked", message="1")]
     notes += [at(7, "parked", message="2")]
-    assert [violation.detail for violation in lost(notes)] == ["3"]
+    gone, handed_over = lost(notes, losing=())
+    assert [violation.detail for violation in gone] == ["3"]
+    assert handed_over == 0
+
+
+def test_a_message_may_go_with_a_broker_that_is_free_to_lose_it() -> None:
+    notes = [at(n, "sent", message=str(n)) for n in (0, 3, 12)]
+    notes += [at(10, "strike", "runner", detail="kill"), at(20, "strike", "runner", detail="cut")]
+    gone, handed_over = lost(in_order(*notes), losing=["kill"])
+    assert [violation.detail for violation in gone] == ["0", "3", "12"]
+    assert handed_over == 0
+    gone, handed_over = lost(in_order(*notes, at(9, "sent", message="9")), losing=["kill"])
+    assert [violation.detail for violation in gone] == ["0", "3", "12"]
+    assert handed_over == 1
 
 
 def test_a_message_that_only_failed_is_not_done() -> None:

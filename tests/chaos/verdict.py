@@ -5,7 +5,7 @@ Pure functions of the notes, in the order of their time.
 
 import bisect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -24,6 +24,8 @@ NOTICE_TIME = 10.0
 ACK_TIME = 1.0
 # How long supervision may take to put a loop right whose token somebody tampered with.
 TAMPERED_FOR = 60.0
+# From the moment a message is sent, until it has been handed over for the last time.
+LONGEST_WAY = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,8 +330,18 @@ def undone(notes: Iterable[Note]) -> list[Note]:
     return [note for message, note in sent.items() if message not in done]
 
 
-def lost(notes: Iterable[Note]) -> list[Violation]:
-    return [Violation(note.at, "one-off lost", note.message) for note in undone(notes)]
+def lost(notes: Sequence[Note], losing: Collection[str]) -> tuple[list[Violation], int]:
+    """The one-off messages that are gone; and how many more the broker was free to lose.
+
+    Args:
+        losing: the faults at which it may lose what it hands over.
+    """
+    ends = [note.at for note in notes if note.what == "strike" and note.detail in losing]
+    gone = undone(notes)
+    kept = [note for note in gone if not any(0 <= end - note.at <= LONGEST_WAY for end in ends)]
+    return [Violation(note.at, "one-off lost", note.message) for note in kept], len(gone) - len(
+        kept
+    )
 
 
 def late(strikes: Iterable[Strike], patience: Callable[[str], float]) -> list[Violation]:
@@ -371,12 +383,14 @@ class Verdict:
 
     Attributes:
         overlaps, repeats: also those that are excused.
+        handed_over: how many one-off messages were lost by a broker that was free to do so.
     """
 
     strikes: list[Strike]
     overlaps: list[Clash]
     repeats: list[Clash]
     violations: list[Violation]
+    handed_over: int = 0
 
     def during(self, at: float) -> Strike | None:
         """The fault after which something happened."""
@@ -390,6 +404,7 @@ def judge(
     loops: Iterable[str],
     counting: Iterable[str],
     patience: Callable[[str], float],
+    losing: Collection[str] = (),
 ) -> Verdict:
     """Everything above."""
     notes = sorted(notes, key=lambda note: note.at)
@@ -397,15 +412,16 @@ def judge(
     for note in notes:
         pulse.see(note)
     orderly = untampered(notes)
+    gone, handed_over = lost(notes, losing)
     violations = [
         *late(pulse.strikes, patience),
         *overlapping(orderly),
         *repeated(orderly),
         *miscounted(orderly, counting),
         *disobeyed(notes),
-        *lost(notes),
+        *gone,
         *failed(notes),
         *not_single(notes),
     ]
     ordered = sorted(violations, key=lambda violation: violation.at)
-    return Verdict(pulse.strikes, overlaps(orderly), repeats(orderly), ordered)
+    return Verdict(pulse.strikes, overlaps(orderly), repeats(orderly), ordered, handed_over)
