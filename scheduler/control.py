@@ -10,7 +10,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Container,
     Iterable,
     Mapping,
 )
@@ -24,13 +23,15 @@ from typing import Protocol, TypeVar
 from scheduler.brokers import Broker, Delivery
 from scheduler.clock import Clock
 from scheduler.errors import (
+    BrokerError,
+    BrokerUnavailable,
     DeliveryLost,
     MessageError,
     QueueNotFound,
     UnknownLoop,
     UsageError,
 )
-from scheduler.events import EventStream, LoopRepaired, LoopSeeded
+from scheduler.events import EventStream, LoopRepaired, LoopSeeded, SupervisionDelayed
 from scheduler.hatchery import Hatchery, Occupant, left_in_place
 from scheduler.journal import Journal, look_backs
 from scheduler.messages import (
@@ -66,6 +67,7 @@ GUARD_GRACE = timedelta(seconds=10)
 CONSUMER_TIMEOUT = timedelta(minutes=30)
 ROLL_CALL_TIMEOUT = timedelta(seconds=2)
 BETWEEN_ROLL_CALLS = 1.0
+JOURNAL_TIMEOUT = timedelta(seconds=20)  # at least
 
 
 class Did(StrEnum):
@@ -293,9 +295,10 @@ class Control:
                 return await self._leave(loop, Did.NOT_PAUSED, occupant)
             if paused.generation == STAND_IN:
                 async with left_in_place([occupant]):
-                    paused = (await self._recovered([loop]))[loop.id]
+                    paused = await self._last_token(loop)
+                    armed = replace(paused, state=State.ARMED, reason=None)
+                    guard = await self._guard(loop, armed)
                 if not is_lost:
-                    guard = await self._guard(loop, replace(paused, state=State.ARMED, reason=None))
                     return await self._replace(loop, Did.GUARDED, occupant, guard)
             armed = self._rescheduled(paused)
             if at_once:
@@ -333,52 +336,70 @@ class Control:
             return Answers({}, complete=False)
 
     async def repair(self, loops: Collection[Loop]) -> list[LoopId]:
-        """Put the tokens of loops that were found lost; returns those that were.
+        """Put the tokens of loops that were found lost; returns those that it was tried for.
 
-        A loop goes on from where the journal saw it last.
+        A loop goes on from where the journal saw it last. It is left as it is if the journal could
+        not be read to its end, which is told; or if it is not lost any more.
         """
         async with self._mutex():
             tokens = await self._recovered(loops)
-            repaired = [loop for loop in loops if await self._restore(loop, tokens[loop.id])]
+            # Time has passed since they were found.
+            nowhere = await self._nowhere([loop for loop in loops if loop.id in tokens])
+            repaired = [loop for loop in nowhere if await self._restore(loop, tokens[loop.id])]
         for loop in repaired:
             where = f"tick {tokens[loop.id].seq} was put again"
             self._repaired(loop.id, "lost", f"its token was nowhere; {where}")
-        return [loop.id for loop in repaired]
+        return [loop.id for loop in nowhere]
 
-    async def renew(self, loops: Collection[Loop], *, in_hand: Container[LoopId]) -> list[LoopId]:
+    async def renew(self, loops: Collection[Loop]) -> list[LoopId]:
         """Make the slots anew whose loops do not go on; returns those that were.
 
         After a node of a cluster stood still or was killed (seen on 3.10), RabbitMQ may keep a
         token that is due for ever, out of everybody's reach, or take tokens into a queue that is
-        broken, or refuse them though none waits there. They go with their queue, and the loop goes
-        on from where the journal saw it last.
-
-        Args:
-            in_hand: the loops whose token somebody has, who will put it.
+        broken: such a loop goes on from where the journal saw it last. Or it may refuse the token
+        that a processor has in hand, though none waits: that one is put by who has it.
 
         Raises:
             AccessRefused: this user may not declare.
         """
+        renewed: list[LoopId] = []
         async with self._mutex():
             tokens = await self._recovered(loops)
-            stuck = [loop for loop in loops if await self._hatchery.look(loop.id) is None]
-            for loop in stuck:
-                await self._broker.delete(self._app.names.hatchery(loop.id))
-                await self._broker.declare(self._hatchery_of(loop.id))
-                if loop.id not in in_hand:
-                    await self._hatchery.put(tokens[loop.id])
-        for loop in stuck:
-            held = loop.id in in_hand
-            what = "its queue took no token" if held else "the broker kept its token back"
-            where = f"its queue was made anew, and it goes on with tick {tokens[loop.id].seq}"
-            self._repaired(loop.id, "stuck", f"{what}; {where}")
-        return [loop.id for loop in stuck]
+            kept = await self._nowhere([loop for loop in loops if loop.id in tokens])
+            refused = (await self.who_has([loop.id for loop in loops])).refused
+            for loop in kept:
+                if await self._made_anew(loop):
+                    token = await self._hatchery.put(tokens[loop.id])
+                    where = f"it goes on with tick {token.seq}"
+                    self._repaired(loop.id, "stuck", f"the broker kept its token back; {where}")
+                    renewed.append(loop.id)
+            for loop in loops:
+                if loop.id in refused and await self._made_anew(loop):
+                    self._repaired(loop.id, "stuck", "its queue took no token, and was made anew")
+                    renewed.append(loop.id)
+        return renewed
+
+    async def _nowhere(self, loops: Collection[Loop]) -> list[Loop]:
+        """Those whose token is neither in a hand, as all say, nor ready for its task."""
+        answers = await self.who_has([loop.id for loop in loops])
+        unclaimed = [loop for loop in loops if answers.complete and loop.id not in answers.claims]
+        return [loop for loop in unclaimed if not await self._is_ready(loop)]
+
+    async def _made_anew(self, loop: Loop) -> bool:
+        """Make the slot of a loop anew, if nothing waits there; says whether it was."""
+        if await self._hatchery.look(loop.id) is not None:
+            return False
+        await self._broker.delete(self._app.names.hatchery(loop.id))
+        await self._broker.declare(self._hatchery_of(loop.id))
+        return True
 
     async def guard(self, loops: Collection[Loop]) -> None:
         """Put guards for loops whose tokens are in no queue, and may or may not be in a hand."""
         free = [loop for loop in loops if await self._hatchery.look(loop.id) is None]
         tokens = await self._recovered(free)
         for loop in free:
+            if loop.id not in tokens:
+                continue
             guard = await self._guard(loop, tokens[loop.id])
             if not await self._hatchery.offer(guard):
                 continue
@@ -469,7 +490,7 @@ class Control:
                 return await self._reseed_ready(loop, delivery)
             await asyncio.sleep(LOOK_PAUSE)
         is_lost = await self._is_in_no_hand(loop.id) and await self._hatchery.look(loop.id) is None
-        token = (await self._recovered([loop]))[loop.id]
+        token = await self._last_token(loop)
         if not is_lost:
             token = await self._guard(loop, token)
         if await self._hatchery.offer(token):
@@ -509,19 +530,44 @@ class Control:
     async def _recovered(self, loops: Collection[Loop]) -> dict[LoopId, Token]:
         """The token of each loop as the journal saw it last; a new one, where it did not.
 
-        Raises:
-            BrokerUnavailable: the journal does not tell all that it has.
+        Those that it cannot be read for to its end are left out, and that is told.
         """
+        found, trouble = await self._read_back(loops)
+        if trouble is not None:
+            self._app.events.emit(SupervisionDelayed(str(trouble)))
+        known = [loop for loop in loops if trouble is None or loop.id in found]
+        return {loop.id: self._revived(loop, found.get(loop.id)) for loop in known}
+
+    async def _last_token(self, loop: Loop) -> Token:
+        """The same, of one loop.
+
+        Raises:
+            BrokerUnavailable: the journal could not be read to its end.
+        """
+        found, trouble = await self._read_back([loop])
+        if trouble is not None and loop.id not in found:
+            raise BrokerUnavailable(f"{trouble} Nothing was changed; try again.")
+        return self._revived(loop, found.get(loop.id))
+
+    async def _read_back(
+        self, loops: Collection[Loop]
+    ) -> tuple[dict[LoopId, Token], BrokerError | None]:
+        """The last tokens in the journal, and why it may have others."""
         found = dict[LoopId, Token]()
-        with suppress(QueueNotFound):
+        try:
             mark = await self._journal.mark()
-            for since, within in look_backs([loop.schedule for loop in loops], self._clock):
-                missing = {loop.id for loop in loops} - found.keys()
-                if missing:
+        except QueueNotFound:
+            return found, None
+        within = max(self._patience, JOURNAL_TIMEOUT)
+        try:
+            for since in look_backs([loop.schedule for loop in loops], self._clock):
+                if missing := {loop.id for loop in loops} - found.keys():
                     found |= await self._journal.last_tokens(
                         missing, since=since, within=within, until=mark
                     )
-        return {loop.id: self._revived(loop, found.get(loop.id)) for loop in loops}
+        except (BrokerUnavailable, QueueNotFound) as error:
+            return found, error
+        return found, None
 
     def _revived(self, loop: Loop, last: Token | None) -> Token:
         new = self._new_token(loop)
@@ -590,10 +636,11 @@ class Control:
         occupants: list[Occupant] = []
         with suppress(QueueNotFound):
             occupants = await self._hatchery.take_all(loop.id)
-        await self._roster.remove(loop.id)
-        if await self._broker.depth(queue) is None:
-            return Report(loop, Did.NOT_THERE)
-        await self._broker.delete(queue)
+        async with left_in_place(occupants):
+            await self._roster.remove(loop.id)
+            if await self._broker.depth(queue) is None:
+                return Report(loop, Did.NOT_THERE)
+            await self._broker.delete(queue)
         token = occupants[-1].token if occupants else self._new_token(loop)
         # With its queue gone, the journal is the only one that hears of it.
         await self._broker.publish(

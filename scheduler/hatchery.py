@@ -81,8 +81,8 @@ async def left_in_place(occupants: Collection[Occupant]) -> AsyncGenerator[None]
     try:
         yield
     except BaseException:
-        with suppress(DeliveryLost):
-            for occupant in occupants:
+        for occupant in occupants:
+            with suppress(DeliveryLost):
                 await occupant.delivery.requeue()
         raise
 

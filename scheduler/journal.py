@@ -25,7 +25,6 @@ MARK = "scheduler.mark"
 FIRST_DEATH = "x-first-death-reason"
 NEAR, FAR = 2, 30  # periods
 MARGIN = timedelta(minutes=2)
-A_WHILE, LONGER = timedelta(seconds=10), timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +108,23 @@ class Journal:
         Args:
             since: None: from the first that is remembered.
             within: what was not read in this time is left out.
-            until: a mark, which must come.
+            until: a mark, which must be read.
 
         Raises:
             QueueNotFound: there is no journal.
-            BrokerUnavailable: reading ended before the mark came. A node of a cluster that was cut
-                off, say, hands out nothing, or old things only.
+            BrokerUnavailable: the mark was not read. The newest come last; and a node of a cluster
+                that was cut off, say, hands out nothing, or old things only.
         """
         found = dict[LoopId, Token]()
+        marked = False
         with suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds()):
                 marked = await self._collect_last_tokens(found, loops, since, until)
-                if until is not None and not marked:
-                    raise BrokerUnavailable(
-                        f"The journal in {self._broker.address} could not be read to its end. "
-                        "Nothing was changed; try again."
-                    )
+        if until is not None and not marked:
+            raise BrokerUnavailable(
+                f"The journal in {self._broker.address} could not be read to its end within "
+                f"{within.total_seconds():g} s."
+            )
         return found
 
     async def _collect_last_tokens(
@@ -189,17 +189,14 @@ def entry_of(message: Message, namespace: str) -> Entry | None:
     )
 
 
-def look_backs(
-    schedules: Iterable[Schedule], clock: Clock
-) -> list[tuple[datetime | None, timedelta]]:
-    """From when on to look for the last tokens of such loops, and for how long.
+def look_backs(schedules: Iterable[Schedule], clock: Clock) -> list[datetime | None]:
+    """From when on to look for the last tokens of such loops.
 
-    First near, then far; then everything, for one that was paused for long.
+    First near, then far; then from the first on, for those that were paused for long.
     """
     now = clock.now()
     period = max((_period(schedule, now) for schedule in schedules), default=timedelta(0))
-    near, far = (now - MARGIN - periods * period for periods in (NEAR, FAR))
-    return [(near, A_WHILE), (far, A_WHILE), (None, LONGER)]
+    return [*(now - MARGIN - periods * period for periods in (NEAR, FAR)), None]
 
 
 def _period(schedule: Schedule, now: datetime) -> timedelta:

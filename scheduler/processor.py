@@ -68,6 +68,11 @@ class Processor:
         """Stop, and do not wait for runs: cancel them and give their messages back."""
         self.worker.abort()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop, and takes no more messages."""
+        return self.worker.stopping
+
     def in_hand(self) -> Claims:
         """The tokens that this processor has, and how far each has come."""
         return self.worker.in_hand()

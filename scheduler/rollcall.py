@@ -4,20 +4,20 @@ Question and answers travel over one stream, which every processor follows: a br
 no right to declare. Both are JSON, and their correlation id names the question:
 
 - a question has ``loops``;
-- an answer has ``processor``; ``claims``, the seq and attempt of each of those loops' tokens that
-  it has in hand; ``running``, the same of those whose run has begun; ``refused``, those of the
-  loops whose slot does not take what it puts; and ``settled``, the generation, seq and attempt of
-  the last token that it has put for each of them.
+- an answer has ``processor``; ``leaving``, whether that one is about to end; and of those loops
+  ``claims``, the seq and attempt of each token that it has in hand; ``running``, the same of those
+  whose run has begun; ``refused``, those whose slot does not take what it puts; and ``settled``,
+  the generation, seq and attempt of the last token that it has put for each.
 """
 
 import asyncio
 import json
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
@@ -28,6 +28,8 @@ from scheduler.topology import Names
 
 QUESTION, ANSWER = "scheduler.question", "scheduler.answer"
 TOGETHER = 0.01  # seconds in which questions are gathered, to be asked as one
+# One that is about to end is not expected to answer, but may have something in hand.
+LINGERING = 0.05
 
 Progress = tuple[int, int]
 Claims = Mapping[LoopId, Progress]
@@ -36,6 +38,11 @@ Settled = Mapping[LoopId, tuple[str, Progress]]
 
 class Hands(Protocol):
     """What a processor can tell of itself."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it takes no more messages, and ends with those in hand."""
+        ...
 
     def in_hand(self) -> Claims:
         """The tokens it has, and how far each has come."""
@@ -54,13 +61,21 @@ class Hands(Protocol):
         ...
 
 
+class Holder(NamedTuple):
+    """Who has a token in hand: how far that has come, and whether its run has begun."""
+
+    processor: str
+    progress: Progress
+    running: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Answers:
     """What a roll call brought.
 
     Attributes:
         claims: the tokens in hand, over all processors that answered.
-        running: those of them whose run has begun.
+        holders: who has them, by loop.
         refused: the loops whose slot does not take the token that is in hand.
         settled: the tokens that were put last, as (loop, generation): progress.
         complete: whether as many answered as were expected; only then does silence mean that
@@ -69,7 +84,9 @@ class Answers:
 
     claims: Claims
     complete: bool
-    running: Claims = field(default_factory=dict[LoopId, Progress])
+    holders: Mapping[LoopId, Sequence[Holder]] = field(
+        default_factory=dict[LoopId, Sequence[Holder]], compare=False
+    )
     refused: Collection[LoopId] = frozenset()
     settled: Mapping[tuple[LoopId, str], Progress] = field(
         default_factory=dict[tuple[LoopId, str], Progress]
@@ -82,8 +99,7 @@ class _Question:
 
     loops: set[LoopId]
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    claims: dict[LoopId, Progress] = field(default_factory=dict[LoopId, Progress])
-    running: dict[LoopId, Progress] = field(default_factory=dict[LoopId, Progress])
+    holders: dict[LoopId, list[Holder]] = field(default_factory=dict[LoopId, list[Holder]])
     refused: set[LoopId] = field(default_factory=set[LoopId])
     settled: dict[tuple[LoopId, str], Progress] = field(
         default_factory=dict[tuple[LoopId, str], Progress]
@@ -99,13 +115,16 @@ class RollCall:
 
     Args:
         hands: for whom it answers; None: for nobody, it only asks.
+
+    Attributes:
+        processor: its name in what it answers.
     """
 
     def __init__(self, broker: Broker, names: Names, hands: Hands | None = None) -> None:
         self._broker = broker
         self._names = names
         self._hands = hands
-        self._processor = uuid.uuid4().hex
+        self.processor = uuid.uuid4().hex
         self._gathering: _Question | None = None
         self._asking: dict[str, _Question] = {}
         self._answering: set[asyncio.Task[None]] = set()
@@ -140,18 +159,21 @@ class RollCall:
                 while len(question.processors) < expected:
                     question.news.clear()
                     await question.news.wait()
+            await asyncio.sleep(LINGERING)
         except TimeoutError:
             pass
         finally:
             question.waiting -= 1
             if not question.waiting:
                 self._asking.pop(question.id, None)
+        about = set(loops)
+        holders = {loop: tuple(told) for loop, told in question.holders.items() if loop in about}
         return Answers(
-            {loop: question.claims[loop] for loop in loops if loop in question.claims},
+            {loop: max(holder.progress for holder in told) for loop, told in holders.items()},
             complete=len(question.processors) >= expected,
-            running=question.running,
-            refused=question.refused,
-            settled=question.settled,
+            holders=holders,
+            refused=question.refused & about,
+            settled={told: put for told, put in question.settled.items() if told[0] in about},
         )
 
     def _gather(self, loops: Collection[LoopId]) -> _Question:
@@ -186,7 +208,8 @@ class RollCall:
         in_hand, running = self._hands.in_hand(), self._hands.running()
         settled = self._hands.settled()
         answer = {
-            "processor": self._processor,
+            "processor": self.processor,
+            "leaving": self._hands.stopping,
             "claims": [(loop, in_hand[loop]) for loop in loops & in_hand.keys()],
             "running": [(loop, running[loop]) for loop in loops & running.keys()],
             "refused": sorted(loops.intersection(self._hands.refused())),
@@ -209,11 +232,13 @@ class RollCall:
 
 
 def _note(question: _Question, answer: "_Answered") -> None:
-    question.processors.add(answer.processor)
-    for claimed, told in ((question.claims, answer.claims), (question.running, answer.running)):
-        for (task, key), progress in told:
-            loop = LoopId(task, key)
-            claimed[loop] = max(progress, claimed.get(loop, progress))
+    if not answer.leaving:
+        question.processors.add(answer.processor)
+    begun = {LoopId(task, key) for (task, key), _ in answer.running}
+    for (task, key), progress in answer.claims:
+        loop = LoopId(task, key)
+        holder = Holder(answer.processor, progress, loop in begun)
+        question.holders.setdefault(loop, []).append(holder)
     question.refused.update(LoopId(task, key) for task, key in answer.refused)
     for (task, key), generation, progress in answer.settled:
         settling = LoopId(task, key), generation
@@ -231,6 +256,7 @@ class _Answered(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     processor: str
+    leaving: bool = False
     claims: list[tuple[tuple[str, str], Progress]]
     running: list[tuple[tuple[str, str], Progress]] = []
     refused: list[tuple[str, str]] = []

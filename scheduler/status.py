@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from scheduler.brokers import Broker
@@ -16,6 +16,8 @@ from scheduler.messages import LastRun, LoopId, State, Token
 from scheduler.parking import ParkingLot
 from scheduler.rollcall import Answers
 from scheduler.tasks import Loop
+
+JOURNAL_TIMEOUT = timedelta(seconds=10)
 
 
 class Where(StrEnum):
@@ -91,10 +93,10 @@ class Survey:
     async def _remembered(self, loops: Collection[Loop]) -> dict[LoopId, Token]:
         if not loops:
             return {}
-        (since, within), *_ = look_backs([loop.schedule for loop in loops], self._clock)
+        since, *_ = look_backs([loop.schedule for loop in loops], self._clock)
         try:
             return await self._journal.last_tokens(
-                {loop.id for loop in loops}, since=since, within=within
+                {loop.id for loop in loops}, since=since, within=JOURNAL_TIMEOUT
             )
         except QueueNotFound:
             return {}

@@ -59,8 +59,8 @@ PATIENCE = 20 * SECOND  # how long a round waits for others who create tokens
 ADVICE = {
     "orphan": "The code does not have it: `scheduler seed --prune` removes it.",
     "unattended": "It is due, and nobody consumes from its queue: start a processor for its task.",
-    "stuck": "The broker keeps its token back, and we may not delete its queue: delete it, then "
-    "run `scheduler seed`. The loop goes on from the journal.",
+    "stuck": "The broker keeps its token back, or takes none, and we may not delete its queue: "
+    "delete it, then run `scheduler seed`. The loop goes on from the journal.",
     "missing": "Its queue does not exist, and we may not declare it: run `scheduler seed`.",
 }
 
@@ -70,7 +70,8 @@ class Memory(BaseModel):
 
     Attributes:
         cursor: where in the list of loops the next round begins.
-        suspects: loops whose token was in no queue, with how often in a row nobody claimed it.
+        suspects: loops whose token was in no queue, with how often in a row nobody claimed it, or
+            whoever had it could not put the next.
         reported: loops in a trouble that was told.
     """
 
@@ -222,16 +223,19 @@ class Supervisor:
         refused = [loop for loop in loops if loop.id in answers.refused]
         if not answers.complete:
             await self._control.guard(absent)
-            return {str(loop): suspects.get(str(loop), 0) for loop in (*absent, *refused)}
-        strikes = {str(loop): suspects.get(str(loop), 0) + 1 for loop in (*absent, *refused)}
-        stuck = [loop for loop in (*absent, *refused) if strikes[str(loop)] >= STUCK]
-        if stuck:
+        counted = (*absent, *refused) if answers.complete else refused
+        strikes = {str(loop): suspects.get(str(loop), 0) for loop in (*absent, *refused)}
+        strikes |= {str(loop): strikes[str(loop)] + 1 for loop in counted}
+        if stuck := [loop for loop in counted if strikes[str(loop)] >= STUCK]:
+            dice.shuffle(stuck)  # one that the broker fails at shall not keep the others waiting
             with suppress(AccessRefused):  # which is reported
-                for loop in await self._control.renew(stuck, in_hand=answers.claims):
-                    del strikes[str(loop)]
+                for loop in await self._control.renew(stuck):
+                    strikes[str(loop)] = STRIKES - 1
         # Seen in the next round, those that are put again are suspect no more.
-        if lost := [loop for loop in absent if strikes.get(str(loop), 0) >= STRIKES]:
-            await self._control.repair(lost)
+        lost = [loop for loop in counted if loop in absent and strikes[str(loop)] >= STRIKES]
+        if lost:
+            tried = await self._control.repair(lost)
+            strikes |= {str(loop): STRIKES - 1 for loop in lost if loop.id not in tried}
         return strikes
 
     async def _is_nowhere(self, loop: Loop) -> bool:

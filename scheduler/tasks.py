@@ -30,7 +30,7 @@ DEFAULT_TIMEOUT = timedelta(minutes=10)
 DEFAULT_CONCURRENCY = 10
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 SUPERVISION = LoopId("_supervision")
-SUPERVISION_TIMEOUT = timedelta(minutes=1)
+SUPERVISION_TIMEOUT = timedelta(minutes=3)  # a busy journal takes its time to be read
 
 
 class Arguments:

@@ -26,6 +26,7 @@ from scheduler.brokers import PATIENT, Broker, Consumer, Delivery
 from scheduler.calls import Call, decode_call, is_call, placed, spent, task_key
 from scheduler.clock import Clock
 from scheduler.context import current_run
+from scheduler.durations import SECOND
 from scheduler.errors import (
     BrokerError,
     DeliveryLost,
@@ -91,8 +92,7 @@ from scheduler.tasks import SUPERVISION, TaskSpec
 
 HOOK_TIMEOUT = timedelta(seconds=30)
 LAST_WORDS = timedelta(seconds=5)
-ROLL_CALL_TIMEOUT = timedelta(seconds=0.5)
-BETWEEN_ROLL_CALLS = 0.2
+ROLL_CALL_TIMEOUT = timedelta(seconds=2)
 # A broker that was away may have handed a token on without noting it; then it does so once more,
 # after its dead_letter_worker_publisher_confirm_timeout of 180 s.
 DOUBTFUL_S = 200.0
@@ -318,9 +318,20 @@ class Worker:
                 if not await self._declined(run.delivery):
                     await self._run_call(run, run.subject)
         else:
-            async with self._lane(run.subject) as waited, self._turn(run):
-                if not await self._declined(run.delivery):
-                    await self._recognise(run, run.subject, doubtful=waited)
+            async with self._lane(run.subject) as waited:
+                if not await self._came_before(run, run.subject, doubtful=waited):
+                    await self._take_turn(run, run.subject)
+
+    async def _take_turn(self, run: Run, token: Token) -> None:
+        async with self._turn(run):
+            if await self._declined(run.delivery):
+                return
+            if token.due_at - self._clock.now() > TOO_EARLY and not token.triggered:
+                # Its wait was longer than the broker takes: on to the rest of it.
+                await self._insist(run.delivery, lambda: self._put(run, token))
+                await run.delivery.ack()
+            else:
+                await self._run_token(run, token)
 
     @asynccontextmanager
     async def _turn(self, run: Run) -> AsyncGenerator[None]:
@@ -358,16 +369,13 @@ class Worker:
             if not lane.tokens:
                 del self._lanes[token.loop]
 
-    async def _recognise(self, run: Run, token: Token, *, doubtful: bool) -> None:
-        if await self._was_settled(run, token, doubtful=doubtful or run.delivery.redelivered):
-            self._emit(TokenSuperseded(*run.about))
-            await run.delivery.ack()
-        elif token.due_at - self._clock.now() > TOO_EARLY and not token.triggered:
-            # Its wait was longer than the broker takes: on to the rest of it.
-            await self._insist(run.delivery, lambda: self._put(run, token))
-            await run.delivery.ack()
-        elif not await self._declined(run.delivery):
-            await self._run_token(run, token)
+    async def _came_before(self, run: Run, token: Token, *, doubtful: bool) -> bool:
+        """Whether the token's successor exists; then it is acked."""
+        if not await self._was_settled(run, token, doubtful=doubtful or run.delivery.redelivered):
+            return False
+        self._emit(TokenSuperseded(*run.about))
+        await run.delivery.ack()
+        return True
 
     def _resolve(self, delivery: Delivery, task: TaskSpec) -> Run:
         message, now = delivery.message, self._clock.now()
@@ -436,24 +444,33 @@ class Worker:
     async def _is_settled_elsewhere(self, run: Run, token: Token) -> bool:
         """Whether another processor has put its successor, as far as they answer in time.
 
-        One that runs it still is waited for: a node of a cluster that stood still takes a token
-        back from a processor whose connection goes on, and does not tell it.
+        One that has the loop in hand before us is waited for: a node of a cluster that stood still
+        takes a token back from a processor whose connection goes on, and does not tell it. And a
+        token may come back together with a successor that was never confirmed.
         """
         if self._roll_call is None or token.loop == SUPERVISION:
             return False
-        time = asyncio.get_running_loop().time
+        me, time = self._roll_call.processor, asyncio.get_running_loop().time
         patience = time() + run.task.timeout.total_seconds()
-        while True:
+        pause, seen = FIRST_PAUSE, False
+        while time() < patience and not run.delivery.lost.done() and not self.stopping:
             answers = await self._answers_about(token.loop, self._roll_call)
-            claimed = answers.claims.get(token.loop, token.progress)
+            holders = answers.holders.get(token.loop, ())
+            others = [holder for holder in holders if holder.processor != me]
             settled = answers.settled.get((token.loop, token.generation), token.progress)
-            if max(claimed, settled) > token.progress:
+            if max([settled, *(other.progress for other in others)]) > token.progress:
                 return True
-            if token.loop not in answers.running or time() > patience:
-                return False
-            await self._pause(run.delivery, BETWEEN_ROLL_CALLS)
-            if run.delivery.lost.done() or self._stopping.is_set():
-                return False
+            after = any(
+                other.running or (other.progress, other.processor) < (token.progress, me)
+                for other in others
+            )
+            if not after and (answers.complete or not seen):
+                break
+            seen = seen or after
+            await self._pause(run.delivery, pause.total_seconds())
+            pause = min(pause * 2, SECOND)
+        # Whoever ran it may have settled it, and be gone.
+        return seen and await self._has_successor(token)
 
     async def _answers_about(self, loop: LoopId, roll_call: RollCall) -> Answers:
         supervised = await self._broker.depth(self._app.names.processor_queue(SUPERVISION.task))
@@ -479,7 +496,7 @@ class Worker:
         try:
             await self._run_and_settle(run, token)
         finally:
-            lane.running = None
+            lane.running, lane.refused = None, False
 
     async def _run_and_settle(self, run: Run, token: Token) -> None:
         started_at = self._clock.now()

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.brokers.memory import MemoryBroker, MemoryServer
 from scheduler.messages import LoopId, Message
-from scheduler.rollcall import Answers, Claims, RollCall, Settled
+from scheduler.rollcall import LINGERING, Answers, Claims, RollCall, Settled
 from scheduler.testing import run_virtually
 from scheduler.topology import Names, topology
 
@@ -27,6 +27,7 @@ class Hand:
     has: Claims = field(default_factory=dict[LoopId, tuple[int, int]])
     runs: Claims = field(default_factory=dict[LoopId, tuple[int, int]])
     out: Collection[LoopId] = ()
+    stopping: bool = False
     put: Settled = field(default_factory=dict[LoopId, tuple[str, tuple[int, int]]])
 
     def in_hand(self) -> Claims:
@@ -104,7 +105,8 @@ def test_what_runs_and_what_is_refused_is_told() -> None:
     async def play(room: Room) -> None:
         answers = await room.ask(A, B, expected=2)
         assert answers.claims == {A: (4, 0), B: (7, 0)}
-        assert answers.running == {A: (3, 0)}
+        told = {loop: {each[1:] for each in holders} for loop, holders in answers.holders.items()}
+        assert told == {A: {((3, 0), True), ((4, 0), False)}, B: {((7, 0), False)}}
         assert answers.refused == {B}
 
     scene(play, *hands)
@@ -124,7 +126,7 @@ def test_an_answer_is_awaited_no_longer_than_it_takes() -> None:
     async def play(room: Room) -> None:
         began = asyncio.get_running_loop().time()
         await room.ask(A, expected=2)
-        assert asyncio.get_running_loop().time() - began < 0.02
+        assert asyncio.get_running_loop().time() - began < LINGERING + 0.02
 
     scene(play, Hand(), Hand())
 
@@ -137,6 +139,14 @@ def test_where_one_does_not_answer_in_time_the_answers_are_incomplete() -> None:
         assert asyncio.get_running_loop().time() - began == pytest.approx(2)
 
     scene(play, Hand({A: (1, 0)}), Hand())
+
+
+def test_one_that_is_leaving_is_heard_and_not_counted() -> None:
+    async def play(room: Room) -> None:
+        assert await room.ask(A, B, expected=1) == Answers({A: (1, 0), B: (2, 0)}, complete=True)
+        assert await room.ask(A, expected=2) == Answers({A: (1, 0)}, complete=False)
+
+    scene(play, Hand({B: (2, 0)}), Hand({A: (1, 0)}, stopping=True))
 
 
 def test_one_who_only_asks_does_not_answer() -> None:
