@@ -95,13 +95,19 @@ class Stage:
         app: Scheduler | None = None,
         tasks: Sequence[str] | None = None,
         kind: type[Pr] = Processor,
+        grace: float = 5,
+        over: MemoryBroker | None = None,
     ) -> AsyncGenerator[Pr]:
         """A whole processor: a worker that answers to roll calls, and supervises."""
         app = app or self.app
-        async with MemoryBroker(self.server) as broker:
-            grace = timedelta(seconds=5)
+        async with over or MemoryBroker(self.server) as broker:
             processor = kind(
-                app, broker, self.clock, tasks=app.select(tasks), concurrency=10, grace=grace
+                app,
+                broker,
+                self.clock,
+                tasks=app.select(tasks),
+                concurrency=10,
+                grace=timedelta(seconds=grace),
             )
             running = asyncio.create_task(processor.run())
             try:

@@ -13,7 +13,7 @@ from tests.chaos.faults import BY_NAME, Fault, name_of
 from tests.chaos.record import Note
 from tests.chaos.report import Tell
 from tests.chaos.storm import COUNTING, app
-from tests.chaos.verdict import Verdict, judge, undone
+from tests.chaos.verdict import Verdict, judge, lost
 from tests.integration.conftest import ready
 
 # A loop that has not run by now is dead.
@@ -22,8 +22,6 @@ START = 60.0
 # Of a cluster. What a node that fails leaves behind there may show after the next fault, and take
 # three rounds of supervision: tokens that are kept back, publishes that are never confirmed.
 AFTERMATH = 90.0
-# At which a classic queue may lose what it hands over: nothing is confirmed to it.
-LOSING = ("kill-broker", "restart-broker")
 
 
 async def storm(arena: Arena, faults: Sequence[Fault], tell: Tell) -> Verdict:
@@ -45,8 +43,13 @@ def judged(notes: Sequence[Note], *, in_cluster: bool, queue_type: QueueType) ->
         loops=map(str, app.loops),
         counting=COUNTING,
         patience=lambda kind: max(BY_NAME[kind].patience, least),
-        losing=LOSING if queue_type == "classic" else (),
+        losing=losing(queue_type),
     )
+
+
+def losing(queue_type: QueueType) -> Sequence[str]:
+    """The faults at which queues may lose what they hand over, as classic ones do."""
+    return ("kill-broker", "restart-broker") if queue_type == "classic" else ()
 
 
 async def endure(arena: Arena, fault: Fault) -> None:
@@ -71,7 +74,7 @@ def healed(arena: Arena) -> bool:
 async def rest(arena: Arena) -> None:
     """Stop everything in good order, when all messages have come to their end; count."""
     await arena.stop_the_others()
-    await arena.until(lambda: not undone(arena.notes), LONGEST_WAIT)
+    await arena.until(lambda: not lost(arena.notes, losing(arena.queue_type))[0], LONGEST_WAIT)
     for processor in arena.processors:
         await processor.stop()
     async with arena.connected() as broker:

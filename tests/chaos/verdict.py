@@ -4,6 +4,7 @@ Pure functions of the notes, in the order of their time.
 """
 
 import bisect
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -336,12 +337,20 @@ def lost(notes: Sequence[Note], losing: Collection[str]) -> tuple[list[Violation
     Args:
         losing: the faults at which it may lose what it hands over.
     """
-    ends = [note.at for note in notes if note.what == "strike" and note.detail in losing]
+    strikes = [note for note in notes if note.what in ("strike", "heal")]
+    ends = [
+        (begun.at, healed.at)
+        for begun, healed in itertools.pairwise(strikes)
+        if begun.what == "strike" and begun.detail in losing
+    ]
     gone = undone(notes)
-    kept = [note for note in gone if not any(0 <= end - note.at <= LONGEST_WAY for end in ends)]
-    return [Violation(note.at, "one-off lost", note.message) for note in kept], len(gone) - len(
-        kept
-    )
+    kept = [
+        note
+        for note in gone
+        if not any(begun - LONGEST_WAY <= note.at <= healed for begun, healed in ends)
+    ]
+    violations = [Violation(note.at, "one-off lost", note.message) for note in kept]
+    return violations, len(gone) - len(kept)
 
 
 def late(strikes: Iterable[Strike], patience: Callable[[str], float]) -> list[Violation]:

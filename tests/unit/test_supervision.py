@@ -167,6 +167,42 @@ def test_a_loop_does_not_begin_anew_because_the_journal_is_not_to_be_read() -> N
     staged(app, play)
 
 
+class Slow(MemoryBroker):
+    """A broker with so much in its journal that some seconds' worth of it are read in a second."""
+
+    async def read(
+        self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
+    ) -> AsyncGenerator[Message]:
+        async for message in super().read(stream, since=since, quiet=quiet):
+            await asyncio.sleep(0.05 if stream.endswith(".journal") else 0)
+            yield message
+
+
+def test_a_loop_for_which_the_journal_is_too_long_keeps_no_other_one_waiting() -> None:
+    app, _ = counting()
+
+    @app.periodic(every="10m")
+    async def other() -> None: ...
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            await stage.control.pause(app.loop("task"), "stocktaking")
+            await asyncio.sleep(12 * 3600 + 60)
+        await stage.lose(TASK)
+        await stage.lose(LoopId("other"))
+        async with Slow(stage.server) as broker, working_over(broker, stage):
+            await asyncio.sleep(30 * ROUND)
+            assert stage.repairs() == [("other", "lost")]
+            assert of(SupervisionDelayed, stage.events)
+            assert reported(stage.events) == []
+        assert await stage.where(TASK) is Where.LOST
+        (report, _) = await stage.control.seed()
+        assert report.token is not None
+        assert (report.token.state, report.token.reason) == (State.PAUSED, "stocktaking")
+
+    staged(app, play)
+
+
 def test_a_loop_is_lost_only_when_it_was_nowhere_twice() -> None:
     app, _ = counting()
 

@@ -1,15 +1,17 @@
 """What happens to a message in a processor, on the embedded broker and in virtual time."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from scheduler import Context, Cron, Every, Reject, Retry, RetryLater, StopLoop
+from scheduler import Context, Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoop
+from scheduler.brokers.memory import MemoryBroker
 from scheduler.control import Did
-from scheduler.errors import CarryError
+from scheduler.errors import CarryError, Unconfirmed
 from scheduler.events import (
     Connected,
     Escalated,
@@ -579,6 +581,131 @@ def test_a_token_that_came_back_waits_for_a_run_of_which_it_was_not_told(lost: b
         assert len(of(TokenSuperseded, stage.events)) == (not lost)
 
     staged(app, play)
+
+
+def slow_loop() -> Scheduler:
+    """An app with one loop, each of whose runs takes 20 s."""
+    app = new_app()
+
+    @app.periodic(every="10s", concurrency=1)
+    async def task() -> None:
+        await asyncio.sleep(20)
+
+    return app
+
+
+async def come_back(stage: Stage, *messages: Message) -> None:
+    """Have the broker hand these tokens out again, as if they had been in somebody's hand."""
+    for message in messages:
+        await stage.publish(replace(message, expiration=None), "loop.task")
+    queue = stage.app.names.processor_queue("task")
+    taken = [await stage.broker.get(queue) for _ in messages]
+    for delivery in taken:
+        assert delivery is not None
+        await delivery.requeue()
+
+
+async def waiting(stage: Stage) -> Message:
+    """The token in the slot, as it travels."""
+    occupant = await stage.hatchery.take(LoopId("task"))
+    assert occupant is not None
+    await occupant.delivery.requeue()
+    return occupant.delivery.message
+
+
+def runs_of_task(stage: Stage) -> list[tuple[float, int | None]]:
+    runs = [run for run in of(RunStarted, stage.events) if str(run.loop) == "task"]
+    starts = seconds_of([run.started_at for run in runs])
+    return [(round(start, 1), run.seq) for start, run in zip(starts, runs, strict=True)]
+
+
+def test_nor_does_it_run_when_that_one_settles_and_ends() -> None:
+    async def play(stage: Stage) -> None:
+        async with AsyncExitStack() as first:
+            await first.enter_async_context(stage.supervised(grace=60))
+            await asyncio.sleep(5)
+            token = await waiting(stage)
+            await asyncio.sleep(10)
+            await come_back(stage, token)
+            async with stage.supervised():
+                await asyncio.sleep(5)
+                await first.aclose()
+                await asyncio.sleep(3)
+                assert runs_of_task(stage) == [(10.0, 0)]
+                assert len(of(TokenSuperseded, stage.events)) == 1
+
+    staged(slow_loop(), play)
+
+
+def test_that_one_is_waited_for_though_it_is_stopping() -> None:
+    async def play(stage: Stage) -> None:
+        async with stage.supervised(grace=60) as first:
+            await asyncio.sleep(5)
+            token = await waiting(stage)
+            await asyncio.sleep(10)
+            first.stop()
+            await asyncio.sleep(1)
+            await come_back(stage, token)
+            async with stage.supervised():
+                await asyncio.sleep(20)
+        assert runs_of_task(stage) == [(10.0, 0)]
+
+    staged(slow_loop(), play)
+
+
+class Faltering(MemoryBroker):
+    """A connection over which one answer to a roll call is lost, when it is told so."""
+
+    falters = False
+
+    async def publish(
+        self,
+        message: Message,
+        *,
+        exchange: str,
+        routing_key: str,
+        timeout: timedelta = timedelta(seconds=30),
+    ) -> None:
+        if message.type == "scheduler.answer" and self.falters:
+            self.falters = False
+            raise Unconfirmed("The connection faltered.")
+        await super().publish(message, exchange=exchange, routing_key=routing_key, timeout=timeout)
+
+
+def test_that_one_is_waited_for_though_an_answer_is_missing() -> None:
+    async def play(stage: Stage) -> None:
+        broker = Faltering(stage.server)
+        async with stage.supervised(over=broker):
+            await asyncio.sleep(5)
+            token = await waiting(stage)
+            await asyncio.sleep(10)
+            await come_back(stage, token)
+            async with stage.supervised():
+                await asyncio.sleep(5)
+                broker.falters = True
+                await asyncio.sleep(9)
+                assert not broker.falters
+                assert runs_of_task(stage) == [(10.0, 0)]
+
+    staged(slow_loop(), play)
+
+
+def test_of_a_token_and_its_successor_that_come_back_together_the_successor_runs() -> None:
+    async def play(stage: Stage) -> None:
+        old = await waiting(stage)
+        await asyncio.sleep(10)
+        taken = await stage.broker.get(stage.app.names.processor_queue("task"))
+        assert taken is not None
+        await taken.ack()
+        token = decode(old, "test")
+        new = encode(replace(token, seq=token.seq + 1), "test", expiration=None)
+        await come_back(stage, old, new)
+        async with stage.supervised(), stage.supervised():
+            await asyncio.sleep(25)
+        assert [seq for _, seq in runs_of_task(stage)] == [1]
+        assert len(of(TokenSuperseded, stage.events)) == 1
+
+    staged(slow_loop(), play)
 
 
 @pytest.mark.parametrize("away", [True, False])
