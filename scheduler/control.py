@@ -5,14 +5,7 @@ try at once. What a verb did is told by the token that it put, and so by the jou
 """
 
 import asyncio
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta

@@ -17,7 +17,8 @@
     ├── PortUnavailable           a port to be asked at cannot be had
     └── BrokerError               the broker could not do it
         ├── BrokerUnavailable       there is no connection to it
-        │   └── Unconfirmed           the connection went before the answer came
+        │   ├── Unconfirmed           the connection went before the answer came
+        │   └── NoReplica             the node has none of a stream: another one may have
         ├── AccessRefused           wrong credentials, or a right is missing
         ├── UntrustedBroker         its certificate does not show that it is the broker
         ├── IncompatibleBroker      a version, or an object, that breaks the guarantees
@@ -102,6 +103,10 @@ class BrokerError(SchedulerError):
 
 class BrokerUnavailable(BrokerError):
     """There is no connection to the broker."""
+
+
+class NoReplica(BrokerUnavailable):
+    """The node of the broker has no running replica of the stream; another one may have."""
 
 
 class Unconfirmed(BrokerUnavailable):

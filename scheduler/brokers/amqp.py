@@ -49,6 +49,7 @@ from scheduler.errors import (
     DeliveryLost,
     IncompatibleBroker,
     Locked,
+    NoReplica,
     QueueNotFound,
     TooLarge,
     Unconfirmed,
@@ -433,10 +434,15 @@ class StandingOrder(ABC):
 
     async def _begin_patiently(self) -> None:
         # RabbitMQ closes the connection of who consumes from a quorum queue that is just being
-        # declared; and a node that comes back has not all replicas of streams at once.
+        # declared.
         for delay in itertools.islice(backoff(), FIRST_TRIES):
             try:
                 return await self._begin()
+            except NoReplica as error:
+                # A node that comes back has not all of them at once; and, seen on 4.3, one may
+                # stay without for minutes.
+                await self._connection.begin_anew(str(error))
+                await asyncio.sleep(delay)
             except BrokerUnavailable:
                 await asyncio.sleep(delay)
         await self._begin()

@@ -42,6 +42,7 @@ from scheduler.errors import (
     BrokerUnavailable,
     IncompatibleBroker,
     Locked,
+    NoReplica,
     QueueNotFound,
     Rejected,
     SchedulerError,
@@ -198,6 +199,11 @@ class Connection:
         if self._session is not None:
             await self._session.close()
 
+    async def begin_anew(self, reason: str) -> None:
+        """Give the connection up for another one, which may be to another node."""
+        session = await self.ready()
+        await session.give_up(reason)
+
     async def ready(self, timeout: timedelta = DEFAULT_TIMEOUT) -> "Session":
         """The open session, waited for if need be.
 
@@ -262,7 +268,7 @@ class Connection:
             raise QueueNotFound(reply(error)) from None
         except ChannelPreconditionFailed as error:
             if NO_REPLICA in reply(error):
-                raise BrokerUnavailable(
+                raise NoReplica(
                     f"{self.address} refused: {reply(error)}. It may be starting; if this goes on, "
                     "`rabbitmq-streams add_replica` gives the node one."
                 ) from None
@@ -380,7 +386,7 @@ class Session:
         self._numbers = itertools.cycle(range(1, connection.connection_tune.channel_max or 2047))
         self._publishers: dict[str, Lease] = {}
         self._idle_getters: list[Lease] = []
-        self._giving_up: asyncio.Task[Any] | None = None
+        self._given_up_for: str | None = None
 
     async def open_channel(self, *, publisher_confirms: bool) -> AbstractChannel:
         """A new channel, opened to the end even when the caller is cancelled meanwhile.
@@ -425,22 +431,27 @@ class Session:
 
         def doubt() -> None:
             nonlocal doubting
-            doubting = asyncio.create_task(self._give_up(), name="no answer")
+            doubting = asyncio.create_task(self._despair(), name="no answer")
 
         timer = asyncio.get_running_loop().call_later(ANSWER_S, doubt)
         try:
             yield
         finally:
             timer.cancel()
-            if doubting is not None and self._giving_up is not doubting:
+            if doubting is not None and self._given_up_for is None:
                 doubting.cancel()
 
-    async def _give_up(self) -> None:
+    async def _despair(self) -> None:
         while await self._is_blocked():
             await self.connection.ready()
             await asyncio.sleep(ANSWER_S)
-        if self._giving_up is None:
-            self._giving_up = asyncio.current_task()
+        silence = f"it left us without an answer for {ANSWER_S:g} s, and no alarm blocks it"
+        await self.give_up(silence)
+
+    async def give_up(self, reason: str) -> None:
+        """Close the connection, and have that told as why it ended."""
+        if self._given_up_for is None:
+            self._given_up_for = reason
             await self.connection.close(ConnectionError())
 
     async def _is_blocked(self) -> bool:
@@ -455,8 +466,8 @@ class Session:
         """Wait until the connection is gone; says why."""
         closing = closing_of(self.connection)
         await asyncio.wait([closing])
-        if self._giving_up is not None:
-            return f"it left us without an answer for {ANSWER_S:g} s, and no alarm blocks it"
+        if self._given_up_for is not None:
+            return self._given_up_for
         return reason_of(closing)
 
     async def close(self) -> None:

@@ -89,7 +89,7 @@ def totals(verdict: Verdict) -> str:
     return (
         f"loops lost: {of('loop lost')}, doubled at rest: {of('loop doubled')}; "
         f"one-off messages lost: {of('one-off lost')}{handed_over}\n"
-        f"where a connection was lost: {len(overlaps)} overlaps, the longest of "
+        f"where a connection was lost or a node failed: {len(overlaps)} overlaps, the longest of "
         f"{max(overlaps, default=0):.2f} s, and {repeats} settled runs repeated\n"
         f"violations: {len(verdict.violations)}"
     )

@@ -8,8 +8,8 @@ from scheduler.brokers.amqp import AmqpBroker
 from scheduler.clock import SystemClock
 from scheduler.parking import ParkingLot
 from scheduler.topology import QueueType
-from tests.chaos.arena import Arena
-from tests.chaos.faults import BY_NAME, Fault, name_of
+from tests.chaos.arena import Arena, Member
+from tests.chaos.faults import BY_NAME, OF_BROKERS, OF_CLUSTERS, Fault, name_of
 from tests.chaos.record import Note
 from tests.chaos.report import Tell
 from tests.chaos.storm import COUNTING, app
@@ -22,6 +22,7 @@ START = 60.0
 # Of a cluster. What a node that fails leaves behind there may show after the next fault, and take
 # three rounds of supervision: tokens that are kept back, publishes that are never confirmed.
 AFTERMATH = 90.0
+FAILING = [name_of(kind) for kind in (*OF_BROKERS, *OF_CLUSTERS)]
 
 
 async def storm(arena: Arena, faults: Sequence[Fault], tell: Tell) -> Verdict:
@@ -44,6 +45,7 @@ def judged(notes: Sequence[Note], *, in_cluster: bool, queue_type: QueueType) ->
         counting=COUNTING,
         patience=lambda kind: max(BY_NAME[kind].patience, least),
         losing=losing(queue_type),
+        failing=FAILING,
     )
 
 
@@ -59,11 +61,16 @@ async def endure(arena: Arena, fault: Fault) -> None:
     await asyncio.sleep(fault.lasts)
     await fault.heal(arena)
     arena.note("heal")
-    await arena.until(lambda: healed(arena), LONGEST_WAIT)
-    for member in arena.members:
-        if not member.alive:
+    while await arena.until(lambda: healed(arena) or bool(fallen(arena)), LONGEST_WAIT):
+        for member in (ended := fallen(arena)):
             arena.note("ended by itself", who=member.name, detail=str(await member.ended()))
-            member.start()
+            member.start()  # as Kubernetes would
+        if not ended:
+            return
+
+
+def fallen(arena: Arena) -> list[Member]:
+    return [member for member in arena.members if not member.alive]
 
 
 def healed(arena: Arena) -> bool:

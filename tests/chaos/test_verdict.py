@@ -72,6 +72,20 @@ def test_a_connection_lost_before_the_run_excuses_nothing() -> None:
     assert [overlap.excused for overlap in overlaps(notes)] == [False]
 
 
+@pytest.mark.parametrize(
+    ("starts_at", "excused"), [(1, False), (25, True), (45, True), (55, False)]
+)
+def test_a_token_that_comes_twice_after_a_node_failed_is_excused(
+    starts_at: float, excused: bool
+) -> None:
+    fault = [at(10, "strike", "runner", detail="kill"), at(20, "heal", "runner")]
+    notes = in_order(
+        *fault, *run(starts_at, starts_at + 2), *run(starts_at + 1, starts_at + 2, who="b")
+    )
+    assert [overlap.excused for overlap in overlaps(notes, failing=["kill"])] == [excused]
+    assert [overlap.excused for overlap in overlaps(notes)] == [False]
+
+
 def test_a_run_ends_with_its_process() -> None:
     start, _ = run(1, 2)
     assert overlaps([start, at(1.2, "died"), *run(1.3, 3, who="b")]) == []

@@ -21,8 +21,11 @@ LOSSES = ("ConnectionLost", "ConsumerInterrupted", "died")
 CANCEL_TIME = 2.0
 # From the moment the broker has given a message to somebody else, until its process knows.
 NOTICE_TIME = 10.0
-# For so long after it was sent, an ack may be lost with the connection.
-ACK_TIME = 1.0
+# For so long after it was sent, an ack may be lost with the connection, or with a node behind it.
+ACK_TIME = 3.0
+# For so long after a node failed, a token may come twice: as what was never confirmed, beside that
+# of whoever ran the tick again; or because the node had handed it on without noting it.
+TWICE_FOR = 30.0
 # How long supervision may take to put a loop right whose token somebody tampered with.
 TAMPERED_FOR = 60.0
 # From the moment a message is sent, until it has been handed over for the last time.
@@ -139,7 +142,8 @@ class Clash:
     """Two runs of a loop that should not both be.
 
     Attributes:
-        excused: one of them had lost its connection, and with it its token, and ended in time.
+        excused: one of them had lost its connection, and with it its token, and ended in time; or
+            a node of the broker had failed.
     """
 
     first: Run
@@ -215,18 +219,34 @@ def untampered(notes: Iterable[Note]) -> list[Note]:
     return kept
 
 
-def overlaps(notes: Sequence[Note]) -> list[Clash]:
-    """Runs that began while another one of their loop was going on."""
+def overlaps(notes: Sequence[Note], failing: Collection[str] = ()) -> list[Clash]:
+    """Runs that began while another one of their loop was going on.
+
+    Args:
+        failing: the faults at which a node of the broker fails.
+    """
     lost = losses(notes)
+    shaken = [(begun, healed + TWICE_FOR) for begun, healed in spans(notes, failing)]
     going: dict[str, list[Run]] = defaultdict(list)
     found: list[Clash] = []
     for run in runs(notes):
         others = [other for other in going[run.loop] if other.ended_at > run.started_at]
+        twice = any(begun <= run.started_at <= over for begun, over in shaken)
         for other in others:
-            excused = any(_was_lost(each, run.started_at, lost[each.who]) for each in (other, run))
-            found.append(Clash(other, run, excused))
+            gone = any(_was_lost(each, run.started_at, lost[each.who]) for each in (other, run))
+            found.append(Clash(other, run, excused=gone or twice))
         going[run.loop] = [*others, run]
     return found
+
+
+def spans(notes: Iterable[Note], kinds: Collection[str]) -> list[tuple[float, float]]:
+    """From when to when faults of these kinds lasted."""
+    strikes = [note for note in notes if note.what in ("strike", "heal")]
+    return [
+        (begun.at, healed.at)
+        for begun, healed in itertools.pairwise(strikes)
+        if begun.what == "strike" and begun.detail in kinds
+    ]
 
 
 def repeats(notes: Sequence[Note]) -> list[Clash]:
@@ -267,14 +287,14 @@ class _Past:
         return self.runs.get(run.progress, self.furthest)
 
 
-def overlapping(notes: Sequence[Note]) -> list[Violation]:
+def overlapping(clashes: Iterable[Clash]) -> list[Violation]:
     return [
         Violation(
             clash.second.started_at,
             "overlap",
             f"{clash.second} beside {clash.first}, for {clash.overlap:.3f} s",
         )
-        for clash in overlaps(notes)
+        for clash in clashes
         if not clash.excused
     ]
 
@@ -337,12 +357,7 @@ def lost(notes: Sequence[Note], losing: Collection[str]) -> tuple[list[Violation
     Args:
         losing: the faults at which it may lose what it hands over.
     """
-    strikes = [note for note in notes if note.what in ("strike", "heal")]
-    ends = [
-        (begun.at, healed.at)
-        for begun, healed in itertools.pairwise(strikes)
-        if begun.what == "strike" and begun.detail in losing
-    ]
+    ends = spans(notes, losing)
     gone = undone(notes)
     kept = [
         note
@@ -414,6 +429,7 @@ def judge(
     counting: Iterable[str],
     patience: Callable[[str], float],
     losing: Collection[str] = (),
+    failing: Collection[str] = (),
 ) -> Verdict:
     """Everything above."""
     notes = sorted(notes, key=lambda note: note.at)
@@ -422,9 +438,10 @@ def judge(
         pulse.see(note)
     orderly = untampered(notes)
     gone, handed_over = lost(notes, losing)
+    beside = overlaps(orderly, failing)
     violations = [
         *late(pulse.strikes, patience),
-        *overlapping(orderly),
+        *overlapping(beside),
         *repeated(orderly),
         *miscounted(orderly, counting),
         *disobeyed(notes),
@@ -433,4 +450,4 @@ def judge(
         *not_single(notes),
     ]
     ordered = sorted(violations, key=lambda violation: violation.at)
-    return Verdict(pulse.strikes, overlaps(orderly), repeats(orderly), ordered, handed_over)
+    return Verdict(pulse.strikes, beside, repeats(orderly), ordered, handed_over)

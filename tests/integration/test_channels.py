@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import weakref
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +13,7 @@ import pytest
 from scheduler.brokers import amqp, connection
 from scheduler.brokers.amqp import AmqpBroker
 from scheduler.clock import SystemClock
-from scheduler.errors import Unconfirmed
+from scheduler.errors import NoReplica, Unconfirmed
 from scheduler.events import Connected, ConnectionLost, Event
 from scheduler.messages import Message
 from scheduler.parking import ParkingLot
@@ -193,3 +194,30 @@ async def test_a_connection_that_an_alarm_blocks_is_kept(monkeypatch: pytest.Mon
             await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.4")
             await sending
     assert not [event for event in events if isinstance(event, ConnectionLost)]
+
+
+async def test_who_starts_at_a_node_without_a_replica_of_a_stream_goes_to_another(
+    broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, nodes = amqp.AmqpFollower._begin, itertools.count()  # pyright: ignore[reportPrivateUsage]
+
+    async def begin_at_the_third_node(follower: amqp.AmqpFollower) -> None:
+        await follower._connection.ready()  # pyright: ignore[reportPrivateUsage]
+        if next(nodes) < 2:
+            raise NoReplica
+        await begin(follower)
+
+    monkeypatch.setattr(amqp.AmqpFollower, "_begin", begin_at_the_third_node)
+    heard, events = list[Message](), list[Event]()
+    async with RabbitWire("quorum", broker_url) as wire:
+        stream = await wire.declare_stream()
+        async with AmqpBroker(broker_url, emit=events.append) as broker:
+            await broker.follow(stream, heard.append)
+            await send(broker, stream, b"a")
+
+            async def is_heard() -> bool:
+                return [message.body for message in heard] == [b"a"]
+
+            await eventually(is_heard)
+    lost = [event.reason for event in events if isinstance(event, ConnectionLost)]
+    assert lost == [str(NoReplica())] * 2
