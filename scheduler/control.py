@@ -195,7 +195,7 @@ class Control:
             await self._broker.declare(self._app.topology())
             listed = await self._roster.read()
             loops = loops_of(self._app, listed)
-            await self._declare_keyed(loops)
+            absent_before |= await self._declare_keyed(loops)
             reports = await self._seed_all(loops, listed, absent_before)
             if prune:
                 reports += [await self._remove(loop) for loop in orphans_of(self._app, listed)]

@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from scheduler.brokers import Broker
+from scheduler.brokers import DEFAULT_QUIET, Broker
 from scheduler.clock import Clock
 from scheduler.errors import BrokerUnavailable, MessageError, QueueNotFound, Unroutable
 from scheduler.messages import LastRun, LoopId, Message, State, Token, Verb, decode, is_token
@@ -25,6 +25,8 @@ MARK = "scheduler.mark"
 FIRST_DEATH = "x-first-death-reason"
 NEAR, FAR = 2, 30  # periods
 MARGIN = timedelta(minutes=2)
+# For so long nothing may come, where something must: a busy broker takes its time.
+UNTIL_MARK = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,9 @@ class Journal:
         until: str | None,
     ) -> bool:
         """Whether the mark has come."""
-        async with aclosing(self._broker.read(self._names.journal, since=since)) as messages:
+        quiet = DEFAULT_QUIET if until is None else UNTIL_MARK
+        reading = self._broker.read(self._names.journal, since=since, quiet=quiet)
+        async with aclosing(reading) as messages:
             async for message in messages:
                 if message.type == MARK and message.correlation_id == until:
                     return True
