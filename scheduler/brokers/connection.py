@@ -59,7 +59,7 @@ CONNECT_TIMEOUT = timedelta(seconds=10)
 LAST_WORDS = timedelta(seconds=1)
 BACKOFF_FIRST = 0.1
 BACKOFF_LAST = 3.0
-ANSWER_S = 30.0
+ANSWER_S = 20.0  # before whoever asked gives up, and leaves a connection that is of no use
 
 # aiormq logs a traceback for every connection that goes, and a line for every refused connect;
 # the same is told once, in a line, by ConnectionLost and ConnectionRetried.

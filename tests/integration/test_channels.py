@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import aiormq
 import pytest
 
-from scheduler.brokers import amqp, connection
+from scheduler.brokers import DEFAULT_TIMEOUT, amqp, connection
 from scheduler.brokers.amqp import AmqpBroker
 from scheduler.clock import SystemClock
 from scheduler.errors import NoReplica, Unconfirmed
@@ -179,6 +179,10 @@ async def test_a_connection_over_which_no_answer_comes_is_given_up(
             assert sorted(await take_all(wire.broker, queue, len(bodies))) == bodies
     (lost,) = [event for event in events if isinstance(event, ConnectionLost)]
     assert lost.reason == "it left us without an answer for 0.5 s, and no alarm blocks it"
+
+
+def test_it_is_given_up_before_whoever_waits_for_the_answer_gives_up() -> None:
+    assert DEFAULT_TIMEOUT.total_seconds() > connection.ANSWER_S
 
 
 async def test_a_connection_that_an_alarm_blocks_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
