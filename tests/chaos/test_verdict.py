@@ -1,5 +1,6 @@
 """The judge of a storm finds what is wrong in a record, and nothing in one that is right."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.chaos.verdict import (
     CANCEL_TIME,
     TAMPERED_FOR,
     Verdict,
+    Violation,
     disobeyed,
     judge,
     late,
@@ -34,6 +36,10 @@ def run(start: float, end: float, seq: int = 0, who: str = "a", how: str = "end"
 
 def in_order(*notes: Note) -> list[Note]:
     return sorted(notes, key=lambda note: note.at)
+
+
+def repetitions(notes: Sequence[Note]) -> list[Violation]:
+    return repeated(repeats(notes))
 
 
 def verdict(*notes: Note) -> Verdict:
@@ -112,20 +118,20 @@ def settled(start: float, seq: int = 0, attempt: int = 0, who: str = "a") -> lis
 
 
 def test_a_settled_run_does_not_start_again() -> None:
-    (violation,) = repeated([*settled(1), *run(4, 5, who="b")])
+    (violation,) = repetitions([*settled(1), *run(4, 5, who="b")])
     assert "l #0/0 in b" in violation.detail
 
 
 def test_nor_does_an_earlier_one() -> None:
-    assert len(repeated([*settled(1, seq=7), *run(4, 5, seq=6)])) == 1
+    assert len(repetitions([*settled(1, seq=7), *run(4, 5, seq=6)])) == 1
 
 
 def test_the_next_attempt_and_the_next_tick_do() -> None:
-    assert repeated([*settled(1), *settled(2, attempt=1), *settled(3, seq=1)]) == []
+    assert repetitions([*settled(1), *settled(2, attempt=1), *settled(3, seq=1)]) == []
 
 
 def test_a_run_that_was_not_settled_may_start_again() -> None:
-    assert repeated([*run(1, 2), *run(3, 4, who="b")]) == []
+    assert repetitions([*run(1, 2), *run(3, 4, who="b")]) == []
 
 
 def test_it_is_excused_when_the_ack_may_have_been_lost_with_the_connection() -> None:
@@ -133,6 +139,18 @@ def test_it_is_excused_when_the_ack_may_have_been_lost_with_the_connection() -> 
     assert [repeat.excused for repeat in repeats(notes)] == [True]
     notes = [*settled(1), at(1.5 + ACK_TIME * 2, "ConnectionLost"), *run(4, 5, who="b")]
     assert [repeat.excused for repeat in repeats(notes)] == [False]
+
+
+@pytest.mark.parametrize(("settled_at", "excused"), [(4, False), (9, True)])
+def test_it_is_excused_when_a_node_failed_that_may_have_lost_the_ack(
+    settled_at: float, excused: bool
+) -> None:
+    first, ended = run(1, 2)
+    settled_then = at(settled_at, "RunSettled", loop="l", seq=0)
+    fault = [at(10, "strike", "runner", detail="kill"), at(20, "heal", "runner")]
+    notes = in_order(first, ended, settled_then, *fault, *run(30, 31, who="b"))
+    assert [clash.excused for clash in repeats(notes, failing=["kill"])] == [excused]
+    assert [clash.excused for clash in repeats(notes)] == [False]
 
 
 def test_it_is_excused_once() -> None:
@@ -243,8 +261,8 @@ def test_violations_are_told_in_the_order_of_their_time() -> None:
 def test_what_tampering_does_to_a_loop_is_not_held_against_it_for_a_while() -> None:
     tampered = at(4, "tampered", loop="l")
     notes = [*settled(1, 5), tampered, *run(5, 6, seq=5), *run(7, 8, seq=0)]
-    assert repeated(untampered(notes)) == []
+    assert repetitions(untampered(notes)) == []
     later = 4 + TAMPERED_FOR
-    assert repeated(untampered([*notes, *run(later + 1, later + 2, seq=3)])) == []
+    assert repetitions(untampered([*notes, *run(later + 1, later + 2, seq=3)])) == []
     again = [*settled(later + 1, 3), *run(later + 9, later + 10, seq=3)]
-    assert len(repeated(untampered([*notes, *again]))) == 1
+    assert len(repetitions(untampered([*notes, *again]))) == 1

@@ -226,15 +226,14 @@ def overlaps(notes: Sequence[Note], failing: Collection[str] = ()) -> list[Clash
         failing: the faults at which a node of the broker fails.
     """
     lost = losses(notes)
-    shaken = [(begun, healed + TWICE_FOR) for begun, healed in spans(notes, failing)]
+    shaken = _Shaken(notes, failing)
     going: dict[str, list[Run]] = defaultdict(list)
     found: list[Clash] = []
     for run in runs(notes):
         others = [other for other in going[run.loop] if other.ended_at > run.started_at]
-        twice = any(begun <= run.started_at <= over for begun, over in shaken)
         for other in others:
             gone = any(_was_lost(each, run.started_at, lost[each.who]) for each in (other, run))
-            found.append(Clash(other, run, excused=gone or twice))
+            found.append(Clash(other, run, excused=gone or shaken.at(run.started_at)))
         going[run.loop] = [*others, run]
     return found
 
@@ -249,20 +248,39 @@ def spans(notes: Iterable[Note], kinds: Collection[str]) -> list[tuple[float, fl
     ]
 
 
-def repeats(notes: Sequence[Note]) -> list[Clash]:
+class _Shaken:
+    """When a token may come twice."""
+
+    def __init__(self, notes: Iterable[Note], failing: Collection[str]) -> None:
+        self._spans = [(begun, healed + TWICE_FOR) for begun, healed in spans(notes, failing)]
+
+    def at(self, moment: float, settled_at: float = inf) -> bool:
+        """Whether it may at this moment; of what was settled before, if the ack may be lost."""
+        return any(
+            begun <= moment <= over and settled_at >= begun - ACK_TIME
+            for begun, over in self._spans
+        )
+
+
+def repeats(notes: Sequence[Note], failing: Collection[str] = ()) -> list[Clash]:
     """Runs of what had been settled before: of this tick and attempt, or of a later one.
 
     The first of the two is the run that this one repeats, or the one that was settled.
+
+    Args:
+        failing: the faults at which a node of the broker fails.
     """
     lost = losses(notes)
+    shaken = _Shaken(notes, failing)
     found: list[Clash] = []
     past: dict[str, _Past] = defaultdict(_Past)
     for run in runs(notes):
         before = past[run.loop].before(run)
         past[run.loop].unsettled.append(run)
         if before is not None:
-            excused = any(_was_lost(each, run.started_at, lost[each.who]) for each in (before, run))
-            found.append(Clash(before, run, excused))
+            gone = any(_was_lost(each, run.started_at, lost[each.who]) for each in (before, run))
+            twice = shaken.at(run.started_at, before.settled_at)
+            found.append(Clash(before, run, excused=gone or twice))
         past[run.loop].runs[run.progress] = run
     return found
 
@@ -299,7 +317,7 @@ def overlapping(clashes: Iterable[Clash]) -> list[Violation]:
     ]
 
 
-def repeated(notes: Sequence[Note]) -> list[Violation]:
+def repeated(clashes: Iterable[Clash]) -> list[Violation]:
     return [
         Violation(
             clash.second.started_at,
@@ -307,7 +325,7 @@ def repeated(notes: Sequence[Note]) -> list[Violation]:
             f"{clash.second}, {clash.second.started_at - clash.first.settled_at:.3f} s after "
             f"{clash.first} was settled",
         )
-        for clash in repeats(notes)
+        for clash in clashes
         if not clash.excused
     ]
 
@@ -438,11 +456,11 @@ def judge(
         pulse.see(note)
     orderly = untampered(notes)
     gone, handed_over = lost(notes, losing)
-    beside = overlaps(orderly, failing)
+    beside, again = overlaps(orderly, failing), repeats(orderly, failing)
     violations = [
         *late(pulse.strikes, patience),
         *overlapping(beside),
-        *repeated(orderly),
+        *repeated(again),
         *miscounted(orderly, counting),
         *disobeyed(notes),
         *gone,
@@ -450,4 +468,4 @@ def judge(
         *not_single(notes),
     ]
     ordered = sorted(violations, key=lambda violation: violation.at)
-    return Verdict(pulse.strikes, beside, repeats(orderly), ordered, handed_over)
+    return Verdict(pulse.strikes, beside, again, ordered, handed_over)
