@@ -33,6 +33,7 @@ from scheduler.brokers import (
 )
 from scheduler.brokers.connection import (
     Connection,
+    Lease,
     Session,
     backoff,
     cancelled,
@@ -214,8 +215,8 @@ class AmqpBroker:
             with self._connection.translated(), session.awaiting_answer():
                 channel = await lease.channel()
                 taken = await channel.basic_get(queue)
-        except BaseException:
-            session.return_getter(lease)
+        except BaseException as error:
+            self._done_with(session, lease, error)
             raise
         if isinstance(taken.delivery, Basic.GetEmpty):
             session.return_getter(lease)
@@ -272,10 +273,19 @@ class AmqpBroker:
                 channel = await lease.channel()
                 found = await channel.queue_declare(queue, passive=True)
         except QueueNotFound:
-            return None
-        finally:
             session.return_getter(lease)
+            return None
+        except BaseException as error:
+            self._done_with(session, lease, error)
+            raise
+        session.return_getter(lease)
         return Depth(found.message_count or 0, found.consumer_count or 0)
+
+    def _done_with(self, session: Session, lease: Lease, error: BaseException) -> None:
+        # aiormq closes the channel over which a call was cancelled, by and by.
+        if isinstance(error, asyncio.CancelledError) and (channel := lease.give_up()) is not None:
+            self._connection.close_soon(channel)
+        session.return_getter(lease)
 
     async def purge(self, queue: str) -> int:
         async with self._connection.brief_channel() as channel:

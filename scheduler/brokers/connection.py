@@ -490,6 +490,11 @@ class Lease:
     def usable(self) -> bool:
         return self._channel is not None and not self._channel.is_closed
 
+    def give_up(self) -> AbstractChannel | None:
+        """Have a new channel opened at the next use; returns the one that is given up."""
+        channel, self._channel = self._channel, None
+        return channel
+
     async def channel(self) -> AbstractChannel:
         async with self._opening:
             if self._channel is None or self._channel.is_closed:
