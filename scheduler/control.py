@@ -290,8 +290,8 @@ class Control:
                 async with left_in_place([occupant]):
                     paused = await self._last_token(loop)
                     armed = replace(paused, state=State.ARMED, reason=None)
-                    guard = await self._guard(loop, armed)
-                if not is_lost:
+                    guard = None if is_lost else await self._guard(loop, armed)
+                if guard is not None:
                     return await self._replace(loop, Did.GUARDED, occupant, guard)
             armed = self._rescheduled(paused)
             if at_once:
@@ -337,7 +337,9 @@ class Control:
         async with self._mutex():
             tokens = await self._recovered(loops)
             # Time has passed since they were found.
-            nowhere = await self._nowhere([loop for loop in loops if loop.id in tokens])
+            answers = await self.who_has([loop.id for loop in loops])
+            known = [loop for loop in loops if loop.id in tokens]
+            nowhere = await self._nowhere(known, answers)
             repaired = [loop for loop in nowhere if await self._restore(loop, tokens[loop.id])]
         for loop in repaired:
             where = f"tick {tokens[loop.id].seq} was put again"
@@ -358,8 +360,9 @@ class Control:
         renewed: list[LoopId] = []
         async with self._mutex():
             tokens = await self._recovered(loops)
-            kept = await self._nowhere([loop for loop in loops if loop.id in tokens])
-            refused = (await self.who_has([loop.id for loop in loops])).refused
+            answers = await self.who_has([loop.id for loop in loops])
+            known = [loop for loop in loops if loop.id in tokens]
+            kept = await self._nowhere(known, answers)
             for loop in kept:
                 if await self._made_anew(loop):
                     token = await self._hatchery.put(tokens[loop.id])
@@ -367,14 +370,13 @@ class Control:
                     self._repaired(loop.id, "stuck", f"the broker kept its token back; {where}")
                     renewed.append(loop.id)
             for loop in loops:
-                if loop.id in refused and await self._made_anew(loop):
+                if loop.id in answers.refused and await self._made_anew(loop):
                     self._repaired(loop.id, "stuck", "its queue took no token, and was made anew")
                     renewed.append(loop.id)
         return renewed
 
-    async def _nowhere(self, loops: Collection[Loop]) -> list[Loop]:
+    async def _nowhere(self, loops: Collection[Loop], answers: Answers) -> list[Loop]:
         """Those whose token is neither in a hand, as all say, nor ready for its task."""
-        answers = await self.who_has([loop.id for loop in loops])
         unclaimed = [loop for loop in loops if answers.complete and loop.id not in answers.claims]
         return [loop for loop in unclaimed if not await self._is_ready(loop)]
 
