@@ -54,6 +54,9 @@ STAND_IN = ""
 # A token on its way from the slot to a worker is in neither queue for a moment.
 LOOKS = 10
 LOOK_PAUSE = 0.02
+# One that a cut-off node of a cluster holds is handed on when the node is back.
+ARRIVAL = timedelta(seconds=10)
+ARRIVAL_PAUSE = 0.1
 AT_ONCE = 16  # loops that are worked on side by side
 GUARD_GRACE = timedelta(seconds=10)
 # RabbitMQ's consumer_timeout, unless it was configured.
@@ -261,20 +264,50 @@ class Control:
             return await self._remove(loop)
 
     async def pause(self, loop: Loop, reason: str = "paused by an operator") -> Report:
-        """Have the loop wait until it is resumed. A run that is going on ends first."""
+        """Have the loop wait until it is resumed. A run that is going on ends first.
+
+        A token that is nowhere to be found is waited for, up to 10 s.
+        """
         async with self._mutex():
-            occupant = await self._take(loop)
-            if occupant is None:
-                token = replace(self._new_token(loop), generation=STAND_IN)
-                return Report(
-                    loop, Did.PAUSED, await self._hatchery.put(self._paused(token, reason))
-                )
-            if occupant.token.state is State.PAUSED:
-                return await self._leave(loop, Did.UNCHANGED, occupant)
-            paused = self._paused(occupant.token, reason)
-            if occupant.token.state is State.GUARD:
-                paused = replace(paused, generation=STAND_IN)
-            return await self._replace(loop, Did.PAUSED, occupant, paused)
+            report = await self._pause(loop, reason)
+        if report.did is Did.PAUSED:
+            await self._see_arrive(loop)
+        return report
+
+    async def _pause(self, loop: Loop, reason: str) -> Report:
+        occupant = await self._take(loop)
+        if occupant is None:
+            token = replace(self._new_token(loop), generation=STAND_IN)
+            return Report(loop, Did.PAUSED, await self._hatchery.put(self._paused(token, reason)))
+        if occupant.token.state is State.PAUSED:
+            return await self._leave(loop, Did.UNCHANGED, occupant)
+        paused = self._paused(occupant.token, reason)
+        if occupant.token.state is State.GUARD:
+            paused = replace(paused, generation=STAND_IN)
+        return await self._replace(loop, Did.PAUSED, occupant, paused)
+
+    async def _see_arrive(self, loop: Loop) -> None:
+        """Wait a while for a token that is on its way, lest it goes on beside its stand-in.
+
+        The slot may take it then: RabbitMQ's queue has told the channels that it is full, and one
+        on a node that was cut off has not heard of it.
+        """
+        until = self._clock.now() + ARRIVAL
+        while self._clock.now() < until and await self._is_on_its_way(loop):
+            slot = await self._broker.depth(self._app.names.hatchery(loop.id))
+            if slot is not None and slot.ready > 1:
+                await self.unite(loop)
+            await asyncio.sleep(ARRIVAL_PAUSE)
+
+    async def _is_on_its_way(self, loop: Loop) -> bool:
+        """Whether a stand-in waits, for a token that is not known to be ready or in a hand."""
+        if not await self._stands_in(loop):
+            return False
+        depth = await self._broker.depth(self._queue_of(loop))
+        if depth is None or depth.ready or not depth.consumers:
+            return False
+        answers = await self._ask([loop.id])
+        return not (answers.complete and loop.id in answers.claims)
 
     async def resume(self, loop: Loop, *, at_once: bool = False) -> Report:
         """Have a paused loop go on, at its next nominal time or at once."""

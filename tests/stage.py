@@ -126,6 +126,14 @@ class Stage:
         """Delete what waits in the slot of a loop."""
         assert await self.broker.purge(self.app.names.hatchery(loop))
 
+    async def crowd(self, tokens: Iterable[Token]) -> None:
+        """Put more tokens into a slot, as publishers do that race on a quorum queue."""
+        for token in tokens:
+            held = await self.hatchery.take_all(token.loop)
+            assert await self.hatchery.offer(token)
+            for occupant in held:
+                await occupant.delivery.requeue()
+
     async def where(self, loop: LoopId) -> Where:
         """Where the token of a loop is, as an operator is told."""
         (where,) = [each.where for each in await self.survey.status() if each.loop.id == loop]

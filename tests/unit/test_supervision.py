@@ -16,7 +16,7 @@ from scheduler.brokers.memory import MemoryBroker
 from scheduler.control import CONSUMER_TIMEOUT, GUARD_GRACE
 from scheduler.errors import AccessRefused, QueueNotFound, Rejected
 from scheduler.events import CensusTaken, LoopReported, RunStarted, SupervisionDelayed
-from scheduler.messages import LoopId, Message, State, Token, Verb
+from scheduler.messages import LoopId, Message, State, Verb
 from scheduler.processor import Processor
 from scheduler.status import Where
 from scheduler.supervision import LOOKED_AT_IN_A_ROUND, Memory
@@ -316,15 +316,6 @@ def test_a_paused_token_that_is_gone_needs_no_answers() -> None:
 # Doubled
 
 
-async def crowd(stage: Stage, tokens: list[Token]) -> None:
-    """Put more tokens into a slot, as publishers do that race on a quorum queue."""
-    for token in tokens:
-        held = await stage.hatchery.take_all(TASK)
-        assert await stage.hatchery.offer(token)
-        for occupant in held:
-            await occupant.delivery.requeue()
-
-
 @pytest.mark.parametrize("more", [1, 2])
 def test_of_several_tokens_in_a_slot_the_furthest_is_left(more: int) -> None:
     app, _ = counting()
@@ -332,7 +323,7 @@ def test_of_several_tokens_in_a_slot_the_furthest_is_left(more: int) -> None:
     async def play(stage: Stage) -> None:
         async with stage.supervised():
             token = await stage.token(TASK)
-            await crowd(stage, [replace(token, seq=seq, carry=seq) for seq in range(1, 1 + more)])
+            await stage.crowd(replace(token, seq=seq, carry=seq) for seq in range(1, 1 + more))
             depth = await stage.broker.depth(app.names.hatchery(TASK))
             assert depth is not None
             assert depth.ready == 1 + more
