@@ -47,6 +47,10 @@ CLASSIC_PRIORITIES = 5
 # A quorum queue accepts one message more than its limit before it starts to reject.
 ONE_SLOT: Mapping[QueueType, int] = {"quorum": 0, "classic": 1}
 
+AT_LEAST_ONCE: Mapping[str, Any] = MappingProxyType(
+    {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+)
+
 # A broker before 4.3 starts its quorum queues before their bindings: what comes due in that moment
 # finds no queue, and is given this time until it is tried once more.
 ASTRAY_FOR = 5 * SECOND
@@ -247,6 +251,8 @@ def topology(
             each of their messages may be retried.
         called: those of the tasks that get one-off messages; any of them brings the delay ladder.
         queue_type: quorum queues are replicated and dead-letter at least once, classic ones not.
+            The timers of one-off messages are quorum queues in any case: what a classic one loses
+            on its way is put again if it is a loop's token, but nobody would know of a message.
         delivery_limit: after how many deliveries without an ack a message is taken for one that
             kills its processor, and parked (quorum queues only).
         retention: how much the journal remembers.
@@ -425,8 +431,14 @@ class _Builder:
         )
 
     def _timer_queue(self, name: str, time_to_live: timedelta, then: str) -> Queue:
-        return self._queue(
-            name, self._dead_letter_to(then) | {"x-message-ttl": milliseconds(time_to_live)}
+        return Queue(
+            name,
+            {
+                "x-queue-type": "quorum",
+                "x-dead-letter-exchange": then,
+                **AT_LEAST_ONCE,
+                "x-message-ttl": milliseconds(time_to_live),
+            },
         )
 
     def _dead_letter_key_of(self, task: str) -> dict[str, Any]:
@@ -451,14 +463,10 @@ class _Builder:
         return Queue(name, {"x-queue-type": self.queue_type} | arguments)
 
     def _dead_letter_to(self, exchange: str) -> dict[str, Any]:
-        at_least_once = {
-            "x-dead-letter-strategy": "at-least-once",
-            "x-overflow": "reject-publish",
-        }
-        return {"x-dead-letter-exchange": exchange} | self._if_quorum(at_least_once)
+        return {"x-dead-letter-exchange": exchange} | self._if_quorum(AT_LEAST_ONCE)
 
     def _peekable(self) -> dict[str, Any]:
         return self._if_quorum({"x-delivery-limit": UNREACHABLE_DELIVERY_LIMIT})
 
-    def _if_quorum(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        return arguments if self.queue_type == "quorum" else {}
+    def _if_quorum(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(arguments) if self.queue_type == "quorum" else {}

@@ -17,8 +17,7 @@ CPU is all that the broker's process uses meanwhile, so nobody else should use i
 not of this machine. The last two columns are ours divided by theirs: rates are better above 1, the
 rest below.
 
-Expect ours behind where its finer steps cost a hop (random tenths of a few seconds), and in bursts
-of random delays on classic queues: these are cheap by the batch, and ours has more of them to fill.
+Expect ours behind where its finer steps cost a hop: random tenths of a few seconds.
 """
 
 import argparse
@@ -50,7 +49,15 @@ from scheduler.brokers.amqp import AmqpBroker
 from scheduler.calls import task_key
 from scheduler.durations import parse_duration
 from scheduler.ladder import Rung, digits, entrance, key_of
-from scheduler.topology import Binding, Exchange, Names, Queue, QueueType, Topology, topology
+from scheduler.topology import (
+    AT_LEAST_ONCE,
+    Binding,
+    Exchange,
+    Names,
+    Queue,
+    Topology,
+    topology,
+)
 from tests.rabbitmq import shared_broker
 
 LEVELS = 28
@@ -125,10 +132,10 @@ TRIPS = (
 )
 
 
-def mixed_radix(namespace: str, queue_type: QueueType, scale: int) -> list[Ladder]:
+def mixed_radix(namespace: str, scale: int) -> list[Ladder]:
     """Ours."""
     names = Names(namespace)
-    whole = topology(namespace, ["sink"], [], called=["sink"], queue_type=queue_type)
+    whole = topology(namespace, ["sink"], [], called=["sink"])
 
     def way(delay: timedelta) -> Way:
         unit = entrance(delay)
@@ -146,7 +153,7 @@ def mixed_radix(namespace: str, queue_type: QueueType, scale: int) -> list[Ladde
     return [Ladder("ours", scaled(whole, scale), names.processor_queue("sink"), way)]
 
 
-def binary(namespace: str, queue_type: QueueType, scale: int) -> list[Ladder]:
+def binary(namespace: str, scale: int) -> list[Ladder]:
     """The other one, entered in two ways."""
     delivery, sink = f"{namespace}.delivery", f"{namespace}.sink"
 
@@ -154,16 +161,12 @@ def binary(namespace: str, queue_type: QueueType, scale: int) -> list[Ladder]:
         return f"{namespace}.level-{number:02}" if number >= 0 else delivery
 
     def timer(number: int) -> Queue:
-        at_least_once = {
-            "x-dead-letter-strategy": "at-least-once",
-            "x-overflow": "reject-publish",
-        }
         arguments = {
-            "x-queue-type": queue_type,
+            "x-queue-type": "quorum",
             "x-message-ttl": 2**number * 1000,
             "x-dead-letter-exchange": level(number - 1),
         }
-        return Queue(level(number), arguments | (at_least_once if queue_type == "quorum" else {}))
+        return Queue(level(number), {**arguments, **AT_LEAST_ONCE})
 
     def bindings(number: int) -> tuple[Binding, Binding]:
         before = "*." * (LEVELS - 1 - number)
@@ -175,7 +178,7 @@ def binary(namespace: str, queue_type: QueueType, scale: int) -> list[Ladder]:
     levels = range(LEVELS)
     whole = Topology(
         exchanges=(Exchange(delivery, "topic"), *(Exchange(level(n), "topic") for n in levels)),
-        queues=(Queue(sink, {"x-queue-type": queue_type}), *map(timer, levels)),
+        queues=(Queue(sink, {"x-queue-type": "quorum"}), *map(timer, levels)),
         bindings=(
             Binding(delivery, sink, f"#.{sink.replace('.', '-')}"),
             *(binding for number in levels for binding in bindings(number)),
@@ -340,21 +343,18 @@ async def opened(url: str) -> AsyncGenerator[Bench]:
 async def measure(url: str, options: argparse.Namespace) -> None:
     async with opened(url) as bench:
         say(f"{bench.broker.info.product} {bench.broker.info.version}")
-        for queue_type in ("quorum", "classic"):
-            results: Results = defaultdict(Measured)
-            names = "".join(f"{name:>9}" for name in NAMES)
-            say(f"\n{queue_type:18}{names}{'':8}{'/nsb':>8}{'/kombu':>8}")
-            for scale in (1, SCALE):
-                await of_scale(bench, queue_type, scale, options, results)
-            report(results)
+        results: Results = defaultdict(Measured)
+        names = "".join(f"{name:>9}" for name in NAMES)
+        say(f"\n{'':18}{names}{'':8}{'/nsb':>8}{'/kombu':>8}")
+        for scale in (1, SCALE):
+            await of_scale(bench, scale, options, results)
+        report(results)
 
 
-async def of_scale(
-    bench: Bench, queue_type: QueueType, scale: int, options: argparse.Namespace, results: Results
-) -> None:
+async def of_scale(bench: Bench, scale: int, options: argparse.Namespace, results: Results) -> None:
     namespace = f"bench{uuid.uuid4().hex[:6]}"
-    ours = mixed_radix(namespace, queue_type, scale)
-    others = binary(f"{namespace}-binary", queue_type, scale)
+    ours = mixed_radix(namespace, scale)
+    others = binary(f"{namespace}-binary", scale)
     ladders = ours + others
     try:
         seconds = [await bench.declare(ladder) for ladder in (ours[0], others[0])]

@@ -81,7 +81,7 @@ def main() -> int:
     options, console = arguments(), Console(highlight=False)
     if options.judge:
         notes = list(Reader(options.judge).new())
-        verdict = judged(notes, in_cluster=options.cluster, queue_type=options.queue_type)
+        verdict = judged(notes, in_cluster=options.cluster)
         show(verdict, console)
     else:
         verdict = asyncio.run(rage(options, console))

@@ -83,12 +83,9 @@ def totals(verdict: Verdict) -> str:
 
     overlaps = [clash.overlap for clash in verdict.overlaps if clash.excused]
     repeats = sum(clash.excused for clash in verdict.repeats)
-    handed_over = ""
-    if verdict.handed_over:
-        handed_over = f", and {verdict.handed_over} that a classic queue was handing over"
     return (
         f"loops lost: {of('loop lost')}, doubled at rest: {of('loop doubled')}; "
-        f"one-off messages lost: {of('one-off lost')}{handed_over}\n"
+        f"one-off messages lost: {of('one-off lost')}\n"
         f"where a connection was lost or a node failed: {len(overlaps)} overlaps, the longest of "
         f"{max(overlaps, default=0):.2f} s, and {repeats} settled runs repeated\n"
         f"violations: {len(verdict.violations)}"

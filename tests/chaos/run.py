@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from scheduler.brokers.amqp import AmqpBroker
 from scheduler.clock import SystemClock
 from scheduler.parking import ParkingLot
-from scheduler.topology import QueueType
 from tests.chaos.arena import Arena, Member
 from tests.chaos.faults import BY_NAME, OF_BROKERS, OF_CLUSTERS, Fault, name_of
 from tests.chaos.record import Note
 from tests.chaos.report import Tell
 from tests.chaos.storm import COUNTING, app
-from tests.chaos.verdict import Verdict, judge, lost
+from tests.chaos.verdict import Verdict, judge, undone
 from tests.integration.conftest import ready
 
 # A loop that has not run by now is dead.
@@ -34,24 +33,18 @@ async def storm(arena: Arena, faults: Sequence[Fault], tell: Tell) -> Verdict:
         tell.fault(number, arena.pulse.strikes[-1])
     await rest(arena)
     arena.look()
-    return judged(arena.notes, in_cluster=arena.cluster is not None, queue_type=arena.queue_type)
+    return judged(arena.notes, in_cluster=arena.cluster is not None)
 
 
-def judged(notes: Sequence[Note], *, in_cluster: bool, queue_type: QueueType) -> Verdict:
+def judged(notes: Sequence[Note], *, in_cluster: bool) -> Verdict:
     least = AFTERMATH if in_cluster else 0.0
     return judge(
         notes,
         loops=map(str, app.loops),
         counting=COUNTING,
         patience=lambda kind: max(BY_NAME[kind].patience, least),
-        losing=losing(queue_type),
         failing=FAILING,
     )
-
-
-def losing(queue_type: QueueType) -> Sequence[str]:
-    """The faults at which queues may lose what they hand over, as classic ones do."""
-    return ("kill-broker", "restart-broker") if queue_type == "classic" else ()
 
 
 async def endure(arena: Arena, fault: Fault) -> None:
@@ -81,7 +74,7 @@ def healed(arena: Arena) -> bool:
 async def rest(arena: Arena) -> None:
     """Stop everything in good order, when all messages have come to their end; count."""
     await arena.stop_the_others()
-    await arena.until(lambda: not lost(arena.notes, losing(arena.queue_type))[0], LONGEST_WAIT)
+    await arena.until(lambda: not undone(arena.notes), LONGEST_WAIT)
     for processor in arena.processors:
         await processor.stop()
     async with arena.connected() as broker:

@@ -28,8 +28,6 @@ ACK_TIME = 3.0
 TWICE_FOR = 30.0
 # How long supervision may take to put a loop right whose token somebody tampered with.
 TAMPERED_FOR = 60.0
-# From the moment a message is sent, until it has been handed over for the last time.
-LONGEST_WAY = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,21 +367,9 @@ def undone(notes: Iterable[Note]) -> list[Note]:
     return [note for message, note in sent.items() if message not in done]
 
 
-def lost(notes: Sequence[Note], losing: Collection[str]) -> tuple[list[Violation], int]:
-    """The one-off messages that are gone; and how many more the broker was free to lose.
-
-    Args:
-        losing: the faults at which it may lose what it hands over.
-    """
-    ends = spans(notes, losing)
-    gone = undone(notes)
-    kept = [
-        note
-        for note in gone
-        if not any(begun - LONGEST_WAY <= note.at <= healed for begun, healed in ends)
-    ]
-    violations = [Violation(note.at, "one-off lost", note.message) for note in kept]
-    return violations, len(gone) - len(kept)
+def lost(notes: Iterable[Note]) -> list[Violation]:
+    """The one-off messages that are gone."""
+    return [Violation(note.at, "one-off lost", note.message) for note in undone(notes)]
 
 
 def late(strikes: Iterable[Strike], patience: Callable[[str], float]) -> list[Violation]:
@@ -425,14 +411,12 @@ class Verdict:
 
     Attributes:
         overlaps, repeats: also those that are excused.
-        handed_over: how many one-off messages were lost by a broker that was free to do so.
     """
 
     strikes: list[Strike]
     overlaps: list[Clash]
     repeats: list[Clash]
     violations: list[Violation]
-    handed_over: int = 0
 
     def during(self, at: float) -> Strike | None:
         """The fault after which something happened."""
@@ -446,7 +430,6 @@ def judge(
     loops: Iterable[str],
     counting: Iterable[str],
     patience: Callable[[str], float],
-    losing: Collection[str] = (),
     failing: Collection[str] = (),
 ) -> Verdict:
     """Everything above."""
@@ -455,7 +438,6 @@ def judge(
     for note in notes:
         pulse.see(note)
     orderly = untampered(notes)
-    gone, handed_over = lost(notes, losing)
     beside, again = overlaps(orderly, failing), repeats(orderly, failing)
     violations = [
         *late(pulse.strikes, patience),
@@ -463,9 +445,9 @@ def judge(
         *repeated(again),
         *miscounted(orderly, counting),
         *disobeyed(notes),
-        *gone,
+        *lost(notes),
         *failed(notes),
         *not_single(notes),
     ]
     ordered = sorted(violations, key=lambda violation: violation.at)
-    return Verdict(pulse.strikes, beside, again, ordered, handed_over)
+    return Verdict(pulse.strikes, beside, again, ordered)

@@ -203,14 +203,16 @@ async def test_a_message_that_fails_for_ever_is_not_lost_at_any_moment(
 TRIES_AGAIN = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 3000}]}]."
 
 
-# Of quorum queues only: classic ones hand over without a confirm, and a broker that goes meanwhile
-# loses what is on its way.
-@pytest.mark.parametrize("ends", ["restart", "kill"])
-async def test_every_message_is_run_though_the_broker_goes(ends: str) -> None:
+@pytest.mark.parametrize(
+    ("ends", "queue_type"), [("restart", "quorum"), ("kill", "quorum"), ("kill", "classic")]
+)
+async def test_every_message_is_run_though_the_broker_goes(
+    ends: str, queue_type: QueueType
+) -> None:
     delays = random_delays(200)
     node = await asyncio.to_thread(PrivateNode(advanced=TRIES_AGAIN).__enter__)
     try:
-        shop = Shop(node.url, "outage", "quorum")
+        shop = Shop(node.url, "outage", queue_type)
         await shop.seed()
         async with shop.app, shop.working("work"):
             await asyncio.gather(
