@@ -691,9 +691,7 @@ class Control:
             return
         while delivery := await self._broker.get(queue):
             error = UnknownLoop(f"The task {task!r} was removed, with this message in its queue.")
-            key = delivery.routing_key
-            await self._lot.park(delivery.message, key, Reason.REMOVED, error)
-            await delivery.ack()
+            await self._lot.park_taken(delivery, Reason.REMOVED, error)
         await self._broker.delete(queue)
         failed = self._app.names.failed_queue(task)
         parked = await self._broker.depth(failed)

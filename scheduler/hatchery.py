@@ -184,10 +184,7 @@ class Hatchery:
             try:
                 return Occupant(decode(delivery.message, self._names.namespace), delivery)
             except MessageError as error:
-                await self._lot.park(
-                    delivery.message, delivery.routing_key, Reason.UNDECODABLE, error
-                )
-                await delivery.ack()
+                await self._lot.park_taken(delivery, Reason.UNDECODABLE, error)
         await self._broker.wake(queue)
         return None
 

@@ -27,6 +27,7 @@ import asyncio
 import json
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -36,7 +37,7 @@ from typing import Any, cast
 from scheduler.brokers import DEFAULT_TIMEOUT, Broker, Delivery
 from scheduler.calls import is_call, placed
 from scheduler.clock import Clock
-from scheduler.errors import QueueNotFound, TooLarge, UsageError
+from scheduler.errors import DeliveryLost, QueueNotFound, TooLarge, UsageError
 from scheduler.messages import (
     PREFIX,
     Message,
@@ -226,6 +227,20 @@ class ParkingLot:
         """Put a message into the failed queue that its routing key leads to."""
         message = parked(message, routing_key, reason, error, self._clock.now())
         await self._publish(message, self._names.failed, routing_key, self._timeout)
+
+    async def park_taken(self, delivery: Delivery, reason: Reason, error: BaseException) -> None:
+        """Park what was taken out of a queue: publish, confirm, then ack.
+
+        Raises:
+            BrokerError: it may not have been parked, and was put back.
+        """
+        try:
+            await self.park(delivery.message, delivery.routing_key, reason, error)
+        except BaseException:
+            with suppress(DeliveryLost):
+                await delivery.requeue()
+            raise
+        await delivery.ack()
 
     async def browse(
         self, tasks: Iterable[str], which: Selection = EVERYTHING, *, limit: int = 100

@@ -12,6 +12,7 @@ from scheduler.brokers.memory import MemoryBroker, MemoryServer
 from scheduler.calls import task_key
 from scheduler.clock import LoopClock
 from scheduler.control import Control
+from scheduler.errors import AccessRefused
 from scheduler.events import Event, LoopRepaired, RunStarted
 from scheduler.hatchery import Hatchery
 from scheduler.journal import Journal
@@ -22,7 +23,7 @@ from scheduler.processor import Processor
 from scheduler.status import Survey, Where
 from scheduler.tasks import SUPERVISION
 from scheduler.testing import recording, run_virtually
-from scheduler.topology import Names, QueueType, topology
+from scheduler.topology import Names, QueueType, Topology, topology
 from scheduler.worker import Worker
 
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -49,6 +50,30 @@ def an_app(namespace: str, loops: Iterable[str]) -> Scheduler:
     for name in loops:
         app.periodic(every="1h", name=name)(nothing)
     return app
+
+
+class Inspecting(MemoryBroker):
+    """A broker that looks at each message first: what that raises, the publisher gets."""
+
+    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None: ...
+
+    async def publish(
+        self,
+        message: Message,
+        *,
+        exchange: str,
+        routing_key: str,
+        timeout: timedelta = timedelta(seconds=30),
+    ) -> None:
+        await self.inspect(message, exchange, routing_key)
+        await super().publish(message, exchange=exchange, routing_key=routing_key, timeout=timeout)
+
+
+class NotAllowed(MemoryBroker):
+    """A connection of a user who may not declare."""
+
+    async def declare(self, topology: Topology) -> None:
+        raise AccessRefused("No right to configure.")
 
 
 class Stage:

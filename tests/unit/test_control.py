@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 
 from scheduler import Context, Every, Scheduler
-from scheduler.brokers.memory import MemoryBroker
 from scheduler.control import Control, Did
 from scheduler.durations import SECOND
 from scheduler.errors import QueueNotFound, Unconfirmed, UnknownLoop, UsageError
@@ -16,7 +15,7 @@ from scheduler.events import LoopSeeded, RunStarted
 from scheduler.messages import LoopId, Message, State
 from scheduler.status import Where
 from scheduler.tasks import Loop
-from tests.stage import START, Stage, new_app, of, seconds_of, staged
+from tests.stage import START, Inspecting, Stage, new_app, of, seconds_of, staged
 
 TASK, GONE = LoopId("task"), LoopId("gone")
 HOUR = 3600.0
@@ -201,20 +200,12 @@ def test_it_is_guarded_where_processors_do_not_tell_whether_it_was() -> None:
     staged(looping(), play)
 
 
-class Unconfirming(MemoryBroker):
+class Unconfirming(Inspecting):
     """A broker that confirms no token."""
 
-    async def publish(
-        self,
-        message: Message,
-        *,
-        exchange: str,
-        routing_key: str,
-        timeout: timedelta = timedelta(seconds=30),
-    ) -> None:
+    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None:
         if routing_key == "loop.task":
             raise Unconfirmed("Not confirmed.")
-        await super().publish(message, exchange=exchange, routing_key=routing_key, timeout=timeout)
 
 
 @pytest.mark.parametrize("verb", ["pause", "trigger"])
@@ -226,6 +217,21 @@ def test_a_verb_that_fails_leaves_the_token_where_it_was(verb: str) -> None:
             with pytest.raises(Unconfirmed):
                 await getattr(control, verb)(the_loop(stage))
             assert await stage.token(TASK) == before
+
+    staged(looping(), play)
+
+
+def test_what_is_in_the_way_and_cannot_be_parked_is_left_where_it_was() -> None:
+    async def play(stage: Stage) -> None:
+        await stage.lose(TASK)
+        await stage.publish(Message(b"garbage"), "loop.task", stage.app.names.scheduler)
+        async with Unconfirming(stage.server) as broker:
+            with pytest.raises(Unconfirmed):
+                await Control(stage.app, broker, stage.clock).pause(the_loop(stage))
+            assert await stage.tokens() == 1
+        assert (await stage.control.pause(the_loop(stage))).did is Did.PAUSED
+        (parked,) = await stage.parked()
+        assert parked.reason == "undecodable"
 
     staged(looping(), play)
 

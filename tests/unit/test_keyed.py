@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Cron, Every, Scheduler
-from scheduler.brokers.memory import MemoryBroker
 from scheduler.control import Did
 from scheduler.errors import AccessRefused, RegistrationError, ScheduleError, UsageError
 from scheduler.events import RunStarted
@@ -16,8 +15,7 @@ from scheduler.keyed import KEY, KeyedLoop
 from scheduler.messages import LoopId, State, Verb
 from scheduler.sending import CallTask
 from scheduler.status import Where
-from scheduler.topology import Topology
-from tests.stage import Stage, new_app, of, seconds_of, staged
+from tests.stage import NotAllowed, Stage, new_app, of, seconds_of, staged
 
 BONN, KOELN = LoopId("report", "bonn"), LoopId("report", "koeln")
 
@@ -344,13 +342,6 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_started(
         assert await stage.broker.depth(office.app.names.hatchery(BONN)) is None
 
     in_office(play)
-
-
-class NotAllowed(MemoryBroker):
-    """A connection of a user who may not declare."""
-
-    async def declare(self, topology: Topology) -> None:
-        raise AccessRefused("No right to configure.")
 
 
 def test_who_may_not_declare_is_told_which_right_is_missing() -> None:

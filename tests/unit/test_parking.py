@@ -23,6 +23,7 @@ from scheduler.parking import (
     replayed_at,
 )
 from scheduler.topology import Names, topology
+from tests.stage import Inspecting
 
 NAMES = Names("shop")
 AT = datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC)
@@ -328,25 +329,17 @@ async def test_all_of_them_can_be_replayed(broker: MemoryBroker, lot: ParkingLot
     assert depth.ready == 2
 
 
-class Narrow(MemoryBroker):
+class Narrow(Inspecting):
     """A broker that takes so many characters of headers, and says so as RabbitMQ's does."""
 
     room = 6000
     refused = 0
 
-    async def publish(
-        self,
-        message: Message,
-        *,
-        exchange: str,
-        routing_key: str,
-        timeout: timedelta = timedelta(seconds=30),
-    ) -> None:
+    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None:
         size = sum(len(name) + len(str(value)) for name, value in message.headers.items())
         if size > self.room:
             self.refused += 1
             raise TooLarge(excess=size - self.room)
-        await super().publish(message, exchange=exchange, routing_key=routing_key, timeout=timeout)
 
 
 async def test_what_is_too_large_to_be_parked_is_parked_with_less():

@@ -23,7 +23,7 @@ from scheduler.supervision import LOOKED_AT_IN_A_ROUND, Memory
 from scheduler.tasks import SUPERVISION
 from scheduler.testing import recording
 from scheduler.topology import Topology
-from tests.stage import Stage, new_app, of, seconds_of, staged
+from tests.stage import Inspecting, NotAllowed, Stage, new_app, of, seconds_of, staged
 
 TASK = LoopId("task")
 ROUND = 15.0
@@ -379,13 +379,6 @@ def test_when_everything_is_deleted_all_comes_back() -> None:
     staged(app, play)
 
 
-class NotAllowed(MemoryBroker):
-    """A connection of a user who may not declare."""
-
-    async def declare(self, topology: Topology) -> None:
-        raise AccessRefused("No right to configure.")
-
-
 def processor_over(broker: MemoryBroker, stage: Stage) -> Processor:
     app, grace = stage.app, timedelta(seconds=1)
     tasks = app.select(None)
@@ -418,7 +411,7 @@ def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing() -> None:
 # Stuck
 
 
-class Stuck(NotAllowed):
+class Stuck(Inspecting):
     """A broker that keeps a token back: its queue shows none and takes none until it is deleted."""
 
     def __init__(self, stage: Stage, loop: LoopId = TASK, *, may_declare: bool) -> None:
@@ -428,29 +421,23 @@ class Stuck(NotAllowed):
         self._may_declare = may_declare
         self._stuck = True
 
-    async def publish(
-        self,
-        message: Message,
-        *,
-        exchange: str,
-        routing_key: str,
-        timeout: timedelta = timedelta(seconds=30),
-    ) -> None:
+    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None:
         to_it = exchange.endswith(".scheduler") and routing_key == f"loop.{self._loop}"
         if self._stuck and to_it:
             raise Rejected
-        await super().publish(message, exchange=exchange, routing_key=routing_key, timeout=timeout)
 
     async def declare(self, topology: Topology) -> None:
-        if not self._may_declare:
-            await super().declare(topology)
-        await MemoryBroker.declare(self, topology)
+        self._require_right()
+        await super().declare(topology)
 
     async def delete(self, queue: str) -> None:
-        if not self._may_declare:
-            raise AccessRefused("No right to configure.")
+        self._require_right()
         await super().delete(queue)
         self._stuck = self._stuck and queue != self._queue
+
+    def _require_right(self) -> None:
+        if not self._may_declare:
+            raise AccessRefused("No right to configure.")
 
 
 @pytest.mark.parametrize("may_declare", [True, False])

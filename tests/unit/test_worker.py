@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoop
-from scheduler.brokers.memory import MemoryBroker
 from scheduler.control import Did
 from scheduler.errors import CarryError, Unconfirmed
 from scheduler.events import (
@@ -32,7 +31,7 @@ from scheduler.parking import EVERYTHING, Selection
 from scheduler.status import Where
 from scheduler.testing import simulate
 from scheduler.topology import ASTRAY_FOR
-from tests.stage import START, Stage, new_app, of, seconds_of, staged
+from tests.stage import START, Inspecting, Stage, new_app, of, seconds_of, staged
 
 
 def test_the_period_counts_from_the_end_of_the_run_before() -> None:
@@ -640,23 +639,15 @@ def test_that_one_is_waited_for_though_it_is_stopping() -> None:
     staged(slow_loop(), play)
 
 
-class Faltering(MemoryBroker):
+class Faltering(Inspecting):
     """A connection over which one answer to a roll call is lost, when it is told so."""
 
     falters = False
 
-    async def publish(
-        self,
-        message: Message,
-        *,
-        exchange: str,
-        routing_key: str,
-        timeout: timedelta = timedelta(seconds=30),
-    ) -> None:
+    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None:
         if message.type == "scheduler.answer" and self.falters:
             self.falters = False
             raise Unconfirmed("The connection faltered.")
-        await super().publish(message, exchange=exchange, routing_key=routing_key, timeout=timeout)
 
 
 def test_that_one_is_waited_for_though_an_answer_is_missing() -> None:
