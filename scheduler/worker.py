@@ -451,8 +451,8 @@ class Worker:
         if self._roll_call is None or token.loop == SUPERVISION:
             return False
         me, time = self._roll_call.processor, asyncio.get_running_loop().time
-        patience = time() + run.task.timeout.total_seconds()
-        pause, seen = FIRST_PAUSE, False
+        longest = run.task.timeout.total_seconds()
+        patience, pause, seen = time() + longest, FIRST_PAUSE, False
         while time() < patience and not run.delivery.lost.done() and not self.stopping:
             answers = await self._answers_about(token.loop, self._roll_call)
             holders = answers.holders.get(token.loop, ())
@@ -467,6 +467,8 @@ class Worker:
             if not after and (answers.complete or not seen):
                 break
             seen = seen or after
+            if any(other.running for other in others):
+                patience = time() + longest  # a run may be given more time
             await self._pause(run.delivery, pause.total_seconds())
             pause = min(pause * 2, SECOND)
         # Whoever ran it may have settled it, and be gone.

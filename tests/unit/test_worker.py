@@ -639,6 +639,27 @@ def test_that_one_is_waited_for_though_it_is_stopping() -> None:
     staged(slow_loop(), play)
 
 
+def test_that_one_is_waited_for_though_it_was_given_more_time() -> None:
+    app = new_app()
+
+    @app.periodic(every="10s", timeout="12s", concurrency=1)
+    async def task(ctx: Context) -> None:
+        ctx.extend("60s")
+        await asyncio.sleep(40)
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            await asyncio.sleep(5)
+            token = await waiting(stage)
+            await asyncio.sleep(10)
+            await come_back(stage, token)
+            async with stage.supervised():
+                await asyncio.sleep(33)
+        assert runs_of_task(stage) == [(10.0, 0)]
+
+    staged(app, play)
+
+
 class Faltering(Inspecting):
     """A connection over which one answer to a roll call is lost, when it is told so."""
 
