@@ -289,14 +289,17 @@ class Control:
     async def _see_arrive(self, loop: Loop) -> None:
         """Wait a while for a token that is on its way, lest it goes on beside its stand-in.
 
-        The slot may take it then: RabbitMQ's queue has told the channels that it is full, and one
-        on a node that was cut off has not heard of it.
+        The slot may take it: RabbitMQ's queue has told the channels that it is full, and one that
+        put it at the same moment, or on a node that was cut off, has not heard of it.
         """
         until = self._clock.now() + ARRIVAL
-        while self._clock.now() < until and await self._is_on_its_way(loop):
+        while True:
+            on_its_way = await self._is_on_its_way(loop)
             slot = await self._broker.depth(self._app.names.hatchery(loop.id))
             if slot is not None and slot.ready > 1:
                 await self.unite(loop)
+            elif not on_its_way or self._clock.now() >= until:
+                return
             await asyncio.sleep(ARRIVAL_PAUSE)
 
     async def _is_on_its_way(self, loop: Loop) -> bool:

@@ -12,7 +12,7 @@ from scheduler.control import Control, Did
 from scheduler.durations import SECOND
 from scheduler.errors import QueueNotFound, Unconfirmed, UnknownLoop, UsageError
 from scheduler.events import LoopSeeded, RunStarted
-from scheduler.messages import LoopId, Message, State
+from scheduler.messages import LoopId, Message, State, Token
 from scheduler.status import Where
 from scheduler.tasks import Loop
 from tests.stage import START, Inspecting, Stage, new_app, of, seconds_of, staged
@@ -171,6 +171,37 @@ def test_a_token_that_was_on_its_way_does_not_go_on_beside_its_pause() -> None:
         assert not [run for run in of(RunStarted, stage.events) if run.loop == TASK]
 
     staged(app, play)
+
+
+class Racing(Inspecting):
+    """A broker that takes a token at the same moment as a run's, which is the first in the slot."""
+
+    def __init__(self, stage: Stage, token: Token) -> None:
+        super().__init__(stage.server)
+        self._stage = stage
+        self._token: Token | None = token
+
+    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None:
+        if self._token is not None and routing_key == "loop.task":
+            assert await self._stage.hatchery.offer(self._token)
+            self._token = None
+            occupant = await self._stage.hatchery.take(TASK)
+            assert occupant is not None
+            self._requeuing = asyncio.create_task(occupant.delivery.requeue())
+
+
+def test_nor_does_one_that_is_put_at_the_same_moment() -> None:
+    async def play(stage: Stage) -> None:
+        token = replace(await stage.token(TASK), seq=1)
+        await stage.lose(TASK)
+        async with Racing(stage, token) as broker:
+            control = Control(stage.app, broker, stage.clock)
+            assert (await control.pause(the_loop(stage))).did is Did.PAUSED
+        assert await stage.tokens() == 1
+        left = await stage.token(TASK)
+        assert (left.seq, left.state) == (1, State.PAUSED)
+
+    staged(looping(), play)
 
 
 def test_pausing_a_loop_that_runs_does_not_wait_for_its_end() -> None:
