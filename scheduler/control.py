@@ -309,7 +309,7 @@ class Control:
         depth = await self._broker.depth(self._queue_of(loop))
         if depth is None or depth.ready or not depth.consumers:
             return False
-        answers = await self._ask([loop.id])
+        answers = await self.who_has([loop.id])
         return not (answers.complete and loop.id in answers.claims)
 
     async def resume(self, loop: Loop, *, at_once: bool = False) -> Report:
