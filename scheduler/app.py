@@ -17,12 +17,12 @@ from scheduler.brokers import Broker
 from scheduler.brokers.opening import broker_of
 from scheduler.clock import SystemClock
 from scheduler.context import Context
-from scheduler.control import App
 from scheduler.durations import Duration
 from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop
 from scheduler.events import Escalated, Event, EventStream
 from scheduler.messages import LoopId
 from scheduler.outbox import BlockingBridge, Outbox
+from scheduler.registry import App
 from scheduler.retries import Retry
 from scheduler.schedules import Schedule, ScheduleOptions, schedule_of
 from scheduler.sending import CallTask, Outboxes, PeriodicTask

@@ -11,59 +11,30 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from scheduler.brokers import Broker, Delivery
 from scheduler.clock import Clock
-from scheduler.errors import (
-    BrokerError,
-    BrokerUnavailable,
-    DeliveryLost,
-    MessageError,
-    QueueNotFound,
-    UnknownLoop,
-    UsageError,
-)
-from scheduler.events import EventStream, LoopRepaired, LoopSeeded, SupervisionDelayed
-from scheduler.hatchery import Hatchery, Occupant, left_in_place
-from scheduler.journal import Journal, look_backs
-from scheduler.messages import (
-    Act,
-    LoopId,
-    State,
-    Token,
-    Verb,
-    decode,
-    encode,
-    generation_of,
-    one_line,
-    same_seeding,
-)
+from scheduler.errors import DeliveryLost, MessageError, QueueNotFound, UnknownLoop, UsageError
+from scheduler.events import LoopRepaired, LoopSeeded
+from scheduler.hatchery import LOOK_PAUSE, LOOKS, Hatchery, Occupant, left_in_place
+from scheduler.messages import LoopId, State, Token, Verb, decode, encode, same_seeding
 from scheduler.parking import ParkingLot, Reason
-from scheduler.rollcall import Answers, RollCall
+from scheduler.recovery import Recovery
+from scheduler.registry import App, loops_of, orphans_of
+from scheduler.repairs import Repairs
+from scheduler.rollcall import RollCall
 from scheduler.roster import Listed, Roster
-from scheduler.schedules import jittered
-from scheduler.settings import Settings
-from scheduler.tasks import SUPERVISION, Loop, TaskSpec, absent, no_such
-from scheduler.topology import Names, Topology, hatchery, routing_key
+from scheduler.tasks import SUPERVISION, Loop, no_such
+from scheduler.tokens import STAND_IN, by, first_token, paused, rescheduled, reseeded
+from scheduler.topology import Topology, hatchery, routing_key
+from scheduler.whereabouts import Whereabouts
 
 SEED_TIMEOUT = timedelta(minutes=15)
-# The generation of a token that was made to hold a pause while a run may be going on: older than
-# any seeding, so that it brings the pause and nothing else.
-STAND_IN = ""
-# A token on its way from the slot to a worker is in neither queue for a moment.
-LOOKS = 10
-LOOK_PAUSE = 0.02
 # One that a cut-off node of a cluster holds is handed on when the node is back.
 ARRIVAL = timedelta(seconds=10)
 ARRIVAL_PAUSE = 0.1
 AT_ONCE = 16  # loops that are worked on side by side
-GUARD_GRACE = timedelta(seconds=10)
-# RabbitMQ's consumer_timeout, unless it was configured.
-CONSUMER_TIMEOUT = timedelta(minutes=30)
-ROLL_CALL_TIMEOUT = timedelta(seconds=2)
-BETWEEN_ROLL_CALLS = 1.0
-JOURNAL_TIMEOUT = timedelta(seconds=20)  # at least
 
 
 class Did(StrEnum):
@@ -98,28 +69,6 @@ class Report:
     token: Token | None = None
 
 
-class App(Protocol):
-    """What the verbs need to know of an app."""
-
-    namespace: str
-    names: Names
-    events: EventStream
-
-    @property
-    def settings(self) -> Settings: ...
-
-    @property
-    def tasks(self) -> Mapping[str, TaskSpec]: ...
-
-    @property
-    def loops(self) -> Mapping[LoopId, Loop]: ...
-
-    @property
-    def supervision(self) -> Loop: ...
-
-    def topology(self) -> Topology: ...
-
-
 E = TypeVar("E")
 R = TypeVar("R")
 
@@ -144,12 +93,13 @@ class Control:
         self._app = app
         self._broker = broker
         self._clock = clock
-        self._roll_call = roll_call
         self._patience = patience
         self._lot = ParkingLot(broker, app.names, clock)
         self._hatchery = Hatchery(broker, app.names, clock, self._lot)
         self._roster = Roster(broker, app.names, clock)
-        self._journal = Journal(broker, app.names)
+        self._whereabouts = Whereabouts(broker, app.names, roll_call)
+        self._recovery = Recovery(app, broker, clock, patience=patience)
+        self._repairs = Repairs(app, broker, clock, self._whereabouts, patience=patience)
 
     async def loops(self) -> list[Loop]:
         """The loops of the code, and the keyed ones of its tasks.
@@ -225,7 +175,8 @@ class Control:
             lacking = [loop for loop in loops if self._app.names.hatchery(loop.id) in gone]
             reports = await self._seed_all(lacking, listed, gone)
             for report in reports:
-                self._repaired(report.loop.id, "adopted", f"its hatchery queue was {report.did}")
+                detail = f"its hatchery queue was {report.did}"
+                self._app.events.emit(LoopRepaired(report.loop.id, "adopted", detail))
             return reports
 
     async def plan(self) -> list[Report]:
@@ -240,9 +191,9 @@ class Control:
                 await self._broker.declare(self._hatchery_of(loop.id))
                 await self._roster.add(_listing(loop))
                 # A run of the loop as it was before it was removed may be going on.
-                busy = loop.id in (await self._ask([loop.id])).claims
+                busy = loop.id in (await self._whereabouts.who_has([loop.id])).claims
                 token = self._new_token(loop)
-                token = await self._guard(loop, token) if busy else token
+                token = await self._recovery.guard_for(loop, token) if busy else token
                 return Report(loop, Did.CREATED, await self._hatchery.put(token))
             report = await self._seeded(loop, fresh=False)
             if report.did is not Did.UNCHANGED:
@@ -278,13 +229,14 @@ class Control:
         occupant = await self._take(loop)
         if occupant is None:
             token = replace(self._new_token(loop), generation=STAND_IN)
-            return Report(loop, Did.PAUSED, await self._hatchery.put(self._paused(token, reason)))
+            token = await self._hatchery.put(paused(token, reason, self._clock.now()))
+            return Report(loop, Did.PAUSED, token)
         if occupant.token.state is State.PAUSED:
             return await self._leave(loop, Did.UNCHANGED, occupant)
-        paused = self._paused(occupant.token, reason)
+        held = paused(occupant.token, reason, self._clock.now())
         if occupant.token.state is State.GUARD:
-            paused = replace(paused, generation=STAND_IN)
-        return await self._replace(loop, Did.PAUSED, occupant, paused)
+            held = replace(held, generation=STAND_IN)
+        return await self._replace(loop, Did.PAUSED, occupant, held)
 
     async def _see_arrive(self, loop: Loop) -> None:
         """Wait a while for a token that is on its way, lest it goes on beside its stand-in.
@@ -297,7 +249,7 @@ class Control:
             on_its_way = await self._is_on_its_way(loop)
             slot = await self._broker.depth(self._app.names.hatchery(loop.id))
             if slot is not None and slot.ready > 1:
-                await self.unite(loop)
+                await self._repairs.unite(loop)
             elif not on_its_way or self._clock.now() >= until:
                 return
             await asyncio.sleep(ARRIVAL_PAUSE)
@@ -309,30 +261,30 @@ class Control:
         depth = await self._broker.depth(self._queue_of(loop))
         if depth is None or depth.ready or not depth.consumers:
             return False
-        answers = await self.who_has([loop.id])
+        answers = await self._whereabouts.who_has([loop.id])
         return not (answers.complete and loop.id in answers.claims)
 
     async def resume(self, loop: Loop, *, at_once: bool = False) -> Report:
         """Have a paused loop go on, at its next nominal time or at once."""
         async with self._mutex():
-            is_lost = await self._stands_in(loop) and await self._is_nowhere(loop)
+            is_lost = await self._stands_in(loop) and await self._whereabouts.is_nowhere(loop.id)
             occupant = await self._take(loop)
             if occupant is None:
                 return Report(loop, Did.NOT_PAUSED)
-            paused = occupant.token
-            if paused.state is not State.PAUSED:
+            held = occupant.token
+            if held.state is not State.PAUSED:
                 return await self._leave(loop, Did.NOT_PAUSED, occupant)
-            if paused.generation == STAND_IN:
+            if held.generation == STAND_IN:
                 async with left_in_place([occupant]):
-                    paused = await self._last_token(loop)
-                    armed = replace(paused, state=State.ARMED, reason=None)
-                    guard = None if is_lost else await self._guard(loop, armed)
+                    held = await self._recovery.last_token(loop)
+                    armed = replace(held, state=State.ARMED, reason=None)
+                    guard = None if is_lost else await self._recovery.guard_for(loop, armed)
                 if guard is not None:
                     return await self._replace(loop, Did.GUARDED, occupant, guard)
-            armed = self._rescheduled(paused)
+            armed = rescheduled(held, self._clock.now())
             if at_once:
                 armed = replace(armed, due_at=self._clock.now())
-            armed = self._by(Verb.RESUMED, armed)
+            armed = by(Verb.RESUMED, armed, self._clock.now())
             return await self._replace(loop, Did.RESUMED, occupant, armed)
 
     async def _stands_in(self, loop: Loop) -> bool:
@@ -354,102 +306,8 @@ class Control:
                 return await self._leave(loop, Did.RUNNING, occupant)
             now = self._clock.now()
             due_now = replace(occupant.token, due_at=min(now, occupant.token.due_at))
-            due_now = self._by(Verb.TRIGGERED, due_now)
+            due_now = by(Verb.TRIGGERED, due_now, self._clock.now())
             return await self._replace(loop, Did.TRIGGERED, occupant, due_now)
-
-    async def who_has(self, loops: Collection[LoopId]) -> Answers:
-        """Which of these loops' tokens processors have in hand."""
-        try:
-            return await self._ask(loops)
-        except QueueNotFound:
-            return Answers({}, complete=False)
-
-    async def repair(self, loops: Collection[Loop]) -> list[LoopId]:
-        """Put the tokens of loops that were found lost; returns those that it was tried for.
-
-        A loop goes on from where the journal saw it last. It is left as it is if the journal could
-        not be read to its end, which is told; or if it is not lost any more.
-        """
-        async with self._mutex():
-            tokens = await self._recovered(loops)
-            # Time has passed since they were found.
-            answers = await self.who_has([loop.id for loop in loops])
-            known = [loop for loop in loops if loop.id in tokens]
-            nowhere = await self._nowhere(known, answers)
-            repaired = [loop for loop in nowhere if await self._restore(loop, tokens[loop.id])]
-        for loop in repaired:
-            where = f"tick {tokens[loop.id].seq} was put again"
-            self._repaired(loop.id, "lost", f"its token was nowhere; {where}")
-        return [loop.id for loop in nowhere]
-
-    async def renew(self, loops: Collection[Loop]) -> list[LoopId]:
-        """Make the slots anew whose loops do not go on; returns those that were.
-
-        After a node of a cluster stood still or was killed (seen on 3.10), RabbitMQ may keep a
-        token that is due for ever, out of everybody's reach, or take tokens into a queue that is
-        broken: such a loop goes on from where the journal saw it last. Or it may refuse the token
-        that a processor has in hand, though none waits: that one is put by who has it.
-
-        Raises:
-            AccessRefused: this user may not declare.
-        """
-        renewed: list[LoopId] = []
-        async with self._mutex():
-            tokens = await self._recovered(loops)
-            answers = await self.who_has([loop.id for loop in loops])
-            known = [loop for loop in loops if loop.id in tokens]
-            kept = await self._nowhere(known, answers)
-            for loop in kept:
-                if await self._made_anew(loop):
-                    token = await self._hatchery.put(tokens[loop.id])
-                    where = f"it goes on with tick {token.seq}"
-                    self._repaired(loop.id, "stuck", f"the broker kept its token back; {where}")
-                    renewed.append(loop.id)
-            for loop in loops:
-                if loop.id in answers.refused and await self._made_anew(loop):
-                    self._repaired(loop.id, "stuck", "its queue took no token, and was made anew")
-                    renewed.append(loop.id)
-        return renewed
-
-    async def _nowhere(self, loops: Collection[Loop], answers: Answers) -> list[Loop]:
-        """Those whose token is neither in a hand, as all say, nor ready for its task."""
-        unclaimed = [loop for loop in loops if answers.complete and loop.id not in answers.claims]
-        return [loop for loop in unclaimed if not await self._is_ready(loop)]
-
-    async def _made_anew(self, loop: Loop) -> bool:
-        """Make the slot of a loop anew, if nothing waits there; says whether it was."""
-        if await self._hatchery.look(loop.id) is not None:
-            return False
-        await self._broker.delete(self._app.names.hatchery(loop.id))
-        await self._broker.declare(self._hatchery_of(loop.id))
-        return True
-
-    async def guard(self, loops: Collection[Loop]) -> None:
-        """Put guards for loops whose tokens are in no queue, and may or may not be in a hand."""
-        free = [loop for loop in loops if await self._hatchery.look(loop.id) is None]
-        tokens = await self._recovered(free)
-        for loop in free:
-            if loop.id not in tokens:
-                continue
-            guard = await self._guard(loop, tokens[loop.id])
-            if not await self._hatchery.offer(guard):
-                continue
-            if guard.state is State.GUARD:
-                self._repaired(loop.id, "guarded", f"if it is lost, it goes on at {guard.due_at}")
-            else:
-                self._repaired(loop.id, "lost", "its token was nowhere; it is paused again")
-
-    async def unite(self, loop: Loop) -> None:
-        """Make one token of several that wait in the slot."""
-        async with self._mutex():
-            occupants = await self._hatchery.take_all(loop.id)
-            if len(occupants) > 1:
-                await self._hatchery.unite(occupants, Act(Verb.REPAIRED, self._clock.now()))
-            else:
-                for occupant in occupants:
-                    await occupant.delivery.requeue()
-        if len(occupants) > 1:
-            self._repaired(loop.id, "doubled", f"{len(occupants)} tokens waited; one does now")
 
     @asynccontextmanager
     async def _mutex(self) -> AsyncGenerator[None]:
@@ -520,10 +378,13 @@ class Control:
             if (delivery := await self._broker.get(self._queue_of(loop))) is not None:
                 return await self._reseed_ready(loop, delivery)
             await asyncio.sleep(LOOK_PAUSE)
-        is_lost = await self._is_in_no_hand(loop.id) and await self._hatchery.look(loop.id) is None
-        token = await self._last_token(loop)
+        is_lost = (
+            await self._whereabouts.is_in_no_hand(loop.id)
+            and await self._hatchery.look(loop.id) is None
+        )
+        token = await self._recovery.last_token(loop)
         if not is_lost:
-            token = await self._guard(loop, token)
+            token = await self._recovery.guard_for(loop, token)
         if await self._hatchery.offer(token):
             did = Did.GUARDED if token.state is State.GUARD else Did.REPAIRED
             return Report(loop, did, token)
@@ -531,103 +392,13 @@ class Control:
             return await self._reseed_waiting(loop, occupant)
         return Report(loop, Did.ON_ITS_WAY)
 
-    async def _is_nowhere(self, loop: Loop) -> bool:
-        """Whether the token, which is not in its slot, is in no hand, nor ready for its task."""
-        return not await self._is_ready(loop) and await self._is_in_no_hand(loop.id)
-
-    async def _is_ready(self, loop: Loop) -> bool:
-        depth = await self._broker.depth(self._queue_of(loop))
-        return depth is not None and depth.ready > 0
-
-    async def _is_in_no_hand(self, loop: LoopId) -> bool:
-        """Whether all processors say, twice, that they do not have it."""
-        for pause in (BETWEEN_ROLL_CALLS, 0):
-            answers = await self._ask([loop])
-            if loop in answers.claims or not answers.complete:
-                return False
-            await asyncio.sleep(pause)
-        return True
-
-    async def _ask(self, loops: Collection[LoopId]) -> Answers:
-        supervised = await self._broker.depth(self._app.names.processor_queue(SUPERVISION.task))
-        expected = supervised.consumers if supervised else 0
-        if not expected:
-            return Answers({}, complete=False)
-        if self._roll_call is not None:
-            return await self._roll_call.ask(loops, expected=expected, timeout=ROLL_CALL_TIMEOUT)
-        async with RollCall(self._broker, self._app.names) as roll_call:
-            return await roll_call.ask(loops, expected=expected, timeout=ROLL_CALL_TIMEOUT)
-
-    async def _recovered(self, loops: Collection[Loop]) -> dict[LoopId, Token]:
-        """The token of each loop as the journal saw it last; a new one, where it did not.
-
-        Those that it cannot be read for to its end are left out, and that is told.
-        """
-        found, trouble = await self._read_back(loops)
-        if trouble is not None:
-            self._app.events.emit(SupervisionDelayed(str(trouble)))
-        known = [loop for loop in loops if trouble is None or loop.id in found]
-        return {loop.id: self._revived(loop, found.get(loop.id)) for loop in known}
-
-    async def _last_token(self, loop: Loop) -> Token:
-        """The same, of one loop.
-
-        Raises:
-            BrokerUnavailable: the journal could not be read to its end.
-        """
-        found, trouble = await self._read_back([loop])
-        if trouble is not None and loop.id not in found:
-            raise BrokerUnavailable(f"{trouble} Nothing was changed; try again.")
-        return self._revived(loop, found.get(loop.id))
-
-    async def _read_back(
-        self, loops: Collection[Loop]
-    ) -> tuple[dict[LoopId, Token], BrokerError | None]:
-        """The last tokens in the journal, and why it may have others."""
-        found = dict[LoopId, Token]()
-        try:
-            mark = await self._journal.mark()
-        except QueueNotFound:
-            return found, None
-        within = max(self._patience, JOURNAL_TIMEOUT)
-        try:
-            for since in look_backs([loop.schedule for loop in loops], self._clock):
-                if missing := {loop.id for loop in loops} - found.keys():
-                    found |= await self._journal.last_tokens(
-                        missing, since=since, within=within, until=mark
-                    )
-        except (BrokerUnavailable, QueueNotFound) as error:
-            return found, error
-        return found, None
-
-    def _revived(self, loop: Loop, last: Token | None) -> Token:
-        new = self._new_token(loop)
-        if last is None:
-            token = new
-        elif same_seeding(new.generation, last.generation):
-            token = last
-        else:
-            token = _reseeded(last, new)
-        return self._by(Verb.REPAIRED, token)
-
-    async def _restore(self, loop: Loop, token: Token) -> bool:
-        """Put the token of a loop that has none, or a guard only; says whether that was so."""
-        occupant = await self._take(loop)
-        if occupant is None:
-            # Refused, it is on its way: the slot holds it still.
-            return await self._hatchery.offer(token)
-        if occupant.token.state is State.GUARD:
-            return await self._hatchery.replace(occupant, token) is token
-        await occupant.delivery.requeue()
-        return False
-
     async def _reseed_waiting(self, loop: Loop, occupant: Occupant) -> Report:
         new = self._new_token(loop)
         stands_in = occupant.token.generation == STAND_IN
         if stands_in or same_seeding(new.generation, occupant.token.generation):
             return await self._leave(loop, Did.UNCHANGED, occupant)
-        reseeded = self._by(Verb.RESCHEDULED, _reseeded(occupant.token, new))
-        return await self._replace(loop, Did.RESCHEDULED, occupant, reseeded)
+        changed = by(Verb.RESCHEDULED, reseeded(occupant.token, new), self._clock.now())
+        return await self._replace(loop, Did.RESCHEDULED, occupant, changed)
 
     async def _reseed_ready(self, loop: Loop, delivery: Delivery) -> Report:
         """A token that waits for a processor stays where it is; its schedule may be changed."""
@@ -675,7 +446,9 @@ class Control:
         token = occupants[-1].token if occupants else self._new_token(loop)
         # With its queue gone, the journal is the only one that hears of it.
         await self._broker.publish(
-            encode(self._by(Verb.REMOVED, token), self._app.namespace, expiration=None),
+            encode(
+                by(Verb.REMOVED, token, self._clock.now()), self._app.namespace, expiration=None
+            ),
             exchange=self._app.names.scheduler,
             routing_key=routing_key(loop.id),
         )
@@ -703,12 +476,7 @@ class Control:
 
     async def _take(self, loop: Loop) -> Occupant | None:
         try:
-            for _ in range(LOOKS):
-                # Somebody who looks holds the token for a moment.
-                if (occupant := await self._hatchery.take(loop.id)) is not None:
-                    return occupant
-                await asyncio.sleep(LOOK_PAUSE)
-            return None
+            return await self._hatchery.find(loop.id)
         except QueueNotFound:
             raise QueueNotFound(
                 f"The loop {loop} is not in {self._broker.address} yet. Nothing was changed; "
@@ -723,67 +491,10 @@ class Control:
         return Report(loop, did, await self._hatchery.replace(occupant, token))
 
     def _new_token(self, loop: Loop) -> Token:
-        now = self._clock.now()
-        first = loop.schedule.next_after(now)
-        return Token(
-            loop=loop.id,
-            schedule=loop.schedule,
-            generation=generation_of(loop.schedule, loop.args, now),
-            scheduled_at=first,
-            due_at=jittered(loop.schedule, str(loop), first),
-            args=loop.args,
-            act=Act(Verb.SEEDED, now),
-        )
-
-    async def _guard(self, loop: Loop, last: Token) -> Token:
-        """What stands in for the last token until a run, if there is one, must have ended."""
-        if last.state is State.PAUSED:
-            return last  # as good: it never hatches, and the run's own token is paused by it
-        depth = await self._broker.depth(self._queue_of(loop))
-        # Without a consumer, only a processor that is stopping can still have a run.
-        stopping = depth is not None and not depth.consumers
-        # Otherwise the broker takes back what a processor has not acked within its time.
-        grace = self._app.settings.shutdown_grace
-        longest = grace if stopping else max(loop.task.timeout, CONSUMER_TIMEOUT)
-        due_at = max(last.due_at, self._clock.now() + longest + GUARD_GRACE)
-        return self._by(Verb.GUARDED, replace(last, state=State.GUARD, due_at=due_at))
-
-    def _paused(self, token: Token, reason: str) -> Token:
-        return self._by(Verb.PAUSED, replace(token, state=State.PAUSED, reason=one_line(reason)))
-
-    def _rescheduled(self, token: Token) -> Token:
-        tick = token.schedule.next_after(self._clock.now())
-        due_at = jittered(token.schedule, str(token.loop), tick)
-        return replace(token, state=State.ARMED, reason=None, scheduled_at=tick, due_at=due_at)
-
-    def _by(self, verb: Verb, token: Token) -> Token:
-        return replace(token, act=Act(verb, self._clock.now()))
+        return first_token(loop, self._clock.now())
 
     def _queue_of(self, loop: Loop) -> str:
         return self._app.names.processor_queue(loop.id.task)
-
-    def _repaired(self, loop: LoopId, kind: str, detail: str) -> None:
-        self._app.events.emit(LoopRepaired(loop, kind, detail))
-
-
-def loops_of(app: App, listed: Mapping[LoopId, Listed]) -> list[Loop]:
-    """The loops of the code, and the keyed ones that its tasks were given."""
-    keyed = [
-        Loop(each.loop, app.tasks[each.loop.task], each.schedule, each.args)
-        for each in listed.values()
-        if each.loop.key and each.loop.task in app.tasks
-    ]
-    return [*app.loops.values(), *keyed]
-
-
-def orphans_of(app: App, listed: Mapping[LoopId, Listed]) -> list[Loop]:
-    """The listed loops that this code does not have."""
-    known = {SUPERVISION, *(loop.id for loop in loops_of(app, listed))}
-    return [
-        Loop(each.loop, absent(each.loop.task), each.schedule, each.args)
-        for each in listed.values()
-        if each.loop not in known
-    ]
 
 
 async def side_by_side(act: Callable[[E], Awaitable[R]], subjects: Collection[E]) -> list[R]:
@@ -805,18 +516,3 @@ async def side_by_side(act: Callable[[E], Awaitable[R]], subjects: Collection[E]
 
 def _listing(loop: Loop) -> Listed:
     return Listed(loop.id, loop.schedule, loop.args)
-
-
-def _reseeded(token: Token, new: Token) -> Token:
-    """The token with a new schedule and its first tick; what it has got to stays."""
-    return replace(
-        new,
-        due_at=token.due_at if token.state is State.GUARD else new.due_at,
-        state=token.state,
-        seq=token.seq,
-        attempt=token.attempt,
-        carry=token.carry,
-        reason=token.reason,
-        previous_at=token.previous_at,
-        last=token.last,
-    )

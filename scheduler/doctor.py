@@ -8,9 +8,10 @@ from typing import Literal
 from scheduler.app import Scheduler
 from scheduler.brokers import Broker, BrokerInfo
 from scheduler.clock import Clock
-from scheduler.control import CONSUMER_TIMEOUT, Control
+from scheduler.control import Control
 from scheduler.durations import format_duration
 from scheduler.errors import AccessRefused, IncompatibleBroker, QueueNotFound
+from scheduler.recovery import CONSUMER_TIMEOUT
 from scheduler.rights import (
     Rights,
     command,

@@ -17,6 +17,9 @@ from scheduler.messages import Act, LoopId, State, Token, decode, encode, same_s
 from scheduler.parking import ParkingLot, Reason
 from scheduler.topology import Names, routing_key
 
+# A token on its way from the slot to a worker is in neither queue for a moment.
+LOOKS = 10
+LOOK_PAUSE = 0.02
 FIRST_PAUSE = 0.002
 LAST_PAUSE = 0.25
 PATIENCE = timedelta(seconds=10)
@@ -172,6 +175,18 @@ class Hatchery:
             await self.put(replace(winner, act=act))
         for occupant in occupants:
             await occupant.delivery.ack()
+
+    async def find(self, loop: LoopId) -> Occupant | None:
+        """Take the token out of the slot, though somebody who looks holds it for a moment.
+
+        Raises:
+            QueueNotFound: the hatchery queue does not exist.
+        """
+        for _ in range(LOOKS):
+            if (occupant := await self.take(loop)) is not None:
+                return occupant
+            await asyncio.sleep(LOOK_PAUSE)
+        return None
 
     async def take(self, loop: LoopId) -> Occupant | None:
         """Take the token out of the slot. What is not a token is parked.

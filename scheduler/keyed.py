@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 from scheduler.brokers import Broker
-from scheduler.control import App, Control, Did
+from scheduler.control import Control, Did
 from scheduler.durations import Duration
 from scheduler.errors import AccessRefused, ScheduleError, UsageError
 from scheduler.messages import LoopId
 from scheduler.outbox import Outbox
+from scheduler.registry import App
 from scheduler.schedules import Schedule, ScheduleOptions, schedule_of
 from scheduler.tasks import TaskSpec, loop_of
 

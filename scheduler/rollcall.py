@@ -15,7 +15,7 @@ import json
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
@@ -24,8 +24,10 @@ from pydantic import BaseModel, ConfigDict
 from scheduler.brokers import Broker, Consumer
 from scheduler.errors import BrokerError, MessageError
 from scheduler.messages import LoopId, Message, parsed_json, validated
+from scheduler.tasks import SUPERVISION
 from scheduler.topology import Names
 
+TIMEOUT = timedelta(seconds=2)
 QUESTION, ANSWER = "scheduler.question", "scheduler.answer"
 TOGETHER = 0.01  # seconds in which questions are gathered, to be asked as one
 # One that is about to end is not expected to answer, but may have something in hand.
@@ -144,6 +146,18 @@ class RollCall:
             await self._consumer.cancel()
         for answering in self._answering:
             answering.cancel()
+
+    async def ask_all(self, loops: Collection[LoopId]) -> Answers:
+        """Who has a token of these loops in hand, of all processors that supervise?
+
+        Raises:
+            QueueNotFound: nothing was seeded.
+        """
+        supervised = await self._broker.depth(self._names.processor_queue(SUPERVISION.task))
+        expected = supervised.consumers if supervised else 0
+        answers = await self.ask(loops, expected=expected, timeout=TIMEOUT)
+        # Where nobody consumes, somebody may be stopping, or unable to.
+        return answers if expected else replace(answers, complete=False)
 
     async def ask(self, loops: Collection[LoopId], *, expected: int, timeout: timedelta) -> Answers:
         """Who has a token of these loops in hand?

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from scheduler.control import App
 from scheduler.durations import Duration, parse_duration, shown
 from scheduler.errors import UsageError
 from scheduler.keyed import Keyed
 from scheduler.ladder import check_length
 from scheduler.outbox import BlockingBridge, Outbox, Posting
+from scheduler.registry import App
 from scheduler.tasks import Task, TaskSpec
 
 P = ParamSpec("P")  # how the task is called in place

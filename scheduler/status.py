@@ -8,14 +8,16 @@ from enum import StrEnum
 
 from scheduler.brokers import Broker
 from scheduler.clock import Clock
-from scheduler.control import LOOK_PAUSE, LOOKS, App, Control, side_by_side
+from scheduler.control import Control, side_by_side
 from scheduler.errors import QueueNotFound
-from scheduler.hatchery import Hatchery
+from scheduler.hatchery import LOOK_PAUSE, LOOKS, Hatchery
 from scheduler.journal import Journal, look_backs
 from scheduler.messages import LastRun, LoopId, State, Token
 from scheduler.parking import ParkingLot
+from scheduler.registry import App
 from scheduler.rollcall import Answers
 from scheduler.tasks import Loop
+from scheduler.whereabouts import Whereabouts
 
 JOURNAL_TIMEOUT = timedelta(seconds=10)
 
@@ -53,6 +55,7 @@ class Survey:
         self._broker = broker
         self._clock = clock
         self._control = Control(app, broker, clock)
+        self._whereabouts = Whereabouts(broker, app.names)
         self._hatchery = Hatchery(broker, app.names, clock, ParkingLot(broker, app.names, clock))
         self._journal = Journal(broker, app.names)
 
@@ -66,7 +69,7 @@ class Survey:
         elsewhere = [status.loop for status in found if status.where is Where.RUNNING]
         answers = Answers({}, complete=False)
         if elsewhere:
-            answers = await self._control.who_has([loop.id for loop in elsewhere])
+            answers = await self._whereabouts.who_has([loop.id for loop in elsewhere])
         remembered = await self._remembered(
             [status.loop for status in found if status.last is None and status.seq is None]
         )

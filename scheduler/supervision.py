@@ -34,16 +34,19 @@ from scheduler.app import Scheduler
 from scheduler.brokers import Broker, Consumer
 from scheduler.clock import Clock
 from scheduler.context import Context
-from scheduler.control import LOOK_PAUSE, LOOKS, Control, loops_of, orphans_of, side_by_side
+from scheduler.control import Control, side_by_side
 from scheduler.durations import SECOND
 from scheduler.errors import AccessRefused, BrokerError, BrokerUnavailable, Locked, QueueNotFound
 from scheduler.events import CensusTaken, LoopReported, SupervisionDelayed
-from scheduler.hatchery import Hatchery
+from scheduler.hatchery import LOOK_PAUSE, LOOKS, Hatchery
 from scheduler.messages import LoopId, State
 from scheduler.parking import ParkingLot
+from scheduler.registry import loops_of, orphans_of
+from scheduler.repairs import Repairs
 from scheduler.rollcall import RollCall
 from scheduler.roster import Listed, Roster
 from scheduler.tasks import SUPERVISION, Arguments, Loop, TaskSpec
+from scheduler.whereabouts import Whereabouts
 
 dice = Random()  # not the one that a program may have seeded
 
@@ -94,6 +97,8 @@ class Supervisor:
         self._broker = broker
         self._clock = clock
         self._control = Control(app, broker, clock, roll_call=roll_call, patience=PATIENCE)
+        self._whereabouts = Whereabouts(broker, app.names, roll_call)
+        self._repairs = Repairs(app, broker, clock, self._whereabouts, patience=PATIENCE)
         self._hatchery = Hatchery(broker, app.names, clock, ParkingLot(broker, app.names, clock))
         self._roster = Roster(broker, app.names, clock)
         self._listed: dict[LoopId, Listed] = {}
@@ -172,7 +177,7 @@ class Supervisor:
         adopted = not incomplete or await self._adopt()
         for loop in turn:
             if (count_of[loop.id] or 0) > 1:
-                await self._control.unite(loop)
+                await self._repairs.unite(loop)
         empty = [loop for loop in turn if count_of[loop.id] == 0 or str(loop) in memory.suspects]
         suspects = await self._examine(empty, memory.suspects)
         troubles = {
@@ -216,25 +221,25 @@ class Supervisor:
         """Repair what is lost of the loops with no token in the slot; returns who is suspect."""
         if not loops:
             return {}
-        answers = await self._control.who_has([loop.id for loop in loops])
+        answers = await self._whereabouts.who_has([loop.id for loop in loops])
         unclaimed = [loop for loop in loops if loop.id not in answers.claims]
         nowhere = await side_by_side(self._is_nowhere, unclaimed)
         absent = [loop for loop, gone in zip(unclaimed, nowhere, strict=True) if gone]
         refused = [loop for loop in loops if loop.id in answers.refused]
         if not answers.complete:
-            await self._control.guard(absent)
+            await self._repairs.guard(absent)
         counted = (*absent, *refused) if answers.complete else refused
         strikes = {str(loop): suspects.get(str(loop), 0) for loop in (*absent, *refused)}
         strikes |= {str(loop): strikes[str(loop)] + 1 for loop in counted}
         if stuck := [loop for loop in counted if strikes[str(loop)] >= STUCK]:
             dice.shuffle(stuck)  # one that the broker fails at shall not keep the others waiting
             with suppress(AccessRefused):  # which is reported
-                for loop in await self._control.renew(stuck):
+                for loop in await self._repairs.renew(stuck):
                     strikes[str(loop)] = STRIKES - 1
         # Seen in the next round, those that are put again are suspect no more.
         lost = [loop for loop in counted if loop in absent and strikes[str(loop)] >= STRIKES]
         if lost:
-            tried = await self._control.repair(lost)
+            tried = await self._repairs.repair(lost)
             strikes |= {str(loop): STRIKES - 1 for loop in lost if loop.id not in tried}
         return strikes
 
@@ -294,7 +299,7 @@ class Supervisor:
                     "Lost loops are not repaired; run `scheduler seed`."
                 )
         elif count > 1:
-            await self._control.unite(loop)
+            await self._repairs.unite(loop)
         before = self._strikes
         self._strikes = await self._examine([loop], before) if count == 0 or before else {}
         self._report(_stuck(self._strikes), _stuck(before))

@@ -73,7 +73,7 @@ from scheduler.messages import (
 )
 from scheduler.parking import ParkingLot, Reason
 from scheduler.rates import Pacer
-from scheduler.rollcall import Answers, Claims, Progress, RollCall, Settled
+from scheduler.rollcall import Claims, Progress, RollCall, Settled
 from scheduler.runs import Execution, Run
 from scheduler.schedules import admit
 from scheduler.settlement import (
@@ -92,7 +92,6 @@ from scheduler.tasks import SUPERVISION, TaskSpec
 
 HOOK_TIMEOUT = timedelta(seconds=30)
 LAST_WORDS = timedelta(seconds=5)
-ROLL_CALL_TIMEOUT = timedelta(seconds=2)
 # A broker that was away may have handed a token on without noting it; then it does so once more,
 # after its dead_letter_worker_publisher_confirm_timeout of 180 s.
 DOUBTFUL_S = 200.0
@@ -454,7 +453,7 @@ class Worker:
         longest = run.task.timeout.total_seconds()
         patience, pause, seen = time() + longest, FIRST_PAUSE, False
         while time() < patience and not run.delivery.lost.done() and not self.stopping:
-            answers = await self._answers_about(token.loop, self._roll_call)
+            answers = await self._roll_call.ask_all([token.loop])
             holders = answers.holders.get(token.loop, ())
             others = [holder for holder in holders if holder.processor != me]
             settled = answers.settled.get((token.loop, token.generation), token.progress)
@@ -473,11 +472,6 @@ class Worker:
             pause = min(pause * 2, SECOND)
         # Whoever ran it may have settled it, and be gone.
         return seen and await self._has_successor(token)
-
-    async def _answers_about(self, loop: LoopId, roll_call: RollCall) -> Answers:
-        supervised = await self._broker.depth(self._app.names.processor_queue(SUPERVISION.task))
-        expected = supervised.consumers if supervised else 0
-        return await roll_call.ask([loop], expected=expected, timeout=ROLL_CALL_TIMEOUT)
 
     async def _next_ready(self, run: Run) -> Token | None:
         """The token behind this one in its queue, if it is of the same loop."""

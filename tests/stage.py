@@ -24,6 +24,7 @@ from scheduler.status import Survey, Where
 from scheduler.tasks import SUPERVISION
 from scheduler.testing import recording, run_virtually
 from scheduler.topology import Names, QueueType, Topology, topology
+from scheduler.whereabouts import Whereabouts
 from scheduler.worker import Worker
 
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -86,6 +87,7 @@ class Stage:
         self.server = MemoryServer(self.clock)
         self.broker = MemoryBroker(self.server)
         self.control = Control(app, self.broker, self.clock)
+        self.whereabouts = Whereabouts(self.broker, app.names)
         self.survey = Survey(app, self.broker, self.clock)
         self.lot = ParkingLot(self.broker, app.names, self.clock)
         self.hatchery = Hatchery(self.broker, app.names, self.clock, self.lot)

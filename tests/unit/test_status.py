@@ -8,6 +8,7 @@ import pytest
 
 from scheduler import Context, Retry, Scheduler
 from scheduler.messages import Ending, LoopId
+from scheduler.repairs import Repairs
 from scheduler.status import Status, Where
 from tests.stage import START, Stage, new_app, staged
 
@@ -48,7 +49,10 @@ async def lose(stage: Stage) -> None:
 
 async def guard(stage: Stage) -> None:
     await stage.lose(TASK)
-    await stage.control.guard([stage.app.loop("task")])
+    repairs = Repairs(
+        stage.app, stage.broker, stage.clock, stage.whereabouts, patience=timedelta(seconds=1)
+    )
+    await repairs.guard([stage.app.loop("task")])
 
 
 async def delete_slot(stage: Stage) -> None:

@@ -13,11 +13,11 @@ import pytest
 from scheduler import Context, Scheduler
 from scheduler.brokers import DEFAULT_QUIET
 from scheduler.brokers.memory import MemoryBroker
-from scheduler.control import CONSUMER_TIMEOUT, GUARD_GRACE
 from scheduler.errors import AccessRefused, QueueNotFound, Rejected
 from scheduler.events import CensusTaken, LoopReported, RunStarted, SupervisionDelayed
 from scheduler.messages import LoopId, Message, State, Verb
 from scheduler.processor import Processor
+from scheduler.recovery import CONSUMER_TIMEOUT, GUARD_GRACE
 from scheduler.status import Where
 from scheduler.supervision import LOOKED_AT_IN_A_ROUND, Memory
 from scheduler.tasks import SUPERVISION
