@@ -33,7 +33,7 @@ from scheduler.whereabouts import Whereabouts
 SEED_TIMEOUT = timedelta(minutes=15)
 # One that a cut-off node of a cluster holds is handed on when the node is back.
 ARRIVAL = timedelta(seconds=10)
-ARRIVAL_PAUSE = 0.1
+ARRIVAL_PAUSE = 1.0  # not often: while somebody looks into it, a slot takes another token
 AT_ONCE = 16  # loops that are worked on side by side
 
 
@@ -221,7 +221,8 @@ class Control:
         """
         async with self._mutex():
             report = await self._pause(loop, reason)
-        if report.did is Did.PAUSED:
+        held = report.token
+        if report.did is Did.PAUSED and held is not None and held.generation == STAND_IN:
             await self._see_arrive(loop)
         return report
 
@@ -244,20 +245,19 @@ class Control:
         The slot may take it: RabbitMQ's queue has told the channels that it is full, and one that
         put it at the same moment, or on a node that was cut off, has not heard of it.
         """
-        until = self._clock.now() + ARRIVAL
+        until, missed = self._clock.now() + ARRIVAL, True
         while True:
-            on_its_way = await self._is_on_its_way(loop)
+            on_its_way = missed and await self._is_on_its_way(loop)
             slot = await self._broker.depth(self._app.names.hatchery(loop.id))
             if slot is not None and slot.ready > 1:
                 await self._repairs.unite(loop)
             elif not on_its_way or self._clock.now() >= until:
                 return
             await asyncio.sleep(ARRIVAL_PAUSE)
+            missed = await self._stands_in(loop)
 
     async def _is_on_its_way(self, loop: Loop) -> bool:
-        """Whether a stand-in waits, for a token that is not known to be ready or in a hand."""
-        if not await self._stands_in(loop):
-            return False
+        """Whether its token is not known to be ready, or in a hand."""
         depth = await self._broker.depth(self._queue_of(loop))
         if depth is None or depth.ready or not depth.consumers:
             return False

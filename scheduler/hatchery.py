@@ -108,12 +108,16 @@ class Hatchery:
         self._clock = clock
         self._lot = lot
 
-    async def put(self, token: Token) -> Token:
+    async def put(self, token: Token, *, occupied: bool = False) -> Token:
         """Put a token into the slot of its loop, confirmed; returns the token that waits there now.
 
         If the slot is taken, the two are merged. A quorum queue may reject for some milliseconds
         after its token left, until that is confirmed: then the put is tried again. Where the slot
         does not exist, the token is in the journal, from which the loop is put again.
+
+        Args:
+            occupied: whether the slot was looked at, and was taken. For some milliseconds after a
+                look, a quorum queue takes another token: what waits there is taken out first.
 
         Raises:
             Unroutable: neither the slot nor the journal exists.
@@ -122,7 +126,7 @@ class Hatchery:
         """
         held: list[Occupant] = []
         async with left_in_place(held):
-            winner = await self._contend(token, held)
+            winner = await self._contend(token, held, occupied=occupied)
             if held and winner is held[-1].token:
                 await held.pop().delivery.requeue()
             while held:
@@ -203,16 +207,15 @@ class Hatchery:
         await self._broker.wake(queue)
         return None
 
-    async def _contend(self, token: Token, held: list[Occupant]) -> Token:
+    async def _contend(self, token: Token, held: list[Occupant], *, occupied: bool) -> Token:
         """Publish until something waits in the slot: ours, or what merging with occupants gave."""
         deadline = self._clock.now() + PATIENCE
         pause = FIRST_PAUSE
         while True:
-            try:
-                await self._publish(token)
+            if not occupied and await self.offer(token):
                 return token
-            except Rejected:
-                occupant = await self.take(token.loop)
+            occupied = False
+            occupant = await self.take(token.loop)
             if occupant is not None:
                 held.append(occupant)
                 token = merge(token, occupant.token)

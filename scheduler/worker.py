@@ -108,12 +108,14 @@ class Lane:
 
     Attributes:
         running: the one that it runs.
+        occupied: whether something else was seen in the slot.
         refused: whether the slot has not taken what was to be put last.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     tokens: list[Token] = field(default_factory=list[Token])
     running: Token | None = None
+    occupied: bool = False
     refused: bool = False
 
 
@@ -436,9 +438,11 @@ class Worker:
         if generation == token.generation and progress > token.progress:
             return True
         try:
-            return superseded(token, await self._hatchery.look(token.loop))
+            occupant = await self._hatchery.look(token.loop)
         except QueueNotFound:
             return False
+        self._lanes[token.loop].occupied = occupant is not None
+        return superseded(token, occupant)
 
     async def _is_settled_elsewhere(self, run: Run, token: Token) -> bool:
         """Whether another processor has put its successor, as far as they answer in time.
@@ -637,11 +641,11 @@ class Worker:
     async def _put(self, run: Run, successor: Token) -> None:
         lane = self._lanes[successor.loop]
         try:
-            winner = await self._hatchery.put(successor)
+            winner = await self._hatchery.put(successor, occupied=lane.occupied)
         except Rejected:
             lane.refused = True
             raise
-        lane.refused = False
+        lane.refused = lane.occupied = False
         # Its ack may get lost with the broker, and the successor be where nobody can look then.
         self._settled[successor.loop] = successor.generation, successor.progress
         if winner is not successor:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from scheduler import Scheduler
 from scheduler.brokers import Broker, Delivery
 from scheduler.brokers.amqp import AmqpBroker
-from scheduler.messages import LoopId, Message
+from scheduler.clock import SystemClock
+from scheduler.hatchery import Hatchery
+from scheduler.messages import LoopId, Message, State
+from scheduler.parking import ParkingLot
 from scheduler.topology import Names, QueueType, routing_key
 from tests.integration.conftest import Field
 from tests.integration.shop import eventually
@@ -96,6 +100,25 @@ async def test_of_three_tokens_put_by_hand_one_is_left(field_: Field, broker: Br
     processor.terminate()
     assert "doubled" in field_.output_of(processor)
     assert await field_.tokens(broker, 1) == {"loop0": 1}
+
+
+async def test_a_token_put_into_a_slot_that_was_looked_at_is_the_only_one(
+    field_: Field, broker: Broker
+) -> None:
+    app, clock = Scheduler(field_.namespace), SystemClock()
+    field_.call("seed", EVERY="1h")
+    async with AmqpBroker(field_.url) as another:
+        slot = Hatchery(another, app.names, clock, ParkingLot(another, app.names, clock))
+        for seq in range(1, 51):
+            token = await slot.look(LOOP0)
+            assert token is not None
+            await slot.put(replace(token, seq=seq, state=State.PAUSED), occupied=True)
+            depth = await broker.depth(app.names.hatchery(LOOP0))
+            assert depth is not None
+            assert depth.ready <= 1
+        last = await slot.look(LOOP0)
+        assert last is not None
+        assert last.seq == 50
 
 
 async def test_processors_that_start_at_once_seed_an_empty_broker_once(

@@ -1,6 +1,7 @@
 """What happens to a message in a processor, on the embedded broker and in virtual time."""
 
 import asyncio
+import math
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoop
+from scheduler.brokers import Delivery
 from scheduler.control import Did
 from scheduler.errors import CarryError, Unconfirmed
 from scheduler.events import (
@@ -26,7 +28,7 @@ from scheduler.events import (
     TokenMerged,
     TokenSuperseded,
 )
-from scheduler.messages import Ending, LoopId, Message, decode, encode
+from scheduler.messages import Ending, LoopId, Message, State, decode, encode
 from scheduler.parking import EVERYTHING, Selection
 from scheduler.status import Where
 from scheduler.testing import simulate
@@ -705,6 +707,52 @@ def test_of_a_token_and_its_successor_that_come_back_together_the_successor_runs
         assert len(of(TokenSuperseded, stage.events)) == 1
 
     staged(slow_loop(), play)
+
+
+class Lenient(Inspecting):
+    """A broker whose slot takes a token, whoever is in it, for some time after a look into it."""
+
+    looked_at = -math.inf
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.server)
+        self._stage = stage
+
+    async def get(self, queue: str) -> Delivery | None:
+        if queue.endswith(".hatchery.task"):
+            self.looked_at = asyncio.get_running_loop().time()
+        return await super().get(queue)
+
+    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None:
+        lately = asyncio.get_running_loop().time() - self.looked_at < 0.02
+        if lately and exchange.endswith(".scheduler") and routing_key == "loop.task":
+            for occupant in await self._stage.hatchery.take_all(LoopId("task")):
+                self._requeuing = asyncio.create_task(occupant.delivery.requeue())
+
+
+def test_a_run_that_looked_into_its_slot_does_not_put_its_token_beside_a_pause() -> None:
+    app = new_app()
+
+    @app.periodic(every="10s")
+    async def task() -> None: ...
+
+    async def play(stage: Stage) -> None:
+        await asyncio.sleep(11)
+        taken = await stage.broker.get(app.names.processor_queue("task"))
+        assert taken is not None
+        await stage.control.pause(app.loop("task"), "for lunch")
+        async with Lenient(stage) as broker, stage.supervised(over=broker):
+            await asyncio.sleep(1)
+            app.events.emit(Connected("memory://", "4.0", timedelta(seconds=9)))
+            await stage.publish(taken.message, "loop.task")
+            await taken.ack()
+            await asyncio.sleep(1)
+            assert broker.looked_at >= 0
+            assert await stage.tokens() == 1
+            left = await stage.token(LoopId("task"))
+            assert (left.seq, left.state, left.reason) == (1, State.PAUSED, "for lunch")
+
+    staged(app, play)
 
 
 @pytest.mark.parametrize("away", [True, False])
