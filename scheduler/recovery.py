@@ -53,7 +53,7 @@ class Recovery:
         """
         found, trouble = await self._read_back([loop])
         if trouble is not None and loop.id not in found:
-            raise BrokerUnavailable(f"{trouble} Nothing was changed; try again.")
+            raise BrokerUnavailable(f"{trouble} {loop} was left as it is; try again.")
         return revived(loop, found.get(loop.id), self._clock.now())
 
     async def _read_back(

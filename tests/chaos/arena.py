@@ -21,6 +21,7 @@ from tests.rabbitmq import PrivateCluster, PrivateNode
 
 HEARTBEAT = 1  # seconds: so that a dead peer is noticed soon
 APP = "tests.chaos.storm:app"
+SEED_TRIES = 3
 # Of a cluster, so that a node that stands still is noticed soon by the others.
 QUICK_TICKS = "net_ticktime = 5"
 # A quorum queue that could not dead-letter a message, because the next queue was not up yet, tries
@@ -202,16 +203,19 @@ class Arena:
         }
 
     async def seed(self) -> None:
-        """`scheduler seed`, of the present release."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "scheduler", "seed", APP),
-            env=self.environment(self._console),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        said, _ = await process.communicate()
-        if process.returncode:
-            self.note("seed failed", detail=said.decode())
+        """`scheduler seed`, of the present release; tried again, as by a Job of Kubernetes."""
+        said = b""
+        for _ in range(SEED_TRIES):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "scheduler", "seed", APP),
+                env=self.environment(self._console),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            said, _ = await process.communicate()
+            if not process.returncode:
+                return
+        self.note("seed failed", detail=said.decode())
 
     async def stop_the_others(self) -> None:
         """End sender and operator; the operator lets go of what he paused."""
