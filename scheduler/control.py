@@ -5,8 +5,8 @@ try at once. What a verb did is told by the token that it put, and so by the jou
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -21,13 +21,13 @@ from scheduler.hatchery import LOOK_PAUSE, LOOKS, Hatchery, Occupant, left_in_pl
 from scheduler.messages import LoopId, State, Token, Verb, decode, encode, same_seeding
 from scheduler.parking import ParkingLot, Reason
 from scheduler.recovery import Recovery
-from scheduler.registry import App, loops_of, orphans_of
+from scheduler.registry import App, hatchery_of, loops_of, orphans_of
 from scheduler.repairs import Repairs
 from scheduler.rollcall import RollCall
 from scheduler.roster import Listed, Roster
 from scheduler.tasks import SUPERVISION, Loop, no_such
 from scheduler.tokens import STAND_IN, by, first_token, paused, rescheduled, reseeded
-from scheduler.topology import Topology, hatchery, routing_key
+from scheduler.topology import Topology, routing_key
 from scheduler.whereabouts import Whereabouts
 
 SEED_TIMEOUT = timedelta(minutes=15)
@@ -143,7 +143,7 @@ class Control:
         Args:
             prune: remove the loops that this code does not have.
         """
-        async with self._mutex():
+        async with self._hatchery.mutex(self._patience):
             absent_before = await self._absent(self._app.topology())
             await self._broker.declare(self._app.topology())
             listed = await self._roster.read()
@@ -163,7 +163,7 @@ class Control:
         Raises:
             AccessRefused: this user may not declare.
         """
-        async with self._mutex():
+        async with self._hatchery.mutex(self._patience):
             gone = await self._absent(self._app.topology())
             if gone:
                 await self._broker.declare(self._app.topology().only(gone))
@@ -185,10 +185,10 @@ class Control:
 
     async def start(self, loop: Loop) -> Report:
         """Start a keyed loop, or give it another schedule or other arguments."""
-        async with self._mutex():
+        async with self._hatchery.mutex(self._patience):
             queue = self._app.names.hatchery(loop.id)
             if await self._broker.depth(queue) is None:
-                await self._broker.declare(self._hatchery_of(loop.id))
+                await self._broker.declare(hatchery_of(self._app, loop.id))
                 await self._roster.add(_listing(loop))
                 # A run of the loop as it was before it was removed may be going on.
                 busy = loop.id in (await self._whereabouts.who_has([loop.id])).claims
@@ -211,7 +211,7 @@ class Control:
                 f"The loop {loop} is in the code, which would start it again. Nothing was changed; "
                 "pause it, or take it out of the code and run `scheduler seed --prune`."
             )
-        async with self._mutex():
+        async with self._hatchery.mutex(self._patience):
             return await self._remove(loop)
 
     async def pause(self, loop: Loop, reason: str = "paused by an operator") -> Report:
@@ -219,7 +219,7 @@ class Control:
 
         A token that is nowhere to be found is waited for, up to 10 s.
         """
-        async with self._mutex():
+        async with self._hatchery.mutex(self._patience):
             report = await self._pause(loop, reason)
         held = report.token
         if report.did is Did.PAUSED and held is not None and held.generation == STAND_IN:
@@ -266,7 +266,7 @@ class Control:
 
     async def resume(self, loop: Loop, *, at_once: bool = False) -> Report:
         """Have a paused loop go on, at its next nominal time or at once."""
-        async with self._mutex():
+        async with self._hatchery.mutex(self._patience):
             is_lost = await self._stands_in(loop) and await self._whereabouts.is_nowhere(loop.id)
             occupant = await self._take(loop)
             if occupant is None:
@@ -296,7 +296,7 @@ class Control:
 
     async def trigger(self, loop: Loop) -> Report:
         """Have the loop's own token hatch now, so that no second chain of runs can start."""
-        async with self._mutex():
+        async with self._hatchery.mutex(self._patience):
             occupant = await self._take(loop)
             if occupant is None:
                 return Report(loop, Did.RUNNING)
@@ -306,13 +306,8 @@ class Control:
                 return await self._leave(loop, Did.RUNNING, occupant)
             now = self._clock.now()
             due_now = replace(occupant.token, due_at=min(now, occupant.token.due_at))
-            due_now = by(Verb.TRIGGERED, due_now, self._clock.now())
+            due_now = by(Verb.TRIGGERED, due_now, now)
             return await self._replace(loop, Did.TRIGGERED, occupant, due_now)
-
-    @asynccontextmanager
-    async def _mutex(self) -> AsyncGenerator[None]:
-        async with self._broker.mutex(self._app.names.lock, timeout=self._patience):
-            yield
 
     async def _absent(self, wanted: Topology) -> set[str]:
         async def is_absent(queue: str) -> bool:
@@ -333,14 +328,11 @@ class Control:
 
     async def _declare_keyed(self, loops: Iterable[Loop]) -> set[str]:
         """Declare the hatchery queues of keyed loops that are gone; returns their names."""
-        wanted = sum((self._hatchery_of(loop.id) for loop in loops if loop.id.key), Topology())
+        wanted = sum((hatchery_of(self._app, loop.id) for loop in loops if loop.id.key), Topology())
         gone = await self._absent(wanted)
         if gone:
             await self._broker.declare(wanted.only(gone))
         return gone
-
-    def _hatchery_of(self, loop: LoopId) -> Topology:
-        return hatchery(self._app.namespace, loop, self._app.settings.queue_type)
 
     async def _seed_all(
         self, loops: Collection[Loop], listed: Mapping[LoopId, Listed], gone: Collection[str]

@@ -6,7 +6,7 @@
 import asyncio
 import functools
 from collections.abc import AsyncGenerator, Collection
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -107,6 +107,14 @@ class Hatchery:
         self._names = names
         self._clock = clock
         self._lot = lot
+
+    def mutex(self, patience: timedelta) -> AbstractAsyncContextManager[None]:
+        """One at a time creates tokens in the namespace; the others wait for so long.
+
+        Raises:
+            Locked: somebody else has it all the while.
+        """
+        return self._broker.mutex(self._names.lock, timeout=patience)
 
     async def put(self, token: Token, *, occupied: bool = False) -> Token:
         """Put a token into the slot of its loop, confirmed; returns the token that waits there now.

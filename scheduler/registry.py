@@ -8,7 +8,7 @@ from scheduler.messages import LoopId
 from scheduler.roster import Listed
 from scheduler.settings import Settings
 from scheduler.tasks import SUPERVISION, Loop, TaskSpec, absent
-from scheduler.topology import Names, Topology
+from scheduler.topology import Names, Topology, hatchery
 
 
 class App(Protocol):
@@ -31,6 +31,11 @@ class App(Protocol):
     def supervision(self) -> Loop: ...
 
     def topology(self) -> Topology: ...
+
+
+def hatchery_of(app: App, loop: LoopId) -> Topology:
+    """What one loop of an app needs in the broker."""
+    return hatchery(app.namespace, loop, app.settings.queue_type)
 
 
 def loops_of(app: App, listed: Mapping[LoopId, Listed]) -> list[Loop]:

@@ -3,8 +3,7 @@
 Each is done under the mutex, and told by an event and by the token that is put.
 """
 
-from collections.abc import AsyncGenerator, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Collection
 from datetime import timedelta
 
 from scheduler.brokers import Broker
@@ -14,10 +13,9 @@ from scheduler.hatchery import Hatchery
 from scheduler.messages import Act, LoopId, State, Token, Verb
 from scheduler.parking import ParkingLot
 from scheduler.recovery import Recovery
-from scheduler.registry import App
+from scheduler.registry import App, hatchery_of
 from scheduler.rollcall import Answers
 from scheduler.tasks import Loop
-from scheduler.topology import hatchery
 from scheduler.whereabouts import Whereabouts
 
 
@@ -48,7 +46,7 @@ class Repairs:
 
     async def unite(self, loop: Loop) -> None:
         """Make one token of several that wait in the slot."""
-        async with self._mutex():
+        async with self._hatchery.mutex(self._patience):
             occupants = await self._hatchery.take_all(loop.id)
             if len(occupants) > 1:
                 await self._hatchery.unite(occupants, Act(Verb.REPAIRED, self._clock.now()))
@@ -64,7 +62,7 @@ class Repairs:
         A loop goes on from where the journal saw it last. It is left as it is if the journal could
         not be read to its end, which is told; or if it is not lost any more.
         """
-        async with self._mutex():
+        async with self._hatchery.mutex(self._patience):
             tokens = await self._recovery.last_tokens(loops)
             # Time has passed since they were found.
             answers = await self._whereabouts.who_has([loop.id for loop in loops])
@@ -88,7 +86,7 @@ class Repairs:
             AccessRefused: this user may not declare.
         """
         renewed: list[LoopId] = []
-        async with self._mutex():
+        async with self._hatchery.mutex(self._patience):
             tokens = await self._recovery.last_tokens(loops)
             answers = await self._whereabouts.who_has([loop.id for loop in loops])
             known = [loop for loop in loops if loop.id in tokens]
@@ -115,9 +113,7 @@ class Repairs:
         if await self._hatchery.look(loop.id) is not None:
             return False
         await self._broker.delete(self._app.names.hatchery(loop.id))
-        await self._broker.declare(
-            hatchery(self._app.namespace, loop.id, self._app.settings.queue_type)
-        )
+        await self._broker.declare(hatchery_of(self._app, loop.id))
         return True
 
     async def guard(self, loops: Collection[Loop]) -> None:
@@ -145,11 +141,6 @@ class Repairs:
             return await self._hatchery.replace(occupant, token) is token
         await occupant.delivery.requeue()
         return False
-
-    @asynccontextmanager
-    async def _mutex(self) -> AsyncGenerator[None]:
-        async with self._broker.mutex(self._app.names.lock, timeout=self._patience):
-            yield
 
     def _repaired(self, loop: LoopId, kind: str, detail: str) -> None:
         self._app.events.emit(LoopRepaired(loop, kind, detail))

@@ -326,7 +326,7 @@ class _Builder:
             ),
             queues=(
                 self._parking_queue(names.failed),
-                self._timer_queue(names.astray, ASTRAY_FOR, names.again),
+                _timer_queue(names.astray, ASTRAY_FOR, names.again),
                 self._journal(),
                 Queue(names.roster, {"x-queue-type": "stream"}),
                 self._roll_call(),
@@ -400,7 +400,7 @@ class _Builder:
         return Topology(
             exchanges=tuple(Exchange(names.delay(unit), "topic") for unit in units),
             queues=tuple(
-                self._timer_queue(names.rung(rung), rung.time_to_live, names.delay(rung.unit + 1))
+                _timer_queue(names.rung(rung), rung.time_to_live, names.delay(rung.unit + 1))
                 for rung in rungs()
             ),
             bindings=(
@@ -428,17 +428,6 @@ class _Builder:
                 ),
             ),
             bindings=(Binding(names.scheduler, hatchery, routing_key(loop)),),
-        )
-
-    def _timer_queue(self, name: str, time_to_live: timedelta, then: str) -> Queue:
-        return Queue(
-            name,
-            {
-                "x-queue-type": "quorum",
-                "x-dead-letter-exchange": then,
-                **AT_LEAST_ONCE,
-                "x-message-ttl": milliseconds(time_to_live),
-            },
         )
 
     def _dead_letter_key_of(self, task: str) -> dict[str, Any]:
@@ -470,3 +459,15 @@ class _Builder:
 
     def _if_quorum(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return dict(arguments) if self.queue_type == "quorum" else {}
+
+
+def _timer_queue(name: str, time_to_live: timedelta, then: str) -> Queue:
+    return Queue(
+        name,
+        {
+            "x-queue-type": "quorum",
+            "x-dead-letter-exchange": then,
+            **AT_LEAST_ONCE,
+            "x-message-ttl": milliseconds(time_to_live),
+        },
+    )

@@ -9,8 +9,8 @@ import asyncio
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -212,11 +212,11 @@ class AmqpBroker:
         session = await self._connection.ready()
         lease = session.borrow_getter()
         try:
-            with self._connection.translated(), session.awaiting_answer():
+            with self._calling(session, lease):
                 channel = await lease.channel()
                 taken = await channel.basic_get(queue)
-        except BaseException as error:
-            self._done_with(session, lease, error)
+        except BaseException:
+            session.return_getter(lease)
             raise
         if isinstance(taken.delivery, Basic.GetEmpty):
             session.return_getter(lease)
@@ -269,23 +269,25 @@ class AmqpBroker:
         session = await self._connection.ready()
         lease = session.borrow_getter()
         try:
-            with self._connection.translated(), session.awaiting_answer():
+            with self._calling(session, lease):
                 channel = await lease.channel()
                 found = await channel.queue_declare(queue, passive=True)
         except QueueNotFound:
-            session.return_getter(lease)
             return None
-        except BaseException as error:
-            self._done_with(session, lease, error)
-            raise
-        session.return_getter(lease)
+        finally:
+            session.return_getter(lease)
         return Depth(found.message_count or 0, found.consumer_count or 0)
 
-    def _done_with(self, session: Session, lease: Lease, error: BaseException) -> None:
-        # aiormq closes the channel over which a call was cancelled, by and by.
-        if isinstance(error, asyncio.CancelledError) and (channel := lease.give_up()) is not None:
-            self._connection.close_soon(channel)
-        session.return_getter(lease)
+    @contextmanager
+    def _calling(self, session: Session, lease: Lease) -> Generator[None]:
+        try:
+            with self._connection.translated(), session.awaiting_answer():
+                yield
+        except asyncio.CancelledError:
+            # aiormq closes the channel over which a call was cancelled, by and by.
+            if (channel := lease.give_up()) is not None:
+                self._connection.close_soon(channel)
+            raise
 
     async def purge(self, queue: str) -> int:
         async with self._connection.brief_channel() as channel:

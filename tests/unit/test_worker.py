@@ -533,16 +533,11 @@ def test_a_redelivered_token_whose_successor_waits_is_not_run_again() -> None:
     async def play(stage: Stage) -> None:
         # As if a processor had died between publish and ack: old token ready, successor waiting.
         await asyncio.sleep(11)
-        delivery = await stage.broker.get(app.names.processor_queue("task"))
-        assert delivery is not None
-        copy = delivery.message
+        delivery = await taken_from_queue(stage)
         await delivery.requeue()
         async with stage.processor():
             await asyncio.sleep(1)
-        await stage.broker.publish(copy, exchange=app.names.processor, routing_key="loop.task")
-        taken = await stage.broker.get(app.names.processor_queue("task"))
-        assert taken is not None
-        await taken.requeue()
+        await come_back(stage, delivery.message)
         async with stage.processor():
             await asyncio.sleep(1)
         assert [run.seq for run in of(RunStarted, stage.events)] == [0]
@@ -566,11 +561,15 @@ async def come_back(stage: Stage, *messages: Message) -> None:
     """Have the broker hand these tokens out again, as if they had been in somebody's hand."""
     for message in messages:
         await stage.publish(replace(message, expiration=None), "loop.task")
-    queue = stage.app.names.processor_queue("task")
-    taken = [await stage.broker.get(queue) for _ in messages]
-    for delivery in taken:
-        assert delivery is not None
+    for delivery in [await taken_from_queue(stage) for _ in messages]:
         await delivery.requeue()
+
+
+async def taken_from_queue(stage: Stage) -> Delivery:
+    """The first token that is ready for a processor, in our hand."""
+    taken = await stage.broker.get(stage.app.names.processor_queue("task"))
+    assert taken is not None
+    return taken
 
 
 async def waiting(stage: Stage) -> Message:
@@ -695,8 +694,7 @@ def test_of_a_token_and_its_successor_that_come_back_together_the_successor_runs
     async def play(stage: Stage) -> None:
         old = await waiting(stage)
         await asyncio.sleep(10)
-        taken = await stage.broker.get(stage.app.names.processor_queue("task"))
-        assert taken is not None
+        taken = await taken_from_queue(stage)
         await taken.ack()
         token = decode(old, "test")
         new = encode(replace(token, seq=token.seq + 1), "test", expiration=None)
@@ -738,8 +736,7 @@ def test_a_run_that_looked_into_its_slot_does_not_put_its_token_beside_a_pause()
 
     async def play(stage: Stage) -> None:
         await asyncio.sleep(11)
-        taken = await stage.broker.get(app.names.processor_queue("task"))
-        assert taken is not None
+        taken = await taken_from_queue(stage)
         await stage.control.pause(app.loop("task"), "for lunch")
         async with Lenient(stage) as broker, stage.supervised(over=broker):
             await asyncio.sleep(1)
@@ -765,16 +762,11 @@ def test_what_a_broker_that_was_away_hands_on_twice_is_run_once(away: bool) -> N
     async def play(stage: Stage) -> None:
         async with stage.processor():
             await asyncio.sleep(5)
-            copy = await stage.hatchery.take(LoopId("task"))
-            assert copy is not None
-            await copy.delivery.requeue()
+            copy = await waiting(stage)
             if away:
                 app.events.emit(Connected("memory://", "4.0", timedelta(seconds=9)))
             await asyncio.sleep(6)
-            message = replace(copy.delivery.message, expiration=None)
-            await stage.broker.publish(
-                message, exchange=app.names.processor, routing_key="loop.task"
-            )
+            await stage.publish(replace(copy, expiration=None), "loop.task")
             await asyncio.sleep(1)
         runs = [run.seq for run in of(RunStarted, stage.events)]
         assert runs == ([0] if away else [0, 0])
