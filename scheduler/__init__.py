@@ -1,7 +1,6 @@
 """Periodic jobs and delayed retries as TTL loops in RabbitMQ."""
 
 from scheduler.app import Scheduler
-from scheduler.context import Context
 from scheduler.errors import (
     AccessRefused,
     AppNotFound,
@@ -30,10 +29,11 @@ from scheduler.errors import (
     UntrustedBroker,
     UsageError,
 )
-from scheduler.outcomes import Reject, RetryLater, StopLoop
-from scheduler.retries import Retry
-from scheduler.schedules import Cron, Every
 from scheduler.settings import Settings
+from scheduler.tasks.context import Context
+from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
+from scheduler.tasks.retries import Retry
+from scheduler.timing.schedules import Cron, Every
 
 __all__ = [
     "AccessRefused",

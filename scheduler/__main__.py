@@ -1,5 +1,5 @@
 """`python -m scheduler`: the command line."""
 
-from scheduler.cli import main
+from scheduler.cli.commands import main
 
 main()

@@ -13,22 +13,20 @@ from typing import (
     overload,
 )
 
-from scheduler.brokers import Broker
+from scheduler.brokers.contract import Broker
 from scheduler.brokers.opening import broker_of
-from scheduler.clock import SystemClock
-from scheduler.context import Context
-from scheduler.durations import Duration
 from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop
 from scheduler.events import Escalated, Event, EventStream
-from scheduler.messages import LoopId
-from scheduler.outbox import BlockingBridge, Outbox
-from scheduler.registry import App
-from scheduler.retries import Retry
-from scheduler.schedules import Schedule, ScheduleOptions, schedule_of
+from scheduler.protocol.messages import LoopId
+from scheduler.protocol.topology import Names, Retention, Topology, topology
+from scheduler.queues.outbox import BlockingBridge, Outbox
 from scheduler.sending import CallTask, Outboxes, PeriodicTask
 from scheduler.settings import Settings
-from scheduler.settlement import Policy
-from scheduler.tasks import (
+from scheduler.tasks.context import Context
+from scheduler.tasks.policy import Policy
+from scheduler.tasks.registry import App
+from scheduler.tasks.retries import Retry
+from scheduler.tasks.tasks import (
     DEFAULT_CONCURRENCY,
     DEFAULT_TIMEOUT,
     SUPERVISION,
@@ -41,7 +39,9 @@ from scheduler.tasks import (
     supervision,
     task_spec,
 )
-from scheduler.topology import Names, Retention, Topology, topology
+from scheduler.timing.clock import SystemClock
+from scheduler.timing.durations import Duration
+from scheduler.timing.schedules import Schedule, ScheduleOptions, schedule_of
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

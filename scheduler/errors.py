@@ -30,7 +30,7 @@
         └── Locked                  somebody else holds the lock
 
 The default message of an error is the docstring of its class.
-How a task says that its run ended differently is not an error: see `scheduler.outcomes`.
+How a task says that its run ended differently is not an error: see `scheduler.tasks.outcomes`.
 """
 
 

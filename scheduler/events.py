@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.messages import Ending, LoopId, Token
+from scheduler.protocol.messages import Ending, LoopId, Token
 
 
 @dataclass(frozen=True, slots=True)

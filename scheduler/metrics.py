@@ -60,7 +60,6 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from scheduler.app import Scheduler
-from scheduler.clock import Clock, SystemClock
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -78,8 +77,9 @@ from scheduler.events import (
     TicksSkipped,
     TokenMerged,
 )
-from scheduler.messages import Ending, LoopId, State, Token
-from scheduler.schedules import Every, Schedule
+from scheduler.protocol.messages import Ending, LoopId, State, Token
+from scheduler.timing.clock import Clock, SystemClock
+from scheduler.timing.schedules import Every, Schedule
 
 OUTCOMES = (*(ending.value for ending in Ending), "lost", "returned")
 SKIPPED = ("late", "overrun")

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from scheduler.durations import Duration, parse_duration, shown
+from scheduler.control.keyed import Keyed
 from scheduler.errors import UsageError
-from scheduler.keyed import Keyed
-from scheduler.ladder import check_length
-from scheduler.outbox import BlockingBridge, Outbox, Posting
-from scheduler.registry import App
-from scheduler.tasks import Task, TaskSpec
+from scheduler.protocol.ladder import check_length
+from scheduler.queues.outbox import BlockingBridge, Outbox, Posting
+from scheduler.tasks.registry import App
+from scheduler.tasks.tasks import Task, TaskSpec
+from scheduler.timing.durations import Duration, parse_duration, shown
 
 P = ParamSpec("P")  # how the task is called in place
 Q = ParamSpec("Q")  # how it is sent: the same, without its Context

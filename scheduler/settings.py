@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from scheduler.durations import parse_duration
 from scheduler.errors import ScheduleError, SettingsError
+from scheduler.timing.durations import parse_duration
 
 
 def _duration(value: Any) -> timedelta:

@@ -18,12 +18,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from scheduler.app import Scheduler
-from scheduler.brokers.memory import MemoryBroker, MemoryServer
-from scheduler.clock import LoopClock
-from scheduler.control import Control
-from scheduler.durations import Duration, parse_duration
+from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
+from scheduler.control.verbs import Control
 from scheduler.events import Event
-from scheduler.worker import Worker
+from scheduler.processor.worker import Worker
+from scheduler.timing.clock import LoopClock
+from scheduler.timing.durations import Duration, parse_duration
 
 R = TypeVar("R")
 

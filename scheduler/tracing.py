@@ -36,9 +36,9 @@ from scheduler.events import (
     RunReturned,
     RunStarted,
 )
-from scheduler.messages import summary_of, trace_of
-from scheduler.tasks import SUPERVISION
-from scheduler.topology import Names
+from scheduler.protocol.messages import summary_of, trace_of
+from scheduler.protocol.topology import Names
+from scheduler.tasks.tasks import SUPERVISION
 
 W3C = TraceContextTextMapPropagator()
 OPERATION = "messaging.operation.name"

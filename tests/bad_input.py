@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from scheduler import Retry, Scheduler
-from scheduler.messages import Message
+from scheduler.protocol.messages import Message
 
 
 class Order(BaseModel):

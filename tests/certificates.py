@@ -6,7 +6,7 @@ from typing import Any
 
 import trustme
 
-from scheduler.brokers.tls import Tls
+from scheduler.brokers.amqp.tls import Tls
 
 HOST = "127.0.0.1"
 DAY = timedelta(days=1)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler.topology import QueueType
+from scheduler.protocol.topology import QueueType
 from tests.rabbitmq import NoBroker, Users, administrator, shared_broker
 
 # pytest-xdist gives all its workers the same one.

@@ -7,25 +7,25 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from scheduler import Scheduler, Settings
-from scheduler.brokers import Delivery
-from scheduler.brokers.memory import MemoryBroker, MemoryServer
-from scheduler.calls import task_key
-from scheduler.clock import LoopClock
-from scheduler.control import Control
+from scheduler.brokers.contract import Delivery
+from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
+from scheduler.control.location import Whereabouts
+from scheduler.control.status import Survey, Where
+from scheduler.control.verbs import Control
 from scheduler.errors import AccessRefused
 from scheduler.events import Event, LoopRepaired, RunStarted
-from scheduler.hatchery import Hatchery
-from scheduler.journal import Journal
-from scheduler.ladder import entrance, key_of
-from scheduler.messages import LoopId, Message, Token
-from scheduler.parking import Parked, ParkingLot
-from scheduler.processor import Processor
-from scheduler.status import Survey, Where
-from scheduler.tasks import SUPERVISION
+from scheduler.processor.processor import Processor
+from scheduler.processor.worker import Worker
+from scheduler.protocol.calls import task_key
+from scheduler.protocol.ladder import entrance, key_of
+from scheduler.protocol.messages import LoopId, Message, Token
+from scheduler.protocol.topology import Names, QueueType, Topology, topology
+from scheduler.queues.failed import Parked, ParkingLot
+from scheduler.queues.hatchery import Hatchery
+from scheduler.queues.journal import Journal
+from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording, run_virtually
-from scheduler.topology import Names, QueueType, Topology, topology
-from scheduler.whereabouts import Whereabouts
-from scheduler.worker import Worker
+from scheduler.timing.clock import LoopClock
 
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
 E = TypeVar("E", bound=Event)

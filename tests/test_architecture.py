@@ -1,73 +1,31 @@
 """The shape of the package: who may import whom, what is public, and who may ask for the time."""
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import scheduler
 from scheduler import errors
+from tests import shape
 
-# Each module imports from those above it only. `__init__` is the package itself: its public names.
-ORDER = (
+# From the ground up: each room imports from those before it only. `__init__` is the package itself.
+ROOMS = (
     "errors",
-    "clock",
-    "durations",
-    "outcomes",
-    "rates",
+    "timing",
+    "protocol",
     "settings",
-    "credentials",
-    "crontab",
-    "schedules",
-    "retries",
-    "messages",
-    "calls",
-    "ladder",
-    "topology",
-    "rights",
-    "settlement",
     "events",
-    "context",
     "tasks",
     "brokers",
-    "brokers.streams",
-    "brokers.memory",
-    "brokers.tls",
-    "brokers.connection",
-    "brokers.amqp",
-    "brokers.opening",
-    "outbox",
-    "parking",
-    "hatchery",
-    "journal",
-    "rollcall",
-    "roster",
-    "registry",
-    "tokens",
-    "whereabouts",
-    "recovery",
-    "repairs",
+    "queues",
     "control",
-    "keyed",
     "sending",
     "app",
-    "runs",
-    "worker",
-    "supervision",
     "processor",
-    "status",
-    "backlog",
-    "logs",
-    "pages",
-    "health",
     "metrics",
     "tracing",
-    "doctor",
-    "loading",
     "testing",
     "__init__",
-    "display",
     "cli",
     "__main__",
 )
@@ -86,59 +44,21 @@ PUBLIC = (
 
 NAMES_OF_NOTHING = {"base", "common", "helpers", "utils"}
 
-PACKAGE = Path(scheduler.__file__).parent
+MODULES = shape.modules()
 
 
-def name_of(path: Path) -> str:
-    """As in ORDER: `errors`, `brokers` (its `__init__`), `brokers.memory`."""
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    return ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
+def test_every_room_has_its_place() -> None:
+    assert sorted(ROOMS) == sorted(shape.rooms(MODULES))
 
 
-MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_from_those_below_it_only(room: str) -> None:
+    below = ROOMS[: ROOMS.index(room)]
+    assert shape.rooms(MODULES)[room] <= set(below)
 
 
-def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes that run: what stands under `if TYPE_CHECKING:` does not."""
-    yield tree
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        yield from nodes(child)
-
-
-def imported(name: str) -> set[str]:
-    """The modules of the package that a module imports, in the names of ORDER."""
-    found: set[str] = set()
-    for node in nodes(ast.parse(MODULES[name].read_text())):
-        match node:
-            case ast.Import():
-                found |= {alias.name for alias in node.names}
-            case ast.ImportFrom(level=0, module=str(module)):
-                found |= {f"{module}.{alias.name}" for alias in node.names}
-            case ast.ImportFrom():
-                pytest.fail(f"scheduler.{name}, line {node.lineno}: write the import in full")
-            case _:
-                pass
-    return {module_of(path) for path in found if path.split(".")[0] == "scheduler"}
-
-
-def module_of(path: str) -> str:
-    """`scheduler.errors.UsageError` is of `errors`, `scheduler.Retry` of the package itself."""
-    name = path.removeprefix("scheduler").removeprefix(".")
-    while name and name not in MODULES:
-        name = name.rpartition(".")[0]
-    return name or "__init__"
-
-
-def test_the_order_names_every_module() -> None:
-    assert sorted(ORDER) == sorted(MODULES)
-
-
-@pytest.mark.parametrize("name", [name for name in ORDER if name in MODULES])
-def test_imports_point_up(name: str) -> None:
-    above = ORDER[: ORDER.index(name)]
-    assert imported(name) - {name} <= set(above)
+def test_no_modules_import_each_other() -> None:
+    assert not shape.circles({name: set(module.imports) for name, module in MODULES.items()})
 
 
 def test_modules_are_named_after_what_they_hold() -> None:
@@ -155,7 +75,7 @@ def test_the_package_exports_its_public_names() -> None:
     assert all(hasattr(scheduler, name) for name in scheduler.__all__)
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "clock"])
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "timing.clock"])
 def test_only_the_clock_asks_the_machine_for_the_time(name: str) -> None:
     forbidden = {
         "datetime.now",
@@ -167,7 +87,7 @@ def test_only_the_clock_asks_the_machine_for_the_time(name: str) -> None:
     }
     read = {
         ".".join(ast.unparse(node).split(".")[-2:])
-        for node in ast.walk(ast.parse(MODULES[name].read_text()))
+        for node in ast.walk(MODULES[name].tree)
         if isinstance(node, ast.Attribute)
     }
     assert not read & forbidden

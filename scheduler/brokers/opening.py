@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from scheduler.brokers import Broker
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.brokers.memory import MemoryBroker
-from scheduler.brokers.tls import Tls
-from scheduler.credentials import broker_url, is_embedded
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.amqp.tls import Tls
+from scheduler.brokers.contract import Broker
+from scheduler.brokers.credentials import broker_url, is_embedded
+from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.events import Emit
 from scheduler.settings import Settings
 

@@ -48,7 +48,7 @@ ONLINE = (
 # One process for many commands: an interpreter takes longer to start than a command to be done.
 EACH_IN_TURN = """\
 import json, os, sys
-from scheduler.cli import cli
+from scheduler.cli.commands import cli
 
 for command, environment in json.loads(sys.argv[1]):
     os.environ.update(environment)

@@ -16,9 +16,9 @@ from pathlib import Path
 import aiormq
 import pytest
 
+from scheduler.cli.loading import load_app
 from scheduler.events import Escalated, RunFinished
-from scheduler.loading import load_app
-from scheduler.messages import Ending
+from scheduler.protocol.messages import Ending
 from scheduler.testing import simulate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -12,13 +12,13 @@ from typing import Any
 import aiormq
 import pytest
 
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.calls import new_call, placed, task_key
-from scheduler.clock import SystemClock
-from scheduler.messages import Message
-from scheduler.parking import Parked, ParkingLot, Reason
-from scheduler.tasks import SUPERVISION
-from scheduler.topology import Names, Subscription, topology
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.protocol.calls import new_call, placed, task_key
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Names, Subscription, topology
+from scheduler.queues.failed import Parked, ParkingLot, Reason
+from scheduler.tasks.tasks import SUPERVISION
+from scheduler.timing.clock import SystemClock
 from tests.acceptance.conftest import APPS, CommandLine, Done
 from tests.integration.shop import new_namespace
 

@@ -17,13 +17,13 @@ from typing import Any
 from broker_cpu import BrokerCpu
 
 from scheduler import Every, Scheduler, Settings
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.clock import SystemClock
-from scheduler.control import Control
-from scheduler.messages import LoopId
-from scheduler.rollcall import RollCall
-from scheduler.supervision import Memory, Supervisor
-from scheduler.tasks import Loop, loop_of
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.control.supervision import Memory, Supervisor
+from scheduler.control.verbs import Control
+from scheduler.protocol.messages import LoopId
+from scheduler.queues.roll_call import RollCall
+from scheduler.tasks.tasks import Loop, loop_of
+from scheduler.timing.clock import SystemClock
 
 
 class ManyLoops(Scheduler):

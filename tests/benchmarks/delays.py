@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from scheduler.brokers.amqp import AmqpBroker
+from scheduler.brokers.amqp.broker import AmqpBroker
 from tests.integration.conftest import Field
 from tests.integration.shop import Shop, new_namespace
 from tests.rabbitmq import PrivateNode, shared_broker

@@ -45,11 +45,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from broker_cpu import BrokerCpu
 
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.calls import task_key
-from scheduler.durations import parse_duration
-from scheduler.ladder import Rung, digits, entrance, key_of
-from scheduler.topology import (
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.protocol.calls import task_key
+from scheduler.protocol.ladder import Rung, digits, entrance, key_of
+from scheduler.protocol.topology import (
     AT_LEAST_ONCE,
     Binding,
     Exchange,
@@ -58,6 +57,7 @@ from scheduler.topology import (
     Topology,
     topology,
 )
+from scheduler.timing.durations import parse_duration
 from tests.rabbitmq import shared_broker
 
 LEVELS = 28

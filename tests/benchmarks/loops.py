@@ -26,14 +26,14 @@ from pamqp.commands import Basic
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scheduler import Scheduler, Settings
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.clock import SystemClock
-from scheduler.control import Control
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.control.verbs import Control
 from scheduler.events import Event, RunStarted
-from scheduler.messages import LoopId
+from scheduler.processor.worker import Worker
+from scheduler.protocol.messages import LoopId
+from scheduler.protocol.topology import QueueType, routing_key
 from scheduler.testing import simulate
-from scheduler.topology import QueueType, routing_key
-from scheduler.worker import Worker
+from scheduler.timing.clock import SystemClock
 from tests.rabbitmq import shared_broker
 
 

@@ -21,15 +21,15 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scheduler import Scheduler, Settings
-from scheduler.brokers import Broker
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.brokers.memory import MemoryBroker
-from scheduler.calls import new_call, task_key
-from scheduler.clock import SystemClock
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.contract import Broker
+from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.events import Event, RunSettled
 from scheduler.metrics import Metrics
-from scheduler.topology import topology
-from scheduler.worker import Worker
+from scheduler.processor.worker import Worker
+from scheduler.protocol.calls import new_call, task_key
+from scheduler.protocol.topology import topology
+from scheduler.timing.clock import SystemClock
 
 # What begins and ends a way of being watched.
 Switch = tuple[Callable[[], Any], Callable[[], Any]]

@@ -22,9 +22,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scheduler import Scheduler
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.clock import SystemClock
-from scheduler.control import Control
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.control.verbs import Control
+from scheduler.timing.clock import SystemClock
 from tests.contract.wire import eventually
 from tests.k8s.autoscaler import DEDICATED, pods_for
 from tests.rabbitmq import PrivateNode

@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.topology import QueueType
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.protocol.topology import QueueType
 from tests.chaos.record import Note, Pen, Reader
 from tests.chaos.storm import app
 from tests.chaos.verdict import Pulse

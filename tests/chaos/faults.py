@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
-from scheduler.brokers import Broker, Delivery
+from scheduler.brokers.contract import Broker, Delivery
 from tests.chaos.arena import HEARTBEAT, Arena, Member
 from tests.chaos.storm import HELD, MOODY, app
 from tests.contract.proxy import Way

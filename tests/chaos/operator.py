@@ -6,10 +6,10 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.clock import SystemClock
-from scheduler.control import Control, Report
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.control.verbs import Control, Report
 from scheduler.errors import BrokerError
+from scheduler.timing.clock import SystemClock
 from tests.chaos.storm import HELD, MOODY, app, note
 
 AGAIN = 0.3

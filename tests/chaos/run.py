@@ -4,9 +4,9 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.clock import SystemClock
-from scheduler.parking import ParkingLot
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.queues.failed import ParkingLot
+from scheduler.timing.clock import SystemClock
 from tests.chaos.arena import Arena, Member
 from tests.chaos.faults import BY_NAME, OF_BROKERS, OF_CLUSTERS, Fault, name_of
 from tests.chaos.record import Note

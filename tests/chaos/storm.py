@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from scheduler import Context, Retry, Scheduler
-from scheduler.clock import SystemClock
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -27,7 +26,8 @@ from scheduler.events import (
     RunEvent,
     SettlementDelayed,
 )
-from scheduler.schedules import schedule_of
+from scheduler.timing.clock import SystemClock
+from scheduler.timing.schedules import schedule_of
 from tests.chaos.record import Pen
 
 NOT_RUNS = (

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from scheduler.brokers import Broker
-from scheduler.topology import QueueType
+from scheduler.brokers.contract import Broker
+from scheduler.protocol.topology import QueueType
 from tests.contract.wire import MemoryWire, RabbitWire, Wire
 
 

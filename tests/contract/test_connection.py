@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from scheduler.brokers import Broker, Delivery
+from scheduler.brokers.contract import Broker, Delivery
 from scheduler.errors import BrokerUnavailable, DeliveryLost
 from tests.contract.wire import PATIENCE, Inbox, Wire, eventually, send, take, take_all
 

@@ -5,8 +5,8 @@ from contextvars import ContextVar
 
 import pytest
 
-from scheduler.brokers import Broker, Delivery
-from scheduler.topology import Topology
+from scheduler.brokers.contract import Broker, Delivery
+from scheduler.protocol.topology import Topology
 from tests.contract.wire import PATIENCE, Inbox, Wire, eventually, has_depth, send, take, take_all
 
 

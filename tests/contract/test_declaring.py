@@ -2,10 +2,10 @@
 
 import pytest
 
-from scheduler.brokers import Broker, Depth
+from scheduler.brokers.contract import Broker, Depth
 from scheduler.errors import IncompatibleBroker, QueueNotFound, Unroutable
-from scheduler.messages import Message
-from scheduler.topology import Binding, Exchange, Queue, Topology
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
 from tests.contract.wire import Inbox, Wire, has_depth, send, take, take_all
 
 

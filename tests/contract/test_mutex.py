@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from scheduler.brokers import Broker
+from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerUnavailable, Locked
 from tests.contract.wire import PATIENCE, Wire, eventually, send, take
 

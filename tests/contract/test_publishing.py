@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.brokers import Broker
+from scheduler.brokers.contract import Broker
 from scheduler.errors import Rejected, TooLarge, Unroutable
-from scheduler.messages import Message
-from scheduler.topology import Binding, Topology
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Binding, Topology
 from tests.contract.wire import MemoryWire, Wire, send, take, take_all
 
 

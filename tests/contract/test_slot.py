@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from scheduler.brokers import Broker
+from scheduler.brokers.contract import Broker
 from scheduler.errors import Rejected
-from scheduler.messages import Message
-from scheduler.topology import Binding, Topology
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Binding, Topology
 from tests.contract.wire import (
     Inbox,
     Wire,

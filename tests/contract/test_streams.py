@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from scheduler.brokers import Broker
-from scheduler.clock import SystemClock
+from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerUnavailable, IncompatibleBroker, QueueNotFound
-from scheduler.messages import Message
-from scheduler.topology import Binding, Exchange, Queue, QueueType, Topology
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Binding, Exchange, Queue, QueueType, Topology
+from scheduler.timing.clock import SystemClock
 from tests.contract.wire import (
     PATIENCE,
     MemoryWire,

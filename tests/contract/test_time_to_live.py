@@ -3,9 +3,9 @@
 import asyncio
 from datetime import timedelta
 
-from scheduler.brokers import Broker
-from scheduler.messages import Message
-from scheduler.topology import Queue, Topology
+from scheduler.brokers.contract import Broker
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Queue, Topology
 from tests.contract.wire import PATIENCE, Arguments, Inbox, Wire, has_depth, send, take, take_all
 
 SHORT = 150  # milliseconds, while which nothing has to happen

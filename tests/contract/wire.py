@@ -11,12 +11,12 @@ from typing import Any, Literal, Self, TypeVar
 import aiormq
 from yarl import URL
 
-from scheduler.brokers import Broker, Consumer, Delivery
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.brokers.memory import MemoryBroker, MemoryServer
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.contract import Broker, Consumer, Delivery
+from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
 from scheduler.errors import Rejected
-from scheduler.messages import Message
-from scheduler.topology import (
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import (
     ONE_SLOT,
     UNREACHABLE_DELIVERY_LIMIT,
     Binding,

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import pytest
 
 from scheduler import Scheduler, Settings
-from scheduler.brokers import Broker
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.topology import QueueType
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.contract import Broker
+from scheduler.protocol.topology import QueueType
 from tests.stage import an_app
 
 APP = f"{Path(__file__).parent / 'apps' / 'recorder.py'}:app"

@@ -11,14 +11,14 @@ from typing import Any
 import aiormq
 
 from scheduler import Context, Reject, Retry, Scheduler, Settings
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.clock import SystemClock
-from scheduler.control import Control
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.control.verbs import Control
 from scheduler.events import Event
-from scheduler.messages import Message
-from scheduler.parking import Parked, ParkingLot
-from scheduler.topology import QueueType
-from scheduler.worker import Worker
+from scheduler.processor.worker import Worker
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import QueueType
+from scheduler.queues.failed import Parked, ParkingLot
+from scheduler.timing.clock import SystemClock
 from tests.bad_input import tasks_of
 
 PATIENCE = 40.0

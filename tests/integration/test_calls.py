@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from yarl import URL
 
-from scheduler.brokers.amqp import AmqpBroker
+from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.errors import BrokerError, InvalidArguments, NotSent, TooLarge
 from scheduler.events import (
     ConnectionLost,
@@ -21,9 +21,9 @@ from scheduler.events import (
     RunReturned,
     RunSettled,
 )
-from scheduler.messages import Ending, Message
-from scheduler.parking import EVERYTHING, Selection
-from scheduler.topology import QueueType
+from scheduler.protocol.messages import Ending, Message
+from scheduler.protocol.topology import QueueType
+from scheduler.queues.failed import EVERYTHING, Selection
 from tests.bad_input import BAD, GOOD
 from tests.contract.proxy import Proxy
 from tests.integration.shop import Shop, eventually, opened

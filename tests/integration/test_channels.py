@@ -10,14 +10,16 @@ from urllib.parse import urlsplit
 import aiormq
 import pytest
 
-from scheduler.brokers import DEFAULT_TIMEOUT, amqp, connection
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.clock import SystemClock
+from scheduler.brokers.amqp import broker as amqp
+from scheduler.brokers.amqp import connection
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.contract import DEFAULT_TIMEOUT
 from scheduler.errors import NoReplica, Unconfirmed
 from scheduler.events import Connected, ConnectionLost, Event
-from scheduler.messages import Message
-from scheduler.parking import ParkingLot
-from scheduler.topology import Names, Queue, QueueType, Topology, topology
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Names, Queue, QueueType, Topology, topology
+from scheduler.queues.failed import ParkingLot
+from scheduler.timing.clock import SystemClock
 from tests.contract.proxy import Proxy, Way
 from tests.contract.wire import Inbox, RabbitWire, Reader, eventually, has_depth, send, take_all
 from tests.rabbitmq import PrivateNode

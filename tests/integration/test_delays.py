@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from scheduler.brokers.amqp import AmqpBroker
+from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import RunReturned, RunSettled
-from scheduler.topology import QueueType
+from scheduler.protocol.topology import QueueType
 from tests.integration.conftest import Field
 from tests.integration.shop import Run, Shop, eventually, opened
 from tests.rabbitmq import PrivateNode

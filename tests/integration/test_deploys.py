@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.topology import Names, QueueType
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.protocol.topology import Names, QueueType
 from tests.integration.conftest import Field, ready
 
 APP = f"{Path(__file__).parent / 'apps' / 'versions.py'}:app"

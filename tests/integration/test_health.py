@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from yarl import URL
 
-from scheduler.brokers.amqp import AmqpBroker
+from scheduler.brokers.amqp.broker import AmqpBroker
 from tests.contract.proxy import Proxy
 from tests.integration.conftest import Field
 from tests.integration.watched import APP, Watched, sweep, wanted

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from scheduler.brokers import Broker
+from scheduler.brokers.contract import Broker
 from tests.integration.conftest import Field
 
 VICTIM = 3  # the seq at which the processor dies

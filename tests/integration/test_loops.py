@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.brokers import Broker
+from scheduler.brokers.contract import Broker
 from tests.integration.conftest import Field
 
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 
 from scheduler import Scheduler
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.clock import SystemClock
-from scheduler.control import Control
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.control.verbs import Control
 from scheduler.events import Event, MessageConfirmed, RunStarted
-from scheduler.worker import Worker
+from scheduler.processor.worker import Worker
+from scheduler.timing.clock import SystemClock
 from tests.integration.shop import eventually
 from tests.integration.test_outages import Witness, working
 

@@ -10,9 +10,8 @@ import pytest
 from yarl import URL
 
 from scheduler import Context, Scheduler, Settings
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.clock import SystemClock
-from scheduler.control import Control
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.control.verbs import Control
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -23,8 +22,9 @@ from scheduler.events import (
     RunSettled,
     RunStarted,
 )
-from scheduler.topology import QueueType
-from scheduler.worker import Worker
+from scheduler.processor.worker import Worker
+from scheduler.protocol.topology import QueueType
+from scheduler.timing.clock import SystemClock
 from tests.contract.proxy import Proxy
 from tests.integration.conftest import at_rest, ready
 from tests.rabbitmq import PrivateNode

@@ -12,24 +12,24 @@ import aiormq
 import pytest
 
 from scheduler import Context, Retry, Scheduler, Settings
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.clock import SystemClock
-from scheduler.control import Control, Did
-from scheduler.doctor import Finding, examine, telling_rights
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.control.doctor import Finding, examine, telling_rights
+from scheduler.control.status import Survey, Where
+from scheduler.control.verbs import Control, Did
 from scheduler.errors import AccessRefused
 from scheduler.events import Event, MessageParked
-from scheduler.messages import Message
-from scheduler.parking import Parked, ParkingLot, Selection
-from scheduler.processor import Processor
-from scheduler.rights import (
+from scheduler.processor.processor import Processor
+from scheduler.protocol.messages import Message
+from scheduler.protocol.rights import (
     Rights,
     rights_to_process,
     rights_to_seed,
     rights_to_send,
     rights_to_start,
 )
-from scheduler.status import Survey, Where
-from scheduler.topology import Binding, Exchange, Names, Queue, Topology
+from scheduler.protocol.topology import Binding, Exchange, Names, Queue, Topology
+from scheduler.queues.failed import Parked, ParkingLot, Selection
+from scheduler.timing.clock import SystemClock
 from tests.integration.shop import new_namespace
 from tests.rabbitmq import Users
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from scheduler.brokers import Broker
+from scheduler.brokers.contract import Broker
 from tests.integration.conftest import Field
 
 LOOPS = {"LOOPS": "5", "EVERY": "1h"}

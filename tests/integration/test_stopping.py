@@ -6,12 +6,12 @@ from datetime import timedelta
 import pytest
 
 from scheduler import Scheduler
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.clock import SystemClock
-from scheduler.control import Control
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.control.verbs import Control
 from scheduler.events import ProcessorStopped
+from scheduler.processor.worker import Worker
 from scheduler.testing import recording
-from scheduler.worker import Worker
+from scheduler.timing.clock import SystemClock
 from tests.integration.test_outages import tokens
 
 LOOPS = 30

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from scheduler import Scheduler
-from scheduler.brokers import Broker, Delivery
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.clock import SystemClock
-from scheduler.hatchery import Hatchery
-from scheduler.messages import LoopId, Message, State
-from scheduler.parking import ParkingLot
-from scheduler.topology import Names, QueueType, routing_key
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.contract import Broker, Delivery
+from scheduler.protocol.messages import LoopId, Message, State
+from scheduler.protocol.topology import Names, QueueType, routing_key
+from scheduler.queues.failed import ParkingLot
+from scheduler.queues.hatchery import Hatchery
+from scheduler.timing.clock import SystemClock
 from tests.integration.conftest import Field
 from tests.integration.shop import eventually
 from tests.rabbitmq import PrivateNode

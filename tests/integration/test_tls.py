@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from scheduler import Scheduler, Settings
-from scheduler.brokers.amqp import AmqpBroker
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.opening import broker_of
-from scheduler.brokers.tls import Tls
-from scheduler.clock import SystemClock
-from scheduler.control import Control
+from scheduler.control.verbs import Control
 from scheduler.errors import AccessRefused, BrokerUnavailable, UntrustedBroker
 from scheduler.events import Connected, ConnectionLost, ConnectionRetried, RunSettled
-from scheduler.worker import Worker
+from scheduler.processor.worker import Worker
+from scheduler.timing.clock import SystemClock
 from tests.certificates import HOST, Authority, Pair, listener
 from tests.contract.proxy import Proxy
 from tests.integration.test_outages import Witness

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.messages import LoopId
-from scheduler.topology import Topology, topology
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.protocol.messages import LoopId
+from scheduler.protocol.topology import Topology, topology
 from tests.integration.conftest import Field
 from tests.rabbitmq import free_ports
 

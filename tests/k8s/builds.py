@@ -13,7 +13,7 @@ from typing import Any, cast
 import yaml
 
 from scheduler import Scheduler
-from scheduler.loading import load_app
+from scheduler.cli.loading import load_app
 from tests.k8s.programs import kustomize
 
 ROOT = Path(__file__).parents[2]

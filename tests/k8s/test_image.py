@@ -13,8 +13,8 @@ import aiormq
 import pytest
 from packaging.requirements import Requirement
 
-from scheduler.messages import LoopId
-from scheduler.topology import topology
+from scheduler.protocol.messages import LoopId
+from scheduler.protocol.topology import topology
 from tests.k8s.builds import BUILDS, ROOT, environment, pods
 from tests.k8s.dockerfile import Image, in_context, instructions
 from tests.rabbitmq import free_ports

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 import pytest
 import typer.main
 
-from scheduler.cli import cli
-from scheduler.durations import parse_duration
-from scheduler.rights import rights_to_process, rights_to_seed
+from scheduler.cli.commands import cli
+from scheduler.processor.worker import LAST_WORDS
+from scheduler.protocol.rights import rights_to_process, rights_to_seed
 from scheduler.settings import Settings
-from scheduler.worker import LAST_WORDS
+from scheduler.timing.durations import parse_duration
 from tests.k8s.builds import (
     BUILDS,
     OPERATED,

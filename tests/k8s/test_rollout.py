@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from scheduler import Scheduler, Settings
-from scheduler.brokers.amqp import AmqpBroker
+from scheduler.brokers.amqp.broker import AmqpBroker
 from tests.integration.conftest import Field, at_rest, ready, sweep
 from tests.k8s.builds import container, environment, one
 from tests.rabbitmq import free_ports

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from scheduler.brokers.amqp import AmqpBroker
-from scheduler.calls import task_key
-from scheduler.messages import Message
-from scheduler.topology import Names, topology
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.protocol.calls import task_key
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Names, topology
 from tests.contract.wire import Inbox, has_depth
 from tests.k8s.autoscaler import DEDICATED, GENERAL, pods_for
 from tests.k8s.builds import Manifest

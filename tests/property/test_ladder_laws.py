@@ -5,7 +5,7 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.ladder import LONGEST, STEP, UNITS, Rung, digits, entrance, key_of
+from scheduler.protocol.ladder import LONGEST, STEP, UNITS, Rung, digits, entrance, key_of
 from tests.stage import climbed
 
 lawful = settings(derandomize=True, max_examples=300, deadline=None, database=None)

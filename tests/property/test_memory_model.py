@@ -8,12 +8,12 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.brokers import Delivery
-from scheduler.brokers.memory import MemoryBroker, MemoryServer
+from scheduler.brokers.contract import Delivery
+from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
 from scheduler.errors import Rejected
-from scheduler.messages import Message
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Queue, QueueType, Topology
 from scheduler.testing import run_virtually
-from scheduler.topology import Queue, QueueType, Topology
 
 LIMIT = 6
 

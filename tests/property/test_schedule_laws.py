@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from scheduler.durations import format_duration, milliseconds, parse_duration
 from scheduler.errors import ScheduleError
-from scheduler.schedules import (
+from scheduler.timing.durations import format_duration, milliseconds, parse_duration
+from scheduler.timing.schedules import (
     MISSED_COUNT_LIMIT,
     Cron,
     Every,

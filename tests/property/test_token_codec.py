@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.errors import Undecodable
-from scheduler.messages import (
+from scheduler.protocol.messages import (
     PREFIX,
     Ending,
     LastRun,
@@ -21,7 +21,7 @@ from scheduler.messages import (
     encode,
     generation_of,
 )
-from scheduler.schedules import Cron, Every, Schedule
+from scheduler.timing.schedules import Cron, Every, Schedule
 
 lawful = settings(
     derandomize=True,

@@ -5,8 +5,8 @@ import pytest
 from scheduler import Scheduler, Settings
 from scheduler.errors import RegistrationError, SettingsError, UnknownLoop
 from scheduler.events import Event, ProcessorStopped
-from scheduler.messages import LoopId
-from scheduler.topology import Names, Retention, topology
+from scheduler.protocol.messages import LoopId
+from scheduler.protocol.topology import Names, Retention, topology
 
 
 async def run() -> None: ...

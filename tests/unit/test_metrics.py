@@ -10,7 +10,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from scheduler import Context, Reject, Retry, StopLoop
-from scheduler.calls import new_call, task_key
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -27,10 +26,11 @@ from scheduler.events import (
     TicksSkipped,
     TokenMerged,
 )
-from scheduler.messages import Ending, LoopId, Message, State, Token
 from scheduler.metrics import instrument
-from scheduler.parking import Selection
-from scheduler.schedules import Cron, Every, Schedule
+from scheduler.protocol.calls import new_call, task_key
+from scheduler.protocol.messages import Ending, LoopId, Message, State, Token
+from scheduler.queues.failed import Selection
+from scheduler.timing.schedules import Cron, Every, Schedule
 from tests.stage import START, Stage, new_app, of, staged
 
 LOOP = LoopId("report")

@@ -6,7 +6,6 @@ import pytest
 from pydantic import BaseModel
 
 from scheduler import Context, Scheduler, Settings
-from scheduler.calls import Call, decode_call
 from scheduler.errors import (
     InvalidArguments,
     NotSent,
@@ -15,6 +14,7 @@ from scheduler.errors import (
     Unroutable,
     UsageError,
 )
+from scheduler.protocol.calls import Call, decode_call
 from scheduler.sending import CallTask
 from tests.stage import START, Stage, new_app, staged
 

@@ -11,9 +11,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from scheduler import Every, Retry, Scheduler
-from scheduler.brokers.memory import MemoryBroker
+from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import NotSent
-from scheduler.messages import LoopId, Message
+from scheduler.protocol.messages import LoopId, Message
 from scheduler.tracing import instrument
 from tests.stage import Stage, new_app, staged
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scheduler import Context, Scheduler
 from scheduler.events import Event, RunEvent
-from scheduler.schedules import schedule_of
+from scheduler.timing.schedules import schedule_of
 
 app = Scheduler(os.environ["NAMESPACE"])
 RECORD = Path(os.environ["RECORD"])

@@ -1,0 +1,1 @@
+"""RabbitMQ, through aiormq."""

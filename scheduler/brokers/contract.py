@@ -1,0 +1,258 @@
+"""What a broker is: the contract that `memory` and `amqp` both keep.
+
+1. `publish` returns when the broker has confirmed the message in every queue it was routed to.
+   What no queue is bound for is `Unroutable`; what a full queue with `reject-publish` refuses is
+   `Rejected`; an answer that the connection took with it is `Unconfirmed`. What RabbitMQ would
+   close the connection for, headers that do not fit in a frame, is `TooLarge` and not sent.
+2. A message waits in its queue in order. Its time to live counts from when it entered; it leaves
+   by dead-lettering when it is expired *and* at the head: with its routing key, but without its
+   expiration.
+3. A delivery belongs to whoever holds it until it is acked or requeued. Requeued, it is back at its
+   place, with its original expiry, and marked as redelivered.
+4. A delivery whose channel or connection goes is `lost`: its message is back in the queue for
+   somebody else, and acking it raises `DeliveryLost`.
+5. A consumer holds at most `prefetch` unacked deliveries, and outlives reconnects: it is
+   consuming again as soon as the broker can be reached.
+6. `mutex` is held by one connection of all; when its holder's connection dies, the broker frees it.
+7. Declaring is idempotent. Declaring the same name with other arguments is `IncompatibleBroker`,
+   and changes nothing.
+8. What is published to a stream stays there for all who read or follow it, until it is too old or
+   too much. A stream is never full; what it holds keeps its order, and does not expire. It keeps
+   headers that are text, numbers, bytes and truth values, and drops tables and lists.
+   A follower outlives reconnects and goes on after the last message that it has seen; where the
+   stream was deleted and declared anew, with the first. One that has seen none before a reconnect
+   knows its place by the time alone: it may get some that came shortly before it began, and miss
+   one that comes in the very moment in which it is back.
+   `get`, `wake`, `consume` and `purge` are for queues: RabbitMQ answers a `get` or a `purge` of a
+   stream by closing the connection.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Literal, Protocol
+
+from scheduler.errors import IncompatibleBroker
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Topology
+
+
+def missing_exchange(name: str) -> IncompatibleBroker:
+    """What declaring says of an exchange that is somebody else's, and is not there."""
+    return IncompatibleBroker(
+        f"The exchange {name!r} does not exist. A task subscribes to it, and it is somebody "
+        "else's: have its owner declare it first, or name its type in subscribe= to do it here."
+    )
+
+
+DEFAULT_TIMEOUT = timedelta(seconds=30)
+DEFAULT_QUIET = timedelta(milliseconds=500)
+PATIENT = timedelta(days=1)
+"""For what must not be given up: published again, it would be there twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """Who is at the other end, and what we are there.
+
+    Attributes:
+        vhost: the virtual host that we are in.
+        user: whom the broker takes us for.
+    """
+
+    product: str
+    version: str
+    vhost: str = "/"
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How full a queue is."""
+
+    ready: int
+    consumers: int
+
+
+@dataclass(eq=False, slots=True)
+class Delivery:
+    """A message in hand.
+
+    Attributes:
+        redelivered: somebody had this message before and did not ack it.
+        lost: done when the broker has taken the message back (statement 4).
+    """
+
+    message: Message
+    queue: str
+    exchange: str
+    routing_key: str
+    redelivered: bool
+    lost: asyncio.Future[None]
+    _ack: Callable[[], Awaitable[None]] = field(repr=False)
+    _requeue: Callable[[], Awaitable[None]] = field(repr=False)
+
+    async def ack(self) -> None:
+        """Tell the broker that the message is done with.
+
+        Raises:
+            DeliveryLost: the broker has given it to somebody else.
+        """
+        await self._ack()
+
+    async def requeue(self) -> None:
+        """Put the message back in its place.
+
+        Raises:
+            DeliveryLost: it is there already.
+        """
+        await self._requeue()
+
+
+class Consumer(Protocol):
+    """A standing order for the messages of one queue."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the broker is delivering to it now."""
+        ...
+
+    async def cancel(self) -> None:
+        """Take no further deliveries. Those in hand stay valid."""
+        ...
+
+
+class Broker(Protocol):
+    """A connection to a broker. Open it with `async with`."""
+
+    @property
+    def address(self) -> str:
+        """Where the broker is, without its password."""
+        ...
+
+    @property
+    def info(self) -> BrokerInfo: ...
+
+    @property
+    def connected(self) -> bool: ...
+
+    async def __aenter__(self) -> "Broker": ...
+
+    async def __aexit__(self, *exception: object) -> None: ...
+
+    async def declare(self, topology: Topology) -> None:
+        """Make everything of the topology exist.
+
+        Raises:
+            IncompatibleBroker: something of this name exists with other arguments.
+            AccessRefused: the user may not declare.
+        """
+        ...
+
+    async def publish(
+        self,
+        message: Message,
+        *,
+        exchange: str,
+        routing_key: str,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+    ) -> None:
+        """Hand a message over: persistent, mandatory, confirmed (statement 1).
+
+        Raises:
+            TooLarge: its headers do not fit in a frame; the connection is as it was.
+        """
+        ...
+
+    async def get(self, queue: str) -> Delivery | None:
+        """Take the message at the head of the queue, or None when nothing is ready.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        ...
+
+    async def wake(self, queue: str) -> None:
+        """Have a timer queue that `get` found empty look for what it owes.
+
+        On RabbitMQ 3.10 and 4.0, a message that expires in a quorum queue at the moment of a `get`
+        stays inside, where nobody sees it, and keeps its place; a consumer that comes gets the
+        queue going again.
+        """
+        ...
+
+    async def consume(
+        self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
+    ) -> Consumer:
+        """Have the handler called with each message of the queue.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        ...
+
+    async def follow(
+        self,
+        stream: str,
+        handler: Callable[[Message], None],
+        *,
+        since: Literal["first", "next"] = "next",
+    ) -> Consumer:
+        """Have the handler called with each message of a stream (statement 8).
+
+        Needs no right but to read the stream.
+
+        Args:
+            since: with which message to begin: the first that the stream holds, or the next that
+                comes.
+
+        Raises:
+            QueueNotFound: there is no such stream.
+            IncompatibleBroker: it is a queue.
+        """
+        ...
+
+    def read(
+        self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
+    ) -> AsyncGenerator[Message]:
+        """What a stream holds, oldest first; of what is written meanwhile, little or nothing.
+
+        Args:
+            since: without what came before this moment, by the broker's clock; but some that came
+                shortly before may be among them. None: from the first on.
+            quiet: it ends when nothing more has come for so long (the first may take longer).
+
+        Raises:
+            QueueNotFound: there is no such stream, or no longer.
+            IncompatibleBroker: it is a queue.
+            BrokerUnavailable: the connection went before the end.
+        """
+        ...
+
+    async def depth(self, queue: str) -> Depth | None:
+        """How full the queue is, or None when it does not exist.
+
+        Of a stream, the count may be some seconds old and a few too high, and no follower is a
+        consumer.
+        """
+        ...
+
+    async def purge(self, queue: str) -> int:
+        """Delete what is ready in the queue; returns how many messages that were."""
+        ...
+
+    async def delete(self, queue: str) -> None:
+        """Delete the queue with all that is in it."""
+        ...
+
+    def mutex(
+        self, name: str, *, timeout: timedelta = DEFAULT_TIMEOUT
+    ) -> AbstractAsyncContextManager[None]:
+        """Hold the lock of this name (statement 6).
+
+        Raises:
+            Locked: somebody else held it for the whole of the timeout.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""RabbitMQ's rules in this process."""

@@ -1,0 +1,169 @@
+"""A stream in process: entries that stay where they are, for as many readers as want them.
+
+RabbitMQ forgets old entries by the segment, when one is full: more stays than was asked for. Here
+each goes by itself, as soon as somebody writes or looks; its size is that of its body. The newest
+one stays in either.
+"""
+
+import asyncio
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, Protocol
+
+from scheduler.brokers.contract import Depth
+from scheduler.errors import IncompatibleBroker
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Queue
+from scheduler.timing.clock import Clock
+
+_AGE = re.compile(r"([0-9]+)([YMDhms])")
+_AGES = {
+    "Y": timedelta(days=365),
+    "M": timedelta(days=30),
+    "D": timedelta(days=1),
+    "h": timedelta(hours=1),
+    "m": timedelta(minutes=1),
+    "s": timedelta(seconds=1),
+}
+
+
+class _Letter(Protocol):
+    @property
+    def message(self) -> Message: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message of a stream, and when it came."""
+
+    message: Message
+    at: datetime
+
+
+class Stream:
+    """The entries of one stream, each under its offset."""
+
+    def __init__(self, spec: Queue, clock: Clock) -> None:
+        self.spec = spec
+        self.followers: dict[Follower, None] = {}
+        self.end = 0
+        self._begin = 0
+        self._entries: dict[int, Entry] = {}
+        self._size = 0
+        self._clock = clock
+        self._max_age = _max_age(spec)
+        self._max_size: int | None = spec.arguments.get("x-max-length-bytes")
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def depth(self) -> Depth:
+        self._forget_old()
+        return Depth(len(self._entries), consumers=0)
+
+    def offer(self, letter: _Letter) -> bool:
+        """Append a letter; True, because a stream is never full."""
+        self._entries[self.end] = Entry(letter.message, self._clock.now())
+        self._size += len(letter.message.body)
+        self.end += 1
+        self._forget_old()
+        for follower in tuple(self.followers):
+            follower.advance()
+        return True
+
+    def read(self, offset: int) -> Iterator[tuple[int, Message]]:
+        """The offsets and messages from an offset on, with those that come meanwhile."""
+        self._forget_old()
+        while (offset := max(offset, self._begin)) < self.end:
+            yield offset, self._entries[offset].message
+            offset += 1
+
+    def offset_at(self, moment: datetime | None) -> int:
+        """The offset of the first entry that is not older than a moment; None: of all."""
+        offsets = range(self._begin, self.end)
+        if moment is None:
+            return self._begin
+        return self._begin + bisect_left(offsets, moment, key=lambda each: self._entries[each].at)
+
+    def close(self) -> None:
+        self.followers.clear()
+
+    def _forget_old(self) -> None:
+        while self._begin < self.end - 1 and self._is_too_much(self._entries[self._begin]):
+            self._size -= len(self._entries.pop(self._begin).message.body)
+            self._begin += 1
+
+    def _is_too_much(self, oldest: Entry) -> bool:
+        if self._max_size is not None and self._size > self._max_size:
+            return True
+        return self._max_age is not None and self._clock.now() - oldest.at > self._max_age
+
+
+class Home(Protocol):
+    """What a follower needs of its connection."""
+
+    followers: "dict[Follower, None]"
+
+    def stream(self, name: str) -> Stream | None: ...
+
+
+class Follower:
+    """A standing order for the messages of a stream; attached while the stream exists."""
+
+    def __init__(
+        self,
+        home: Home,
+        stream: Stream,
+        handler: Callable[[Message], None],
+        since: Literal["first", "next"],
+    ) -> None:
+        self._home = home
+        self._stream = stream
+        self._handler = handler
+        self._offset = 0 if since == "first" else stream.end
+
+    @property
+    def active(self) -> bool:
+        return self in self._stream.followers
+
+    async def cancel(self) -> None:
+        self._home.followers.pop(self, None)
+        self.detach()
+
+    def attach(self) -> None:
+        stream = self._home.stream(self._stream.name)
+        if stream is None or self.active:
+            return
+        if stream is not self._stream:
+            self._stream, self._offset = stream, 0
+        stream.followers[self] = None
+        self.advance()
+
+    def detach(self) -> None:
+        self._stream.followers.pop(self, None)
+
+    def advance(self) -> None:
+        """Have the handler called for what is new."""
+        for offset, message in self._stream.read(self._offset):
+            self._offset = offset + 1
+            asyncio.get_running_loop().call_soon(self._hand_over, message)
+
+    def _hand_over(self, message: Message) -> None:
+        if self in self._home.followers:
+            self._handler(message)
+
+
+def _max_age(spec: Queue) -> timedelta | None:
+    age = spec.arguments.get("x-max-age")
+    if age is None:
+        return None
+    if not (read := _AGE.fullmatch(age)):
+        raise IncompatibleBroker(
+            f"The x-max-age of the stream {spec.name!r} cannot be read: expected a number and "
+            f"a unit of Y, M, D, h, m, s, such as '7D', got: {age!r}. Nothing was declared."
+        )
+    return int(read[1]) * _AGES[read[2]]

@@ -1,0 +1,1 @@
+"""What is done about loops from outside: verbs, supervision, status, doctor."""

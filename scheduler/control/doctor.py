@@ -1,0 +1,236 @@
+"""Is this broker, with what is in it, fit for the guarantees?"""
+
+from collections.abc import AsyncIterator, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Literal
+
+from scheduler.brokers.contract import Broker, BrokerInfo
+from scheduler.control.recovery import CONSUMER_TIMEOUT
+from scheduler.control.status import Survey, Where
+from scheduler.control.verbs import Control
+from scheduler.errors import AccessRefused, IncompatibleBroker, QueueNotFound
+from scheduler.protocol.rights import (
+    Rights,
+    command,
+    rights_to_process,
+    rights_to_seed,
+    rights_to_send,
+    rights_to_start,
+)
+from scheduler.protocol.topology import Topology
+from scheduler.tasks.registry import App
+from scheduler.timing.clock import Clock
+from scheduler.timing.durations import format_duration
+
+OLDEST = (3, 10, 0)
+# Their detection of dead-letter cycles drops messages that go round a loop
+# (https://github.com/rabbitmq/rabbitmq-server/issues/11159).
+BREAKS_LOOPS = ((3, 13, 0), (3, 13, 1), (3, 13, 2))
+
+Verdict = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; advice says what to change."""
+
+    about: str
+    verdict: Verdict
+    detail: str
+    advice: str = ""
+
+
+def check_version(info: BrokerInfo) -> Finding:
+    """Whether the broker's version keeps what loops are built on."""
+    about, detail = "broker version", f"{info.product} {info.version}"
+    version = _numbers(info.version)
+    if info.product == "memory":
+        return Finding(about, "ok", "the embedded broker")
+    if version < OLDEST:
+        return Finding(about, "problem", detail, "Upgrade to RabbitMQ 3.10 or newer.")
+    if version in BREAKS_LOOPS:
+        return Finding(
+            about,
+            "problem",
+            f"{detail} drops messages that go round a loop",
+            "Upgrade to 3.13.3 or newer.",
+        )
+    return Finding(about, "ok", detail)
+
+
+def require_fit(broker: Broker) -> None:
+    """Refuse a broker that would lose loops.
+
+    Raises:
+        IncompatibleBroker: its version would.
+    """
+    finding = check_version(broker.info)
+    if finding.verdict == "problem":
+        raise IncompatibleBroker(
+            f"{broker.address} is {finding.detail}: loops would be lost, so nothing was started. "
+            f"{finding.advice}"
+        )
+
+
+async def examine(app: App, broker: Broker, clock: Clock) -> AsyncIterator[Finding]:
+    """Look at everything the guarantees rest on, and change nothing."""
+    yield check_version(broker.info)
+    for finding in _check_timeouts(app):
+        yield finding
+    checks = {
+        "queues": _check_queues(app, broker),
+        "loops": _check_loops(app, broker, clock),
+        "parked messages": _check_parked(app, broker),
+    }
+    for about, check in checks.items():
+        try:
+            async for finding in check:
+                yield finding
+        except AccessRefused as error:
+            yield Finding(
+                about,
+                "warning",
+                f"not looked at, this user may not: {error}",
+                "Look as the user of `scheduler run`, or of `scheduler seed`.",
+            )
+    for finding in _tell_rights(app, broker.info.vhost):
+        yield finding
+
+
+@contextmanager
+def telling_rights(broker: Broker, rights: Rights) -> Generator[None]:
+    """Have a refusal inside the block say what the user must be allowed."""
+    try:
+        yield
+    except AccessRefused as error:
+        line = command(rights, user=broker.info.user or "USER", vhost=broker.info.vhost)
+        raise AccessRefused(
+            f"{error} What was done before that stays. Give this user the rights that the command "
+            f"needs, instead of those that it has: {line}"
+        ) from None
+
+
+def _tell_rights(app: App, vhost: str) -> list[Finding]:
+    names = app.names
+    users = {
+        "seed": (rights_to_seed(names, app.topology()), "`scheduler seed`"),
+        "processor": (rights_to_process(names), "`scheduler run`, and what operators do"),
+        "starter": (rights_to_start(names), "whoever starts and stops loops at run time"),
+    }
+    if any(task.called for task in app.tasks.values()):
+        users["client"] = (rights_to_send(names), "a program that only sends messages")
+    return [
+        Finding(
+            f"rights of a {user}",
+            "ok",
+            f"enough for {what}",
+            # The namespace, because a user has but one set of rights in a virtual host.
+            command(rights, user=f"{app.namespace}-{user}", vhost=vhost),
+        )
+        for user, (rights, what) in users.items()
+    ]
+
+
+def _check_timeouts(app: App) -> list[Finding]:
+    limit = format_duration(CONSUMER_TIMEOUT)
+    return [
+        Finding(
+            f"timeout of {task.name}",
+            "warning",
+            f"{format_duration(task.timeout)} is not below the broker's consumer_timeout "
+            f"({limit} unless it was configured): the broker would give a long run to another "
+            "processor while it goes on",
+            "Raise consumer_timeout in rabbitmq.conf, or lower the task's timeout.",
+        )
+        for task in app.tasks.values()
+        if task.timeout >= CONSUMER_TIMEOUT
+    ] or [Finding("timeouts", "ok", f"all below the broker's consumer_timeout of {limit}")]
+
+
+async def _check_queues(app: App, broker: Broker) -> AsyncIterator[Finding]:
+    wrong = False
+    for queue in app.topology().queues:
+        about = f"queue {queue.name}"
+        if await broker.depth(queue.name) is None:
+            wrong = True
+            yield Finding(about, "problem", "does not exist", "Run `scheduler seed`.")
+            continue
+        try:
+            await broker.declare(Topology(queues=(queue,)))
+        except IncompatibleBroker as error:
+            wrong = True
+            yield Finding(
+                about,
+                "problem",
+                str(error),
+                "Was SCHEDULER_QUEUE_TYPE or SCHEDULER_DELIVERY_LIMIT changed? Change it back, "
+                "or drain and delete the queue and run `scheduler seed`.",
+            )
+        except AccessRefused:
+            yield Finding(
+                "arguments of queues",
+                "ok",
+                "not compared: this user may not declare, which `scheduler run` does not need",
+            )
+            return
+    if not wrong:
+        yield Finding("queues", "ok", f"{len(app.topology().queues)}, as they should be")
+
+
+async def _check_loops(app: App, broker: Broker, clock: Clock) -> AsyncIterator[Finding]:
+    statuses = await Survey(app, broker, clock).status()
+    for status in statuses:
+        about = f"loop {status.loop}"
+        match status.where:
+            case Where.LOST:
+                yield Finding(
+                    about,
+                    "problem",
+                    "its token is nowhere, and no processor could have it",
+                    "Supervision puts it again while processors run; so does `scheduler seed`.",
+                )
+            case Where.READY if not status.processors:
+                yield Finding(
+                    about,
+                    "warning",
+                    "is due, and no processor takes it",
+                    "Start `scheduler run`.",
+                )
+            case Where.PAUSED:
+                yield Finding(
+                    about,
+                    "warning",
+                    f"is paused: {status.reason or 'no reason was given'}",
+                    "Run `scheduler resume` when it may go on.",
+                )
+            case _:
+                pass
+    yield Finding("loops", "ok", f"{len(statuses)} looked at")
+    with suppress(QueueNotFound):
+        for orphan in await Control(app, broker, clock).orphans():
+            yield Finding(
+                f"loop {orphan}",
+                "warning",
+                "is in the broker, and the code does not have it",
+                "Run `scheduler seed --prune` once no old processor needs it.",
+            )
+
+
+async def _check_parked(app: App, broker: Broker) -> AsyncIterator[Finding]:
+    names = app.names
+    for queue in (*map(names.failed_queue, app.tasks), names.failed):
+        depth = await broker.depth(queue)
+        if depth is not None and depth.ready:
+            yield Finding(
+                f"queue {queue}",
+                "warning",
+                f"{depth.ready} messages are parked",
+                "See `scheduler failed list`, then replay or purge them.",
+            )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = version.split("-")[0].split("+")[0].split(".")[:3]
+    parts += ["0"] * (3 - len(parts))
+    return tuple(int(part) if part.isdecimal() else 0 for part in parts)

@@ -1,0 +1,115 @@
+"""Keyed loops: many loops of one task, started and stopped while processors run.
+
+They are loops like those of the code, but for who names them: so they wait in hatchery queues of
+their own, are supervised, paused and triggered like any other, and outlive every deploy.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from scheduler.brokers.contract import Broker
+from scheduler.control.verbs import Control, Did
+from scheduler.errors import AccessRefused, ScheduleError, UsageError
+from scheduler.protocol.messages import LoopId
+from scheduler.queues.outbox import Outbox
+from scheduler.tasks.registry import App
+from scheduler.tasks.tasks import TaskSpec, loop_of
+from scheduler.timing.durations import Duration
+from scheduler.timing.schedules import Schedule, ScheduleOptions, schedule_of
+
+KEY = re.compile(r"[A-Za-z0-9_-]+([.@+][A-Za-z0-9_-]+)*")
+LONGEST_KEY = 100
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedLoop:
+    """A loop that was started at run time."""
+
+    key: str
+    schedule: Schedule
+    args: Mapping[str, Any]
+
+
+class Keyed:
+    """The keyed loops of one task."""
+
+    def __init__(self, spec: TaskSpec, app: App, outbox: Outbox) -> None:
+        self._keyed_spec = spec
+        self._app = app
+        self._keyed_outbox = outbox
+
+    async def start(
+        self,
+        key: str,
+        *,
+        every: Duration | None = None,
+        cron: str | None = None,
+        schedule: Schedule | None = None,
+        args: Mapping[str, Any] | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Did:
+        """Start a loop of this task, or give the one of this key another schedule or arguments.
+
+        Started again as it is, it goes on undisturbed. The broker's user must have the right to
+        declare the loop's hatchery queue.
+
+        Args:
+            key: which of the task's loops it is: up to 100 letters, digits, '_', '-', and between
+                them '.', '@', '+'.
+            every, cron, schedule, options: as `Scheduler.periodic` takes them.
+            args: arguments for the function's parameters, besides its `Context`.
+
+        Returns:
+            created, rescheduled or unchanged; guarded: it takes effect when its run has ended.
+
+        Raises:
+            UsageError: the key, the schedule or the arguments cannot be used.
+            AccessRefused: this user may not declare the queue.
+        """
+        name = self._keyed_spec.name
+        try:
+            when = schedule_of(every=every, cron=cron, schedule=schedule, **options)
+        except ScheduleError as error:
+            raise ScheduleError(f"The schedule of {name}.{key}: {error}") from None
+        loop = loop_of(self._keyed_spec, when, args, self._checked(key))
+        try:
+            async with self._keyed_outbox.connection() as broker:
+                return (await self._control(broker).start(loop)).did
+        except AccessRefused as error:
+            raise AccessRefused(
+                f"{error} To start loops at run time, the broker's user must have the right to "
+                f"configure {self._app.names.hatchery(loop.id)!r}. Nothing was started."
+            ) from None
+
+    async def stop(self, key: str) -> bool:
+        """End a loop; says whether there was one. A run that is going on, or due, is its last."""
+        loop_id = LoopId(self._keyed_spec.name, self._checked(key))
+        async with self._keyed_outbox.connection() as broker:
+            control = self._control(broker)
+            for loop in await control.loops():
+                if loop.id == loop_id:
+                    return (await control.remove(loop)).did is Did.REMOVED
+        return False
+
+    async def list(self) -> list[KeyedLoop]:
+        """The loops of this task that were started and not stopped."""
+        async with self._keyed_outbox.connection() as broker:
+            loops = await self._control(broker).loops()
+        return [
+            KeyedLoop(loop.id.key, loop.schedule, loop.args)
+            for loop in loops
+            if loop.id.key and loop.id.task == self._keyed_spec.name
+        ]
+
+    def _control(self, broker: Broker) -> Control:
+        return Control(self._app, broker, self._keyed_outbox.clock)
+
+    def _checked(self, key: str) -> str:
+        if len(key) > LONGEST_KEY or not KEY.fullmatch(key):
+            raise UsageError(
+                f"A key has 1 to {LONGEST_KEY} letters, digits, '_' or '-', and between them '.', "
+                f"'@' or '+', got {key!r}."
+            )
+        return key

@@ -1,0 +1,1 @@
+"""A processor: takes messages, runs tasks, settles."""

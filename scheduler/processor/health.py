@@ -1,0 +1,159 @@
+"""Whether a processor lives, and whether it is of use: for whoever restarts it, and waits for it.
+
+=========  ======================================================================================
+page       is 200, unless
+=========  ======================================================================================
+/livez     the event loop does not get round: something in it blocks, and to restart it helps
+/readyz    that; or it is draining, is not connected, or the broker has no consumer of a queue
+=========  ======================================================================================
+
+Otherwise it is 503. Both are a JSON object that says why. A broker that is away leaves a processor
+alive: it comes back by itself.
+"""
+
+import asyncio
+import http.client
+import json
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Self, cast
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from scheduler.brokers.amqp.connection import cancelled
+from scheduler.brokers.contract import Broker
+from scheduler.errors import BrokerError
+from scheduler.processor.worker import Worker
+
+BEAT_S = 1.0
+BLOCKED_AFTER_S = 10.0
+ASK_AGAIN_S = 5.0
+ASK_SOON_S = 1.0
+ASK_AT_LEAST_EVERY_S = 60.0
+NO_ANSWER_S = 10.0
+STACK_DEPTH = 15
+ASKING_SHARE = 20  # asking takes no more than one part in so many of the time
+
+
+class Health:
+    """The health of a processor. Open it with `async with`, in the event loop that is watched.
+
+    What the pages need is kept up to date by that loop, and only read by those who ask: a probe
+    costs the broker nothing.
+    """
+
+    def __init__(self, broker: Broker, worker: Worker) -> None:
+        self._broker = broker
+        self._worker = worker
+        self._thread = threading.get_ident()
+        self._beaten_at = monotonic()
+        self._asking_since: float | None = None
+        self._unheard_of: list[str] = []
+        self._told = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [
+            asyncio.create_task(self._beat(), name="health beat"),
+            asyncio.create_task(self._keep_asking(), name="health asking"),
+        ]
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        for task in self._tasks:
+            await cancelled(task)
+
+    @property
+    def pages(self) -> Mapping[str, WSGIApplication]:
+        """What answers, by path."""
+        return {
+            "/livez": _page("live", self.why_not_live),
+            "/readyz": _page("ready", self.why_not_ready),
+        }
+
+    def why_not_live(self) -> list[str]:
+        """What is wrong with the event loop; nothing: it lives."""
+        silence = monotonic() - self._beaten_at
+        if silence < BLOCKED_AFTER_S:
+            self._told = False
+            return []
+        stack = traceback.extract_stack(sys._current_frames().get(self._thread), STACK_DEPTH)  # pyright: ignore[reportPrivateUsage]
+        line = stack[-1]
+        why = (
+            f"the event loop has been blocked for {silence:.0f} s, "
+            f"now by {line.filename}:{line.lineno} ({line.name})"
+        )
+        if not self._told:
+            self._told = True
+            logging.getLogger(__name__).error("%s\n%s", why, "".join(stack.format()))
+        return [why]
+
+    def why_not_ready(self) -> list[str]:
+        """What keeps it from processing; nothing: it does."""
+        if blocked := self.why_not_live():
+            return blocked
+        if self._worker.stopping:
+            return ["it is draining: it takes no more messages, and lets its runs finish"]
+        if not self._broker.connected:
+            return [f"there is no connection to {self._broker.address}"]
+        asking_since = self._asking_since
+        if asking_since is not None and monotonic() - asking_since > NO_ANSWER_S:
+            return [f"{self._broker.address} does not answer, it may be blocked by an alarm"]
+        missing = dict.fromkeys((*self._worker.silent, *self._unheard_of))
+        return [f"nothing is delivered from {queue}" for queue in missing]
+
+    async def _beat(self) -> None:
+        while True:
+            self._beaten_at = monotonic()
+            await asyncio.sleep(BEAT_S)
+
+    async def _keep_asking(self) -> None:
+        """Ask the broker for its side: a consumer that we believe in may be unknown to it."""
+        while True:
+            began = monotonic()
+            if self._broker.connected:
+                with suppress(BrokerError):
+                    self._unheard_of = [
+                        queue for queue in self._worker.queues if not await self._is_consumed(queue)
+                    ]
+            took = monotonic() - began
+            seldom = min(max(ASK_AGAIN_S, took * ASKING_SHARE), ASK_AT_LEAST_EVERY_S)
+            await asyncio.sleep(ASK_SOON_S if self._unheard_of else seldom)
+
+    async def _is_consumed(self, queue: str) -> bool:
+        self._asking_since = monotonic()
+        try:
+            depth = await self._broker.depth(queue)
+            return depth is not None and depth.consumers > 0
+        finally:
+            self._asking_since = None
+
+
+def ask(port: int) -> tuple[bool, str]:
+    """Whether the processor that answers at a port of this machine lives; if not, why."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/livez")
+        answer: Any = json.loads(connection.getresponse().read())
+        return bool(answer["live"]), "; ".join(cast(list[str], answer["why"]))
+    except OSError as error:
+        return False, f"nobody answers at port {port}: {error.strerror or error}"
+    except (http.client.HTTPException, ValueError, TypeError, KeyError):
+        return False, f"what answers at port {port} is not the health of a processor"
+    finally:
+        connection.close()
+
+
+def _page(what: str, why_not: Callable[[], list[str]]) -> WSGIApplication:
+    def answer(environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        why = why_not()
+        body = json.dumps({what: not why, "why": why}) + "\n"
+        status = "503 Service Unavailable" if why else "200 OK"
+        start(status, [("Content-Type", "application/json"), ("Cache-Control", "no-store")])
+        return [body.encode()]
+
+    return answer

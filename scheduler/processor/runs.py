@@ -1,0 +1,165 @@
+"""One run of a task: what it has in hand, and its execution, within its timeout."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.brokers.contract import Delivery
+from scheduler.errors import CarryError
+from scheduler.processor.settlement import Broken, Outcome, Raised, Returned
+from scheduler.protocol.calls import Call
+from scheduler.protocol.messages import LoopId, Token, hatched_at, summary_of
+from scheduler.queues.failed import replayed_at
+from scheduler.tasks.context import Context, current_run
+from scheduler.tasks.tasks import TaskSpec
+from scheduler.timing.clock import Clock
+
+NO_TIME = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A delivery on its way through a processor.
+
+    Attributes:
+        subject: the token of a loop, or a one-off call.
+        tick: the nominal time that it stands for.
+        received_at: when this processor got it.
+    """
+
+    delivery: Delivery
+    task: TaskSpec
+    subject: Token | Call
+    arguments: Mapping[str, Any]
+    tick: datetime
+    received_at: datetime
+
+    @property
+    def loop(self) -> LoopId:
+        """The loop; for a call, its task."""
+        return self.subject.loop if isinstance(self.subject, Token) else LoopId(self.task.name)
+
+    @property
+    def about(self) -> tuple[LoopId, int | None, int, str]:
+        """What events say of it: loop, seq (None for a call), attempt, message id."""
+        seq = self.subject.seq if isinstance(self.subject, Token) else None
+        return self.loop, seq, self.subject.attempt, self.delivery.message.message_id or ""
+
+    @property
+    def name(self) -> tuple[str, int | str]:
+        """Loop and seq, or task and message id: what log lines name it by."""
+        loop, seq, _, message_id = self.about
+        return str(loop), message_id if seq is None else seq
+
+    @property
+    def hatch_delay(self) -> timedelta | None:
+        """How late the broker handed it on, at least; None where it does not tell."""
+        hatched, due_at = hatched_at(self.delivery.message), self.subject.due_at
+        return None if hatched is None or due_at is None else max(hatched - due_at, NO_TIME)
+
+    @property
+    def ready_delay(self) -> timedelta | None:
+        """How long it was ready before this processor got it; None where nobody can tell."""
+        message = self.delivery.message
+        ready_at = (self.subject.due_at, hatched_at(message), replayed_at(message))
+        known = [moment for moment in ready_at if moment is not None]
+        if not known or self.delivery.redelivered:  # somebody else had it meanwhile
+            return None
+        return max(self.received_at - max(known), NO_TIME)
+
+
+class Execution:
+    """The task of a run, going on: cancelled when the delivery is lost, or on demand."""
+
+    def __init__(self, run: Run, clock: Clock, started_at: datetime) -> None:
+        self._run = run
+        self._clock = clock
+        self._started_at = started_at
+        subject = run.subject
+        self._handed_on = subject.carry if isinstance(subject, Token) else None
+        self.task = asyncio.create_task(self._call(), name=f"run {run.name}")
+
+    async def ended(self) -> None:
+        """Wait until it has ended, in whatever way."""
+        run = self._run
+
+        def cancel(_: object) -> None:
+            self.task.cancel()
+
+        run.delivery.lost.add_done_callback(cancel)
+        try:
+            await asyncio.wait([self.task])
+        finally:
+            run.delivery.lost.remove_done_callback(cancel)
+
+    def outcome(self, *, interrupted: bool) -> Outcome:
+        """How it ended.
+
+        Args:
+            interrupted: whether it was cancelled on demand.
+        """
+        error = None if self.task.cancelled() else self.task.exception()
+        if self._run.delivery.lost.done():
+            return Broken.LOST
+        if self.task.cancelled():
+            cause = RuntimeError("the task was cancelled from within")
+            return Broken.INTERRUPTED if interrupted else Raised(cause)
+        if error is None:
+            return Returned(self._handed_on)
+        if not isinstance(error, Exception):
+            return Raised(RuntimeError(summary_of(error)))
+        # The first frame is ours: a traceback begins in the task.
+        below = error.__traceback__ and error.__traceback__.tb_next
+        return Raised(error.with_traceback(below))
+
+    async def _call(self) -> None:
+        task = self._run.task
+        current_run.set(self._run.name)
+        deadline = asyncio.timeout(task.timeout.total_seconds())
+        context = self._context(deadline)
+        given = {task.arguments.context: context} if task.arguments.context else {}
+        try:
+            async with deadline:
+                await task.function(**given, **self._run.arguments)
+        except (SystemExit, KeyboardInterrupt) as error:
+            # It would end the whole processor, and the next one that gets this message.
+            raise RuntimeError(f"the task raised {summary_of(error)}") from None
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            allowed = (context.deadline - self._started_at).total_seconds()
+            raise TimeoutError(f"it ran longer than its timeout of {allowed:g} s") from None
+
+    def _context(self, deadline: asyncio.Timeout) -> Context:
+        run, subject = self._run, self._run.subject
+        token = subject if isinstance(subject, Token) else None
+        return Context(
+            loop=str(run.loop),
+            key=run.loop.key,
+            seq=token.seq if token else 0,
+            scheduled_at=run.tick,
+            previous_at=token.previous_at if token else None,
+            started_at=self._started_at,
+            attempt=subject.attempt,
+            redelivered=run.delivery.redelivered,
+            deadline=self._started_at + run.task.timeout,
+            carried=self._handed_on,
+            message=run.delivery.message if isinstance(subject, Token) else subject.message,
+            routing_key=run.delivery.routing_key if token else _original_key(subject),
+            _clock=self._clock,
+            _timeout=deadline,
+            _hand_on=self._hand_on if token else _refuse_to_carry,
+        )
+
+    def _hand_on(self, value: Any) -> None:
+        self._handed_on = value
+
+
+def _original_key(subject: Token | Call) -> str:
+    return subject.routing_key if isinstance(subject, Call) else ""
+
+
+def _refuse_to_carry(_: Any) -> None:
+    raise CarryError("A one-off run has no next run to carry to: only loops carry.")

@@ -1,0 +1,246 @@
+"""What a finished run does to its token: one decision, made without I/O.
+
+===========================  ============================  =============  =====================
+the run                      a loop's token                a replay       a one-off call
+===========================  ============================  =============  =====================
+returned                     next tick                     done           done
+raised, retries left         same tick, after the delay    parked again   again, after the delay;
+                                                                          parked, if it cannot
+retries exhausted, `Reject`  parked; next tick, or paused  parked again   parked
+raised `StopLoop`            paused, with the reason       done           done
+was skipped: too late        next tick                                    parked, or dropped
+was interrupted              requeued                      requeued       requeued
+lost its delivery            nothing: somebody has it      nothing        nothing
+===========================  ============================  =============  =====================
+
+A run that timed out raised `TimeoutError`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, Literal
+
+from scheduler.protocol.messages import Ending, LastRun, State, Token, one_line, summary_of
+from scheduler.tasks.outcomes import Reject, StopLoop
+from scheduler.tasks.policy import Policy
+from scheduler.timing.schedules import jittered, plan_next
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The task returned; `carry` is what it hands to the next run."""
+
+    carry: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The task raised, or ran out of time."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The tick was not run: it was too late, by the schedule's own rule."""
+
+    reason: str
+
+
+class Broken(Enum):
+    """The run was ended from outside."""
+
+    INTERRUPTED = "the processor is stopping"
+    LOST = "the connection went"
+
+
+Outcome = Returned | Raised | Skipped | Broken
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run of a loop that is over: its token, the tick it stood for, and how it ended."""
+
+    token: Token
+    tick: datetime
+    started_at: datetime
+    ended_at: datetime
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Parking:
+    """A copy for the failed queue.
+
+    Attributes:
+        token: as it is parked; None for a call, which is parked as it is.
+    """
+
+    token: Token | None
+    reason: Literal["exhausted", "rejected", "expired", "too-large"]
+    error: Exception
+
+
+def duration(started_at: datetime, ended_at: datetime) -> timedelta:
+    """How long a run took, by a clock that may have been set back meanwhile."""
+    return max(ended_at - started_at, timedelta(0))
+
+
+class Goodbye(Enum):
+    """What becomes of the delivery, once its successors are confirmed."""
+
+    ACK = "ack"
+    REQUEUE = "requeue"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What to do now: park, put, then say goodbye to the delivery, in this order.
+
+    Attributes:
+        ending: how the run ended, for the record; None when it did not end here.
+        put: the loop's next token.
+        again: after which delay the call is to be tried again.
+        otherwise: what to park if its message cannot take the headers of a retry.
+        missed: how many ticks passed while the run went on.
+    """
+
+    ending: Ending | None
+    park: Parking | None = None
+    put: Token | None = None
+    again: timedelta | None = None
+    otherwise: Parking | None = None
+    goodbye: Goodbye = Goodbye.ACK
+    missed: int = 0
+
+
+def settle(run: Finished, policy: Policy, *, spin: Callable[[], float]) -> Settlement:
+    """Decide what a finished run does to its token.
+
+    Args:
+        spin: gives a random number in [0, 1), for the jitter of a retry.
+    """
+    match run.outcome:
+        case Broken.LOST:
+            return Settlement(None, goodbye=Goodbye.NOTHING)
+        case Broken.INTERRUPTED:
+            return Settlement(None, goodbye=Goodbye.REQUEUE)
+        case Returned(carry):
+            return _go_on(run, Ending.SUCCEEDED, carry=carry)
+        case Skipped(reason):
+            return _go_on(run, Ending.SKIPPED, error=one_line(reason), carry=run.token.carry)
+        case Raised(StopLoop() as stop):
+            return _stop(run, stop.reason)
+        case Raised(error):
+            return _retry(run, error, policy, spin) or _escalate(run, error, policy)
+
+
+def settle_call(
+    attempt: int, outcome: Outcome, policy: Policy, *, spin: Callable[[], float]
+) -> Settlement:
+    """Decide what a finished run of a one-off call does to its message.
+
+    Args:
+        attempt: how many attempts had failed before this one.
+        spin: gives a random number in [0, 1), for the jitter of a retry.
+    """
+    match outcome:
+        case Broken.LOST:
+            return Settlement(None, goodbye=Goodbye.NOTHING)
+        case Broken.INTERRUPTED:
+            return Settlement(None, goodbye=Goodbye.REQUEUE)
+        case Returned():
+            return Settlement(Ending.SUCCEEDED)
+        case Skipped(reason):
+            late = Parking(None, "expired", TimeoutError(reason))
+            return Settlement(Ending.SKIPPED, park=late if policy.expired == "park" else None)
+        case Raised(StopLoop()):
+            return Settlement(Ending.STOPPED)
+        case Raised(error):
+            delay = policy.retry.delay_after(attempt, error, spin())
+            if delay is not None:
+                cannot = Parking(None, "too-large", error)
+                return Settlement(Ending.RETRIED, again=delay, otherwise=cannot)
+            return Settlement(Ending.ESCALATED, park=Parking(None, _reason_of(error), error))
+
+
+def _reason_of(error: Exception) -> Literal["exhausted", "rejected"]:
+    return "rejected" if isinstance(error, Reject) else "exhausted"
+
+
+def _go_on(run: Finished, ending: Ending, *, carry: Any, error: str | None = None) -> Settlement:
+    if run.token.state is State.REPLAY:
+        return Settlement(ending)
+    plan = plan_next(run.token.schedule, run.tick, run.ended_at)
+    successor = replace(
+        run.token,
+        state=State.ARMED,
+        reason=None,
+        act=None,
+        seq=run.token.seq + 1,
+        attempt=0,
+        scheduled_at=plan.tick,
+        due_at=jittered(run.token.schedule, str(run.token.loop), plan.tick),
+        carry=carry,
+        previous_at=run.tick,
+        last=_record(run, ending, error),
+    )
+    return Settlement(ending, put=successor, missed=plan.missed)
+
+
+def _retry(
+    run: Finished, error: Exception, policy: Policy, spin: Callable[[], float]
+) -> Settlement | None:
+    delay = policy.retry.delay_after(run.token.attempt, error, spin())
+    if delay is None or run.token.state is State.REPLAY:
+        return None
+    successor = replace(
+        run.token,
+        state=State.ARMED,
+        act=None,
+        attempt=run.token.attempt + 1,
+        scheduled_at=run.tick,
+        due_at=run.ended_at + delay,
+        last=_record(run, Ending.RETRIED, summary_of(error)),
+    )
+    return Settlement(Ending.RETRIED, put=successor)
+
+
+def _escalate(run: Finished, error: Exception, policy: Policy) -> Settlement:
+    summary = summary_of(error)
+    parked = replace(
+        run.token,
+        state=State.REPLAY,
+        act=None,
+        attempt=run.token.attempt + 1,
+        scheduled_at=run.tick,
+        last=_record(run, Ending.ESCALATED, summary),
+    )
+    next_up = _go_on(run, Ending.ESCALATED, error=summary, carry=run.token.carry)
+    if policy.after_failure == "pause":
+        next_up = _paused(next_up, f"paused after a failure: {summary}")
+    return replace(next_up, park=Parking(parked, _reason_of(error), error))
+
+
+def _stop(run: Finished, reason: str) -> Settlement:
+    settled = _go_on(run, Ending.STOPPED, error=one_line(reason) or None, carry=run.token.carry)
+    return _paused(settled, reason or "the task stopped its loop")
+
+
+def _paused(settled: Settlement, reason: str) -> Settlement:
+    if settled.put is None:
+        return settled
+    return replace(settled, put=replace(settled.put, state=State.PAUSED, reason=one_line(reason)))
+
+
+def _record(run: Finished, ending: Ending, error: str | None) -> LastRun:
+    return LastRun(
+        ending=ending,
+        scheduled_at=run.tick,
+        started_at=run.started_at,
+        duration=duration(run.started_at, run.ended_at),
+        error=error,
+    )

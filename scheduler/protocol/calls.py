@@ -1,0 +1,223 @@
+"""Calls: one-off messages that ask for one run of a task, and how they travel.
+
+A call that we send is an AMQP message with a JSON body, ``{"args": {...}}``, and these headers:
+
+===============================  ==========================================================
+property or header               holds
+===============================  ==========================================================
+message_id                       unique; the same through every delay and retry
+content_type, type               ``application/json``, ``scheduler.call``
+scheduler-version                1, the version of this format
+scheduler-namespace, -task       whose call it is
+scheduler-sent-at-ms             when it was sent, milliseconds since the Unix epoch
+scheduler-due-at-ms              when its delay ends
+scheduler-expires-at-ms          after which moment it is too old to run; none: never
+===============================  ==========================================================
+
+A task that subscribes to the exchange of somebody else gets messages of any form. In both cases the
+message comes back from a retry as it was, with these headers added:
+
+===============================  ==========================================================
+scheduler-attempt                how many attempts have failed
+scheduler-first-failed-at-ms     when the first did
+scheduler-exchange, -key         where the message was published first, and with which key
+===============================  ==========================================================
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from scheduler.errors import Undecodable
+from scheduler.protocol.messages import (
+    FORMAT_VERSION,
+    LATEST_MS,
+    PREFIX,
+    Message,
+    milliseconds_since_epoch,
+    moment_of,
+    optional_moment,
+    our_headers,
+    own_headers,
+    parsed_json,
+    validated,
+)
+
+CALL_TYPE = "scheduler.call"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A message that asks for one run of a task.
+
+    Attributes:
+        message: as it was published first: body, headers and properties.
+        args: the arguments, by name; None for a message that is not of our making.
+        exchange: where it was published first.
+        routing_key: the key it was published with; of one that we delayed, that of its task.
+        attempt: how many attempts have failed.
+    """
+
+    task: str
+    message: Message
+    exchange: str
+    routing_key: str
+    args: Mapping[str, Any] | None = None
+    attempt: int = 0
+    sent_at: datetime | None = None
+    due_at: datetime | None = None
+    expires_at: datetime | None = None
+    first_failed_at: datetime | None = None
+
+    @property
+    def id(self) -> str:
+        return self.message.message_id or ""
+
+
+def task_key(task: str) -> str:
+    """The routing key of a task's calls, whatever stands before it."""
+    return f"task.{task}"
+
+
+def new_call(
+    namespace: str,
+    task: str,
+    args: Mapping[str, Any],
+    *,
+    message_id: str,
+    sent_at: datetime,
+    due_at: datetime,
+    expires_at: datetime | None = None,
+    priority: int | None = None,
+    correlation_id: str | None = None,
+    headers: Mapping[str, Any] | None = None,
+) -> Message:
+    """The message of a new call."""
+    ours: dict[str, Any] = {
+        "version": FORMAT_VERSION,
+        "namespace": namespace,
+        "task": task,
+        "sent-at-ms": milliseconds_since_epoch(sent_at),
+        "due-at-ms": milliseconds_since_epoch(due_at),
+    }
+    if expires_at is not None:
+        ours["expires-at-ms"] = milliseconds_since_epoch(expires_at)
+    body = json.dumps({"args": args}, separators=(",", ":"))
+    return Message(
+        body=body.encode(),
+        headers={**(headers or {}), **{PREFIX + name: value for name, value in ours.items()}},
+        content_type="application/json",
+        message_id=message_id,
+        correlation_id=correlation_id,
+        type=CALL_TYPE,
+        priority=priority,
+        timestamp=sent_at,
+    )
+
+
+def is_call(message: Message) -> bool:
+    """Whether a message is, or claims to be, a call of our making."""
+    return f"{PREFIX}sent-at-ms" in message.headers
+
+
+def decode_call(
+    message: Message, namespace: str, task: str, *, exchange: str, routing_key: str
+) -> Call:
+    """The call of a message that came to a task's queue.
+
+    Raises:
+        Undecodable: it claims to be of our making, and is not; or its retry headers are broken.
+    """
+    wire = validated(_Retried, our_headers(message), "headers")
+    call = Call(
+        task=task,
+        message=replace(message, headers=own_headers(message.headers), expiration=None),
+        exchange=exchange if wire.exchange is None else wire.exchange,
+        routing_key=routing_key if wire.key is None else wire.key,
+        attempt=wire.attempt,
+        first_failed_at=optional_moment(wire.first_failed_at_ms),
+    )
+    return _with_arguments(call, namespace) if is_call(message) else call
+
+
+def placed(message: Message, exchange: str, routing_key: str) -> Message:
+    """The message with where it was published first, unless it says so already."""
+    first = {f"{PREFIX}exchange": exchange, f"{PREFIX}key": routing_key}
+    return replace(message, headers={**first, **message.headers})
+
+
+def retried(call: Call, *, due_at: datetime, failed_at: datetime) -> Message:
+    """The message of the call's next attempt: as it was, but for the headers that count."""
+    message = spent(call, failed_at=failed_at)
+    due = {f"{PREFIX}due-at-ms": milliseconds_since_epoch(due_at)}
+    return replace(message, headers={**message.headers, **due})
+
+
+def spent(call: Call, *, failed_at: datetime) -> Message:
+    """The message of the call, with the attempt that failed counted."""
+    first = call.first_failed_at or failed_at
+    added: dict[str, Any] = {
+        "attempt": call.attempt + 1,
+        "first-failed-at-ms": milliseconds_since_epoch(first),
+        "exchange": call.exchange,
+        "key": call.routing_key,
+    }
+    headers = {PREFIX + name: value for name, value in added.items()}
+    return replace(call.message, headers={**call.message.headers, **headers})
+
+
+def _with_arguments(call: Call, namespace: str) -> Call:
+    wire = validated(_Headers, our_headers(call.message), "headers")
+    if (wire.namespace, wire.task) != (namespace, call.task):
+        raise Undecodable(
+            f"The message is a call of {wire.task!r} in namespace {wire.namespace!r}; "
+            f"this is {call.task!r} in {namespace!r}."
+        )
+    body = validated(_Body, parsed_json(call.message.body), "body")
+    return replace(
+        call,
+        args=body.args,
+        routing_key=_without_delay(call),
+        sent_at=moment_of(wire.sent_at_ms),
+        due_at=optional_moment(wire.due_at_ms),
+        expires_at=optional_moment(wire.expires_at_ms),
+    )
+
+
+def _without_delay(call: Call) -> str:
+    # A delayed one comes with the key that led it through its delay: digits, then its task's.
+    key = task_key(call.task)
+    return key if call.routing_key.endswith(f".{key}") else call.routing_key
+
+
+_Ms = Field(default=None, ge=0, le=LATEST_MS)
+
+
+class _Retried(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    attempt: int = Field(default=0, ge=0)
+    first_failed_at_ms: int | None = _Ms
+    exchange: str | None = None
+    key: str | None = None
+
+
+class _Headers(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    version: int = Field(ge=1, le=1)
+    namespace: str
+    task: str
+    sent_at_ms: int = Field(ge=0, le=LATEST_MS)
+    due_at_ms: int | None = _Ms
+    expires_at_ms: int | None = _Ms
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    args: dict[str, Any]

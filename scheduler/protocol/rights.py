@@ -1,0 +1,93 @@
+"""What a user of the broker must be allowed, for each thing that one does with an app.
+
+The rules are RabbitMQ's (https://www.rabbitmq.com/docs/access-control):
+
+- *configure* is needed to declare and to delete;
+- *write*, to publish to an exchange, to bind a destination, and on the dead-letter or alternate
+  exchange that a declaration names;
+- *read*, to consume from a queue, to bind to a source, and on what is declared with such an
+  exchange.
+
+Only `scheduler seed`, and who starts keyed loops, declare; but the lock under which tokens are made
+is a queue, which whoever holds it declares. Just to look at a queue, RabbitMQ 4.3 asks for any one
+of the three.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduler.protocol.ladder import UNITS
+from scheduler.protocol.topology import Names, Topology
+
+TARGETS = ("alternate-exchange", "x-dead-letter-exchange")
+NOTHING = "^$"
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Regular expressions for the names that a user may configure, write to and read from."""
+
+    configure: str
+    write: str
+    read: str
+
+
+def rights_to_seed(names: Names, wanted: Topology) -> Rights:
+    """What `scheduler seed` needs: everything of the namespace, and to bind to the exchanges of
+    others, or to declare them."""
+    declared = (*(each for each in wanted.exchanges if not each.passive), *wanted.queues)
+    targets = {each.name: [each.arguments.get(name) for name in TARGETS] for each in declared}
+    return Rights(
+        configure=_pattern(names, targets),
+        write=_pattern(
+            names,
+            (each.destination for each in wanted.bindings),
+            (target for each in targets.values() for target in each if target),
+        ),
+        read=_pattern(
+            names,
+            (each.source for each in wanted.bindings),
+            (name for name, each in targets.items() if any(each)),
+        ),
+    )
+
+
+def rights_to_process(names: Names) -> Rights:
+    """What `scheduler run` and the operator's verbs need."""
+    return Rights(f"^{_escaped(names.lock)}$", _pattern(names), _pattern(names))
+
+
+def rights_to_start(names: Names) -> Rights:
+    """What a program, or a processor, needs that starts and stops keyed loops."""
+    return Rights(f"{_pattern(names)}(hatchery\\.|lock$)", _pattern(names), _pattern(names))
+
+
+def rights_to_send(names: Names) -> Rights:
+    """What a program needs that only sends messages to the tasks of an app."""
+    exchanges = (*map(names.delay, range(len(UNITS))), names.processor)
+    endings = "|".join(_escaped(each.removeprefix(f"{names.prefix}.")) for each in exchanges)
+    return Rights(NOTHING, f"{_pattern(names)}({endings})$", NOTHING)
+
+
+def command(rights: Rights, *, user: str, vhost: str) -> str:
+    """The command that gives a user these rights, and no others, in a virtual host."""
+    patterns = (rights.configure, rights.write, rights.read)
+    return shlex.join(["rabbitmqctl", "set_permissions", "-p", vhost, user, *patterns])
+
+
+def _pattern(names: Names, *used: Iterable[str]) -> str:
+    """Matches everything of the namespace, and of all else only what is used."""
+    prefix = f"{names.prefix}."
+    others = sorted({name for each in used for name in each if not name.startswith(prefix)})
+    if not others:
+        return f"^{_escaped(prefix)}"
+    exact = "".join(f"|{_escaped(name)}$" for name in others)
+    return f"^({_escaped(prefix)}{exact})"
+
+
+def _escaped(name: str) -> str:
+    # The broker's regular expressions are Perl's. Python's `re.escape` would escape more than they
+    # need, which nobody could read.
+    return re.sub(r"[\\.^$*+?()\[\]{}|]", r"\\\g<0>", name)

@@ -1,0 +1,473 @@
+"""Which exchanges, queues and bindings a set of tasks and loops needs: data, made by one function.
+
+::
+
+    scheduler ──loop.{task}.{key}──► hatchery.{loop} ──TTL──► processor ──► processor.{task}
+                                                                  │ (no queue)  ▲   │ (too many
+                                                                  ▼             │   │  deliveries)
+                                                               astray ──TTL──► again│
+                                                                     (no queue) │   │
+                                                                                ▼   ▼
+                                                      failed.{task} ◄── parked ◄── failed
+                                                          (no queue) │
+                                                                     ▼
+                                                                 unmatched ──► failed
+
+    scheduler, failed ──► journal (stream): each settlement, and what was parked
+    control ──roster──► roster (stream): which loops there are
+            ──rollcall─► rollcall (stream): who is running what
+
+    delay.32d ──► delay.d ──► delay.h ──► delay.m ──► delay.s ──► delay.100ms ──► processor
+        └► 1..36 x 32d  └► 1..31 d    and so on: timer queues, each back to the next exchange
+
+Every name carries the namespace and a version segment, so that namespaces share a broker and a
+future layout can live beside this one.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, Literal
+
+from scheduler.protocol.calls import task_key
+from scheduler.protocol.ladder import UNITS, Rung, rung_pattern, rungs, zero_pattern
+from scheduler.protocol.messages import LoopId
+from scheduler.timing.durations import SECOND, milliseconds
+
+QueueType = Literal["quorum", "classic"]
+
+# Broker 3.10 reads -1 as zero and 4.x without a limit gives up at delivery 20; looking into a slot
+# counts as a delivery, so a hatchery queue needs a limit that nobody reaches.
+UNREACHABLE_DELIVERY_LIMIT = 2_000_000_000
+
+# Each priority of a classic queue costs processes in the broker; quorum queues have theirs anyway.
+CLASSIC_PRIORITIES = 5
+
+# A quorum queue accepts one message more than its limit before it starts to reject.
+ONE_SLOT: Mapping[QueueType, int] = {"quorum": 0, "classic": 1}
+
+AT_LEAST_ONCE: Mapping[str, Any] = MappingProxyType(
+    {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+)
+
+# A broker before 4.3 starts its quorum queues before their bindings: what comes due in that moment
+# finds no queue, and is given this time until it is tried once more.
+ASTRAY_FOR = 5 * SECOND
+
+# A stream drops its oldest segment as a whole, and never the one that is written to.
+JOURNAL_SEGMENT = 20_000_000
+ROLL_CALL_SEGMENT = 1_000_000
+ROLL_CALL_BYTES = 10 * ROLL_CALL_SEGMENT
+
+ExchangeType = Literal["topic", "fanout", "direct"]
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Attributes: passive means that it is somebody else's, and must be there already."""
+
+    name: str
+    type: ExchangeType
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    passive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """From an exchange to a queue, or to another exchange."""
+
+    source: str
+    destination: str
+    routing_key: str
+    to: Literal["queue", "exchange"] = "queue"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Exchanges, queues and bindings: what exists in a broker."""
+
+    exchanges: tuple[Exchange, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+
+    def only(self, queues: Collection[str]) -> "Topology":
+        """The part that these queues need: them, their bindings, and all exchanges."""
+        exchanges = {exchange.name for exchange in self.exchanges}
+        return Topology(
+            self.exchanges,
+            tuple(queue for queue in self.queues if queue.name in queues),
+            tuple(
+                binding
+                for binding in self.bindings
+                if binding.destination in queues
+                or (binding.to == "exchange" and binding.destination in exchanges)
+            ),
+        )
+
+    def __add__(self, other: "Topology") -> "Topology":
+        return Topology(
+            self.exchanges + other.exchanges,
+            self.queues + other.queues,
+            self.bindings + other.bindings,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A task that gets messages of an exchange.
+
+    Attributes:
+        routing_key: a binding key of that exchange, with its wildcards.
+        declare: the type to declare the exchange with; None: it is somebody else's.
+    """
+
+    task: str
+    exchange: str
+    routing_key: str
+    declare: ExchangeType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long, and how much, the journal remembers."""
+
+    max_age: timedelta = timedelta(days=7)
+    max_bytes: int = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the objects of a namespace are called in the broker."""
+
+    namespace: str
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.namespace}.v1"
+
+    @property
+    def scheduler(self) -> str:
+        return f"{self.prefix}.scheduler"
+
+    @property
+    def processor(self) -> str:
+        return f"{self.prefix}.processor"
+
+    @property
+    def astray(self) -> str:
+        """The exchange, and the timer queue, for what the processor exchange had no queue for."""
+        return f"{self.prefix}.astray"
+
+    @property
+    def again(self) -> str:
+        """The exchange that tries those once more."""
+        return f"{self.prefix}.again"
+
+    @property
+    def failed(self) -> str:
+        """The exchange, and the queue for what no task's failed queue is bound for."""
+        return f"{self.prefix}.failed"
+
+    @property
+    def parked(self) -> str:
+        """The exchange behind the failed one: that has the journal bound for everything."""
+        return f"{self.prefix}.parked"
+
+    @property
+    def unmatched(self) -> str:
+        return f"{self.prefix}.unmatched"
+
+    @property
+    def journal(self) -> str:
+        """The stream of everything that was settled, done or parked."""
+        return f"{self.prefix}.journal"
+
+    @property
+    def control(self) -> str:
+        """The exchange of what processors tell each other."""
+        return f"{self.prefix}.control"
+
+    @property
+    def roster(self) -> str:
+        """The stream of loops that came and went."""
+        return f"{self.prefix}.roster"
+
+    @property
+    def roll_call(self) -> str:
+        """The stream over which processors ask each other what they have in hand."""
+        return f"{self.prefix}.rollcall"
+
+    @property
+    def lock(self) -> str:
+        """The mutex under which tokens are created."""
+        return f"{self.prefix}.lock"
+
+    def delay(self, unit: int) -> str:
+        """The exchange of a unit of the delay ladder; after the last one, the processor's."""
+        return f"{self.prefix}.delay.{UNITS[unit].name}" if unit < len(UNITS) else self.processor
+
+    def rung(self, rung: Rung) -> str:
+        return f"{self.prefix}.delay.{rung.name}"
+
+    def hatchery(self, loop: LoopId) -> str:
+        return f"{self.prefix}.hatchery.{loop}"
+
+    def processor_queue(self, task: str) -> str:
+        return f"{self.processor}.{task}"
+
+    def failed_queue(self, task: str) -> str:
+        return f"{self.failed}.{task}"
+
+
+def routing_key(loop: LoopId) -> str:
+    """The routing key of a loop's token, wherever it goes."""
+    return f"loop.{loop}"
+
+
+def topology(
+    namespace: str,
+    tasks: Iterable[str],
+    loops: Iterable[LoopId],
+    *,
+    subscriptions: Iterable[Subscription] = (),
+    ordered: Mapping[str, int] = MappingProxyType({}),
+    called: Collection[str] = (),
+    queue_type: QueueType = "quorum",
+    delivery_limit: int = 20,
+    retention: Retention = Retention(),
+) -> Topology:
+    """Everything that these tasks and loops need in the broker.
+
+    Args:
+        subscriptions: to the exchanges of others.
+        ordered: those of the tasks whose messages are run one at a time, in order, and how often
+            each of their messages may be retried.
+        called: those of the tasks that get one-off messages; any of them brings the delay ladder.
+        queue_type: quorum queues are replicated and dead-letter at least once, classic ones not.
+            The timers of one-off messages are quorum queues in any case: what a classic one loses
+            on its way is put again if it is a loop's token, but nobody would know of a message.
+        delivery_limit: after how many deliveries without an ack a message is taken for one that
+            kills its processor, and parked (quorum queues only).
+        retention: how much the journal remembers.
+    """
+    subscriptions = tuple(subscriptions)
+    subscribed = {subscription.task for subscription in subscriptions}
+    build = _Builder(
+        Names(namespace), queue_type, delivery_limit, retention, ordered, called, subscribed
+    )
+    parts = [
+        *([build.of_ladder()] if called else []),
+        *map(build.of_task, tasks),
+        *map(build.of_subscription, subscriptions),
+        *map(build.of_loop, loops),
+    ]
+    return sum(parts, start=build.of_namespace())
+
+
+def hatchery(namespace: str, loop: LoopId, queue_type: QueueType) -> Topology:
+    """What one more loop of a namespace needs."""
+    return _Builder(Names(namespace), queue_type).of_loop(loop)
+
+
+def definitions(wanted: Topology, vhost: str = "/") -> dict[str, Any]:
+    """The topology as a RabbitMQ definitions file (https://www.rabbitmq.com/docs/definitions)."""
+    placed = {"vhost": vhost, "durable": True, "auto_delete": False}
+    outer = placed | {"internal": False}
+    return {
+        "exchanges": [
+            {"name": exchange.name, "type": exchange.type, "arguments": exchange.arguments} | outer
+            for exchange in wanted.exchanges
+            if not exchange.passive
+        ],
+        "queues": [asdict(queue) | placed for queue in wanted.queues],
+        "bindings": [
+            {
+                "source": binding.source,
+                "vhost": vhost,
+                "destination": binding.destination,
+                "destination_type": binding.to,
+                "routing_key": binding.routing_key,
+                "arguments": {},
+            }
+            for binding in wanted.bindings
+        ],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    names: Names
+    queue_type: QueueType
+    delivery_limit: int = 0
+    retention: Retention = field(default_factory=Retention)
+    ordered: Mapping[str, int] = field(default_factory=dict[str, int])
+    called: Collection[str] = ()
+    subscribed: Collection[str] = ()
+
+    def of_namespace(self) -> Topology:
+        names = self.names
+        return Topology(
+            exchanges=(
+                Exchange(names.unmatched, "fanout"),
+                Exchange(names.parked, "topic", {"alternate-exchange": names.unmatched}),
+                Exchange(names.failed, "topic"),
+                Exchange(names.again, "topic", {"alternate-exchange": names.failed}),
+                Exchange(names.astray, "fanout"),
+                Exchange(names.processor, "topic", {"alternate-exchange": names.astray}),
+                Exchange(names.scheduler, "topic"),
+                Exchange(names.control, "direct"),
+            ),
+            queues=(
+                self._parking_queue(names.failed),
+                _timer_queue(names.astray, ASTRAY_FOR, names.again),
+                self._journal(),
+                Queue(names.roster, {"x-queue-type": "stream"}),
+                self._roll_call(),
+            ),
+            bindings=(
+                Binding(names.unmatched, names.failed, ""),
+                Binding(names.astray, names.astray, ""),
+                Binding(names.failed, names.parked, "#", "exchange"),
+                Binding(names.failed, names.journal, "#"),
+                Binding(names.scheduler, names.journal, "#"),
+                Binding(names.control, names.roster, names.roster),
+                Binding(names.control, names.roll_call, names.roll_call),
+            ),
+        )
+
+    def _journal(self) -> Queue:
+        return Queue(
+            self.names.journal,
+            {
+                "x-queue-type": "stream",
+                "x-max-age": f"{int(self.retention.max_age.total_seconds())}s",
+                "x-max-length-bytes": self.retention.max_bytes,
+                "x-stream-max-segment-size-bytes": JOURNAL_SEGMENT,
+            },
+        )
+
+    def _roll_call(self) -> Queue:
+        return Queue(
+            self.names.roll_call,
+            {
+                "x-queue-type": "stream",
+                "x-max-length-bytes": ROLL_CALL_BYTES,
+                "x-stream-max-segment-size-bytes": ROLL_CALL_SEGMENT,
+            },
+        )
+
+    def of_task(self, task: str) -> Topology:
+        names = self.names
+        processor, failed = names.processor_queue(task), names.failed_queue(task)
+        keys = (f"loop.{task}.#", f"#.task.{task}")
+        return Topology(
+            queues=(
+                self._queue(
+                    processor,
+                    self._dead_letter_to(names.failed)
+                    | self._dead_letter_key_of(task)
+                    | self._if_quorum({"x-delivery-limit": self._limit_of(task)})
+                    | self._flow_of(task),
+                ),
+                self._parking_queue(failed),
+            ),
+            bindings=(
+                *(Binding(names.processor, processor, key) for key in keys),
+                *(Binding(names.again, processor, key) for key in keys),
+                *(Binding(names.parked, failed, key) for key in keys),
+            ),
+        )
+
+    def of_subscription(self, wanted: Subscription) -> Topology:
+        passive = wanted.declare is None
+        exchange = Exchange(wanted.exchange, wanted.declare or "topic", passive=passive)
+        queue = self.names.processor_queue(wanted.task)
+        return Topology(
+            exchanges=(exchange,),
+            bindings=(Binding(wanted.exchange, queue, wanted.routing_key),),
+        )
+
+    def of_ladder(self) -> Topology:
+        # From the last unit to the first, because a queue or a binding needs its target.
+        names, units = self.names, range(len(UNITS) - 1, -1, -1)
+        return Topology(
+            exchanges=tuple(Exchange(names.delay(unit), "topic") for unit in units),
+            queues=tuple(
+                _timer_queue(names.rung(rung), rung.time_to_live, names.delay(rung.unit + 1))
+                for rung in rungs()
+            ),
+            bindings=(
+                *(
+                    Binding(
+                        names.delay(unit), names.delay(unit + 1), zero_pattern(unit), "exchange"
+                    )
+                    for unit in units
+                ),
+                *(
+                    Binding(names.delay(rung.unit), names.rung(rung), rung_pattern(rung))
+                    for rung in rungs()
+                ),
+            ),
+        )
+
+    def of_loop(self, loop: LoopId) -> Topology:
+        names = self.names
+        hatchery = names.hatchery(loop)
+        slot = {"x-max-length": ONE_SLOT[self.queue_type], "x-overflow": "reject-publish"}
+        return Topology(
+            queues=(
+                self._queue(
+                    hatchery, self._dead_letter_to(names.processor) | self._peekable() | slot
+                ),
+            ),
+            bindings=(Binding(names.scheduler, hatchery, routing_key(loop)),),
+        )
+
+    def _dead_letter_key_of(self, task: str) -> dict[str, Any]:
+        # The failed exchange does not know the keys of somebody else's exchange.
+        return {"x-dead-letter-routing-key": task_key(task)} if task in self.subscribed else {}
+
+    def _flow_of(self, task: str) -> dict[str, Any]:
+        if task in self.ordered:
+            return {"x-single-active-consumer": True}
+        if task in self.called and self.queue_type == "classic":
+            return {"x-max-priority": CLASSIC_PRIORITIES}
+        return {}
+
+    def _limit_of(self, task: str) -> int:
+        # An ordered message goes back to the head of its queue for each retry.
+        return self.delivery_limit + self.ordered.get(task, 0)
+
+    def _parking_queue(self, name: str) -> Queue:
+        return self._queue(name, self._peekable())
+
+    def _queue(self, name: str, arguments: dict[str, Any]) -> Queue:
+        return Queue(name, {"x-queue-type": self.queue_type} | arguments)
+
+    def _dead_letter_to(self, exchange: str) -> dict[str, Any]:
+        return {"x-dead-letter-exchange": exchange} | self._if_quorum(AT_LEAST_ONCE)
+
+    def _peekable(self) -> dict[str, Any]:
+        return self._if_quorum({"x-delivery-limit": UNREACHABLE_DELIVERY_LIMIT})
+
+    def _if_quorum(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(arguments) if self.queue_type == "quorum" else {}
+
+
+def _timer_queue(name: str, time_to_live: timedelta, then: str) -> Queue:
+    return Queue(
+        name,
+        {
+            "x-queue-type": "quorum",
+            "x-dead-letter-exchange": then,
+            **AT_LEAST_ONCE,
+            "x-message-ttl": milliseconds(time_to_live),
+        },
+    )

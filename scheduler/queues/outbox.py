@@ -1,0 +1,276 @@
+"""Sending calls: now, later, or at a moment; confirmed, or an error that says so."""
+
+import asyncio
+import os
+import threading
+import uuid
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, TypeVar
+
+from scheduler.brokers.contract import PATIENT, Broker
+from scheduler.errors import BrokerUnavailable, InvalidArguments, NotSent, Rejected, Unroutable
+from scheduler.events import CallNotSent, CallSending, CallSent, Emit
+from scheduler.protocol.calls import Call, new_call, retried, task_key
+from scheduler.protocol.ladder import check_length, entrance, key_of
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Names
+from scheduler.timing.clock import Clock
+
+dice = Random()  # not the one that a program may have seeded
+
+
+R = TypeVar("R")
+
+DEADLINE = timedelta(seconds=30)
+FIRST_PAUSE = 0.1
+LAST_PAUSE = 5.0
+# RabbitMQ 4 closes the channel of a larger one by default (its max_message_size).
+LARGEST_MESSAGE = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """What a call is sent with, besides its arguments.
+
+    Attributes:
+        delay: how long from now; None for a moment.
+        headers: travel with the message, through every delay and retry.
+        deadline: how long to try to get it confirmed before giving up with `NotSent`.
+    """
+
+    delay: timedelta = timedelta(0)
+    at: datetime | None = None
+    expires: timedelta | None = None
+    priority: int | None = None
+    correlation_id: str | None = None
+    message_id: str | None = None
+    headers: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    deadline: timedelta = DEADLINE
+
+
+class Outbox:
+    """Sends the calls of a namespace over one connection per event loop, opened on first use.
+
+    Args:
+        connect: makes a broker, not yet opened.
+        emit: is told of each call.
+    """
+
+    def __init__(
+        self, names: Names, clock: Clock, connect: Callable[[], Broker], emit: Emit
+    ) -> None:
+        self._names = names
+        self._emit = emit
+        self._clock = clock
+        self._connect = connect
+        self._lent: list[tuple[Broker, Clock]] = []
+        self._broker: Broker | None = None
+        self._opened: AsyncExitStack | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening: asyncio.Lock | None = None
+
+    def use(self, broker: Broker, clock: Clock) -> None:
+        """Send over this connection, which somebody else opens and closes."""
+        self._lent.append((broker, clock))
+
+    def release(self, broker: Broker) -> None:
+        """Do not send over this connection any more."""
+        self._lent = [lent for lent in self._lent if lent[0] is not broker]
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of whoever lent the connection, or our own."""
+        return self._lent[-1][1] if self._lent else self._clock
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncGenerator[Broker]:
+        """The connection that is open; where none is, one for the time of the block."""
+        if self.is_open:
+            yield await self._current()
+        else:
+            async with self._connect() as broker:
+                yield broker
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection for this event loop, which somebody closes."""
+        opened_here = self._opened is not None and self._loop is asyncio.get_running_loop()
+        return bool(self._lent) or opened_here
+
+    async def open(self) -> None:
+        """Connect now, rather than on first use."""
+        await self._current()
+
+    async def close(self) -> None:
+        """Close the connection, if this opened it."""
+        opened, self._opened, self._broker = self._opened, None, None
+        if opened is not None and self._loop is asyncio.get_running_loop():
+            await opened.aclose()
+
+    async def send(self, task: str, args: Mapping[str, Any], posting: Posting) -> str:
+        """Send a call, confirmed; returns its message id.
+
+        Raises:
+            NotSent: it was not confirmed within the deadline.
+            Unroutable: nothing was seeded for this task.
+            InvalidArguments: it is too large.
+            UsageError: its delay is too long.
+        """
+        now = self._now()
+        due_at = max(posting.at or now + posting.delay, now)
+        delay = due_at - now
+        check_length(delay, given=posting.at.isoformat() if posting.at else None)
+        call = task, posting.message_id or str(uuid.uuid4())
+        sending = CallSending(*call, headers=dict(posting.headers))
+        self._emit(sending)
+        try:
+            message = new_call(
+                self._names.namespace,
+                task,
+                args,
+                message_id=sending.message_id,
+                sent_at=now,
+                due_at=due_at,
+                expires_at=None if posting.expires is None else due_at + posting.expires,
+                priority=posting.priority,
+                correlation_id=posting.correlation_id,
+                headers=sending.headers,
+            )
+            _check_size(task, message)
+            await self._insist(task, message, delay, posting.deadline)
+        except BaseException as error:
+            self._emit(CallNotSent(*call, error))
+            raise
+        self._emit(CallSent(*call))
+        return sending.message_id
+
+    async def send_again(self, broker: Broker, call: Call, delay: timedelta) -> None:
+        """Send the next attempt of a call, to come back to its own task only."""
+        now = self._now()
+        message = retried(call, due_at=now + delay, failed_at=now)
+        await self._post(broker, call.task, message, delay, timeout=PATIENT)
+
+    async def _insist(
+        self, task: str, message: Message, delay: timedelta, deadline: timedelta
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + deadline.total_seconds()
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                broker = await self._connected(end)
+                left = timedelta(seconds=max(end - loop.time(), 0.001))
+                return await self._post(broker, task, message, delay, timeout=left)
+            except (BrokerUnavailable, Rejected) as error:
+                if loop.time() + pause >= end:
+                    raise NotSent(
+                        f"The message for {task!r} was not confirmed within "
+                        f"{deadline.total_seconds():g} s: {error} Send it again with the same "
+                        f"message id ({message.message_id}) if running it twice does no harm."
+                    ) from None
+            except Unroutable:
+                raise Unroutable(
+                    f"The broker has no queue for the task {task!r}: nothing was sent. "
+                    "Run `scheduler seed` with the app that has the task."
+                ) from None
+            await asyncio.sleep(pause * dice.uniform(0.5, 1))
+            pause = min(pause * 2, LAST_PAUSE)
+
+    async def _post(
+        self,
+        broker: Broker,
+        task: str,
+        message: Message,
+        delay: timedelta,
+        *,
+        timeout: timedelta = DEADLINE,
+    ) -> None:
+        unit = entrance(delay)
+        await broker.publish(
+            message,
+            exchange=self._names.processor if unit is None else self._names.delay(unit),
+            routing_key=task_key(task) if unit is None else key_of(delay, task_key(task)),
+            timeout=timeout,
+        )
+
+    def _now(self) -> datetime:
+        return self.clock.now()
+
+    async def _connected(self, end: float) -> Broker:
+        try:
+            async with asyncio.timeout_at(end):
+                return await self._current()
+        except TimeoutError:
+            raise BrokerUnavailable("The broker did not answer when it was connected to.") from None
+
+    async def _current(self) -> Broker:
+        if self._lent:
+            return self._lent[-1][0]
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop or self._opening is None:
+            # A connection belongs to the event loop that opened it.
+            self._loop, self._opening = loop, asyncio.Lock()
+            self._broker = self._opened = None
+        async with self._opening:
+            if self._opened is None:
+                opened = AsyncExitStack()
+                self._broker = await opened.enter_async_context(self._connect())
+                self._opened = opened
+        assert self._broker is not None
+        return self._broker
+
+
+class BlockingBridge:
+    """Runs coroutines in one thread beside their callers, who have no event loop or a short one."""
+
+    def __init__(self) -> None:
+        self._forget()
+        # A process that was forked has no such thread, and maybe a lock that nobody will release.
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def run(self, main: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine to its end, and wait for it.
+
+        Raises:
+            RuntimeError: called where an event loop is running, which this would block.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run_coroutine_threadsafe(main, self._started()).result()
+        main.close()
+        raise RuntimeError(
+            "The blocking form was called in a coroutine, and would block its event loop: "
+            "await the form without `blocking` instead."
+        )
+
+    async def run_beside(self, main: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine there, and wait for it without blocking this event loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(main, self._started()))
+
+    def _forget(self) -> None:
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(
+                    target=self._loop.run_forever, name="scheduler sender", daemon=True
+                ).start()
+            return self._loop
+
+
+def _check_size(task: str, message: Message) -> None:
+    if len(message.body) > LARGEST_MESSAGE:
+        raise InvalidArguments(
+            f"The arguments for {task!r} are {len(message.body) / 2**20:.1f} MiB of JSON, more "
+            "than the 16 MiB that a broker takes: nothing was sent. Store them elsewhere, and send "
+            "where they are."
+        )

@@ -1,0 +1,84 @@
+"""What a run knows about itself."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from scheduler.errors import CarryError
+from scheduler.protocol.messages import Message
+from scheduler.timing.clock import Clock
+from scheduler.timing.durations import Duration, parse_duration
+
+CARRY_LIMIT = 64 * 1024
+
+current_run: ContextVar[tuple[str, int | str] | None] = ContextVar("current_run", default=None)
+"""Loop and seq, or task and message id, of the run that the running code is part of."""
+
+
+@dataclass(slots=True)
+class Context:
+    """One run of a task.
+
+    Attributes:
+        loop: the loop's name; with `seq` the idempotency key of the tick, the same for each retry.
+        key: which of the task's loops this is; empty for the task's own.
+        seq: how many ticks of the loop were settled before this one.
+        scheduled_at: the nominal time of the tick this run stands for.
+        previous_at: the nominal time of the run before; None for the first.
+        started_at: when this run started.
+        attempt: how many attempts of this tick failed before this one.
+        redelivered: whether somebody had this token before and may have run part of it.
+        deadline: when the run is cancelled; see `extend`.
+        message: the message that asked for this run, with its headers and properties.
+        routing_key: the key it was published with first.
+        carried: what the last successful run handed on with `carry`; None at first.
+    """
+
+    loop: str
+    key: str
+    seq: int
+    scheduled_at: datetime
+    previous_at: datetime | None
+    started_at: datetime
+    attempt: int
+    redelivered: bool
+    deadline: datetime
+    carried: Any
+    message: Message
+    routing_key: str
+    _clock: Clock = field(repr=False)
+    _timeout: asyncio.Timeout = field(repr=False)
+    _hand_on: Callable[[Any], None] = field(repr=False)
+
+    def carry(self, value: Any) -> None:
+        """Hand a value to the next run, if this one returns: a failed run changes nothing.
+
+        Args:
+            value: anything that JSON can hold, at most 64 KiB of it.
+
+        Raises:
+            CarryError: it is neither.
+        """
+        try:
+            text = json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CarryError(
+                f"Only what JSON can hold can be carried to the next run: {error}. "
+                "Carry a string, number, list or dict, or store the value elsewhere."
+            ) from None
+        if len(text.encode()) > CARRY_LIMIT:
+            raise CarryError(
+                f"At most 64 KiB can be carried to the next run, this is {len(text.encode())} "
+                "bytes of JSON. Store the value elsewhere, and carry where it is."
+            )
+        self._hand_on(json.loads(text))
+
+    def extend(self, timeout: Duration) -> None:
+        """Move the deadline of this run to so long from now."""
+        span = parse_duration(timeout)
+        self.deadline = self._clock.now() + span
+        self._timeout.reschedule(asyncio.get_running_loop().time() + span.total_seconds())

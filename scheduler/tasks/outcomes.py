@@ -1,0 +1,51 @@
+"""How a task says, by raising, that its run ends otherwise than by returning or failing.
+
+::
+
+    Outcome
+    ├── RetryLater    try again, after this delay
+    ├── Reject        no retry can help: park it
+    └── StopLoop      pause this loop
+"""
+
+from datetime import timedelta
+
+from scheduler.timing.durations import Duration, parse_duration
+
+
+class Outcome(Exception):
+    """The end of a run, chosen by the task.
+
+    Args:
+        reason: one line for the operator: it is logged, and travels with the message.
+    """
+
+    def __init__(self, reason: object = "") -> None:
+        self.reason = str(reason)
+        super().__init__(self.reason or type(self).__doc__)
+
+
+class RetryLater(Outcome):
+    """The task asked to be tried again later.
+
+    It counts as a failed attempt: when no retries are left, the run is escalated.
+
+    Args:
+        delay: how long to wait, such as "10m" or a timedelta.
+        reason: one line for the operator.
+
+    Raises:
+        ScheduleError: the delay is not a duration.
+    """
+
+    def __init__(self, delay: Duration, reason: str = "") -> None:
+        self.delay: timedelta = parse_duration(delay)
+        super().__init__(reason)
+
+
+class Reject(Outcome):
+    """The task rejected its input: no retry can help, so it is parked at once."""
+
+
+class StopLoop(Outcome):
+    """The task asked for its loop to be paused."""

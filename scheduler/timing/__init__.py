@@ -1,0 +1,1 @@
+"""When: the clock, durations, rates, cron expressions, schedules. Pure."""

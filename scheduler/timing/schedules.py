@@ -1,0 +1,597 @@
+"""When the next run is due. Pure: moments come in as arguments, the clock is never read.
+
+Every moment is an aware datetime; what is returned is in UTC. A *tick* is a nominal time of a
+schedule. The ticks of a *grid* (`Cron`, and `Every` at a fixed rate) are fixed once and for all, so
+one can ask which were missed; at a fixed delay the next tick only exists once a run has ended.
+"""
+
+import difflib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
+from zoneinfo import ZoneInfo, available_timezones
+
+from scheduler.errors import ScheduleError
+from scheduler.timing.crontab import Pattern, pattern_of
+from scheduler.timing.durations import (
+    LONGEST,
+    MILLISECOND,
+    SECOND,
+    ZERO,
+    Duration,
+    format_duration,
+    milliseconds,
+    parse_duration,
+    shown,
+)
+
+Mode: TypeAlias = Literal["fixed_delay", "fixed_rate"]
+CatchUp: TypeAlias = Literal["latest", "skip", "all"]
+
+SHORTEST_PERIOD = timedelta(milliseconds=100)
+DEFAULT_GRACE = timedelta(minutes=1)
+MISSED_COUNT_LIMIT = 1000
+"""Missed ticks of a `Cron` are counted one by one, and only up to here."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_YEAR = 9000
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Every:
+    """A run each period.
+
+    Args:
+        period: at least 100 ms.
+        mode: "fixed_delay": a period after the previous run *ended*. "fixed_rate": at the multiples
+            of the period since the Unix epoch, plus `offset`, so that phases never drift.
+        offset: fixed rate only: moves the grid; less than the period.
+        jitter: each run starts up to this much late; see `jittered`.
+        catch_up: what to do about ticks that went by while nobody could run them. "latest": run
+            once for all of them. "skip": run only what is not later than `grace`. "all": run each,
+            in order (fixed rate only).
+        grace: how late a run may start, for catch_up="skip".
+
+    Durations are text such as "30s" or timedeltas, in whole milliseconds; they are stored as
+    timedeltas.
+
+    Raises:
+        ScheduleError: a value is out of range, or two do not go together.
+    """
+
+    period: timedelta
+    mode: Mode
+    offset: timedelta
+    jitter: timedelta
+    catch_up: CatchUp
+    grace: timedelta
+
+    def __init__(
+        self,
+        period: Duration,
+        *,
+        mode: Mode = "fixed_delay",
+        offset: Duration = ZERO,
+        jitter: Duration = ZERO,
+        catch_up: CatchUp = "latest",
+        grace: Duration = DEFAULT_GRACE,
+    ) -> None:
+        _store(
+            self,
+            period=_duration("period", period),
+            mode=_choice("mode", mode, get_args(Mode)),
+            offset=_duration("offset", offset),
+            **_misfire_policy(jitter, catch_up, grace),
+        )
+        self._check()
+
+    def _check(self) -> None:
+        if self.period < SHORTEST_PERIOD:
+            raise ScheduleError(
+                f"period: expected at least 100ms, got: {format_duration(self.period)}"
+            )
+        if self.offset >= self.period:
+            raise ScheduleError(
+                f"offset: expected less than the period ({format_duration(self.period)}), "
+                f"got: {format_duration(self.offset)}"
+            )
+        if self.mode == "fixed_delay" and self.offset:
+            raise ScheduleError('offset moves a grid: it needs mode="fixed_rate"')
+        if self.mode == "fixed_delay" and self.catch_up == "all":
+            raise ScheduleError(
+                'catch_up="all" needs a grid to catch up on: use mode="fixed_rate", '
+                'or catch_up="latest"'
+            )
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether the ticks are fixed in advance."""
+        return self.mode == "fixed_rate"
+
+    def next_after(self, moment: datetime) -> datetime:
+        """The first tick after the moment; at a fixed delay, for a run that ended at the moment.
+
+        Raises:
+            ScheduleError: the moment is naive, or not of the years 1970 to 9000.
+        """
+        moment = _utc(moment)
+        if not self.has_grid:
+            return moment + self.period
+        return self._tick(self._index(moment) + 1)
+
+    def latest_until(self, moment: datetime) -> datetime:
+        """The last tick that is not after the moment.
+
+        Raises:
+            ScheduleError: as `next_after`; or this is a fixed delay, which has no grid.
+        """
+        if not self.has_grid:
+            raise ScheduleError('a fixed delay has no grid of ticks: use mode="fixed_rate"')
+        return self._tick(self._index(_utc(moment)))
+
+    def count_between(self, after: datetime, until: datetime) -> int:
+        """How many ticks of the grid are in (after, until]."""
+        return max(0, self._index(_utc(until)) - self._index(_utc(after)))
+
+    def _index(self, moment: datetime) -> int:
+        return (moment - _EPOCH - self.offset) // self.period
+
+    def _tick(self, index: int) -> datetime:
+        return _EPOCH + self.offset + index * self.period
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Cron:
+    """A run at each wall-clock time that a cron expression matches.
+
+    Args:
+        expression: five fields (minute, hour, day of month, month, day of week), or six with the
+            second as the *sixth*; or an alias such as "@daily". Each field takes `*`, values,
+            ranges, lists and steps; months and weekdays also names; the day of month L (the last
+            day); the day of week `FRI#2` (the second Friday) and `L5` (the last Friday).
+            As in cron, where day of month and day of week are both given (neither begins with `*`),
+            either suffices.
+        tz: the IANA name of the zone whose wall clock counts, such as "Europe/Berlin".
+        jitter: each run starts up to this much late; see `jittered`.
+        catch_up: as for `Every`.
+        grace: as for `Every`.
+
+    When clocks change:
+
+    - A time that does not exist runs at the first instant after the gap. Several such times, or one
+      that falls on a regular tick, are one run.
+    - A time that exists twice runs once, at the first.
+    - An expression whose hour field matches every hour keeps running each real interval: on both
+      passes through a repeated hour; and in a gap nothing is invented.
+
+    Raises:
+        ScheduleError: the expression or the zone cannot be understood, the expression never
+            matches, or an option is out of range.
+    """
+
+    expression: str
+    tz: str
+    jitter: timedelta
+    catch_up: CatchUp
+    grace: timedelta
+    _pattern: Pattern = field(init=False, repr=False, compare=False)
+    _zone: ZoneInfo = field(init=False, repr=False, compare=False)
+
+    def __init__(
+        self,
+        expression: str,
+        *,
+        tz: str = "UTC",
+        jitter: Duration = ZERO,
+        catch_up: CatchUp = "latest",
+        grace: Duration = DEFAULT_GRACE,
+    ) -> None:
+        _store(
+            self,
+            expression=expression,
+            tz=tz,
+            **_misfire_policy(jitter, catch_up, grace),
+            _pattern=pattern_of(expression),
+            _zone=_zone(tz),
+        )
+
+    @property
+    def has_grid(self) -> bool:
+        """Always: the ticks of a calendar are fixed in advance."""
+        return True
+
+    def next_after(self, moment: datetime) -> datetime:
+        """The first tick after the moment, in UTC.
+
+        Raises:
+            ScheduleError: the moment is naive, or not of the years 1970 to 9000.
+        """
+        return self._next(_utc(moment))
+
+    def latest_until(self, moment: datetime) -> datetime:
+        """The last tick that is not after the moment, in UTC.
+
+        Raises:
+            ScheduleError: as `next_after`.
+        """
+        end, step = _utc(moment), timedelta(minutes=1)
+        while (tick := self._next(end - step)) > end:
+            step *= 2
+        while end - tick >= SECOND:  # ticks are whole seconds
+            middle = tick + (end - tick) / 2
+            if (later := self._next(middle)) <= end:
+                tick = later
+            else:
+                end = middle
+        return tick
+
+    def count_between(self, after: datetime, until: datetime) -> int:
+        """How many ticks are in (after, until]; counts no further than MISSED_COUNT_LIMIT."""
+        tick, until, count = _utc(after), _utc(until), 0
+        while count < MISSED_COUNT_LIMIT and (tick := self._next(tick)) <= until:
+            count += 1
+        return count
+
+    def _next(self, moment: datetime) -> datetime:
+        if self._pattern.every_hour:
+            return self._next_interval(moment.replace(microsecond=0) + SECOND)
+        return self._next_wall_time(moment)
+
+    def _next_wall_time(self, moment: datetime) -> datetime:
+        """The earliest instant after the moment that stands for a matching wall-clock time."""
+        tick, wall = moment, self._wall(moment).replace(microsecond=0)
+        # More than once only on the second pass through a repeated hour: its times ran already.
+        while tick <= moment:
+            wall = self._pattern.first_from(wall + SECOND)
+            tick = self._instant(wall)
+        return tick
+
+    def _next_interval(self, start: datetime) -> datetime:
+        """The first instant, from the start on, at which the wall clock shows a matching time."""
+        while True:
+            wall = self._wall(start)
+            tick = start + (self._pattern.first_from(wall) - wall)
+            # A day is short enough to hold at most one change of the clocks.
+            horizon = min(tick, start + _DAY)
+            if self._offset(horizon) != self._offset(start):
+                start = self._change_between(start, horizon)
+            elif horizon == tick:
+                return tick
+            else:
+                # No match is skipped: no change of the clocks goes back by two days.
+                start = max(horizon, tick - 2 * _DAY)
+
+    def _instant(self, wall: datetime) -> datetime:
+        instant = wall.replace(tzinfo=self._zone).astimezone(UTC)  # the first, if it exists twice
+        if self._wall(instant) == wall:
+            return instant
+        before_gap = wall.replace(tzinfo=self._zone, fold=1).astimezone(UTC)
+        return self._change_between(before_gap, instant)
+
+    def _change_between(self, before: datetime, after: datetime) -> datetime:
+        """The instant in (before, after] at which the clocks change."""
+        old = self._offset(before)
+        while (seconds := (after - before) // SECOND) > 1:
+            middle = before + seconds // 2 * SECOND
+            if self._offset(middle) == old:
+                before = middle
+            else:
+                after = middle
+        return after
+
+    def _wall(self, moment: datetime) -> datetime:
+        return moment.astimezone(self._zone).replace(tzinfo=None)
+
+    def _offset(self, moment: datetime) -> timedelta | None:
+        return moment.astimezone(self._zone).utcoffset()
+
+
+Schedule: TypeAlias = Every | Cron
+
+
+def jittered(schedule: Schedule, loop: str, tick: datetime) -> datetime:
+    """When the run for a tick starts: the tick, plus up to `schedule.jitter`.
+
+    The same loop and tick give the same moment, on every machine. It is in whole milliseconds
+    after the tick and, on a grid, before the next tick.
+    """
+    tick, limit = _utc(tick), schedule.jitter
+    if limit and schedule.has_grid:
+        limit = min(limit, schedule.next_after(tick) - tick - MILLISECOND)
+    if limit < MILLISECOND:
+        return tick
+    nominal = (tick - _EPOCH) // MILLISECOND
+    digest = blake2b(f"{loop}\n{nominal}".encode(errors="replace"), digest_size=8).digest()
+    return tick + (int.from_bytes(digest) * (limit // MILLISECOND + 1) >> 64) * MILLISECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a token that reached a worker is worth.
+
+    Attributes:
+        tick: the nominal time that the run stands for.
+        run: whether to run at all.
+        missed: how many ticks were passed over.
+    """
+
+    tick: datetime
+    run: bool
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What comes after a run.
+
+    Attributes:
+        tick: the next nominal time; in the past, it is due at once.
+        missed: how many ticks went by during the run and are passed over.
+    """
+
+    tick: datetime
+    missed: int
+
+
+def admit(schedule: Schedule, tick: datetime, now: datetime) -> Admission:
+    """Decide what to do with a token for `tick` that reached a worker `now`.
+
+    `missed` is exact; for a `Cron`, up to MISSED_COUNT_LIMIT.
+    A tick in the future, which is a matter of clocks that disagree, is run.
+    """
+    tick, now = _utc(tick), _utc(now)
+    in_grace = now - tick <= schedule.grace
+    if tick >= now or schedule.catch_up == "all" or (schedule.catch_up == "skip" and in_grace):
+        return Admission(tick, True, 0)
+    latest = _latest(schedule, tick, now)
+    missed = schedule.count_between(tick, latest) if latest > tick else 0
+    if schedule.catch_up == "skip" and now - latest > schedule.grace:
+        return Admission(latest, False, _limited(schedule, missed + 1))
+    return Admission(latest, True, missed)
+
+
+def plan_next(schedule: Schedule, tick: datetime, now: datetime) -> Plan:
+    """The tick after the run that stood for `tick` and ended `now`.
+
+    At a fixed delay it is a period from now. Otherwise it is the first tick after now, and those
+    that went by during the run are missed; with catch_up="all" it is the one after `tick`.
+    """
+    tick, now = _utc(tick), _utc(now)
+    if not schedule.has_grid:
+        return Plan(schedule.next_after(now), 0)
+    following = schedule.next_after(tick)
+    if following > now or schedule.catch_up == "all":
+        return Plan(following, 0)
+    return Plan(schedule.next_after(now), schedule.count_between(tick, now))
+
+
+def _latest(schedule: Schedule, tick: datetime, now: datetime) -> datetime:
+    if not schedule.has_grid or schedule.next_after(tick) > now:
+        return tick
+    return schedule.latest_until(now)
+
+
+def _limited(schedule: Schedule, missed: int) -> int:
+    return min(missed, MISSED_COUNT_LIMIT) if isinstance(schedule, Cron) else missed
+
+
+_CATCHING_UP = {"jitter", "catch_up", "grace"}
+_OPTIONS = {
+    "every": _CATCHING_UP | {"mode", "offset"},
+    "cron": _CATCHING_UP | {"tz"},
+    "schedule": set[str](),
+}
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The options of `Every` and `Cron`, as decorators and `start` take them."""
+
+    mode: Mode
+    offset: Duration
+    tz: str
+    jitter: Duration
+    catch_up: CatchUp
+    grace: Duration
+
+
+def schedule_of(
+    *,
+    every: Duration | None = None,
+    cron: str | None = None,
+    schedule: Schedule | None = None,
+    **options: Any,
+) -> Schedule:
+    """The schedule that a decorator's arguments describe.
+
+    Args:
+        every: the period of an `Every`.
+        cron: the expression of a `Cron`.
+        schedule: a ready schedule.
+        options: what else `Every` or `Cron` takes, by name; None counts as not given.
+
+    Raises:
+        ScheduleError: not exactly one of the three is given, an option does not belong to it, or a
+            value is not accepted.
+    """
+    sources = {"every": every, "cron": cron, "schedule": schedule}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) != 1:
+        raise ScheduleError(
+            f"expected one of every=, cron= and schedule=, got: {' and '.join(given) or 'none'}"
+        )
+    options = {name: value for name, value in options.items() if value is not None}
+    _check_options(given[0], options)
+    if every is not None:
+        return Every(every, **options)
+    if cron is not None:
+        return Cron(cron, **options)
+    return _instance(schedule)
+
+
+def describe(schedule: Schedule) -> str:
+    """The schedule in one phrase, such as "every 30s" or "0 9 * * MON-FRI in Europe/Berlin"."""
+    if isinstance(schedule, Cron):
+        return f"{schedule.expression} in {schedule.tz}"
+    rate = " at fixed rate" if schedule.has_grid else ""
+    offset = f", offset {format_duration(schedule.offset)}" if schedule.offset else ""
+    return f"every {format_duration(schedule.period)}{rate}{offset}"
+
+
+_WIRE = {
+    Every: {
+        "every_ms": "period",
+        "mode": "mode",
+        "offset_ms": "offset",
+        "jitter_ms": "jitter",
+        "catch_up": "catch_up",
+        "grace_ms": "grace",
+    },
+    Cron: {
+        "cron": "expression",
+        "tz": "tz",
+        "jitter_ms": "jitter",
+        "catch_up": "catch_up",
+        "grace_ms": "grace",
+    },
+}
+_WIRE_DEFAULTS = {
+    "mode": "fixed_delay",
+    "offset_ms": 0,
+    "tz": "UTC",
+    "jitter_ms": 0,
+    "catch_up": "latest",
+    "grace_ms": milliseconds(DEFAULT_GRACE),
+}
+
+
+def to_wire(schedule: Schedule) -> dict[str, Any]:
+    """The schedule as JSON values: durations as whole milliseconds, defaults left out."""
+    names = _WIRE[type(schedule)]
+    wire = {key: _to_wire_value(getattr(schedule, name)) for key, name in names.items()}
+    return {key: value for key, value in wire.items() if value != _WIRE_DEFAULTS.get(key)}
+
+
+def from_wire(wire: object) -> Schedule:
+    """Read what `to_wire` wrote.
+
+    Raises:
+        ScheduleError: it is anything else. No other error is raised, whatever the value is.
+    """
+    values = cast("dict[object, object]", wire)
+    if not isinstance(wire, dict) or ("every_ms" in wire) == ("cron" in wire):
+        raise ScheduleError(f"expected an object with every_ms or cron, got: {shown(values)}")
+    kind = Every if "every_ms" in values else Cron
+    if unknown := [key for key in values if key not in _WIRE[kind]]:
+        raise ScheduleError(f"expected only {', '.join(_WIRE[kind])}; got also: {shown(unknown)}")
+    options: dict[str, Any] = {
+        name: _from_wire_value(key, values[key])
+        for key, name in _WIRE[kind].items()
+        if key in values
+    }
+    if kind is Every:
+        return Every(options.pop("period"), **options)
+    return Cron(options.pop("expression"), **options)
+
+
+def fingerprint(schedule: Schedule) -> str:
+    """12 hexadecimal digits that tell schedules apart, the same in every process."""
+    canonical = json.dumps(to_wire(schedule), sort_keys=True)
+    return blake2b(canonical.encode(), digest_size=6).hexdigest()
+
+
+def _to_wire_value(value: object) -> object:
+    return milliseconds(value) if isinstance(value, timedelta) else value
+
+
+def _from_wire_value(key: str, value: object) -> object:
+    if not key.endswith("_ms"):
+        return value
+    if type(value) is int and 0 <= value <= milliseconds(LONGEST):
+        return timedelta(milliseconds=value)
+    raise ScheduleError(
+        f"{key}: expected a whole number of milliseconds up to 100 years, got: {shown(value)}"
+    )
+
+
+def _check_options(source: str, options: Iterable[str]) -> None:
+    for name in options:
+        if name in _OPTIONS[source]:
+            continue
+        if source == "schedule":
+            raise ScheduleError(f"{name}= cannot stand beside schedule=: give it to the schedule")
+        if homes := [f"{home}=" for home, names in _OPTIONS.items() if name in names]:
+            raise ScheduleError(f"{name}= goes with {' and '.join(homes)}, not with {source}=")
+        raise ScheduleError(
+            f"unknown option {name}=: beside {source}= stand {', '.join(sorted(_OPTIONS[source]))}"
+        )
+
+
+def _instance(schedule: object) -> Schedule:
+    if isinstance(schedule, Every | Cron):
+        return schedule
+    raise ScheduleError(f"schedule: expected an Every or a Cron, got: {shown(schedule)}")
+
+
+def _store(instance: object, **values: object) -> None:
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+
+
+def _misfire_policy(jitter: Duration, catch_up: object, grace: Duration) -> dict[str, object]:
+    policy = {
+        "jitter": _duration("jitter", jitter),
+        "catch_up": _choice("catch_up", catch_up, get_args(CatchUp)),
+        "grace": _duration("grace", grace),
+    }
+    if policy["grace"] != DEFAULT_GRACE and catch_up != "skip":
+        raise ScheduleError(f'grace= needs catch_up="skip", got: catch_up={shown(catch_up)}')
+    return policy
+
+
+def _duration(name: str, value: Duration) -> timedelta:
+    try:
+        span = parse_duration(value)
+    except ScheduleError as error:
+        raise ScheduleError(f"{name}: {error}") from None
+    if span % MILLISECOND:
+        raise ScheduleError(f"{name}: expected whole milliseconds, got: {format_duration(span)}")
+    return span
+
+
+def _choice(name: str, value: object, choices: tuple[str, ...]) -> object:
+    if isinstance(value, str) and value in choices:
+        return value
+    raise ScheduleError(
+        f"{name}: expected one of {', '.join(map(repr, choices))}, got: {shown(value)}"
+    )
+
+
+def _utc(moment: datetime) -> datetime:
+    if moment.utcoffset() is None:
+        raise ScheduleError(
+            f"expected an aware moment, got: {moment.isoformat()}; "
+            "give it a time zone, such as tzinfo=datetime.UTC"
+        )
+    # So that no tick, in no zone, falls off the calendar.
+    if not _EPOCH.year <= moment.year <= _LAST_YEAR:
+        raise ScheduleError(
+            f"expected a moment of the years {_EPOCH.year} to {_LAST_YEAR}, "
+            f"got: {moment.isoformat()}"
+        )
+    return moment.astimezone(UTC)
+
+
+def _zone(name: object) -> ZoneInfo:
+    try:
+        return ZoneInfo(cast("str", name))
+    # Besides its own error, zoneinfo lets through what the file system says about odd names.
+    except (LookupError, ValueError, TypeError, OSError):
+        near = difflib.get_close_matches(shown(name), available_timezones(), cutoff=0.5)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ScheduleError(
+            f'tz: expected an IANA time zone, such as "Europe/Berlin", got: {shown(name)}{hint}'
+        ) from None

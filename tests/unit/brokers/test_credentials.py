@@ -1,0 +1,171 @@
+import logging
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler import Settings
+from scheduler.brokers.credentials import broker_url, is_embedded, parse_url, user_of
+from scheduler.errors import SettingsError
+from tests.leaks import everything_about
+
+ODD = f"{string.printable.strip()} é漢 %41%2F+"
+
+
+def settings(**values: Any) -> Settings:
+    return Settings(**values)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["amqp://host", "amqp://host/", "amqps://a:b@host:1/vhost", "amqp://a@host/?heartbeat=5"],
+)
+def test_the_url_of_a_broker_is_taken_as_it_is(text: str):
+    assert str(parse_url(text)) == text
+
+
+def test_what_is_percent_encoded_in_a_url_is_decoded():
+    url = parse_url("amqp://us%40er:p%2Fa%25ss@host/v%20host")
+    assert (url.user, url.password, url.path) == ("us@er", "p/a%ss", "/v host")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "must be amqp://"),
+        ("open-sesame", "must be amqp://"),
+        ("http://user:open-sesame@host/", "must be amqp://"),
+        ("amqp:///open-sesame", "must be amqp://"),
+        ("amqp://user:open-sesame@host:99999/", "cannot be read"),
+        ("amqp://user:open-sesame/@host/", "cannot be read"),
+        ("amqp://user:open-sesame?@host/", "cannot be read"),
+        ("amqp://user:open-sesame#@host/", "cannot be read"),
+        # Taken at their word, these would be the port 1 of a host `user`.
+        ("amqp://user:1/open-sesame@host/", "cannot be read"),
+        ("amqp://user:1?open-sesame@host/", "cannot be read"),
+        ("amqp://user:1#open-sesame@host/", "cannot be read"),
+        ("amqp://[open-sesame@host/", "cannot be read"),
+    ],
+)
+def test_another_url_is_refused_and_never_shown(text: str, told: str):
+    with pytest.raises(SettingsError, match=told) as refused:
+        parse_url(text)
+    assert "sesame" not in everything_about(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "user"),
+    [
+        ("amqp://a%40b:c@host/", "a@b"),
+        ("amqp://host/", "guest"),  # as the driver does
+        ("amqps://host/?auth=EXTERNAL", ""),
+        ("amqps://a@host/?auth=external", ""),
+    ],
+)
+def test_whom_the_broker_takes_us_for(text: str, user: str):
+    assert user_of(parse_url(text)) == user
+
+
+@pytest.mark.parametrize("option", ["cafile=/ca.pem", "no_verify_ssl=1", "keyfile=k&certfile=c"])
+def test_options_for_tls_in_the_url_are_refused_rather_than_ignored(option: str):
+    with pytest.raises(SettingsError, match=option.split("=")[0]):
+        parse_url(f"amqps://host/?{option}")
+
+
+def test_a_user_and_a_password_are_put_into_the_url():
+    url = broker_url(settings(broker_url="amqp://a:b@host/v", broker_user="c", broker_password="d"))
+    assert str(url) == "amqp://c:d@host/v"
+
+
+def test_a_password_alone_goes_to_the_user_of_the_url():
+    url = broker_url(settings(broker_url="amqp://a:b@host/v", broker_password="d"))
+    assert str(url) == "amqp://a:d@host/v"
+
+
+def test_a_user_and_a_password_are_percent_encoded_for_the_user():
+    url = broker_url(settings(broker_url="amqp://host/", broker_user=ODD, broker_password=ODD))
+    assert (url.user, url.password, url.host) == (ODD, ODD, "host")
+    assert parse_url(str(url)) == url
+
+
+def test_all_of_it_may_be_in_files(tmp_path: Path):
+    url = broker_url(
+        settings(
+            broker_url_file=write(tmp_path / "url", "amqps://a:b@host/v\n"),
+            broker_user_file=write(tmp_path / "user", "c\r\n"),
+            broker_password_file=write(tmp_path / "password", f" {ODD} \n\n"),
+        )
+    )
+    assert (url.scheme, url.user, url.password, url.path) == ("amqps", "c", f" {ODD} ", "/v")
+
+
+def test_all_of_it_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("SCHEDULER_BROKER_URL", "amqp://host/v")
+    monkeypatch.setenv("SCHEDULER_BROKER_USER", "a@b")
+    file = write(tmp_path / "password", "p/w\n")
+    monkeypatch.setenv("SCHEDULER_BROKER_PASSWORD_FILE", str(file))
+    url = broker_url(Settings())
+    assert (url.user, url.password, url.host) == ("a@b", "p/w", "host")
+
+
+def test_files_are_read_again(tmp_path: Path):
+    file = write(tmp_path / "password", "old")
+    given = settings(broker_url="amqp://a@host/", broker_password_file=file)
+    assert broker_url(given).password == "old"
+    write(file, "new")
+    assert broker_url(given).password == "new"
+
+
+@pytest.mark.parametrize("name", ["broker_url", "broker_user", "broker_password"])
+def test_a_file_that_cannot_be_used_is_told_with_its_variable(name: str, tmp_path: Path):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    (tmp_path / "binary").write_bytes(b"\xffopen-sesame")
+    write(tmp_path / "empty", "\n")
+    for file, told in [
+        ("missing", "cannot be read: No such file or directory"),
+        (".", "cannot be read: Is a directory"),
+        ("loop", "cannot be read: Too many levels of symbolic links"),
+        ("empty", "is empty"),
+        ("binary", "is not UTF-8 text"),
+    ]:
+        path = tmp_path / file
+        expected = f"SCHEDULER_{name.upper()}_FILE: the file {str(path)!r} {told}."
+        with pytest.raises(SettingsError) as refused:
+            broker_url(settings(**{f"{name}_file": path}))
+        assert str(refused.value) == expected
+        assert "sesame" not in everything_about(refused.value)
+
+
+@pytest.mark.parametrize("name", ["broker_url", "broker_user", "broker_password"])
+def test_a_value_and_a_file_for_the_same_are_refused(name: str):
+    variable = f"SCHEDULER_{name.upper()}"
+    with pytest.raises(SettingsError, match=f"{variable} and {variable}_FILE are both set"):
+        settings(**{name: "amqp://open-sesame/", f"{name}_file": "/some/file"})
+
+
+@pytest.mark.parametrize("name", ["broker_user", "broker_password"])
+def test_an_empty_value_is_refused(monkeypatch: pytest.MonkeyPatch, name: str):
+    # The driver would take it for `guest`.
+    monkeypatch.setenv(f"SCHEDULER_{name.upper()}", "")
+    with pytest.raises(SettingsError, match=f"SCHEDULER_{name.upper()}: .* at least 1"):
+        Settings()
+
+
+def test_the_embedded_broker_may_be_named_in_a_file_too(tmp_path: Path):
+    assert is_embedded(settings(broker_url="memory://"))
+    assert is_embedded(settings(broker_url_file=write(tmp_path / "url", "memory://\n")))
+    assert not is_embedded(settings(broker_url="amqp://host/"))
+
+
+def test_a_password_is_never_shown(caplog: pytest.LogCaptureFixture):
+    given = settings(broker_url="amqp://a:open-sesame@host/", broker_password="open-sesame")
+    logging.getLogger(__name__).warning("%s %r", given, given)
+    shown = [caplog.text, repr(given), repr(given.model_dump()), given.model_dump_json()]
+    assert not [text for text in shown if "sesame" in text]

@@ -1,0 +1,255 @@
+"""What a client makes of certificates: its own, and those that servers show."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from yarl import URL
+
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.amqp.tls import Tls, refusal
+from scheduler.errors import AccessRefused, BrokerUnavailable, SettingsError, UntrustedBroker
+from tests.certificates import FUTURE, HOST, PAST, Authority, Pair
+
+SECURE = URL("amqps://host/")
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ours")
+
+
+@pytest.fixture
+def pair(authority: Authority) -> Pair:
+    return authority.issue("me", "me@example.org")
+
+
+@asynccontextmanager
+async def serving(pair: Pair) -> AsyncGenerator[int]:
+    """A server that proves who it is, and then hangs up; its port."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.certificate, pair.key)
+
+    async def hang_up(_: object, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, HOST, ssl=context) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def refused(port: int, tls: Tls, host: str = HOST) -> Exception:
+    """Why there was no connection."""
+    with pytest.raises(Exception, match=f"amqps://user@{host}:{port}/") as error:
+        async with AmqpBroker(f"amqps://user:open-sesame@{host}:{port}/", tls=tls):
+            pass
+    assert "sesame" not in str(error.value)
+    return error.value
+
+
+async def test_a_certificate_of_an_unknown_authority_is_not_trusted(
+    authority: Authority, tmp_path: Path
+):
+    other = Authority(tmp_path / "theirs")
+    async with serving(other.issue("server", HOST)) as port:
+        for tls, whom in [(Tls(), "this machine trusts"), (authority.tls(), str(authority.file))]:
+            error = await refused(port, tls)
+            assert isinstance(error, UntrustedBroker)
+            assert "signed by nobody who" in str(error)
+            assert whom in str(error)
+            assert "Set SCHEDULER_TLS_CA_FILE" in str(error)
+        assert isinstance(await refused(port, other.tls()), BrokerUnavailable)  # it hangs up
+
+
+async def test_a_certificate_for_another_name_is_not_trusted(authority: Authority):
+    async with serving(authority.issue("server", HOST)) as port:
+        error = await refused(port, authority.tls(), "localhost")
+    assert isinstance(error, UntrustedBroker)
+    assert "one for another name (Hostname mismatch" in str(error)
+    assert "Connect by a name that the certificate has" in str(error)
+
+
+async def test_a_certificate_for_another_address_is_not_trusted(authority: Authority):
+    async with serving(authority.issue("server", "localhost")) as port:
+        error = await refused(port, authority.tls())
+    assert isinstance(error, UntrustedBroker)
+    assert "one for another name (IP address mismatch" in str(error)
+
+
+async def test_a_certificate_that_has_expired_is_not_trusted(authority: Authority):
+    pair = authority.issue("server", HOST, not_after=PAST)
+    async with serving(pair) as port:
+        error = await refused(port, authority.tls())
+    assert isinstance(error, UntrustedBroker)
+    assert "its certificate has expired. Renew it" in str(error)
+
+
+async def test_a_certificate_that_is_not_valid_yet_is_not_trusted(authority: Authority):
+    pair = authority.issue("server", HOST, not_before=FUTURE)
+    async with serving(pair) as port:
+        error = await refused(port, authority.tls())
+    assert isinstance(error, UntrustedBroker)
+    assert "not valid yet. Check the clock" in str(error)
+
+
+async def test_unverified_any_certificate_will_do_and_that_is_told_once(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+):
+    pair = authority.issue("server", "other.example", not_after=PAST)
+    async with serving(pair) as port:
+        for _ in range(3):
+            error = await refused(port, Tls(verify=False))
+            assert isinstance(error, BrokerUnavailable)  # it is the server that hangs up
+    (told,) = [each for each in caplog.records if "not verified" in each.message]
+    assert told.levelno == logging.WARNING
+    assert f"{HOST}:{port}" in told.message
+    assert "SCHEDULER_TLS_VERIFY" in told.message
+
+
+SHOWN = Tls(cert_file=Path("me.pem"))
+
+
+@pytest.mark.parametrize(
+    ("reason", "tls", "kind", "told"),
+    [
+        (
+            "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+            Tls(),
+            AccessRefused,
+            "asks for a client certificate",
+        ),
+        ("SSLV3_ALERT_HANDSHAKE_FAILURE", Tls(), AccessRefused, "asks for a client certificate"),
+        ("TLSV1_ALERT_UNKNOWN_CA", SHOWN, AccessRefused, "refused our certificate, 'me.pem' (unkn"),
+        ("SSLV3_ALERT_CERTIFICATE_EXPIRED", SHOWN, AccessRefused, "'me.pem' (certificate expired)"),
+        ("SSLV3_ALERT_BAD_CERTIFICATE", SHOWN, AccessRefused, "'me.pem' (bad certificate)"),
+        ("WRONG_VERSION_NUMBER", Tls(), BrokerUnavailable, "does not speak TLS"),
+        ("RECORD_LAYER_FAILURE", Tls(), BrokerUnavailable, "does not speak TLS"),
+        ("TLSV1_ALERT_PROTOCOL_VERSION", SHOWN, BrokerUnavailable, "failed: protocol version."),
+        ("UNEXPECTED_EOF_WHILE_READING", Tls(), BrokerUnavailable, "failed: unexpected eof while"),
+    ],
+)
+def test_what_a_failed_handshake_means(reason: str, tls: Tls, kind: type[Exception], told: str):
+    failure = ssl.SSLError(1, "[SSL] some words")
+    failure.reason = reason
+    error = refusal(failure, "amqps://host/", tls)
+    assert type(error) is kind
+    assert str(error).startswith(("amqps://host/ ", "The TLS handshake with amqps://host/ "))
+    assert told in str(error)
+
+
+async def test_a_server_that_hangs_up_may_want_a_certificate(authority: Authority, pair: Pair):
+    async with serving(authority.issue("server", HOST)) as port:
+        without = await refused(port, authority.tls())
+        assert "closed the connection before it was open" in str(without)
+        assert "set SCHEDULER_TLS_CERT_FILE and SCHEDULER_TLS_KEY_FILE" in str(without)
+        shown = await refused(port, authority.tls(pair))
+        assert f"may refuse our certificate, {str(pair.certificate)!r}" in str(shown)
+
+
+def test_without_tls_there_is_no_context():
+    assert Tls().context(URL("amqp://host/")) is None
+
+
+def test_by_default_the_broker_must_prove_who_it_is(authority: Authority):
+    for tls in (Tls(), authority.tls()):
+        context = tls.context(SECURE)
+        assert context
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname
+        assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+def test_the_authorities_of_a_file_are_trusted_instead_of_those_of_the_machine(
+    authority: Authority,
+):
+    context = authority.tls().context(SECURE)
+    assert context
+    assert len(context.get_ca_certs()) == 1
+
+
+def test_a_certificate_and_its_key_may_be_in_one_file(tmp_path: Path, pair: Pair):
+    both = tmp_path / "both.pem"
+    both.write_bytes(pair.key.read_bytes() + pair.certificate.read_bytes())
+    assert Tls(cert_file=both).context(SECURE)
+
+
+def test_files_are_read_again(tmp_path: Path, authority: Authority):
+    file = tmp_path / "trusted.pem"
+    file.write_bytes(authority.file.read_bytes())
+    tls = Tls(file)
+    assert tls.context(SECURE)
+    file.write_text("")
+    with pytest.raises(SettingsError, match="SCHEDULER_TLS_CA_FILE"):
+        tls.context(SECURE)
+
+
+def test_a_file_that_cannot_be_read_is_told_with_its_variable(tmp_path: Path, pair: Pair):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    text = tmp_path / "text"
+    text.write_text("no certificate\n")
+    for path, told in [
+        (tmp_path / "missing", "cannot be read: No such file or directory"),
+        (tmp_path, "cannot be read: Is a directory"),
+        (loop, "cannot be read: Too many levels of symbolic links"),
+        (text, "is not PEM: it has no line `-----BEGIN ...-----`"),
+    ]:
+        for tls, setting in [
+            (Tls(ca_file=path), "SCHEDULER_TLS_CA_FILE"),
+            (Tls(cert_file=path), "SCHEDULER_TLS_CERT_FILE"),
+            (Tls(cert_file=pair.certificate, key_file=path), "SCHEDULER_TLS_KEY_FILE"),
+        ]:
+            with pytest.raises(SettingsError) as error:
+                tls.context(SECURE)
+            assert str(error.value) == f"{setting}: the file {str(path)!r} {told}."
+
+
+def test_what_is_pem_but_no_certificate_is_told(tmp_path: Path, pair: Pair):
+    garbled = tmp_path / "garbled.pem"
+    garbled.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    for tls, told in [
+        (Tls(ca_file=garbled), "garbled.pem' holds no certificate that can be used: "),
+        (Tls(ca_file=pair.key), "me.key' holds no certificate that can be used: "),
+        (Tls(cert_file=garbled, key_file=pair.key), "are no certificate and its key: "),
+        (Tls(cert_file=pair.certificate), "are no certificate and its key: "),
+    ]:
+        with pytest.raises(SettingsError) as error:
+            tls.context(SECURE)
+        assert told in str(error.value)
+
+
+def test_a_key_of_another_certificate_is_told(authority: Authority, pair: Pair):
+    other = authority.issue("other", "other@example.org")
+    with pytest.raises(SettingsError, match="no certificate and its key: key values mismatch"):
+        Tls(cert_file=pair.certificate, key_file=other.key).context(SECURE)
+
+
+def test_a_key_with_a_passphrase_is_refused_rather_than_asked_for(pair: Pair):
+    key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+    pair.key.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"open-sesame"),
+        )
+    )
+    with pytest.raises(SettingsError, match=r"me\.key' has a passphrase\. Write it without one"):
+        Tls(cert_file=pair.certificate, key_file=pair.key).context(SECURE)
+
+
+def test_a_key_without_its_certificate_is_refused(pair: Pair):
+    with pytest.raises(SettingsError, match="SCHEDULER_TLS_KEY_FILE is set, but not SCHEDULER_TLS"):
+        Tls(key_file=pair.key).context(SECURE)
+
+
+def test_files_that_would_not_be_used_are_refused(authority: Authority, pair: Pair):
+    for tls, setting in [
+        (authority.tls(), "SCHEDULER_TLS_CA_FILE"),
+        (Tls(cert_file=pair.certificate), "SCHEDULER_TLS_CERT_FILE"),
+    ]:
+        with pytest.raises(SettingsError, match=f"{setting} is set, .* amqp://, and nothing would"):
+            tls.context(URL("amqp://host/"))

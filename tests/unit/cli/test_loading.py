@@ -1,0 +1,171 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from scheduler.cli.loading import load_app
+from scheduler.errors import AppNotFound, ScheduleError
+
+APP = "from scheduler import Scheduler\n{name} = Scheduler('{namespace}')\n"
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory; what is imported from it is forgotten at the end."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SCHEDULER_APP", raising=False)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
+    return tmp_path
+
+
+def write(path: str, text: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+
+
+def write_app(path: str, namespace: str, name: str = "app") -> None:
+    write(path, APP.format(name=name, namespace=namespace))
+
+
+@pytest.mark.parametrize(
+    "reference", ["shop/loops.py:jobs", "./shop/loops.py:jobs", "shop.loops:jobs"]
+)
+def test_an_app_is_named_by_file_or_by_module(reference: str):
+    write_app("shop/loops.py", "shop", name="jobs")
+    assert load_app(reference).namespace == "shop"
+
+
+def test_a_file_may_be_named_by_its_whole_path(directory: Path):
+    write_app("elsewhere/jobs.py", "shop")
+    assert load_app(f"{directory}/elsewhere/jobs.py:app").namespace == "shop"
+
+
+def test_a_package_may_hold_the_app():
+    write_app("shop_package/__init__.py", "shop")
+    assert load_app("shop_package:app").namespace == "shop"
+
+
+def test_a_file_can_import_what_lies_beside_it():
+    write("jobs/names.py", "NAMESPACE = 'shop'\n")
+    write(
+        "jobs/main_app.py",
+        "from names import NAMESPACE\nfrom scheduler import Scheduler\napp = Scheduler(NAMESPACE)",
+    )
+    assert load_app("jobs/main_app.py:app").namespace == "shop"
+
+
+def test_the_annotations_of_a_file_can_be_resolved():
+    write(
+        "jobs.py",
+        "from __future__ import annotations\n"
+        "from scheduler import Context, Scheduler\n"
+        "class Order: ...\n"
+        "app = Scheduler('shop')\n"
+        "@app.periodic(every='1s')\n"
+        "async def report(ctx: Context) -> Order: ...\n",
+    )
+    assert list(load_app("jobs.py:app").tasks) == ["report"]
+
+
+PYPROJECT = '[tool.scheduler]\napp = "of_pyproject.py:app"\n'
+
+
+@pytest.fixture
+def three_apps() -> None:
+    write_app("of_argument.py", "argument")
+    write_app("of_variable.py", "variable")
+    write_app("of_pyproject.py", "pyproject")
+
+
+@pytest.mark.usefixtures("three_apps")
+@pytest.mark.parametrize(
+    ("argument", "variable", "found"),
+    [
+        ("of_argument.py:app", "of_variable.py:app", "argument"),
+        (None, "of_variable.py:app", "variable"),
+        ("", "of_variable.py:app", "variable"),
+        ("of_argument.py:app", None, "argument"),
+        (None, None, "pyproject"),
+        (None, "", "pyproject"),
+    ],
+)
+def test_the_argument_comes_before_the_variable_and_that_before_pyproject(
+    monkeypatch: pytest.MonkeyPatch, argument: str | None, variable: str | None, found: str
+):
+    write("pyproject.toml", PYPROJECT)
+    if variable is not None:
+        monkeypatch.setenv("SCHEDULER_APP", variable)
+    assert load_app(argument).namespace == found
+
+
+@pytest.mark.parametrize(
+    "pyproject", [None, "", "[project]\nname = 'x'\n", "[tool.other]\n", "[tool.scheduler]\n"]
+)
+def test_where_no_app_is_named_the_ways_to_name_one_are_told(pyproject: str | None):
+    if pyproject is not None:
+        write("pyproject.toml", pyproject)
+    with pytest.raises(
+        AppNotFound, match=r"`module:attribute`.*SCHEDULER_APP.*\[tool\.scheduler\] in pyproject"
+    ):
+        load_app(None)
+
+
+@pytest.mark.parametrize("pyproject", [b"[tool", b"\xff\xfe"])
+def test_a_pyproject_that_cannot_be_read_is_told(pyproject: bytes):
+    Path("pyproject.toml").write_bytes(pyproject)
+    with pytest.raises(AppNotFound, match=r"pyproject\.toml cannot be read: "):
+        load_app(None)
+
+
+def test_a_broken_pyproject_does_not_matter_where_an_app_is_named():
+    write("pyproject.toml", "[tool")
+    write_app("jobs.py", "shop")
+    assert load_app("jobs.py:app").namespace == "shop"
+
+
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        ("jobs", "An app is named as .*, got 'jobs'"),
+        ("jobs.py", r"An app is named as .*, got 'jobs\.py'"),
+        (":app", "An app is named as .*, got ':app'"),
+        ("jobs:", "An app is named as .*, got 'jobs:'"),
+        (":", "An app is named as .*, got ':'"),
+        ("nowhere.py:app", r"There is no file 'nowhere\.py' in '/"),
+        ("directory.py:app", r"There is no file 'directory\.py'"),
+        ("no_such_module:app", "There is no module 'no_such_module'.*with its `.py`"),
+        ("jobs.no_such_part:app", r"There is no module 'jobs\.no_such_part'"),
+        ("no_such.module:app", r"There is no module 'no_such\.module'"),
+        ("jobs.py:ap", "'ap' is no such attribute. It has 'app', 'other'"),
+        ("jobs.py:app.tasks", "is no such attribute"),
+        ("jobs.py:text", "'text' is a str. It has 'app', 'other'"),
+        ("jobs.py:Scheduler", "'Scheduler' is a type. It has 'app', 'other'"),
+        ("empty.py:app", "'app' is no such attribute. It has no Scheduler at all"),
+    ],
+)
+def test_what_is_wrong_with_a_reference_is_told(reference: str, told: str):
+    write("jobs.py", APP.format(name="app", namespace="a") + "other = app\ntext = 'app'\n")
+    write("empty.py", "")
+    Path("directory.py").mkdir()
+    with pytest.raises(AppNotFound, match=told):
+        load_app(reference)
+
+
+@pytest.mark.parametrize("reference", ["jobs.py:app", "jobs:app"])
+def test_a_module_that_the_app_lacks_is_not_taken_for_the_app(reference: str):
+    write("jobs.py", "import no_such_dependency\n")
+    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
+        load_app(reference)
+
+
+def test_what_is_wrong_with_a_schedule_is_told_with_its_task():
+    write(
+        "jobs.py",
+        "from scheduler import Scheduler\n"
+        "app = Scheduler('shop')\n"
+        "@app.periodic(cron='61 * * * *')\n"
+        "async def report() -> None: ...\n",
+    )
+    with pytest.raises(ScheduleError, match="The schedule of 'report': .* the minute field"):
+        load_app("jobs.py:app")

@@ -1,0 +1,339 @@
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+import pytest
+
+from scheduler import Context, Retry, Scheduler, Settings
+from scheduler.cli.logs import configure, log_event, told
+from scheduler.events import (
+    Connected,
+    ConnectionLost,
+    ConnectionRetried,
+    ConsumerInterrupted,
+    ConsumerResumed,
+    Escalated,
+    Event,
+    LoopRepaired,
+    LoopSeeded,
+    MessageParked,
+    ProcessorStarted,
+    ProcessorStopped,
+    ProcessorStopping,
+    RunFinished,
+    RunLost,
+    RunReturned,
+    RunSettled,
+    RunStarted,
+    SettlementDelayed,
+    SuccessorConfirmed,
+    TicksSkipped,
+    TokenMerged,
+    TokenSuperseded,
+)
+from scheduler.protocol.messages import Ending, LoopId, State, Token
+from scheduler.tasks.outcomes import StopLoop
+from scheduler.testing import simulate
+from scheduler.timing.schedules import Every
+
+Style = Literal["text", "json"]
+DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+NINE = datetime(2026, 6, 1, 9, 0, tzinfo=UTC)
+CLOCK = r"\d\d:00:00\.000"  # in the zone of this machine
+MS = timedelta(milliseconds=1)
+ADDRESS = "amqp://shop@broker:5672/"
+LOOP = LoopId("report", "berlin")
+RUN = (LOOP, 12, 1, "shop/report.berlin/12/1")
+
+NEXT = Token(LOOP, Every("1h"), "g", NINE, NINE, seq=13)
+
+
+def finished(
+    ending: Ending, error: Exception | None = None, successor: Token | None = NEXT
+) -> RunFinished:
+    return RunFinished(
+        *RUN,
+        scheduled_at=NINE,
+        started_at=NINE,
+        duration=3 * MS,
+        ending=ending,
+        error=error,
+        successor=successor,
+    )
+
+
+def started(late: timedelta, redelivered: bool = False) -> RunStarted:
+    return RunStarted(*RUN, NINE, NINE, NINE + late, redelivered, None, late, 0 * MS)
+
+
+FAILURE = ValueError("no\nway")
+AGAIN = replace(NEXT, attempt=2)
+PAUSED = replace(NEXT, state=State.PAUSED)
+
+OF_PROCESSES: list[tuple[Event, int, str]] = [
+    (
+        Connected(ADDRESS, "4.1.0", 5 * MS),
+        INFO,
+        r"connected to amqp://shop@broker:5672/ \(RabbitMQ 4\.1\.0\)",
+    ),
+    (
+        ConnectionRetried(ADDRESS, "Cannot connect to it.", 3, 250 * MS),
+        WARNING,
+        r"Cannot connect to it\. Trying again in 250 ms\.",
+    ),
+    (
+        ConnectionLost(ADDRESS, "closed"),
+        WARNING,
+        r"connection to amqp://shop@broker:5672/ lost \(closed\): reconnecting",
+    ),
+    (
+        ConsumerInterrupted("q", "the broker cancelled it"),
+        WARNING,
+        r"q delivers no more \(the broker cancelled it\): consuming again",
+    ),
+    (ConsumerResumed("q"), INFO, "q delivers again"),
+    (
+        ProcessorStarted("shop", ADDRESS, ("a", "b"), 100),
+        INFO,
+        "processing a, b of shop from amqp://shop@broker:5672/, at most 100 runs at once",
+    ),
+    (
+        ProcessorStopping(2, timedelta(seconds=25)),
+        INFO,
+        "stopping: 2 running, waiting up to 25s for them",
+    ),
+    (ProcessorStopped(2), INFO, "stopped, 2 messages given back"),
+    (LoopSeeded(LOOP, "created", NINE), DEBUG, rf"report\.berlin created, due {CLOCK}"),
+    (LoopSeeded(LOOP, "unchanged", None), DEBUG, r"report\.berlin unchanged"),
+    (
+        LoopRepaired(LOOP, "lost", "no token, and nobody runs it"),
+        WARNING,
+        r"report\.berlin was repaired \(lost\): no token, and nobody runs it",
+    ),
+    (
+        SettlementDelayed("loop.report", "Blocked.", 12_345 * MS),
+        WARNING,
+        r"the settlement of loop\.report is not confirmed: Blocked\. Trying again in 12\.3 s\.",
+    ),
+    (
+        MessageParked("loop.report", "id", "undecodable", "Undecodable: no"),
+        ERROR,
+        r"a message for loop\.report was parked \(undecodable\): Undecodable: no",
+    ),
+]
+OF_RUNS: list[tuple[Event, int, str]] = [
+    (started(1 * MS), DEBUG, "started 1 ms after its time"),
+    (started(12_345 * MS, True), DEBUG, r"started 12\.3 s after its time, redelivered"),
+    (finished(Ending.SUCCEEDED), INFO, f"succeeded in 3 ms, next at {CLOCK}"),
+    (finished(Ending.SUCCEEDED, successor=None), INFO, "succeeded in 3 ms"),
+    (
+        finished(Ending.RETRIED, FAILURE, AGAIN),
+        WARNING,
+        f"failed in 3 ms, attempt 2: ValueError: no way, again at {CLOCK}",
+    ),
+    (finished(Ending.ESCALATED, FAILURE), ERROR, "failed in 3 ms, attempt 2: ValueError: no way"),
+    (
+        finished(Ending.STOPPED, StopLoop("sold out"), PAUSED),
+        WARNING,
+        "stopped its loop in 3 ms: StopLoop: sold out",
+    ),
+    (
+        replace(finished(Ending.SKIPPED), skipped="late by 3.000 s"),
+        WARNING,
+        rf"skipped: late by 3\.000 s, next at {CLOCK}",
+    ),
+    (
+        replace(finished(Ending.SKIPPED, successor=None), skipped="it expired 7.0 s ago"),
+        WARNING,
+        r"skipped: it expired 7\.0 s ago",
+    ),
+    (RunLost(*RUN), WARNING, "cancelled: its connection went, another processor runs it"),
+    (RunReturned(*RUN), INFO, "cancelled and given back: this processor is stopping"),
+    (TicksSkipped(*RUN, 5, "late"), WARNING, "5 ticks skipped: no processor was there in time"),
+    (TicksSkipped(*RUN, 5, "overrun"), WARNING, "5 ticks skipped: the run took longer than a tick"),
+    (TokenSuperseded(*RUN), INFO, "was settled before its processor died: not run again"),
+    (TokenMerged(*RUN, NEXT), INFO, "found another token in its slot: #13 goes on"),
+    (
+        Escalated(*RUN, FAILURE, False),
+        ERROR,
+        "failed for the last time: parked for replay, the loop goes on",
+    ),
+    (
+        Escalated(*RUN, FAILURE, True),
+        ERROR,
+        "failed for the last time: parked for replay, the loop is paused",
+    ),
+]
+SILENT: list[Event] = [SuccessorConfirmed(*RUN), RunSettled(*RUN), Event()]
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()  # of pytest, which would be closed
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+Log = Callable[..., str]
+
+
+@pytest.fixture
+def log(capsys: pytest.CaptureFixture[str]) -> Log:
+    """Logs events, and returns what is on stderr then."""
+
+    def log(*events: Event, style: Style = "text", level: str = "debug") -> str:
+        configure(level, style)
+        for event in events:
+            log_event(event)
+        return capsys.readouterr().err
+
+    return log
+
+
+@pytest.mark.parametrize(("event", "level", "words"), [*OF_PROCESSES, *OF_RUNS])
+def test_each_event_has_its_level_and_words(event: Event, level: int, words: str):
+    assert told(event)[0] == level
+    assert re.fullmatch(words, told(event)[1])
+
+
+TIME = r"\d\d:\d\d:\d\d\.\d\d\d"
+
+
+@pytest.mark.parametrize(("event", "level", "words"), OF_PROCESSES)
+def test_a_line_for_people_has_time_level_and_words(log: Log, event: Event, level: int, words: str):
+    line = log(event)
+    assert re.fullmatch(rf"{TIME} {logging.getLevelName(level):7} {words}\n", line)
+
+
+@pytest.mark.parametrize(("event", "level", "words"), OF_RUNS)
+def test_a_line_of_a_run_names_its_loop_and_seq(log: Log, event: Event, level: int, words: str):
+    first, *others = log(event).splitlines()
+    name = logging.getLevelName(level)
+    assert re.fullmatch(rf"{TIME} {name:7} report\.berlin #12  {words}", first)
+    assert bool(others) is isinstance(event, Escalated)  # only the last failure has its traceback
+
+
+@pytest.mark.parametrize(("event", "level", "words"), [*OF_PROCESSES, *OF_RUNS])
+def test_a_line_for_machines_is_one_object(log: Log, event: Event, level: int, words: str):
+    (line,) = log(event, style="json").splitlines()
+    told = json.loads(line)
+    assert datetime.fromisoformat(told["at"]).tzinfo
+    assert told["level"] == logging.getLevelName(level).lower()
+    assert told["logger"] == "scheduler"
+    assert told["event"] == type(event).__name__
+    assert re.fullmatch(words, told["message"])
+
+
+@pytest.mark.parametrize("event", [event for event, _, _ in OF_RUNS])
+def test_a_line_of_a_run_for_machines_names_its_loop_and_seq(log: Log, event: Event):
+    told = json.loads(log(event, style="json"))
+    assert (told["loop"], told["seq"], told["attempt"]) == ("report.berlin", 12, 1)
+
+
+@pytest.mark.parametrize(
+    ("event", "fields"),
+    [
+        (Connected(ADDRESS, "4.1.0", 5 * MS), {"address": ADDRESS, "after_ms": 5.0}),
+        (
+            finished(Ending.RETRIED, FAILURE, AGAIN),
+            {
+                "duration_ms": 3.0,
+                "ending": "retried",
+                "error": "ValueError: no way",
+                "scheduled_at": "2026-06-01T09:00:00.000+00:00",
+                "successor": {"seq": 13, "due_at": "2026-06-01T09:00:00.000+00:00"},
+            },
+        ),
+        (finished(Ending.SUCCEEDED, successor=None), {"error": None, "successor": None}),
+        (ProcessorStarted("shop", ADDRESS, ("a", "b"), 9), {"tasks": ["a", "b"]}),
+        (TicksSkipped(*RUN, 5, "late"), {"count": 5, "reason": "late"}),
+        (Escalated(*RUN, FAILURE, True), {"paused": True, "error": "ValueError: no way"}),
+    ],
+)
+def test_a_line_for_machines_has_the_fields_of_its_event(
+    log: Log, event: Event, fields: dict[str, Any]
+):
+    told = json.loads(log(event, style="json"))
+    assert {name: told[name] for name in fields} == fields
+
+
+@pytest.mark.parametrize("event", SILENT)
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_what_is_not_worth_a_line_has_none(log: Log, event: Event, style: Style):
+    assert log(event, style=style) == ""
+
+
+@pytest.mark.parametrize(
+    ("level", "lines"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)]
+)
+def test_no_line_is_below_the_level(log: Log, level: str, lines: int):
+    events = [
+        started(MS),
+        finished(Ending.SUCCEEDED),
+        finished(Ending.SKIPPED),
+        finished(Ending.ESCALATED, FAILURE),
+    ]
+    assert len(log(*events, level=level).splitlines()) == lines
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_the_last_failure_is_logged_with_its_traceback(log: Log, style: Style):
+    try:
+        raise ValueError("no")
+    except ValueError as error:
+        logged = log(Escalated(*RUN, error, False), style=style)
+    traceback = json.loads(logged)["traceback"] if style == "json" else logged.partition("\n")[2]
+    assert traceback.startswith("Traceback (most recent call last)")
+    assert traceback.rstrip().endswith("ValueError: no")
+
+
+def app_that_logs() -> Scheduler:
+    app = Scheduler("shop", Settings())
+
+    @app.periodic(every="10s", retry=Retry(0))
+    async def report(ctx: Context) -> None:
+        logging.getLogger("shop").info("selling %s", "tea")
+        if ctx.seq == 1:
+            raise ValueError("sold out")
+
+    return app
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_what_a_task_logs_is_marked_with_its_run(capsys: pytest.CaptureFixture[str], style: Style):
+    configure("info", style)
+    app = app_that_logs()
+    app.listen(log_event)
+    simulate(app, "25s")
+    logging.getLogger("shop").info("selling coffee")  # in no run
+    lines = [line for line in capsys.readouterr().err.splitlines() if "selling" in line]
+    if style == "text":
+        marks = [line.split("INFO    ")[1] for line in lines]
+        assert marks == ["report #0  selling tea", "report #1  selling tea", "selling coffee"]
+    else:
+        told = [json.loads(line) for line in lines]
+        assert [(each.get("loop"), each.get("seq")) for each in told] == [
+            ("report", 0),
+            ("report", 1),
+            (None, None),
+        ]
+        assert {each["logger"] for each in told} == {"shop"}
+
+
+def test_every_line_of_a_process_for_machines_is_one_object(capsys: pytest.CaptureFixture[str]):
+    configure("debug", "json")
+    app = app_that_logs()
+    app.listen(log_event)
+    simulate(app, "25s")
+    logging.getLogger("shop").warning("two\nlines", extra={"of": object()})
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    kinds = {line.get("event") for line in lines}
+    assert {"LoopSeeded", "RunStarted", "RunFinished", "Escalated", "ProcessorStopped"} <= kinds
+    assert lines[-1]["message"] == "two\nlines"

@@ -1,0 +1,258 @@
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduler import Scheduler, Settings
+from scheduler.brokers.contract import BrokerInfo, Depth
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.control.doctor import Finding, check_version, examine, require_fit, telling_rights
+from scheduler.control.verbs import Control
+from scheduler.errors import AccessRefused, IncompatibleBroker
+from scheduler.protocol.messages import Message
+from scheduler.protocol.rights import Rights
+from scheduler.protocol.topology import Topology
+from scheduler.queues.failed import ParkingLot, Reason
+from scheduler.timing.clock import SystemClock
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"),
+    [
+        ("2.8.7", "problem"),
+        ("3.9", "problem"),
+        ("3.9.29", "problem"),
+        ("3.10.0", "ok"),
+        ("3.10.8", "ok"),
+        ("3.12.14", "ok"),
+        ("3.13.0", "problem"),
+        ("3.13.0-rc.2", "problem"),
+        ("3.13.1", "problem"),
+        ("3.13.2", "problem"),
+        ("3.13.2+1.g1234567", "problem"),
+        ("3.13.3", "ok"),
+        ("3.13.7", "ok"),
+        ("4.0.0", "ok"),
+        ("4.1.0-beta.1", "ok"),
+        ("4.3.6", "ok"),
+        ("10.0.0", "ok"),
+        ("", "problem"),
+        ("unknown", "problem"),
+    ],
+)
+def test_a_version_that_loses_loops_is_a_problem(version: str, verdict: str):
+    finding = check_version(BrokerInfo("RabbitMQ", version))
+    assert finding.verdict == verdict
+    assert version in finding.detail
+    assert bool(finding.advice) is (verdict == "problem")
+
+
+class Forbidding(MemoryBroker):
+    """A broker that lets its user do nothing."""
+
+    async def depth(self, queue: str) -> Depth | None:
+        raise AccessRefused(f"memory:// refused: access to queue {queue!r}.")
+
+    @property
+    def info(self) -> BrokerInfo:
+        return BrokerInfo("memory", "1", "my vhost", "mallory")
+
+
+class OldBroker(MemoryBroker):
+    @property
+    def info(self) -> BrokerInfo:
+        return BrokerInfo("RabbitMQ", "3.13.1")
+
+
+async def test_an_unfit_broker_is_refused_with_what_to_do():
+    async with OldBroker() as broker:
+        with pytest.raises(IncompatibleBroker, match=r"nothing was started\. Upgrade to 3\.13\.3"):
+            require_fit(broker)
+
+
+async def test_the_embedded_broker_is_fit():
+    async with MemoryBroker() as broker:
+        require_fit(broker)
+
+
+def an_app(**options: Any) -> Scheduler:
+    app = Scheduler("shop", Settings())
+    app.periodic(every="1h", name="report", **options)(run)
+    return app
+
+
+async def run() -> None: ...
+
+
+@pytest.fixture
+def app() -> Scheduler:
+    return an_app()
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[MemoryBroker]:
+    async with MemoryBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def control(app: Scheduler, broker: MemoryBroker) -> Control:
+    return Control(app, broker, SystemClock())
+
+
+async def findings(app: Scheduler, broker: MemoryBroker) -> dict[str, Finding]:
+    found = [finding async for finding in examine(app, broker, SystemClock())]
+    assert all(finding.advice for finding in found if finding.verdict != "ok")
+    return {finding.about: finding for finding in found}
+
+
+def verdicts(found: dict[str, Finding]) -> dict[str, str]:
+    return {about: finding.verdict for about, finding in found.items()}
+
+
+ALL_WELL = {
+    "broker version": "ok",
+    "timeouts": "ok",
+    "queues": "ok",
+    "loops": "ok",
+    "rights of a seed": "ok",
+    "rights of a processor": "ok",
+    "rights of a starter": "ok",
+}
+
+
+async def test_a_seeded_app_is_well(app: Scheduler, broker: MemoryBroker, control: Control):
+    await control.seed()
+    assert verdicts(await findings(app, broker)) == ALL_WELL
+
+
+async def test_queues_that_are_missing_are_a_problem_each(app: Scheduler, broker: MemoryBroker):
+    found = await findings(app, broker)
+    missing = {about for about, finding in found.items() if finding.verdict == "problem"}
+    assert missing == {f"queue {queue.name}" for queue in app.topology().queues}
+    assert {found[about].advice for about in missing} == {"Run `scheduler seed`."}
+    assert "queues" not in found
+
+
+async def test_one_missing_queue_is_named(app: Scheduler, broker: MemoryBroker, control: Control):
+    await control.seed()
+    await broker.delete("shop.v1.failed.report")
+    found = await findings(app, broker)
+    assert found["queue shop.v1.failed.report"].detail == "does not exist"
+
+
+async def test_the_doctor_makes_nothing(app: Scheduler, broker: MemoryBroker):
+    await findings(app, broker)
+    assert [await broker.depth(queue.name) for queue in app.topology().queues] == [None] * 11
+
+
+async def test_a_queue_with_other_arguments_is_a_problem(app: Scheduler, broker: MemoryBroker):
+    wanted = app.topology()
+    other = replace(wanted.queues[0], arguments={"x-queue-type": "classic"})
+    await broker.declare(Topology(queues=(other, *wanted.queues[1:])))
+    found = await findings(app, broker)
+    assert found[f"queue {other.name}"].verdict == "problem"
+    assert "SCHEDULER_QUEUE_TYPE" in found[f"queue {other.name}"].advice
+
+
+async def test_a_paused_loop_is_a_warning_with_its_reason(
+    app: Scheduler, broker: MemoryBroker, control: Control
+):
+    await control.seed()
+    await control.pause(app.loop("report"), "stocktaking")
+    found = await findings(app, broker)
+    assert found["loop report"].verdict == "warning"
+    assert found["loop report"].detail == "is paused: stocktaking"
+
+
+async def test_a_lost_loop_is_a_problem(app: Scheduler, broker: MemoryBroker, control: Control):
+    await control.seed()
+    await broker.purge("shop.v1.hatchery.report")
+    found = await findings(app, broker)
+    assert found["loop report"].verdict == "problem"
+    assert "`scheduler seed`" in found["loop report"].advice
+
+
+async def test_a_loop_that_is_due_without_processors_is_a_warning(
+    app: Scheduler, broker: MemoryBroker, control: Control
+):
+    await control.seed()
+    await control.trigger(app.loop("report"))
+    found = await findings(app, broker)
+    assert found["loop report"].verdict == "warning"
+    assert "`scheduler run`" in found["loop report"].advice
+
+
+async def test_parked_messages_are_a_warning(
+    app: Scheduler, broker: MemoryBroker, control: Control
+):
+    await control.seed()
+    lot = ParkingLot(broker, app.names, SystemClock())
+    for key in ("loop.report", "loop.report", "loop.gone"):
+        await lot.park(Message(), key, Reason.REJECTED, ValueError())
+    found = await findings(app, broker)
+    parked = {about: each.detail for about, each in found.items() if each.verdict == "warning"}
+    assert parked == {
+        "queue shop.v1.failed.report": "2 messages are parked",
+        "queue shop.v1.failed": "1 messages are parked",
+    }
+
+
+@pytest.mark.parametrize(("timeout", "warned"), [("29m", False), ("30m", True), ("2h", True)])
+async def test_a_timeout_that_the_broker_does_not_wait_for_is_a_warning(
+    broker: MemoryBroker, timeout: str, warned: bool
+):
+    found = await findings(an_app(timeout=timeout), broker)
+    assert ("timeout of report" in found) is warned
+    assert ("timeouts" in found) is not warned
+
+
+async def test_what_may_not_be_looked_at_is_told(app: Scheduler):
+    async with Forbidding() as broker:
+        found = await findings(app, broker)
+    for about in ("queues", "loops", "parked messages"):
+        assert found[about].verdict == "warning"
+        assert "not looked at, this user may not: memory:// refused: " in found[about].detail
+        assert "`scheduler run`" in found[about].advice
+    assert found["broker version"].verdict == found["rights of a seed"].verdict == "ok"
+
+
+async def test_the_rights_that_users_need_are_told_as_commands(
+    app: Scheduler, broker: MemoryBroker
+):
+    ours = r"'^shop\.v1\.'"
+    found = await findings(app, broker)
+    assert {about: each.advice for about, each in found.items() if about.startswith("rights")} == {
+        "rights of a seed": f"rabbitmqctl set_permissions -p / shop-seed {ours} {ours} {ours}",
+        "rights of a processor": "rabbitmqctl set_permissions -p / shop-processor "
+        rf"'^shop\.v1\.lock$' {ours} {ours}",
+        "rights of a starter": "rabbitmqctl set_permissions -p / shop-starter "
+        rf"'^shop\.v1\.(hatchery\.|lock$)' {ours} {ours}",
+    }
+
+
+async def test_a_program_that_sends_needs_rights_if_there_is_something_to_send(
+    app: Scheduler, broker: MemoryBroker
+):
+    app.task(name="mail")(run)
+    found = await findings(app, broker)
+    assert "shop-client '^$' '^shop" in found["rights of a client"].advice
+
+
+async def test_a_refusal_tells_what_the_user_must_be_allowed():
+    rights = Rights("^c$", "^w$", "^r$")
+    async with Forbidding() as broker:
+        with pytest.raises(AccessRefused) as refused, telling_rights(broker, rights):
+            await broker.depth("queue")
+    assert str(refused.value) == (
+        "memory:// refused: access to queue 'queue'. What was done before that stays. "
+        "Give this user the rights that the command needs, instead of those that it has: "
+        "rabbitmqctl set_permissions -p 'my vhost' mallory '^c$' '^w$' '^r$'"
+    )
+
+
+async def test_looking_twice_finds_the_same(app: Scheduler, broker: MemoryBroker, control: Control):
+    await control.seed()
+    await control.pause(app.loop("report"))
+    assert await findings(app, broker) == await findings(app, broker)

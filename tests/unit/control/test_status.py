@@ -1,0 +1,199 @@
+"""Where the token of each loop is, as an operator is told."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from scheduler import Context, Retry, Scheduler
+from scheduler.control.repairs import Repairs
+from scheduler.control.status import Status, Where
+from scheduler.protocol.messages import Ending, LoopId
+from tests.stage import START, Stage, new_app, staged
+
+TASK = LoopId("task")
+
+
+def looping(takes: float = 0, raised: Exception | None = None) -> Scheduler:
+    app = new_app(supervision_interval="1h")
+
+    @app.periodic(every="1m", retry=Retry(0))
+    async def task(ctx: Context) -> None:
+        await asyncio.sleep(takes)
+        if raised:
+            raise raised
+
+    return app
+
+
+async def status(stage: Stage) -> Status:
+    (found,) = await stage.survey.status()
+    return found
+
+
+async def nothing(stage: Stage) -> None: ...
+
+
+async def pause(stage: Stage) -> None:
+    await stage.control.pause(stage.app.loop("task"), "stocktaking")
+
+
+async def wait(stage: Stage) -> None:
+    await asyncio.sleep(61)
+
+
+async def lose(stage: Stage) -> None:
+    await stage.lose(TASK)
+
+
+async def guard(stage: Stage) -> None:
+    await stage.lose(TASK)
+    repairs = Repairs(
+        stage.app, stage.broker, stage.clock, stage.whereabouts, patience=timedelta(seconds=1)
+    )
+    await repairs.guard([stage.app.loop("task")])
+
+
+async def delete_slot(stage: Stage) -> None:
+    await stage.broker.delete(stage.app.names.hatchery(TASK))
+
+
+async def delete_queue(stage: Stage) -> None:
+    await stage.broker.delete(stage.app.names.processor_queue("task"))
+
+
+async def delete_roster(stage: Stage) -> None:
+    await stage.broker.delete(stage.app.names.roster)
+
+
+Deed = Callable[[Stage], Awaitable[None]]
+
+
+@pytest.mark.parametrize(
+    ("deed", "where"),
+    [
+        (nothing, Where.WAITING),
+        (pause, Where.PAUSED),
+        (wait, Where.READY),
+        (lose, Where.LOST),
+        (guard, Where.LOST),
+        (delete_slot, Where.UNSEEDED),
+        (delete_queue, Where.UNSEEDED),
+        (delete_roster, Where.WAITING),
+    ],
+)
+def test_without_processors_it_is_where_its_token_is(deed: Deed, where: Where) -> None:
+    async def play(stage: Stage) -> None:
+        await deed(stage)
+        found = await status(stage)
+        assert (found.where, found.processors) == (where, 0)
+
+    staged(looping(), play)
+
+
+@pytest.mark.parametrize(
+    ("deed", "where"),
+    [
+        (nothing, Where.WAITING),
+        (pause, Where.PAUSED),
+        (wait, Where.RUNNING),
+        (lose, Where.LOST),
+        (guard, Where.LOST),
+    ],
+)
+def test_with_processors_what_they_say_counts(deed: Deed, where: Where) -> None:
+    async def play(stage: Stage) -> None:
+        async with stage.supervised(), stage.supervised():
+            await asyncio.sleep(1)
+            await deed(stage)
+            found = await status(stage)
+            assert (found.where, found.processors) == (where, 2)
+
+    staged(looping(takes=10), play)
+
+
+def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running() -> None:
+    async def play(stage: Stage) -> None:
+        async with stage.processor():
+            await lose(stage)
+            assert (await status(stage)).where is Where.RUNNING
+
+    staged(looping(), play)
+
+
+@pytest.mark.parametrize("deed", [nothing, lose])
+def test_what_is_told_of_it_is_the_same_whether_it_waits_or_only_the_journal_knows(
+    deed: Deed,
+) -> None:
+    app = looping(takes=2, raised=ValueError("boom"))
+
+    async def play(stage: Stage) -> None:
+        async with stage.supervised():
+            await asyncio.sleep(70)
+            await deed(stage)
+            found = await status(stage)
+            assert (found.seq, found.attempt, found.reason) == (1, 0, None)
+            assert found.due_at == START + timedelta(seconds=122)
+            assert found.last is not None
+            assert (found.last.ending, found.last.error) == (Ending.ESCALATED, "ValueError: boom")
+            assert found.last.scheduled_at == START + timedelta(seconds=60)
+            assert found.last.late == timedelta(0)
+            assert found.last.duration == timedelta(seconds=2)
+
+    staged(app, play)
+
+
+@pytest.mark.parametrize(
+    ("deed", "seq", "due_in"), [(nothing, 0, 60), (wait, 0, 60), (pause, 0, None)]
+)
+def test_before_its_first_run_nothing_is_told_of_the_last(
+    deed: Deed, seq: int, due_in: float | None
+) -> None:
+    async def play(stage: Stage) -> None:
+        await deed(stage)
+        found = await status(stage)
+        due_at = None if due_in is None else START + timedelta(seconds=due_in)
+        assert (found.seq, found.attempt, found.due_at, found.last) == (seq, 0, due_at, None)
+
+    staged(looping(), play)
+
+
+def test_a_pause_tells_its_reason() -> None:
+    async def play(stage: Stage) -> None:
+        await pause(stage)
+        assert (await status(stage)).reason == "stocktaking"
+
+    staged(looping(), play)
+
+
+def test_the_loops_of_the_code_come_first_then_the_keyed_ones() -> None:
+    app = new_app()
+
+    @app.periodic(every="1h")
+    async def second(ctx: Context) -> None: ...
+
+    @app.periodic(every="1h")
+    async def first(ctx: Context) -> None: ...
+
+    async def play(stage: Stage) -> None:
+        await first.start("b", every="1h")
+        await first.start("a", every="1h")
+        found = await stage.survey.status()
+        assert [str(each.loop) for each in found] == ["second", "first", "first.b", "first.a"]
+
+    staged(app, play)
+
+
+def test_looking_changes_nothing() -> None:
+    async def play(stage: Stage) -> None:
+        before = await stage.token(TASK)
+        for _ in range(50):
+            await stage.survey.status()
+        assert await stage.token(TASK) == before
+        assert await stage.history("task") == ["seeded"]
+        async with stage.supervised():
+            await asyncio.sleep(61)
+        assert await stage.history("task") == ["seeded", "succeeded"]
+
+    staged(looping(), play)

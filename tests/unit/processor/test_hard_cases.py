@@ -1,0 +1,306 @@
+"""Cases that were wrong once."""
+
+import asyncio
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pydantic import BaseModel, Field, SecretStr
+
+from scheduler import (
+    AppNotFound,
+    Context,
+    Cron,
+    Every,
+    RegistrationError,
+    Retry,
+    Scheduler,
+    Settings,
+    StopLoop,
+    Undecodable,
+)
+from scheduler.cli.loading import load_app
+from scheduler.events import MessageParked, RunStarted
+from scheduler.processor.settlement import Finished, Raised, Returned, settle
+from scheduler.protocol.messages import (
+    LINE_LENGTH,
+    LoopId,
+    State,
+    Token,
+    decode,
+    encode,
+    generation_of,
+    summary_of,
+)
+from scheduler.queues.hatchery import merge
+from scheduler.tasks.policy import Policy
+from scheduler.testing import simulate
+from tests.stage import Stage, staged
+
+NINE = datetime(2026, 6, 1, 9, tzinfo=UTC)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+DAILY = Cron("0 9 * * *")
+
+
+def token(
+    schedule: Every | Cron = DAILY, seeded_at: datetime = NINE - 24 * HOUR, **fields: Any
+) -> Token:
+    fields = {"scheduled_at": NINE, "due_at": NINE} | fields
+    return Token(LoopId("report"), schedule, generation_of(schedule, {}, seeded_at), **fields)
+
+
+def new_app() -> Scheduler:
+    return Scheduler("shop", Settings())
+
+
+def test_a_guard_of_the_same_seeding_does_not_move_a_retry() -> None:
+    mine = token(attempt=1, due_at=NINE + 11 * MINUTE)
+    guard = token(
+        seeded_at=NINE + 5 * MINUTE,
+        state=State.GUARD,
+        scheduled_at=NINE + 24 * HOUR,
+        due_at=NINE + 16 * MINUTE,
+    )
+    assert merge(mine, guard) is mine
+
+
+@pytest.mark.parametrize(
+    ("schedule", "missed", "following"),
+    [
+        (Every("1h", mode="fixed_rate"), 1, NINE + 2 * HOUR),
+        (Every("1h", mode="fixed_rate", catch_up="all"), 0, NINE + HOUR),
+    ],
+)
+def test_a_triggered_run_that_outlasts_the_coming_tick_does_not_swallow_it(
+    schedule: Every, missed: int, following: datetime
+) -> None:
+    due = NINE + 59 * MINUTE
+    triggered = token(schedule, scheduled_at=NINE + HOUR, due_at=due)
+    run = Finished(triggered, due, due, NINE + 90 * MINUTE, Returned(None))
+    settled = settle(run, Policy(Retry()), spin=lambda: 0.5)
+    assert settled.put is not None
+    assert (settled.missed, settled.put.scheduled_at) == (missed, following)
+
+
+def test_the_reason_of_stop_loop_is_one_line_in_the_record_too() -> None:
+    run = Finished(token(), NINE, NINE, NINE, Raised(StopLoop("x\n" * 100_000)))
+    settled = settle(run, Policy(Retry()), spin=lambda: 0.5)
+    assert settled.put is not None
+    assert settled.put.last is not None
+    assert len(settled.put.last.error or "") <= LINE_LENGTH
+
+
+def test_the_tick_before_is_the_same_for_each_retry() -> None:
+    app = new_app()
+    seen: list[datetime | None] = []
+
+    @app.periodic(every="1h", mode="fixed_rate", retry=Retry(1, delays=["1s"]))
+    async def report(ctx: Context) -> None:
+        seen.append(ctx.previous_at)
+        if not ctx.attempt:
+            raise ValueError
+
+    simulate(app, "2h30m")
+    assert seen[0] is None
+    assert seen[1] == seen[0]
+    assert seen[2] is not None
+    assert seen[3] == seen[2]
+
+
+def test_a_loop_survives_a_lone_surrogate_in_what_it_carries() -> None:
+    app = new_app()
+
+    @app.periodic(every="1m")
+    async def report(ctx: Context) -> None:
+        ctx.carry("\udcff")
+
+    assert len([event for event in simulate(app, "1h") if isinstance(event, RunStarted)]) > 50
+
+
+def test_an_error_with_a_lone_surrogate_or_an_escape_fits_a_header() -> None:
+    summary = summary_of(ValueError("\udcff \x1b[31m"))
+    assert summary.encode()
+    assert summary.isprintable()
+
+
+def test_a_retry_that_is_no_retry_is_refused() -> None:
+    async def report() -> None: ...
+
+    with pytest.raises(RegistrationError, match="Retry"):
+        new_app().periodic(every="1m", retry=cast(Any, 3))(report)
+
+
+class Order(BaseModel):
+    number: int = Field(alias="No")
+
+
+class Login(BaseModel):
+    password: SecretStr
+
+
+def test_arguments_with_an_alias_arrive() -> None:
+    app = new_app()
+    got: list[int] = []
+
+    @app.periodic(every="1m", args={"order": Order(No=1)})
+    async def ship(order: Order) -> None:
+        got.append(order.number)
+
+    events = simulate(app, "3m30s")
+    assert not [event for event in events if isinstance(event, MessageParked)]
+    assert got == [1, 1, 1]
+
+
+def test_arguments_that_would_arrive_changed_are_refused() -> None:
+    async def log_in(login: Login) -> None: ...
+
+    args = {"login": Login(password=SecretStr("hunter2"))}
+    with pytest.raises(RegistrationError, match="would not arrive") as refused:
+        new_app().periodic(every="1m", args=args)(log_in)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_missing_dependency_that_begins_like_the_app_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    Path("nodep_jobs.py").write_text("import nodep\n")
+    with pytest.raises(ModuleNotFoundError, match="nodep"):
+        load_app("nodep_jobs:app")
+
+
+@pytest.mark.parametrize("reference", [".jobs:app", "..:app", "a-b:app", "scheduler.py:app"])
+def test_what_cannot_be_a_module_is_no_app(
+    reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("scheduler.py").write_text("")
+    with pytest.raises(AppNotFound):
+        load_app(reference)
+
+
+@pytest.mark.parametrize(
+    "text", ["[tool.scheduler]\napp = 5\n", "tool = 5\n", "[tool]\nscheduler = 5\n"]
+)
+def test_a_pyproject_of_other_types_is_told(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SCHEDULER_APP", raising=False)
+    Path("pyproject.toml").write_text(text)
+    with pytest.raises(AppNotFound):
+        load_app(None)
+
+
+def test_version_true_is_not_version_one() -> None:
+    message = encode(token(), "shop", expiration=None)
+    hostile = replace(message, headers={**message.headers, "scheduler-version": True})
+    with pytest.raises(Undecodable, match="version"):
+        decode(hostile, "shop")
+
+
+@pytest.mark.parametrize("annotation", ["datetime.Foo", "int["])
+def test_any_bad_annotation_is_a_registration_error(annotation: str) -> None:
+    async def report(x: int = 1) -> None: ...
+
+    report.__annotations__["x"] = annotation
+    with pytest.raises(RegistrationError):
+        new_app().periodic(every="1m")(report)
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [Unspeakable(), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()],
+)
+def test_whatever_a_task_raises_its_loop_goes_on(raised: BaseException) -> None:
+    app = new_app()
+
+    @app.periodic(every="10s", retry=Retry(0))
+    async def task() -> None:
+        raise raised
+
+    assert len([event for event in simulate(app, "45s") if isinstance(event, RunStarted)]) == 4
+
+
+def test_a_reason_that_is_no_text_is_made_one() -> None:
+    assert StopLoop(5).reason == "5"
+
+
+def test_a_hook_that_cancels_itself_does_not_hold_up_its_loop() -> None:
+    app = new_app()
+
+    @app.periodic(every="10s", retry=Retry(0))
+    async def task() -> None:
+        raise ValueError
+
+    @app.on_escalation
+    async def hook(_: object) -> None:
+        raise asyncio.CancelledError
+
+    assert len([event for event in simulate(app, "45s") if isinstance(event, RunStarted)]) == 4
+
+
+@pytest.mark.parametrize("verbs", ["pause,resume", "seed,pause,resume", "pause,seed,resume"])
+def test_no_verb_during_a_run_makes_it_overlap_with_another(verbs: str) -> None:
+    app = new_app()
+    going: list[int] = []
+    most: list[int] = []
+
+    @app.periodic(every="1s", timeout="1m")
+    async def slow() -> None:
+        going.append(1)
+        most.append(len(going))
+        await asyncio.sleep(10)
+        going.pop()
+
+    async def play(stage: Stage) -> None:
+        async with stage.processor(), stage.processor():
+            await asyncio.sleep(2)
+            loop = app.loop("slow")
+            for verb in verbs.split(","):
+                match verb:
+                    case "pause":
+                        await stage.control.pause(loop)
+                    case "resume":
+                        await stage.control.resume(loop, at_once=True)
+                    case _:
+                        await stage.control.seed()
+            await asyncio.sleep(60)
+        assert max(most) == 1
+        assert len(most) > 3
+        assert await stage.tokens() == 1
+
+    staged(app, play)
+
+
+def test_a_task_that_swallows_its_cancellation_does_not_hold_up_the_shutdown() -> None:
+    app = new_app()
+
+    @app.periodic(every="1s")
+    async def stubborn() -> None:
+        for _ in range(100):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+    async def play(stage: Stage) -> None:
+        loop = asyncio.get_running_loop()
+        async with stage.processor(grace=5):
+            await asyncio.sleep(2)
+            began = loop.time()
+        assert loop.time() - began < 15
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            for _ in range(101):
+                task.cancel()
+                await asyncio.sleep(0)
+
+    staged(app, play)

@@ -1,0 +1,257 @@
+"""What a processor says of itself, whatever its broker and its event loop do."""
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from scheduler.brokers.contract import Broker, Depth
+from scheduler.errors import BrokerUnavailable, PortUnavailable
+from scheduler.processor import health
+from scheduler.processor.health import BLOCKED_AFTER_S, NO_ANSWER_S, Health
+from scheduler.processor.pages import serving
+from scheduler.processor.worker import Worker
+from scheduler.testing import run_virtually
+from tests.integration.watched import ask
+from tests.rabbitmq import free_ports
+
+QUEUES = ["shop.v1.processor.mail", "shop.v1.processor.report"]
+
+
+class SomeBroker:
+    """A broker that answers what the test wants."""
+
+    address = "amqp://shop@broker/"
+
+    def __init__(self) -> None:
+        self.connected = True
+        self.consumers = dict.fromkeys(QUEUES, 1)
+        self.asked: list[str] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def depth(self, queue: str) -> Depth | None:
+        self.asked.append(queue)
+        await self.answers.wait()
+        if not self.connected:
+            raise BrokerUnavailable
+        return Depth(0, self.consumers[queue]) if queue in self.consumers else None
+
+
+class SomeWorker:
+    queues = QUEUES
+
+    def __init__(self) -> None:
+        self.silent: list[str] = []
+        self.stopping = False
+
+
+class Case:
+    def __init__(self) -> None:
+        self.broker = SomeBroker()
+        self.worker = SomeWorker()
+        self.health = Health(cast(Broker, self.broker), cast(Worker, self.worker))
+
+
+@asynccontextmanager
+async def case() -> AsyncGenerator[Case]:
+    case = Case()
+    async with case.health:
+        await asyncio.sleep(0.1)
+        yield case
+
+
+def play(test: Coroutine[Any, Any, None]) -> None:
+    """Run a test in virtual time, which the health then reads too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(health, "monotonic", lambda: asyncio.get_running_loop().time())
+        run_virtually(test)
+
+
+def virtually(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """A test in virtual time."""
+
+    def run() -> None:
+        play(test())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@virtually
+async def test_a_processor_that_processes_is_live_and_ready() -> None:
+    async with case() as it:
+        await asyncio.sleep(60)
+        assert it.health.why_not_live() == []
+        assert it.health.why_not_ready() == []
+
+
+@virtually
+async def test_the_broker_is_asked_now_and_then_and_never_by_a_probe() -> None:
+    async with case() as it:
+        for _ in range(1000):
+            it.health.why_not_ready()
+        assert it.broker.asked == QUEUES
+        await asyncio.sleep(60)
+        assert len(it.broker.asked) == 13 * len(QUEUES)
+
+
+@virtually
+async def test_asking_that_takes_long_is_done_less_often() -> None:
+    async with case() as it:
+        it.broker.answers.clear()
+        await asyncio.sleep(6)  # it is asking
+        it.broker.answers.set()
+        asked = len(it.broker.asked)
+        await asyncio.sleep(15)
+        assert len(it.broker.asked) == asked + 1  # the other queue
+        await asyncio.sleep(60)
+        assert len(it.broker.asked) > asked + 1
+
+
+@virtually
+async def test_one_that_has_lost_its_connection_lives_and_is_not_ready() -> None:
+    async with case() as it:
+        it.broker.connected = False
+        await asyncio.sleep(600)
+        assert it.health.why_not_live() == []
+        assert it.health.why_not_ready() == ["there is no connection to amqp://shop@broker/"]
+        it.broker.connected = True
+        assert it.health.why_not_ready() == []
+
+
+@virtually
+async def test_a_consumer_that_this_end_misses_is_told_at_once() -> None:
+    async with case() as it:
+        it.worker.silent = QUEUES[1:]
+        assert it.health.why_not_ready() == [f"nothing is delivered from {QUEUES[1]}"]
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_consumer_that_the_broker_does_not_know_is_told_soon(gone: bool) -> None:
+    async def test() -> None:
+        async with case() as it:
+            it.broker.consumers = {QUEUES[0]: 1} if gone else {QUEUES[0]: 1, QUEUES[1]: 0}
+            await asyncio.sleep(5)
+            assert it.health.why_not_ready() == [f"nothing is delivered from {QUEUES[1]}"]
+            it.broker.consumers = dict.fromkeys(QUEUES, 3)
+            await asyncio.sleep(1)
+            assert it.health.why_not_ready() == []
+
+    play(test())
+
+
+@virtually
+async def test_a_broker_that_does_not_answer_is_told() -> None:
+    async with case() as it:
+        it.broker.answers.clear()
+        await asyncio.sleep(5 + NO_ANSWER_S - 1)
+        assert it.health.why_not_ready() == []
+        await asyncio.sleep(2)
+        (why,) = it.health.why_not_ready()
+        assert "does not answer" in why
+        assert it.health.why_not_live() == []
+        it.broker.answers.set()
+        await asyncio.sleep(0)
+        assert it.health.why_not_ready() == []
+
+
+@virtually
+async def test_one_that_drains_lives_and_is_not_ready() -> None:
+    async with case() as it:
+        it.worker.stopping = True
+        assert it.health.why_not_live() == []
+        assert "draining" in it.health.why_not_ready()[0]
+
+
+def test_one_whose_event_loop_is_blocked_is_neither_and_tells_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        async with case() as it:
+            now = asyncio.get_running_loop().time()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(health, "monotonic", lambda: now + BLOCKED_AFTER_S - 1)
+                assert it.health.why_not_live() == []
+                patch.setattr(health, "monotonic", lambda: now + BLOCKED_AFTER_S + 2)
+                (why,) = it.health.why_not_live()
+                assert why.startswith("the event loop has been blocked for 12 s, now by ")
+                assert it.health.why_not_ready() == [why]
+                assert len(caplog.records) == 1
+            assert it.health.why_not_live() == []
+
+    with caplog.at_level(logging.ERROR):
+        play(test())
+
+
+# The pages
+
+
+def test_a_page_is_json_with_the_reason() -> None:
+    (port,) = free_ports(1)
+
+    async def test() -> None:
+        async with case() as it:
+            with serving(port, it.health.pages):
+                it.worker.silent = QUEUES[:1]
+                lives = await asyncio.to_thread(ask, port, "/livez?verbose")
+                ready = await asyncio.to_thread(ask, port, "/readyz")
+        assert (lives.status, lives.json) == (200, {"live": True, "why": []})
+        assert ready.status == 503
+        assert ready.json == {"ready": False, "why": [f"nothing is delivered from {QUEUES[0]}"]}
+
+    asyncio.run(test())
+
+
+def test_what_is_not_there_says_what_is() -> None:
+    (port,) = free_ports(1)
+    with serving(port, {"/livez": lambda environ, start: []}):
+        answer = ask(port, "/health")
+    assert (answer.status, answer.text) == (404, "There are: /livez\n")
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortUnavailable, match=f"Port {port} .*: Address already in use"):
+            serving(port, {}).__enter__()
+
+
+def test_a_port_is_free_again_afterwards() -> None:
+    (port,) = free_ports(1)
+    for _ in range(3):
+        with serving(port, {}):
+            assert ask(port, "/").status == 404
+    assert ask(port, "/").status == 0
+
+
+# Asking one's own processor
+
+
+def test_whoever_asks_a_port_where_nobody_answers_is_told() -> None:
+    (port,) = free_ports(1)
+    assert health.ask(port) == (False, f"nobody answers at port {port}: Connection refused")
+
+
+def test_whoever_asks_somebody_else_is_told() -> None:
+    (port,) = free_ports(1)
+    with serving(port, {"/metrics": lambda environ, start: []}):
+        lives, why = health.ask(port)
+    assert (lives, "not the health of a processor" in why) == (False, True)
+
+
+@pytest.mark.parametrize("why", [[], ["it is blocked"]])
+def test_the_answer_is_what_is_wrong(why: list[str]) -> None:
+    (port,) = free_ports(1)
+
+    def livez(environ: object, start: Callable[..., object]) -> list[bytes]:
+        start("503 Service Unavailable" if why else "200 OK", [])
+        return [json.dumps({"live": not why, "why": why}).encode()]
+
+    with serving(port, {"/livez": livez}):
+        assert health.ask(port) == (not why, "".join(why))

@@ -1,0 +1,412 @@
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+
+from scheduler.processor.settlement import (
+    Broken,
+    Finished,
+    Goodbye,
+    Outcome,
+    Parking,
+    Raised,
+    Returned,
+    Settlement,
+    Skipped,
+    settle,
+    settle_call,
+)
+from scheduler.protocol.messages import LINE_LENGTH, Ending, LastRun, LoopId, State, Token
+from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
+from scheduler.tasks.policy import Policy
+from scheduler.tasks.retries import Retry
+from scheduler.timing.schedules import Cron, Every, Schedule, jittered
+
+HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
+NINE = datetime(2026, 6, 1, 9, 0, tzinfo=UTC)
+STARTED, ENDED = NINE + SECOND, NINE + MINUTE
+HOURLY = Every("1h", mode="fixed_rate")
+ALL = Every("1h", mode="fixed_rate", catch_up="all")
+FAILURE = ValueError("no")
+POLICY = Policy(Retry(2, delays=["10s", "1m"], jitter=0))
+
+TOKEN = Token(
+    loop=LoopId("report"),
+    schedule=HOURLY,
+    generation="g",
+    scheduled_at=NINE,
+    due_at=NINE,
+    seq=7,
+    args={"city": "Bonn"},
+    carry="before",
+)
+
+
+def settled(
+    outcome: Outcome,
+    token: Token = TOKEN,
+    policy: Policy = POLICY,
+    *,
+    tick: datetime | None = None,
+    ended_at: datetime = ENDED,
+    spin: float = 0.5,
+) -> Settlement:
+    run = Finished(token, tick or token.scheduled_at, STARTED, ended_at, outcome)
+    return settle(run, policy, spin=lambda: spin)
+
+
+def put(settlement: Settlement) -> Token:
+    assert settlement.put is not None
+    return settlement.put
+
+
+def record(ending: Ending, error: str | None = None) -> LastRun:
+    return LastRun(ending, NINE, STARTED, ENDED - STARTED, error)
+
+
+NEXT = replace(TOKEN, seq=8, scheduled_at=NINE + HOUR, due_at=NINE + HOUR, previous_at=NINE)
+"""The next tick, still without the record of the run before."""
+
+
+def next_tick(ending: Ending, error: str | None = None) -> Token:
+    return replace(NEXT, last=record(ending, error))
+
+
+def paused(ending: Ending, error: str | None, reason: str) -> Token:
+    return replace(next_tick(ending, error), state=State.PAUSED, reason=reason)
+
+
+def parking(error: Exception, token: Token = TOKEN, *, rejected: bool = False) -> Parking:
+    told = f"{type(error).__name__}: {error}"
+    parked = replace(
+        token,
+        state=State.REPLAY,
+        attempt=token.attempt + 1,
+        last=record(Ending.ESCALATED, told),
+    )
+    return Parking(parked, "rejected" if rejected else "exhausted", error)
+
+
+LAST_ATTEMPT = replace(TOKEN, attempt=2)
+REJECT = Reject("bad order")
+RETRYING = replace(
+    TOKEN,
+    attempt=1,
+    due_at=ENDED + 10 * SECOND,
+    last=record(Ending.RETRIED, "ValueError: no"),
+)
+
+
+@pytest.mark.parametrize(
+    ("token", "outcome", "expected"),
+    [
+        pytest.param(
+            TOKEN,
+            Returned("after"),
+            Settlement(Ending.SUCCEEDED, put=replace(next_tick(Ending.SUCCEEDED), carry="after")),
+            id="returned",
+        ),
+        pytest.param(
+            TOKEN,
+            Raised(FAILURE),
+            Settlement(Ending.RETRIED, put=RETRYING),
+            id="raised, retries left",
+        ),
+        pytest.param(
+            TOKEN,
+            Raised(TimeoutError("too long")),
+            Settlement(
+                Ending.RETRIED,
+                put=replace(RETRYING, last=record(Ending.RETRIED, "TimeoutError: too long")),
+            ),
+            id="timed out",
+        ),
+        pytest.param(
+            LAST_ATTEMPT,
+            Raised(FAILURE),
+            Settlement(
+                Ending.ESCALATED,
+                park=parking(FAILURE, LAST_ATTEMPT),
+                put=next_tick(Ending.ESCALATED, "ValueError: no"),
+            ),
+            id="retries exhausted",
+        ),
+        pytest.param(
+            TOKEN,
+            Raised(REJECT),
+            Settlement(
+                Ending.ESCALATED,
+                park=parking(REJECT, rejected=True),
+                put=next_tick(Ending.ESCALATED, "Reject: bad order"),
+            ),
+            id="rejected",
+        ),
+        pytest.param(
+            TOKEN,
+            Raised(StopLoop("sold out")),
+            Settlement(Ending.STOPPED, put=paused(Ending.STOPPED, "sold out", "sold out")),
+            id="stopped its loop",
+        ),
+        pytest.param(
+            TOKEN,
+            Raised(StopLoop()),
+            Settlement(
+                Ending.STOPPED, put=paused(Ending.STOPPED, None, "the task stopped its loop")
+            ),
+            id="stopped its loop without a reason",
+        ),
+        pytest.param(
+            TOKEN,
+            Skipped("late by 5 s"),
+            Settlement(Ending.SKIPPED, put=next_tick(Ending.SKIPPED, "late by 5 s")),
+            id="skipped",
+        ),
+        pytest.param(
+            TOKEN,
+            Broken.INTERRUPTED,
+            Settlement(None, goodbye=Goodbye.REQUEUE),
+            id="interrupted",
+        ),
+        pytest.param(TOKEN, Broken.LOST, Settlement(None, goodbye=Goodbye.NOTHING), id="lost"),
+    ],
+)
+def test_a_token_of_a_loop_settles_so(token: Token, outcome: Outcome, expected: Settlement):
+    assert settled(outcome, token) == expected
+
+
+REPLAY = replace(TOKEN, state=State.REPLAY, attempt=3)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Returned("after"), Settlement(Ending.SUCCEEDED)),
+        (Raised(FAILURE), Settlement(Ending.ESCALATED, park=parking(FAILURE, REPLAY))),
+        (
+            Raised(REJECT),
+            Settlement(Ending.ESCALATED, park=parking(REJECT, REPLAY, rejected=True)),
+        ),
+        (Raised(StopLoop("enough")), Settlement(Ending.STOPPED)),
+        (Broken.INTERRUPTED, Settlement(None, goodbye=Goodbye.REQUEUE)),
+        (Broken.LOST, Settlement(None, goodbye=Goodbye.NOTHING)),
+    ],
+)
+@pytest.mark.parametrize("after_failure", ["continue", "pause"])
+def test_a_replay_has_no_successor(outcome: Outcome, expected: Settlement, after_failure: str):
+    policy = replace(POLICY, after_failure=after_failure)
+    assert settled(outcome, REPLAY, policy) == expected
+
+
+def test_a_replay_is_parked_again_though_retries_are_left():
+    first = replace(REPLAY, attempt=0)
+    settlement = settled(Raised(FAILURE), first)
+    assert settlement.put is None
+    assert settlement.park == parking(FAILURE, first)
+
+
+def test_an_exhausted_loop_is_paused_where_that_is_wanted():
+    policy = replace(POLICY, after_failure="pause")
+    settlement = settled(Raised(FAILURE), LAST_ATTEMPT, policy)
+    reason = "paused after a failure: ValueError: no"
+    assert settlement.put == paused(Ending.ESCALATED, "ValueError: no", reason)
+    assert settlement.park == parking(FAILURE, LAST_ATTEMPT)
+    assert settlement.goodbye is Goodbye.ACK
+
+
+@pytest.mark.parametrize("outcome", [Returned(None), Raised(FAILURE), Skipped("late")])
+def test_a_loop_is_not_paused_for_less_than_its_last_failure(outcome: Outcome):
+    policy = replace(POLICY, after_failure="pause")
+    assert put(settled(outcome, TOKEN, policy)).state is State.ARMED
+
+
+def test_the_reason_of_a_pause_is_one_line_that_fits():
+    reason = put(settled(Raised(StopLoop("sold\nout " * 1000)))).reason
+    assert reason is not None
+    assert reason.startswith("sold out sold out")
+    assert len(reason) == LINE_LENGTH
+
+
+def test_retries_stay_at_their_tick_until_one_succeeds():
+    token, ended_at = TOKEN, ENDED
+    for attempt, delay in [(1, 10 * SECOND), (2, MINUTE)]:
+        token = put(settled(Raised(FAILURE), token, ended_at=ended_at))
+        assert (token.seq, token.attempt, token.scheduled_at) == (7, attempt, NINE)
+        assert token.due_at == ended_at + delay
+        ended_at = token.due_at + SECOND
+    token = put(settled(Returned(None), token, ended_at=ended_at))
+    assert (token.seq, token.attempt, token.scheduled_at) == (8, 0, NINE + HOUR)
+
+
+def test_a_retry_stands_for_the_tick_that_was_run_and_not_for_the_one_it_was_made_for():
+    token = put(settled(Raised(FAILURE), tick=NINE + HOUR, ended_at=NINE + HOUR + MINUTE))
+    assert token.scheduled_at == NINE + HOUR
+
+
+@pytest.mark.parametrize("spin", [0.0, 0.999999])
+def test_retry_later_gets_the_delay_it_asked_for(spin: float):
+    policy = Policy(Retry(1, delays=["1s"], jitter=1, retry_on=()))
+    token = put(settled(Raised(RetryLater("3h")), policy=policy, spin=spin))
+    assert token.due_at == ENDED + 3 * HOUR
+
+
+def test_retry_later_counts_as_an_attempt():
+    error = RetryLater("3h", "busy")
+    assert put(settled(Raised(error))).attempt == 1
+    settlement = settled(Raised(error), LAST_ATTEMPT)
+    assert settlement.park == parking(error, LAST_ATTEMPT)
+
+
+@pytest.mark.parametrize(("spin", "delay"), [(0.0, 8), (0.5, 10), (0.75, 11)])
+def test_a_retry_is_spread_by_its_jitter(spin: float, delay: int):
+    policy = Policy(Retry(1, delays=["10s"], jitter=0.2))
+    token = put(settled(Raised(FAILURE), policy=policy, spin=spin))
+    assert token.due_at == ENDED + delay * SECOND
+
+
+@pytest.mark.parametrize(
+    ("outcome", "carry"),
+    [
+        (Returned("after"), "after"),
+        (Returned(None), None),
+        (Raised(FAILURE), "before"),
+        (Raised(REJECT), "before"),
+        (Raised(StopLoop("enough")), "before"),
+        (Skipped("late"), "before"),
+    ],
+)
+def test_only_a_run_that_returned_hands_something_on(outcome: Outcome, carry: str | None):
+    assert put(settled(outcome)).carry == carry
+
+
+def test_a_parked_tick_has_what_its_run_was_given():
+    park = settled(Raised(REJECT)).park
+    assert park is not None
+    assert park.token is not None
+    assert (park.token.carry, park.token.args) == ("before", {"city": "Bonn"})
+
+
+@pytest.mark.parametrize("outcome", [Returned(None), Raised(REJECT), Skipped("late")])
+def test_what_a_pause_left_behind_is_gone_after_the_next_run(outcome: Outcome):
+    resumed = replace(TOKEN, reason="paused by an operator")
+    assert put(settled(outcome, resumed)).reason is None
+
+
+def test_a_guard_that_hatched_goes_on_as_a_token():
+    token = put(settled(Returned(None), replace(TOKEN, state=State.GUARD)))
+    assert token.state is State.ARMED
+
+
+@pytest.mark.parametrize(
+    ("schedule", "following"),
+    [
+        (HOURLY, NINE + HOUR),
+        (Cron("0 * * * *"), NINE + HOUR),
+        (Every("1h"), ENDED + HOUR),
+    ],
+)
+def test_the_next_tick_is_counted_from_the_grid_or_from_the_end_of_the_run(
+    schedule: Schedule, following: datetime
+):
+    assert put(settled(Returned(None), replace(TOKEN, schedule=schedule))).due_at == following
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ended_at", "following", "missed"),
+    [
+        (HOURLY, NINE + HOUR - SECOND, NINE + HOUR, 0),
+        (HOURLY, NINE + HOUR, NINE + 2 * HOUR, 1),
+        (HOURLY, NINE + 3.5 * HOUR, NINE + 4 * HOUR, 3),
+        (Cron("0 * * * *"), NINE + 3.5 * HOUR, NINE + 4 * HOUR, 3),
+        (ALL, NINE, NINE + HOUR, 0),
+        (ALL, NINE + 3.5 * HOUR, NINE + HOUR, 0),
+        (Every("1h"), NINE + 3.5 * HOUR, NINE + 4.5 * HOUR, 0),
+    ],
+)
+def test_ticks_that_pass_during_a_run_are_counted(
+    schedule: Schedule, ended_at: datetime, following: datetime, missed: int
+):
+    settlement = settled(Returned(None), replace(TOKEN, schedule=schedule), ended_at=ended_at)
+    assert (put(settlement).scheduled_at, settlement.missed) == (following, missed)
+
+
+@pytest.mark.parametrize("outcome", [Raised(REJECT), Raised(StopLoop("enough"))])
+def test_ticks_that_pass_during_a_run_that_failed_are_counted_too(outcome: Outcome):
+    assert settled(outcome, ended_at=NINE + 3.5 * HOUR).missed == 3
+
+
+@pytest.mark.parametrize("schedule", [HOURLY, Cron("0 * * * *")])
+@pytest.mark.parametrize("outcome", [Returned(None), Raised(REJECT)])
+def test_a_triggered_run_keeps_the_coming_tick(schedule: Schedule, outcome: Outcome):
+    due_at = NINE - 20 * MINUTE
+    triggered = replace(TOKEN, schedule=schedule, due_at=due_at)
+    settlement = settled(outcome, triggered, tick=due_at, ended_at=due_at + MINUTE)
+    assert (put(settlement).scheduled_at, settlement.missed) == (NINE, 0)
+
+
+def test_a_triggered_run_that_is_retried_keeps_the_coming_tick():
+    due_at = NINE - 20 * MINUTE
+    triggered = replace(TOKEN, due_at=due_at)
+    retry = put(settled(Raised(FAILURE), triggered, tick=due_at, ended_at=due_at + SECOND))
+    assert (retry.scheduled_at, retry.due_at, retry.attempt) == (due_at, due_at + 11 * SECOND, 1)
+    assert put(settled(Returned(None), retry, ended_at=due_at + MINUTE)).scheduled_at == NINE
+
+
+def test_a_triggered_run_moves_the_next_tick_of_a_fixed_delay():
+    due_at = NINE - 20 * MINUTE
+    triggered = replace(TOKEN, schedule=Every("1h"), due_at=due_at)
+    settlement = settled(Returned(None), triggered, tick=due_at, ended_at=due_at + MINUTE)
+    assert put(settlement).scheduled_at == due_at + MINUTE + HOUR
+
+
+def test_a_fixed_rate_never_drifts():
+    random = Random(1)
+    token = replace(TOKEN, schedule=Every("10s", mode="fixed_rate", offset="3s", jitter="2s"))
+    token = put(settled(Returned(None), token))
+    ticks: list[datetime] = []
+    for _ in range(1000):
+        ticks.append(token.scheduled_at)
+        took = timedelta(seconds=random.uniform(0, 7.9))
+        run = Finished(token, token.scheduled_at, token.due_at, token.due_at + took, Returned(None))
+        settlement = settle(run, POLICY, spin=random.random)
+        assert settlement.missed == 0
+        token = put(settlement)
+    assert ticks == [ticks[0] + n * 10 * SECOND for n in range(1000)]
+    assert (ticks[0] - datetime(1970, 1, 1, tzinfo=UTC)) % (10 * SECOND) == 3 * SECOND
+
+
+@pytest.mark.parametrize("schedule", [Every("1m", jitter="20s"), Cron("* * * * *", jitter="20s")])
+def test_the_wait_for_a_tick_is_longer_by_at_most_the_jitter(schedule: Schedule):
+    token = replace(TOKEN, schedule=schedule)
+    late: list[timedelta] = []
+    for _ in range(200):
+        token = put(settled(Returned(None), token, ended_at=token.due_at))
+        assert token.due_at == jittered(schedule, "report", token.scheduled_at)
+        late.append(token.due_at - token.scheduled_at)
+    assert timedelta(0) <= min(late) < 3 * SECOND
+    assert 17 * SECOND < max(late) <= 20 * SECOND
+
+
+def test_the_jitter_of_a_grid_never_reaches_the_next_tick():
+    token = replace(TOKEN, schedule=Every("1s", mode="fixed_rate", jitter="1h"))
+    for _ in range(200):
+        token = put(settled(Returned(None), token, ended_at=token.due_at))
+        assert token.due_at < token.scheduled_at + SECOND
+
+
+def test_a_call_with_retries_left_is_tried_again_and_parked_if_it_cannot_be():
+    settlement = settle_call(0, Raised(FAILURE), POLICY, spin=lambda: 0.5)
+    assert settlement.ending is Ending.RETRIED
+    assert settlement.again == 10 * SECOND
+    assert settlement.otherwise == Parking(None, "too-large", FAILURE)
+    assert settlement.park is None
+
+
+def test_a_lost_run_says_nothing_about_its_end():
+    assert [settled(broken).ending for broken in Broken] == [None, None]
+
+
+def test_a_run_during_which_the_clock_was_set_back_took_no_time():
+    last = put(settled(Returned(None), ended_at=STARTED - SECOND)).last
+    assert last is not None
+    assert last.duration == timedelta(0)

@@ -1,0 +1,339 @@
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal
+
+import pytest
+
+from scheduler.errors import Undecodable
+from scheduler.processor.settlement import (
+    Broken,
+    Goodbye,
+    Outcome,
+    Parking,
+    Raised,
+    Returned,
+    Settlement,
+    Skipped,
+    settle_call,
+)
+from scheduler.protocol.calls import (
+    Call,
+    decode_call,
+    is_call,
+    new_call,
+    placed,
+    retried,
+    spent,
+    task_key,
+)
+from scheduler.protocol.messages import LATEST_MS, Ending, Message, is_token
+from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
+from scheduler.tasks.policy import Policy
+from scheduler.tasks.retries import Retry
+
+SENT = datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC)
+SENT_MS = 1_780_304_400_250
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+
+CALL = new_call(
+    "shop",
+    "send_sms",
+    {"phone": "+49 1", "text": "hé"},
+    message_id="id",
+    sent_at=SENT,
+    due_at=SENT + SECOND,
+    expires_at=SENT + HOUR,
+    priority=3,
+    correlation_id="order 7",
+    headers={"traceparent": "00-ab-cd-01"},
+)
+FOREIGN = Message(
+    b"\xff<order/>",
+    {"traceparent": "00-ab-cd-01", "n": 5, "price": Decimal("0.1"), "nested": {"a": [None, 1.5]}},
+    content_type="application/xml",
+    message_id="m",
+    correlation_id="c",
+    type="order",
+    priority=9,
+    timestamp=SENT,
+    expiration=SECOND,
+    content_encoding="gzip",
+    reply_to="answers",
+    app_id="orders",
+)
+FROM_BROKER = {
+    "x-death": [{"count": 1, "reason": "expired"}],
+    "x-first-death-queue": "shop.v1.delay.1s",
+    "x-last-death-reason": "expired",
+    "x-delivery-count": 2,
+}
+
+
+def read(message: Message, namespace: str = "shop", task: str = "send_sms") -> Call:
+    return decode_call(message, namespace, task, exchange="orders", routing_key="order.paid")
+
+
+def test_a_call_looks_like_this_on_the_wire():
+    assert (
+        Message(
+            body=b'{"args":{"phone":"+49 1","text":"h\\u00e9"}}',
+            headers={
+                "traceparent": "00-ab-cd-01",
+                "scheduler-version": 1,
+                "scheduler-namespace": "shop",
+                "scheduler-task": "send_sms",
+                "scheduler-sent-at-ms": SENT_MS,
+                "scheduler-due-at-ms": SENT_MS + 1000,
+                "scheduler-expires-at-ms": SENT_MS + 3_600_000,
+            },
+            content_type="application/json",
+            message_id="id",
+            correlation_id="order 7",
+            type="scheduler.call",
+            priority=3,
+            timestamp=SENT,
+        )
+        == CALL
+    )
+    assert task_key("send_sms") == "task.send_sms"
+    assert is_call(CALL)
+    assert not is_token(CALL)
+
+
+def test_a_call_that_never_expires_does_not_say_when():
+    message = new_call("shop", "t", {}, message_id="id", sent_at=SENT, due_at=SENT)
+    assert "scheduler-expires-at-ms" not in message.headers
+    assert message.priority is message.correlation_id is read(message, task="t").expires_at is None
+
+
+def test_headers_of_the_sender_do_not_replace_ours():
+    headers = {"scheduler-task": "other", "scheduler-version": 9}
+    message = new_call("s", "t", {}, message_id="id", sent_at=SENT, due_at=SENT, headers=headers)
+    assert (message.headers["scheduler-task"], message.headers["scheduler-version"]) == ("t", 1)
+
+
+def test_a_call_comes_back_as_it_was_sent():
+    assert read(CALL) == Call(
+        task="send_sms",
+        message=CALL,
+        exchange="orders",
+        routing_key="order.paid",
+        args={"phone": "+49 1", "text": "hé"},
+        sent_at=SENT,
+        due_at=SENT + SECOND,
+        expires_at=SENT + HOUR,
+    )
+    assert read(CALL).id == "id"
+
+
+def test_a_message_of_somebody_else_is_left_as_it_is():
+    call = read(FOREIGN)
+    assert call == Call("send_sms", replace(FOREIGN, expiration=None), "orders", "order.paid")
+    assert read(Message()).id == ""
+
+
+def test_what_brokers_wrote_into_it_is_not_taken_along():
+    message = replace(CALL, headers={**CALL.headers, **FROM_BROKER})
+    assert read(message).message == CALL
+
+
+@pytest.mark.parametrize("message", [CALL, FOREIGN], ids=["ours", "foreign"])
+def test_a_retried_message_is_as_it_was_but_for_the_headers_that_count(message: Message):
+    failed_at = SENT + 5 * SECOND
+    again = retried(read(message), due_at=failed_at + SECOND, failed_at=failed_at)
+    counting = {
+        "scheduler-attempt": 1,
+        "scheduler-first-failed-at-ms": SENT_MS + 5000,
+        "scheduler-due-at-ms": SENT_MS + 6000,
+        "scheduler-exchange": "orders",
+        "scheduler-key": "order.paid",
+    }
+    headers = {**message.headers, **counting}
+    assert again == replace(message, headers=headers, expiration=None)
+
+
+@pytest.mark.parametrize("message", [CALL, FOREIGN], ids=["ours", "foreign"])
+def test_every_retry_counts_and_remembers_the_first(message: Message):
+    failures = [SENT + n * SECOND for n in (5, 10, 70)]
+    for attempt, failed_at in enumerate(failures, 1):
+        # It comes back through the ladder, over another exchange and with another key.
+        back = retried(read(message), due_at=failed_at + SECOND, failed_at=failed_at)
+        call = decode_call(back, "shop", "send_sms", exchange="delay.s", routing_key="0.1.task.x")
+        assert call.attempt == attempt
+        assert call.first_failed_at == failures[0]
+        assert (call.exchange, call.routing_key) == ("orders", "order.paid")
+        assert (call.message.body, call.id) == (message.body, message.message_id)
+        message = replace(back, headers={**back.headers, **FROM_BROKER})
+
+
+def test_a_call_is_due_again_when_its_retry_is():
+    again = retried(read(CALL), due_at=SENT + HOUR, failed_at=SENT)
+    assert read(again).due_at == SENT + HOUR
+    assert read(again).sent_at == SENT
+
+
+def test_a_spent_call_has_its_last_attempt_counted():
+    last = spent(replace(read(CALL), attempt=3, first_failed_at=SENT), failed_at=SENT + HOUR)
+    assert last.headers["scheduler-attempt"] == 4
+    assert last.headers["scheduler-first-failed-at-ms"] == SENT_MS
+    assert last.headers["scheduler-due-at-ms"] == CALL.headers["scheduler-due-at-ms"]
+
+
+def test_where_a_message_was_published_first_is_written_down_once():
+    once = placed(FOREIGN, "orders", "order.paid")
+    assert read(once).routing_key == "order.paid"
+    assert placed(once, "shop.v1.processor", "task.send_sms") == once
+
+
+def call_with(**headers: Any) -> Message:
+    named = {f"scheduler-{name.replace('_', '-')}": value for name, value in headers.items()}
+    return replace(CALL, headers={**CALL.headers, **named})
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+BROKEN: list[tuple[dict[str, Any], str]] = [
+    ({"version": 2}, "version: Input should be less than or equal to 1, got 2"),
+    ({"version": 0}, "version: "),
+    ({"version": "1"}, "version: Input should be a valid integer, got '1'"),
+    ({"version": True}, "version: "),
+    ({"version": None}, "version: "),
+    ({"namespace": "bank"}, "a call of 'send_sms' in namespace 'bank'; this is .* in 'shop'"),
+    ({"namespace": 5}, "namespace: Input should be a valid string, got 5"),
+    ({"task": "other"}, "a call of 'other' in namespace 'shop'; this is 'send_sms'"),
+    ({"task": b"send_sms"}, "task: "),
+    ({"sent_at_ms": "now"}, "sent_at_ms: Input should be a valid integer, got 'now'"),
+    ({"sent_at_ms": None}, "sent_at_ms: "),
+    ({"sent_at_ms": -1}, "sent_at_ms: "),
+    ({"sent_at_ms": LATEST_MS + 1}, "sent_at_ms: "),
+    ({"sent_at_ms": 1.5}, "sent_at_ms: "),
+    ({"sent_at_ms": SENT}, "sent_at_ms: "),
+    ({"due_at_ms": 2**63 - 1}, "due_at_ms: "),
+    ({"expires_at_ms": "1h"}, "expires_at_ms: "),
+    ({"expires_at_ms": [[]]}, "expires_at_ms: "),
+    ({"attempt": "1"}, "attempt: Input should be a valid integer, got '1'"),
+    ({"attempt": -1}, "attempt: "),
+    ({"attempt": {"a": 1}}, "attempt: "),
+    ({"attempt": Decimal(1)}, "attempt: "),
+    ({"first_failed_at_ms": -(2**63)}, "first_failed_at_ms: "),
+    ({"exchange": 5}, "exchange: "),
+    ({"exchange": nested(5000)}, "exchange: "),
+    ({"key": ["order.paid"]}, "key: "),
+]
+
+
+@pytest.mark.parametrize(("headers", "told"), BROKEN)
+def test_headers_that_are_not_ours_are_named(headers: dict[str, Any], told: str):
+    with pytest.raises(Undecodable, match=told):
+        read(call_with(**headers))
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [({"scheduler-attempt": "x"}, "attempt: "), ({"scheduler-key": 5}, "key: ")],
+)
+def test_broken_retry_headers_are_named_in_the_messages_of_others_too(
+    headers: dict[str, Any], told: str
+):
+    with pytest.raises(Undecodable, match=told):
+        read(replace(FOREIGN, headers=headers))
+
+
+def test_headers_that_nobody_knows_do_no_harm():
+    extra: dict[str, Any] = {
+        "scheduler-colour": [[]],
+        "scheduler-": None,
+        "": 1,
+        "scheduler-seq": "x",
+    }
+    call = read(replace(CALL, headers={**CALL.headers, **extra}))
+    assert call.args == read(CALL).args
+    assert extra.items() <= dict(call.message.headers).items()
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"", "The body is not JSON"),
+        (b"phone=1", "The body is not JSON"),
+        (b"\xff\xfe", "The body is not JSON"),
+        (b"{}", "args: Field required"),
+        (b"[]", "The body cannot be understood"),
+        (b"null", "The body cannot be understood"),
+        (b'{"args": null}', "args: Input should be a valid dictionary"),
+        (b'{"args": [1]}', "args: Input should be a valid dictionary"),
+        (b'{"args": "x"}', "args: "),
+        (b"[" * 100_000, "The body is not JSON"),
+        (b'{"args":' * 100_000, "The body is not JSON"),
+    ],
+    ids=range(11),
+)
+def test_a_body_that_is_not_ours_is_told(body: bytes, told: str):
+    with pytest.raises(Undecodable, match=told) as caught:
+        read(replace(CALL, body=body))
+    assert len(str(caught.value)) < 1000
+
+
+NO = ValueError("no")
+POLICY = Policy(Retry(2, delays=["10s", "1m"], jitter=0.5))
+
+SLOW, LATER = TimeoutError(), RetryLater("3h")
+
+
+def again(error: Exception, delay: timedelta) -> Settlement:
+    """A retry; if its headers find no room, the message is parked."""
+    cannot = Parking(None, "too-large", error)
+    return Settlement(Ending.RETRIED, again=delay, otherwise=cannot)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "outcome", "expected"),
+    [
+        (0, Returned("anything"), Settlement(Ending.SUCCEEDED)),
+        (2, Returned(None), Settlement(Ending.SUCCEEDED)),
+        (0, Raised(NO), again(NO, 10 * SECOND)),
+        (1, Raised(NO), again(NO, 60 * SECOND)),
+        (2, Raised(NO), Settlement(Ending.ESCALATED, park=Parking(None, "exhausted", NO))),
+        (99, Raised(NO), Settlement(Ending.ESCALATED, park=Parking(None, "exhausted", NO))),
+        (0, Raised(SLOW), again(SLOW, 10 * SECOND)),
+        (1, Raised(LATER), again(LATER, 3 * HOUR)),
+        (0, Raised(StopLoop("enough")), Settlement(Ending.STOPPED)),
+        (0, Broken.INTERRUPTED, Settlement(None, goodbye=Goodbye.REQUEUE)),
+        (0, Broken.LOST, Settlement(None, goodbye=Goodbye.NOTHING)),
+    ],
+)
+def test_a_call_settles_so(attempt: int, outcome: Outcome, expected: Settlement):
+    assert settle_call(attempt, outcome, POLICY, spin=lambda: 0.5) == expected
+
+
+@pytest.mark.parametrize(
+    ("attempt", "error", "reason"),
+    [(0, Reject("bad order"), "rejected"), (2, RetryLater("3h"), "exhausted")],
+)
+def test_a_call_is_parked_with_the_error_that_was_its_last(
+    attempt: int, error: Exception, reason: Literal["rejected", "exhausted"]
+):
+    settlement = settle_call(attempt, Raised(error), POLICY, spin=lambda: 0.5)
+    assert settlement == Settlement(Ending.ESCALATED, park=Parking(None, reason, error))
+
+
+@pytest.mark.parametrize(("spin", "seconds"), [(0.0, 5), (0.5, 10), (0.75, 12.5)])
+def test_a_retry_of_a_call_is_spread_by_its_jitter(spin: float, seconds: float):
+    settlement = settle_call(0, Raised(NO), POLICY, spin=lambda: spin)
+    assert settlement.again == seconds * SECOND
+
+
+def test_a_call_that_is_too_old_is_parked_or_dropped():
+    late = Skipped("it expired 5.0 s ago")
+    settlement = settle_call(0, late, POLICY, spin=float)
+    assert settlement.park is not None
+    assert (settlement.ending, settlement.park.reason) == (Ending.SKIPPED, "expired")
+    assert str(settlement.park.error) == "it expired 5.0 s ago"
+    dropped = settle_call(0, late, replace(POLICY, expired="drop"), spin=float)
+    assert dropped == Settlement(Ending.SKIPPED)

@@ -1,0 +1,115 @@
+from datetime import timedelta
+
+import pytest
+
+from scheduler.errors import UsageError
+from scheduler.protocol.ladder import (
+    LONGEST,
+    STEP,
+    UNITS,
+    Rung,
+    digits,
+    entrance,
+    key_of,
+    rung_pattern,
+    rungs,
+    zero_pattern,
+)
+from scheduler.protocol.topology import QueueType
+from scheduler.timing.durations import parse_duration
+from tests.stage import climbed
+
+MICROSECOND = timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("delay", "key", "enters_at"),
+    [
+        ("0s", "0.0.0.0.0.0.task.sms", None),
+        ("100ms", "0.0.0.0.0.1.task.sms", "100ms"),
+        ("1s", "0.0.0.0.1.0.task.sms", "s"),
+        ("1.5s", "0.0.0.0.1.5.task.sms", "s"),
+        ("30s", "0.0.0.0.30.0.task.sms", "s"),
+        ("5m", "0.0.0.5.0.0.task.sms", "m"),
+        ("59m59.9s", "0.0.0.59.59.9.task.sms", "m"),
+        ("2h", "0.0.2.0.0.0.task.sms", "h"),
+        ("1h30m", "0.0.1.30.0.0.task.sms", "h"),
+        ("1d", "0.1.0.0.0.0.task.sms", "d"),
+        ("31d", "0.31.0.0.0.0.task.sms", "d"),
+        ("32d", "1.0.0.0.0.0.task.sms", "32d"),
+        ("1000d", "31.8.0.0.0.0.task.sms", "32d"),
+        ("1183d23h59m59.9s", "36.31.23.59.59.9.task.sms", "32d"),
+        # Rounded up to whole steps, and carried over to the next unit.
+        ("1ms", "0.0.0.0.0.1.task.sms", "100ms"),
+        ("101ms", "0.0.0.0.0.2.task.sms", "100ms"),
+        ("901ms", "0.0.0.0.1.0.task.sms", "s"),
+        ("59.901s", "0.0.0.1.0.0.task.sms", "m"),
+        ("23h59m59.95s", "0.1.0.0.0.0.task.sms", "d"),
+        ("31d23h59m59.999999s", "1.0.0.0.0.0.task.sms", "32d"),
+    ],
+)
+def test_a_delay_is_written_like_this(delay: str, key: str, enters_at: str | None):
+    span = parse_duration(delay)
+    assert key_of(span, "task.sms") == key
+    index = entrance(span)
+    assert (None if index is None else UNITS[index].name) == enters_at
+
+
+def test_the_longest_delay_is_more_than_three_years():
+    assert timedelta(days=1183, hours=23, minutes=59, seconds=59, milliseconds=900) == LONGEST
+
+
+@pytest.mark.parametrize(
+    "delay", [-MICROSECOND, LONGEST + MICROSECOND, timedelta.max, timedelta.min]
+)
+def test_what_the_ladder_cannot_hold_is_refused(delay: timedelta):
+    with pytest.raises(UsageError, match=r"from 0 to 1183 days, got .*send it from a loop"):
+        digits(delay)
+
+
+def test_each_rung_has_a_name_and_a_time_of_its_own():
+    names = [rung.name for rung in rungs()]
+    times = [rung.time_to_live for rung in rungs()]
+    assert len(names) == len(set(names)) == len(set(times)) == 36 + 31 + 23 + 59 + 59 + 9
+    assert [Rung(*at).name for at in [(0, 2), (1, 31), (3, 5), (5, 9)]] == [
+        "2x32d",
+        "31d",
+        "5m",
+        "9x100ms",
+    ]
+    # No queue of the ladder is called like one of its exchanges.
+    assert not set(names) & {unit.name for unit in UNITS}
+
+
+def test_a_digit_leads_to_its_rung_and_a_zero_past_it():
+    assert rung_pattern(Rung(0, 36)) == "36.#"
+    assert rung_pattern(Rung(3, 5)) == "*.*.*.5.#"
+    assert zero_pattern(5) == "*.*.*.*.*.0.#"
+
+
+@pytest.mark.parametrize("unit", range(len(UNITS)))
+def test_the_most_of_a_unit_is_a_step_short_of_the_next_one(unit: int):
+    below = sum((each.length * each.most for each in UNITS[unit:]), timedelta(0))
+    assert below + STEP == (UNITS[unit - 1].length if unit else LONGEST + STEP)
+
+
+def spans(*texts: str) -> list[timedelta]:
+    return list(map(parse_duration, texts))
+
+
+def test_a_short_delay_does_not_wait_for_a_long_one_that_was_sent_before(queue_type: QueueType):
+    delays = spans("5m", "1s", "1000d", "100ms", "0s", "59.9s")
+    assert climbed(delays, queue_type) == [(delay, delay) for delay in sorted(delays)]
+
+
+def test_delays_through_the_same_rung_are_each_as_long_as_they_should_be(queue_type: QueueType):
+    delays = spans("5m", "1h5m", "5m2s", "1d5m", "5.1s", "2h5m2.1s")
+    assert climbed(delays, queue_type) == [(delay, delay) for delay in sorted(delays)]
+
+
+def test_messages_of_one_delay_arrive_in_the_order_in_which_they_were_sent(queue_type: QueueType):
+    # All of them are rounded up to the same delay, and told apart by what they were before.
+    delays = [timedelta(seconds=1) - n * MICROSECOND for n in range(50)]
+    arrived = climbed(delays, queue_type)
+    assert [sent for sent, _ in arrived] == delays
+    assert {after for _, after in arrived} == {timedelta(seconds=1)}

@@ -1,0 +1,145 @@
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from scheduler.protocol.ladder import UNITS
+from scheduler.protocol.messages import LoopId
+from scheduler.protocol.rights import (
+    Rights,
+    command,
+    rights_to_process,
+    rights_to_seed,
+    rights_to_send,
+    rights_to_start,
+)
+from scheduler.protocol.topology import (
+    Binding,
+    Exchange,
+    Names,
+    Queue,
+    Subscription,
+    Topology,
+    hatchery,
+    topology,
+)
+
+NAMES = Names("shop")
+OURS = r"^shop\.v1\."
+
+
+def to_seed(*subscriptions: Subscription) -> Rights:
+    tasks = ["mail", *(each.task for each in subscriptions)]
+    wanted = topology("shop", tasks, [], subscriptions=subscriptions, called=tasks)
+    return rights_to_seed(NAMES, wanted)
+
+
+def allowed(pattern: str, names: Sequence[str]) -> list[str]:
+    """Those names that the broker would let pass: it searches, unanchored."""
+    return [name for name in names if re.search(pattern, name)]
+
+
+def test_an_app_of_its_own_needs_its_namespace_and_no_more():
+    assert to_seed() == Rights(OURS, OURS, OURS)
+
+
+def test_the_exchange_of_somebody_else_is_read_from():
+    assert to_seed(Subscription("bill", "orders", "#")) == Rights(
+        OURS, OURS, r"^(shop\.v1\.|orders$)"
+    )
+
+
+def test_one_that_is_declared_here_is_configured_too():
+    assert to_seed(Subscription("bill", "orders", "#", "topic")) == Rights(
+        r"^(shop\.v1\.|orders$)", OURS, r"^(shop\.v1\.|orders$)"
+    )
+
+
+def test_several_exchanges_are_named_once_each_in_order():
+    rights = to_seed(
+        Subscription("bill", "orders", "order.paid"),
+        Subscription("ship", "orders", "order.shipped"),
+        Subscription("ship", "carriers.v2", "#"),
+    )
+    assert rights.read == r"^(shop\.v1\.|carriers\.v2$|orders$)"
+
+
+@pytest.mark.parametrize(
+    "name", ["a.b", "a+b", "(a)", "[a]", "{1}", "a|b", "a*", "a?", "^a", "$a", r"a\b", "é", "a'b"]
+)
+def test_an_exchange_of_any_name_is_meant_literally(name: str):
+    read = to_seed(Subscription("bill", name, "#")).read
+    assert allowed(read, [name, "shop.v1.x"]) == [name, "shop.v1.x"]
+    assert allowed(read, ["axb", "ab", "a", "1", "", f"{name}.x", f"x.{name}"]) == []
+
+
+@pytest.mark.parametrize("kind", ["alternate-exchange", "x-dead-letter-exchange"])
+def test_what_a_declaration_names_is_written_to_and_what_is_declared_is_read(kind: str):
+    arguments: dict[str, Any] = {kind: "theirs"}
+    wanted = {
+        "alternate-exchange": Topology(exchanges=(Exchange("ours", "topic", arguments),)),
+        "x-dead-letter-exchange": Topology(queues=(Queue("ours", arguments),)),
+    }[kind]
+    rights = rights_to_seed(NAMES, wanted)
+    assert rights == Rights(
+        r"^(shop\.v1\.|ours$)", r"^(shop\.v1\.|theirs$)", r"^(shop\.v1\.|ours$)"
+    )
+
+
+@pytest.mark.parametrize("to", ["queue", "exchange"])
+def test_a_binding_writes_to_its_destination_and_reads_from_its_source(to: Any):
+    wanted = Topology(bindings=(Binding("source", "destination", "#", to),))
+    assert rights_to_seed(NAMES, wanted) == Rights(
+        OURS, r"^(shop\.v1\.|destination$)", r"^(shop\.v1\.|source$)"
+    )
+
+
+def test_a_processor_declares_nothing_but_the_lock():
+    rights = rights_to_process(NAMES)
+    assert rights == Rights(r"^shop\.v1\.lock$", OURS, OURS)
+    every = topology("shop", ["mail"], [], called=["mail"])
+    objects = [each.name for each in (*every.exchanges, *every.queues)]
+    assert allowed(rights.configure, [*objects, "shop.v1.lock", "shop.v1.lock.x"]) == [NAMES.lock]
+    assert allowed(rights.read, objects) == allowed(rights.write, objects) == objects
+
+
+def test_who_starts_loops_declares_their_slots_and_the_lock():
+    rights = rights_to_start(NAMES)
+    assert rights == Rights(r"^shop\.v1\.(hatchery\.|lock$)", OURS, OURS)
+    every = hatchery("shop", LoopId("mail", "daily"), "quorum")
+    other = ["shop.v1.processor.mail", "shop.v1.scheduler", "shop.v1.hatchery", "shop.v1.lock.x"]
+    own = [queue.name for queue in every.queues]
+    assert allowed(rights.configure, [*own, NAMES.lock, *other]) == [*own, NAMES.lock]
+
+
+def test_one_namespace_is_not_another():
+    neighbours = ["shop2.v1.x", "myshop.v1.x", "shopxv1.x", "shop.v2.x", "shop.v1x", "a.shop.v1.x"]
+    rights = [
+        to_seed(),
+        *(need(NAMES) for need in (rights_to_process, rights_to_send, rights_to_start)),
+    ]
+    for pattern in [
+        each for right in rights for each in (right.configure, right.write, right.read)
+    ]:
+        assert allowed(pattern, neighbours) == []
+
+
+def test_a_client_publishes_where_messages_enter_and_nowhere_else():
+    rights = rights_to_send(NAMES)
+    assert (rights.configure, rights.read) == ("^$", "^$")
+    every = topology("shop", ["mail"], [], called=["mail"])
+    objects = [each.name for each in (*every.exchanges, *every.queues)]
+    entrances = {NAMES.processor, *map(NAMES.delay, range(len(UNITS)))}
+    assert set(allowed(rights.write, objects)) == entrances
+
+
+def test_the_command_is_ready_for_a_shell():
+    assert command(rights_to_process(NAMES), user="shop-processor", vhost="/") == (
+        r"rabbitmqctl set_permissions -p / shop-processor "
+        r"'^shop\.v1\.lock$' '^shop\.v1\.' '^shop\.v1\.'"
+    )
+    odd = Rights("^(it's$)", "", "^$")
+    assert command(odd, user="a b", vhost="my vhost").split(" -p ")[1] == (
+        "'my vhost' 'a b' '^(it'\"'\"'s$)' '' '^$'"
+    )

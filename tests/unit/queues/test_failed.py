@@ -1,0 +1,477 @@
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.errors import QueueNotFound, TooLarge, Undecodable
+from scheduler.protocol.messages import LINE_LENGTH, LoopId, Message, own_headers
+from scheduler.protocol.topology import Names, topology
+from scheduler.queues.failed import (
+    EVERYTHING,
+    TRACEBACK_LENGTH,
+    ParkingLot,
+    Reason,
+    Selection,
+    lightened,
+    parked,
+    read_parked,
+    replayed_at,
+)
+from scheduler.timing.clock import SystemClock
+from tests.stage import Inspecting
+
+NAMES = Names("shop")
+AT = datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC)
+AT_MS = 1_780_304_400_250
+QUEUE = "shop.v1.failed.report"
+
+FROM_BROKERS = {
+    "x-death": [{"count": 1, "reason": "expired"}],
+    "x-first-death-exchange": "shop.v1.scheduler",
+    "x-first-death-queue": "shop.v1.hatchery.report",
+    "x-first-death-reason": "expired",
+    "x-last-death-exchange": "shop.v1.processor",
+    "x-last-death-queue": "shop.v1.processor.report",
+    "x-last-death-reason": "delivery_limit",
+    "x-delivery-count": 6,
+    "x-acquired-count": 7,
+}
+OWN = {"scheduler-seq": 3, "tracing": "abc", "x-priority-of-ours": 1}
+
+
+def failure() -> Exception:
+    """A failure with a traceback."""
+    try:
+        raise ValueError("no\nway")
+    except ValueError as error:
+        return error
+
+
+def test_a_parked_message_is_as_it_was_with_the_reason_added():
+    message = Message(
+        body=b"\xff\x00",
+        headers=OWN | FROM_BROKERS,
+        content_type="text/plain",
+        message_id="id",
+        correlation_id="correlation",
+        type="order",
+        priority=3,
+        expiration=timedelta(seconds=5),
+    )
+    error = failure()
+    put = parked(message, "loop.report", Reason.EXHAUSTED, error, AT)
+    traceback = put.headers["scheduler-parked-traceback"]
+    assert traceback.startswith("Traceback")
+    assert traceback.rstrip().endswith("ValueError: no\nway")
+    assert put == Message(
+        body=b"\xff\x00",
+        headers=OWN
+        | {
+            "scheduler-parked-loop": "report",
+            "scheduler-parked-reason": "exhausted",
+            "scheduler-parked-error": "ValueError: no way",
+            "scheduler-parked-traceback": traceback,
+            "scheduler-parked-at-ms": AT_MS,
+        },
+        content_type="text/plain",
+        message_id="id",
+        correlation_id="correlation",
+        type="order",
+        priority=3,
+        expiration=None,  # it waits until somebody decides
+    )
+
+
+def test_an_error_that_was_never_raised_has_no_traceback():
+    put = parked(Message(), "loop.report", Reason.UNDECODABLE, Undecodable("no token"), AT)
+    assert put.headers["scheduler-parked-traceback"] == ""
+
+
+def test_of_a_long_error_the_beginning_is_kept_and_of_its_traceback_the_end():
+    try:
+        raise ValueError("x" * 100_000 + "the end")
+    except ValueError as error:
+        put = parked(Message(), "loop.report", Reason.EXHAUSTED, error, AT)
+    assert len(put.headers["scheduler-parked-error"]) == LINE_LENGTH
+    assert len(put.headers["scheduler-parked-traceback"]) == TRACEBACK_LENGTH
+    assert put.headers["scheduler-parked-traceback"].endswith("the end\n")
+
+
+def test_a_message_that_is_parked_again_tells_the_newer_reason():
+    once = parked(Message(headers=OWN), "loop.report", Reason.EXHAUSTED, failure(), AT)
+    twice = parked(once, "loop.report", Reason.REJECTED, KeyError("k"), AT + timedelta(hours=1))
+    again = read_parked(twice, QUEUE, "loop.report")
+    assert (again.reason, again.error) == ("rejected", "KeyError: 'k'")
+    assert again.parked_at == AT + timedelta(hours=1)
+    assert again.headers == OWN
+
+
+SIZES = {"small": "x", "large": "x" * 500, "table": {"a": ["x" * 200]}, "scheduler-key": "x" * 900}
+
+
+@pytest.mark.parametrize(
+    ("excess", "left_out"),
+    [
+        (1, ["large"]),
+        (500, ["large"]),
+        (600, ["large", "table"]),
+        (700, ["large", "table"]),
+        (800, ["large", "table", "small", "scheduler-key"]),
+        (9999, ["large", "table", "small", "scheduler-key"]),
+    ],
+)
+def test_the_largest_headers_are_left_out_and_named_those_of_others_first(
+    excess: int, left_out: list[str]
+):
+    light = lightened(Message(b"b", SIZES, message_id="id"), excess)
+    kept = {name: value for name, value in SIZES.items() if name not in left_out}
+    left = {"scheduler-left-out": ", ".join(left_out)}
+    assert light == Message(b"b", kept | left, message_id="id")
+
+
+def test_what_is_left_out_later_is_named_too():
+    light = lightened(lightened(Message(headers=SIZES), 1), 1)
+    assert light.headers["scheduler-left-out"] == "large, table"
+
+
+def test_of_many_names_as_many_are_told_as_fit_in_a_line():
+    light = lightened(Message(headers={f"header {n}": n for n in range(10_000)}), 10**9)
+    (told,) = light.headers.values()
+    assert len(told) == LINE_LENGTH
+    assert told.startswith("header ")
+
+
+def test_what_has_no_headers_cannot_be_lightened():
+    with pytest.raises(TooLarge):
+        lightened(Message(b"b", {"scheduler-left-out": "a"}), 1)
+
+
+def test_what_brokers_write_into_headers_is_stripped():
+    assert own_headers(OWN | FROM_BROKERS) == OWN
+
+
+def test_a_parked_message_tells_what_was_put_into_it():
+    message = parked(
+        Message(b"b", OWN, message_id="shop/report/3/0"),
+        "loop.report",
+        Reason.BROKEN,
+        failure(),
+        AT,
+    )
+    told = read_parked(message, QUEUE, "loop.report.berlin")
+    assert told.id == f"shop/report/3/0@{AT_MS}"
+    assert (told.queue, told.loop, told.routing_key) == (
+        QUEUE,
+        "report.berlin",
+        "loop.report.berlin",
+    )
+    assert (told.reason, told.error) == ("broken", "ValueError: no way")
+    assert told.parked_at == AT
+    assert "in failure" in told.traceback
+    assert told.message is message
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason", "error"),
+    [
+        (
+            {"x-first-death-reason": "delivery_limit"},
+            "delivery-limit",
+            "it was delivered too often without an ack: it may kill its processors",
+        ),
+        ({"x-first-death-reason": "maxlen"}, "maxlen", "the broker parked it: maxlen"),
+        ({}, "unknown-task", "no queue of a task is bound for its routing key"),
+    ],
+)
+def test_what_the_broker_parked_tells_its_death(headers: dict[str, Any], reason: str, error: str):
+    told = read_parked(Message(b"b", headers, message_id="id"), QUEUE, "loop.report")
+    assert (told.id, told.reason, told.error, told.parked_at) == ("id", reason, error, None)
+
+
+HOSTILE: list[Any] = [
+    None,
+    "",
+    "\x1b[2J\n\n",
+    "x" * 1_000_000,
+    b"\xff",
+    True,
+    -1,
+    0,
+    2**63 - 1,
+    10**400,
+    1.5,
+    float("nan"),
+    Decimal(1),
+    AT,
+    [],
+    [[[]]],
+    {},
+    {"a": [None]},
+]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.parametrize(
+    "header",
+    [
+        "scheduler-parked-reason",
+        "scheduler-parked-error",
+        "scheduler-parked-traceback",
+        "scheduler-parked-at-ms",
+        "x-first-death-reason",
+        "x-death",
+    ],
+)
+def test_no_header_keeps_a_parked_message_from_being_read(header: str, value: Any):
+    told = read_parked(Message(b"\xff", {header: value}), QUEUE, "")
+    texts = [told.id, told.loop, told.reason, told.error, told.traceback]
+    assert all(isinstance(text, str) for text in texts)
+    assert told.id.startswith("no-id")
+    assert told.reason
+    assert told.error
+
+
+@pytest.mark.parametrize("routing_key", ["", ".", "loop.", "loop.loop.", "\x00", "ö" * 300])
+def test_no_routing_key_keeps_a_parked_message_from_being_read(routing_key: str):
+    assert read_parked(Message(), QUEUE, routing_key).routing_key == routing_key
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[MemoryBroker]:
+    async with MemoryBroker() as broker:
+        await broker.declare(topology("shop", ["report", "mail"], [LoopId("report")]))
+        yield broker
+
+
+@pytest.fixture
+def lot(broker: MemoryBroker) -> ParkingLot:
+    return ParkingLot(broker, NAMES, SystemClock())
+
+
+TASKS = ("report", "mail")
+
+
+async def park_some(lot: ParkingLot) -> None:
+    """Two of a task, one of another, one of none."""
+    for name, key in [("1", "report"), ("2", "report"), ("3", "mail"), ("4", "gone")]:
+        message = Message(b"{}", OWN | FROM_BROKERS, message_id=name)
+        await lot.park(message, f"loop.{key}", Reason.EXHAUSTED, ValueError(name))
+
+
+async def test_parked_messages_are_found_in_the_queues_of_their_tasks(lot: ParkingLot):
+    await park_some(lot)
+    found = [(each.message.message_id, each.queue) for each in await lot.browse(TASKS)]
+    assert found == [
+        ("1", "shop.v1.failed.report"),
+        ("2", "shop.v1.failed.report"),
+        ("3", "shop.v1.failed.mail"),
+        ("4", "shop.v1.failed"),
+    ]
+
+
+async def test_looking_at_parked_messages_leaves_them_where_they_are(lot: ParkingLot):
+    await park_some(lot)
+    for _ in range(3):
+        assert {each.message.message_id for each in await lot.browse(TASKS)} == set("1234")
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+async def test_no_more_are_shown_than_were_asked_for(lot: ParkingLot, limit: int):
+    await park_some(lot)
+    assert len(await lot.browse(TASKS, limit=limit)) == limit
+
+
+async def test_nothing_is_parked_at_first(lot: ParkingLot):
+    assert await lot.browse(TASKS) == []
+
+
+async def test_a_queue_that_is_not_there_says_what_to_do(lot: ParkingLot):
+    with pytest.raises(QueueNotFound, match="scheduler seed"):
+        await lot.browse(["gone"])
+
+
+async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
+    broker: MemoryBroker, lot: ParkingLot
+):
+    await park_some(lot)
+    _, second, *_ = await lot.browse(TASKS)
+    assert [each.id for each in await lot.replay(TASKS, Selection(ids=frozenset([second.id])))] == [
+        second.id
+    ]
+    delivery = await broker.get(NAMES.processor_queue("report"))
+    assert delivery is not None
+    assert delivery.routing_key == "loop.report"
+    assert (sent_back_at := replayed_at(delivery.message)) is not None
+    assert abs(sent_back_at - SystemClock().now()) < timedelta(seconds=30)
+    headers = {**delivery.message.headers}
+    del headers["scheduler-replayed-at-ms"]
+    assert replace(delivery.message, headers=headers) == Message(
+        b"{}", own_headers(OWN), message_id="2"
+    )
+    assert await broker.get(NAMES.processor_queue("report")) is None
+    assert len(await lot.browse(TASKS)) == 3
+
+
+async def test_all_of_them_can_be_replayed(broker: MemoryBroker, lot: ParkingLot):
+    await park_some(lot)
+    assert len(await lot.replay(TASKS, EVERYTHING)) == 4
+    # The one that no task is known for is tried once more, before it is back here.
+    astray = await broker.get(NAMES.astray)
+    assert astray is not None
+    assert astray.message.message_id == "4"
+    depth = await broker.depth(NAMES.processor_queue("report"))
+    assert depth is not None
+    assert depth.ready == 2
+
+
+class Narrow(Inspecting):
+    """A broker that takes so many characters of headers, and says so as RabbitMQ's does."""
+
+    room = 6000
+    refused = 0
+
+    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None:
+        size = sum(len(name) + len(str(value)) for name, value in message.headers.items())
+        if size > self.room:
+            self.refused += 1
+            raise TooLarge(excess=size - self.room)
+
+
+async def test_what_is_too_large_to_be_parked_is_parked_with_less():
+    full = Message(b"b", OWN | {"blob": "x" * 5000, "list": ["x" * 800]}, message_id="1")
+    async with Narrow() as broker:
+        await broker.declare(topology("shop", ["report"], []))
+        lot = ParkingLot(broker, NAMES, SystemClock())
+        await lot.park(full, "task.report", Reason.BROKEN, failure())
+        (parked,) = await lot.browse(["report"])
+        assert (parked.reason, parked.error) == ("broken", "ValueError: no way")
+        assert "in failure" in parked.traceback
+        assert parked.headers == OWN | {"list": ["x" * 800], "scheduler-left-out": "blob"}
+        assert parked.message.body == b"b"
+        assert broker.refused == 1
+
+
+async def test_headers_of_a_thousand_others_are_left_out_in_a_few_steps():
+    full = Message(headers={f"header-{n}": "x" * (n % 7) for n in range(2000)})
+    async with Narrow() as broker:
+        await broker.declare(topology("shop", ["report"], []))
+        lot = ParkingLot(broker, NAMES, SystemClock())
+        await lot.park(full, "task.report", Reason.BROKEN, failure())
+        (parked,) = await lot.browse(["report"])
+        assert parked.reason == "broken"
+        assert 0 < broker.refused < 10
+
+
+async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_no_room():
+    died = [{"reason": "delivery_limit", "exchange": "orders", "routing-keys": ["order.paid"]}]
+    full = {"blob": "x" * 5000, "more": "y" * 900}
+    async with Narrow() as broker:
+        await broker.declare(topology("shop", ["report"], []))
+        await MemoryBroker.publish(
+            broker,
+            Message(b"b", full | {"x-death": died, "tail": "z" * 80}),
+            exchange=NAMES.failed,
+            routing_key="task.report",
+        )
+        await ParkingLot(broker, NAMES, SystemClock()).replay(["report"], EVERYTHING)
+        delivery = await broker.get(NAMES.processor_queue("report"))
+        assert delivery is not None
+        headers = dict(delivery.message.headers)
+        assert headers.pop("scheduler-replayed-at-ms") > AT_MS
+        assert headers == {
+            "more": "y" * 900,
+            "tail": "z" * 80,
+            "scheduler-exchange": "orders",
+            "scheduler-key": "order.paid",
+            "scheduler-left-out": "blob",
+        }
+
+
+async def test_purging_deletes_what_was_named_and_nothing_else(
+    broker: MemoryBroker, lot: ParkingLot
+):
+    await park_some(lot)
+    first, *others = await lot.browse(TASKS)
+    assert await lot.purge(TASKS, Selection(ids=frozenset([first.id, "unknown"]))) == [first]
+    kept = [each.id for each in await lot.browse(TASKS)]
+    assert sorted(kept) == sorted(each.id for each in others)
+    assert len(await lot.purge(TASKS, EVERYTHING)) == 3
+    assert await lot.browse(TASKS) == []
+    assert await broker.get(NAMES.processor_queue("report")) is None
+
+
+async def test_naming_no_message_takes_none(lot: ParkingLot):
+    await park_some(lot)
+    assert await lot.purge(TASKS, Selection(ids=frozenset([]))) == []
+    assert len(await lot.browse(TASKS)) == 4
+
+
+async def test_two_operators_can_look_at_once(lot: ParkingLot):
+    await park_some(lot)
+    await asyncio.gather(lot.browse(["mail"]), lot.browse(["report"]))
+    assert len(await lot.browse(TASKS)) == 4
+
+
+@pytest.mark.parametrize(
+    ("routing_key", "whose", "task"),
+    [
+        ("loop.report", "report", "report"),
+        ("loop.report.berlin", "report.berlin", "report"),
+        ("loop.subtask.berlin", "subtask.berlin", "subtask"),
+        ("loop.task.task", "task.task", "task"),
+        ("task.report", "report", "report"),
+        ("task.subtask", "subtask", "subtask"),
+        ("0.0.0.5.0.0.task.report", "report", "report"),
+        ("0.0.0.5.0.0.task.task", "task", "task"),
+        ("order.paid", "", ""),
+        ("subtask.paid", "", ""),
+    ],
+)
+def test_whose_a_message_is_is_told_by_its_routing_key(routing_key: str, whose: str, task: str):
+    told = read_parked(Message(), QUEUE, routing_key)
+    assert (told.loop, told.task) == (whose, task)
+
+
+@pytest.mark.parametrize(
+    ("selection", "chosen"),
+    [
+        (Selection(), "1234"),
+        (Selection(task="report"), "12"),
+        (Selection(task="gone"), "4"),
+        (Selection(reason="exhausted"), "1234"),
+        (Selection(reason="rejected"), ""),
+        (Selection(task="mail", reason="exhausted"), "3"),
+        (Selection(task="mail", reason="rejected"), ""),
+    ],
+)
+async def test_those_are_taken_that_fit_everything_that_is_given(
+    lot: ParkingLot, selection: Selection, chosen: str
+):
+    await park_some(lot)
+    found = await lot.browse(TASKS, selection)
+    assert [each.message.message_id for each in found] == list(chosen)
+    assert [each.id for each in await lot.browse(TASKS, selection, limit=1)] == [
+        each.id for each in found[:1]
+    ]
+    assert {each.id for each in await lot.purge(TASKS, selection)} == {each.id for each in found}
+    assert len(await lot.browse(TASKS)) == 4 - len(chosen)
+
+
+@pytest.mark.parametrize(
+    ("deaths", "reason"),
+    [
+        ([{"reason": "expired"}], "unknown-task"),  # a delay that ended where nobody is bound
+        ([{"reason": "delivery_limit"}, {"reason": "expired"}], "delivery-limit"),
+        ([], "unknown-task"),
+        ("expired", "unknown-task"),
+        ([5], "unknown-task"),
+    ],
+)
+def test_of_the_deaths_of_a_message_the_last_one_tells_why_it_is_here(deaths: Any, reason: str):
+    headers = {"x-death": deaths, "x-first-death-reason": "expired"}
+    assert read_parked(Message(headers=headers), QUEUE, "task.gone").reason == reason

@@ -1,0 +1,126 @@
+"""Which loops there are, as all processors hear of it."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from scheduler import Cron, Every
+from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
+from scheduler.errors import QueueNotFound
+from scheduler.protocol.messages import LoopId, Message
+from scheduler.protocol.topology import Names, topology
+from scheduler.queues.roster import Listed, Roster
+from scheduler.testing import run_virtually
+from scheduler.timing.clock import LoopClock
+
+NAMES = Names("test")
+START = datetime(2026, 6, 1, 12, tzinfo=UTC)
+A = Listed(LoopId("a"), Every("1m"), {})
+B = Listed(
+    LoopId("b", "bonn"), Cron("0 9 * * MON-FRI", tz="Europe/Berlin"), {"city": "Bonn", "n": 1}
+)
+B_LATER = Listed(B.loop, Every("1h"), {"city": "Köln"})
+
+
+def scene(play: Callable[[MemoryBroker, Roster], Awaitable[None]]) -> None:
+    async def perform() -> None:
+        clock = LoopClock(START)
+        async with MemoryBroker(MemoryServer(clock)) as broker:
+            await broker.declare(topology("test", [], []))
+            await play(broker, Roster(broker, NAMES, clock))
+
+    run_virtually(perform())
+
+
+def test_what_was_added_and_not_removed_is_listed_as_it_was_added_last() -> None:
+    async def play(_: MemoryBroker, roster: Roster) -> None:
+        assert await roster.read() == {}
+        await roster.add(A)
+        await roster.add(B)
+        assert await roster.read() == {A.loop: A, B.loop: B}
+        await roster.add(B_LATER)
+        await roster.remove(A.loop)
+        await roster.remove(LoopId("never", "there"))
+        assert await roster.read() == {B.loop: B_LATER}
+        await roster.add(A)
+        assert list(await roster.read()) == [B.loop, A.loop]
+
+    scene(play)
+
+
+def test_who_follows_knows_what_was_and_hears_what_comes() -> None:
+    async def play(_: MemoryBroker, roster: Roster) -> None:
+        await roster.add(A)
+        listed: dict[LoopId, Listed] = {}
+        following = await roster.follow(listed)
+        await asyncio.sleep(0.1)
+        assert listed == {A.loop: A}
+        await roster.add(B)
+        await roster.remove(A.loop)
+        await asyncio.sleep(0.1)
+        assert listed == {B.loop: B}
+        await following.cancel()
+        await roster.remove(B.loop)
+        await asyncio.sleep(0.1)
+        assert listed == {B.loop: B}
+
+    scene(play)
+
+
+def entry(**changes: Any) -> bytes:
+    whole: dict[str, Any] = {
+        "did": "added",
+        "task": "b",
+        "key": "x",
+        "at_ms": 1,
+        "schedule": {},
+        "args": {},
+    }
+    return json.dumps(whole | changes).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xff", b"[]", b"7", entry(did="lent"), entry(task=""), entry(at_ms=-1), entry()]
+    + [entry(schedule={"kind": "moon"}), entry(schedule=None), entry(args=[])],
+)
+def test_an_entry_that_cannot_be_read_is_left_out_and_told(
+    body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def play(broker: MemoryBroker, roster: Roster) -> None:
+        await roster.add(A)
+        message = Message(body)
+        await broker.publish(message, exchange=NAMES.control, routing_key=NAMES.roster)
+        await roster.add(B)
+        assert await roster.read() == {A.loop: A, B.loop: B}
+
+    scene(play)
+    assert "An entry of the roster is left out" in caplog.text
+
+
+def test_an_entry_tells_when_it_was_made() -> None:
+    async def play(broker: MemoryBroker, roster: Roster) -> None:
+        await asyncio.sleep(5)
+        await roster.remove(A.loop)
+        (message,) = [message async for message in broker.read(NAMES.roster)]
+        assert json.loads(message.body) == {
+            "did": "removed",
+            "task": "a",
+            "key": "",
+            "at_ms": int(START.timestamp() + 5) * 1000,
+        }
+
+    scene(play)
+
+
+def test_where_nothing_was_seeded_there_is_no_roster() -> None:
+    async def play(broker: MemoryBroker, roster: Roster) -> None:
+        await broker.delete(NAMES.roster)
+        with pytest.raises(QueueNotFound):
+            await roster.read()
+
+    scene(play)

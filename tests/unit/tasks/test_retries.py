@@ -1,0 +1,145 @@
+import asyncio
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from scheduler.errors import ScheduleError
+from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
+from scheduler.tasks.retries import Retry
+
+STEADY = 0.5
+"""The spin that leaves a wait as it is."""
+
+
+def seconds(retry: Retry, attempt: int, spin: float = STEADY) -> float:
+    delay = retry.delay_after(attempt, ValueError(), spin)
+    assert delay is not None
+    return delay.total_seconds()
+
+
+def test_stages_are_taken_in_turn_and_the_last_repeats():
+    retry = Retry(5, delays=["1s", "10s", timedelta(minutes=1)], jitter=0)
+    assert [seconds(retry, attempt) for attempt in range(5)] == [1, 10, 60, 60, 60]
+
+
+def test_exponential_waits_grow_up_to_the_maximum():
+    retry = Retry(6, initial="1s", multiplier=2, maximum="10s", jitter=0)
+    waits = [seconds(retry, attempt) for attempt in range(6)]
+    assert waits == pytest.approx([1, 2, 4, 8, 10, 10])  # pyright: ignore[reportUnknownMemberType]
+
+
+def test_a_multiplier_of_one_keeps_the_wait():
+    retry = Retry(3, initial="5s", multiplier=1, jitter=0)
+    assert {seconds(retry, attempt) for attempt in range(3)} == {5}
+
+
+@pytest.mark.parametrize("multiplier", [1.6, 1000])
+def test_the_ten_thousandth_attempt_does_not_overflow(multiplier: float):
+    retry = Retry(20_000, multiplier=multiplier, jitter=0)
+    assert seconds(retry, 10_000) == 120
+
+
+@pytest.mark.parametrize(("spin", "wait"), [(0.0, 8), (0.25, 9), (0.5, 10), (0.75, 11)])
+def test_jitter_spreads_a_wait_evenly_around_itself(spin: float, wait: float):
+    assert seconds(Retry(1, delays=["10s"], jitter=0.2), 0, spin) == wait
+
+
+def test_no_attempt_follows_when_the_retries_are_exhausted():
+    retry = Retry(2)
+    assert retry.delay_after(1, ValueError(), STEADY) is not None
+    assert retry.delay_after(2, ValueError(), STEADY) is None
+
+
+def test_no_retries_means_never():
+    assert Retry(0).delay_after(0, ValueError(), STEADY) is None
+    assert Retry(0).delay_after(0, RetryLater("1s"), STEADY) is None
+
+
+class Transient(ConnectionError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (ConnectionError(), True),
+        (Transient(), True),
+        (TimeoutError(), False),
+        (ValueError(), False),
+        (None, True),
+    ],
+)
+def test_only_the_errors_that_are_named_are_tried_again(error: Exception | None, again: bool):
+    retry = Retry(retry_on=(OSError,), give_up_on=(TimeoutError,))
+    assert (retry.delay_after(0, error, STEADY) is not None) is again
+
+
+def test_what_is_no_exception_of_the_program_is_not_tried_again():
+    assert Retry().delay_after(0, asyncio.CancelledError(), STEADY) is None
+
+
+def test_a_task_may_name_the_delay_itself():
+    retry = Retry(1, retry_on=(OSError,), jitter=1)
+    assert retry.delay_after(0, RetryLater("7m"), 0.0) == timedelta(minutes=7)
+    assert retry.delay_after(1, RetryLater("7m"), 0.0) is None
+
+
+@pytest.mark.parametrize("outcome", [Reject("bad input"), StopLoop()])
+def test_a_task_may_rule_out_another_attempt(outcome: Exception):
+    assert Retry(3, retry_on=(Exception,)).delay_after(0, outcome, STEADY) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"retries": -1}, "retries: expected a whole number of at least 0, got: -1"),
+        ({"retries": 1.5}, "retries: expected a whole number"),
+        ({"retries": True}, "retries: expected a whole number"),
+        ({"delays": []}, "delays: expected a list of durations with at least one"),
+        ({"delays": "10s"}, "delays: expected a list of durations"),
+        ({"delays": {"1s"}}, "delays: expected a list of durations"),
+        ({"delays": ["1s", "soon"]}, r"delays\[1\]: expected a number and a unit"),
+        ({"delays": [timedelta(seconds=-1)]}, r"delays\[0\]: expected a duration between"),
+        ({"delays": ["1s"], "initial": "2s"}, "delays= cannot be combined with initial="),
+        ({"delays": ["1s"], "multiplier": 2}, "delays= cannot be combined with initial="),
+        ({"delays": ["1s"], "maximum": "1h"}, "delays= cannot be combined with initial="),
+        ({"initial": "0s"}, "expected 0s < initial <= maximum, got: initial=0s, maximum=2m"),
+        ({"initial": "3m"}, "expected 0s < initial <= maximum, got: initial=3m, maximum=2m"),
+        ({"initial": 1}, "initial: expected a number and a unit"),
+        ({"multiplier": 0.5}, "multiplier: expected a number from 1 to 1000, got: 0.5"),
+        ({"multiplier": float("inf")}, "multiplier: expected a number from 1 to 1000"),
+        ({"multiplier": 10**400}, "multiplier: expected a number from 1 to 1000"),
+        ({"jitter": 1.1}, "jitter: expected a number from 0 to 1, got: 1.1"),
+        ({"jitter": -0.1}, "jitter: expected a number from 0 to 1"),
+        ({"jitter": float("nan")}, "jitter: expected a number from 0 to 1"),
+        ({"jitter": "20%"}, "jitter: expected a number from 0 to 1"),
+        ({"retry_on": (ValueError, "OSError")}, "retry_on: expected a tuple of exception types"),
+        ({"retry_on": ValueError}, r"such as \(ConnectionError,\)"),
+        ({"give_up_on": (int,)}, "give_up_on: expected a tuple of exception types"),
+    ],
+)
+def test_a_policy_that_cannot_be_meant_is_refused(arguments: dict[str, Any], message: str):
+    with pytest.raises(ScheduleError, match=message):
+        Retry(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("retry", "phrase"),
+    [
+        (Retry(0), "no retries"),
+        (Retry(1, delays=["1s"]), "1 retry, after 1s"),
+        (Retry(3, delays=["1s", "10s", "1m"]), "3 retries, after 1s, 10s, 1m"),
+        (Retry(), "3 retries, after 1s x 1.6 up to 2m"),
+    ],
+)
+def test_a_policy_describes_itself(retry: Retry, phrase: str):
+    assert retry.describe() == phrase
+
+
+def test_a_policy_is_a_value():
+    assert Retry(3, delays=["60s"]) == Retry(3, delays=["1m"])
+    assert hash(Retry()) == hash(Retry(3))
+    assert dataclasses.replace(Retry(3), retries=5) == Retry(5)
+    assert dataclasses.replace(Retry(3, delays=["1s"]), retries=5) == Retry(5, delays=["1s"])

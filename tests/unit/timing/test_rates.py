@@ -1,0 +1,64 @@
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from scheduler.errors import RegistrationError
+from scheduler.testing import run_virtually
+from scheduler.timing.rates import Pacer, Rate, parse_rate
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "seconds", "interval"),
+    [
+        ("50/s", 50, 1, 0.02),
+        ("1/s", 1, 1, 1.0),
+        ("100/m", 100, 60, 0.6),
+        ("10/h", 10, 3600, 360.0),
+        ("999999999/s", 999_999_999, 1, pytest.approx(1e-9)),
+    ],
+)
+def test_a_rate_is_so_many_in_a_time(text: str, count: int, seconds: int, interval: float):
+    rate = parse_rate(text)
+    assert rate == Rate(count, timedelta(seconds=seconds))
+    assert rate.interval == interval
+    assert str(rate) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "50", "50/", "/s", "0/s", "-1/s", "1.5/s", "50/d", "50 / s", "50/s ", "50/S", "1e3/s"]
+    + ["5/s5/s", "٣/s", "1234567890/s", None, 5, b"5/s"],
+)
+def test_anything_else_is_refused_with_an_example(text: Any):
+    with pytest.raises(RegistrationError, match='such as "50/s" or "100/m", got '):
+        parse_rate(text)
+
+
+def turns(rate: str, after: list[float]) -> list[float]:
+    """When the turns come that are asked for at these moments."""
+
+    async def perform() -> list[float]:
+        loop, pacer, given = asyncio.get_running_loop(), Pacer(parse_rate(rate)), list[float]()
+        for moment in after:
+            await asyncio.sleep(max(moment - loop.time(), 0))
+            given.append(round(loop.time() + pacer.turn(), 3))
+        return given
+
+    return run_virtually(perform())
+
+
+@pytest.mark.parametrize(
+    ("rate", "asked", "given"),
+    [
+        ("2/s", [0, 0, 0, 0], [0, 0.5, 1, 1.5]),
+        ("2/s", [0, 0.1, 5, 5], [0, 0.5, 5, 5.5]),  # what was not used is not saved up
+        ("1/m", [0, 0, 200], [0, 60, 200]),
+        ("10/h", [0, 0, 0], [0, 360, 720]),
+    ],
+)
+def test_turns_are_spread_evenly_and_there_is_no_burst(
+    rate: str, asked: list[float], given: list[float]
+):
+    assert turns(rate, asked) == given

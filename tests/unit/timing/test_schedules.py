@@ -1,0 +1,677 @@
+import copy
+import dataclasses
+import json
+import pickle
+import random
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from croniter import croniter  # pyright: ignore[reportMissingTypeStubs]
+
+from scheduler.errors import ScheduleError
+from scheduler.timing.schedules import (
+    MISSED_COUNT_LIMIT,
+    Admission,
+    Cron,
+    Every,
+    Plan,
+    Schedule,
+    admit,
+    describe,
+    fingerprint,
+    from_wire,
+    jittered,
+    plan_next,
+    schedule_of,
+    to_wire,
+)
+
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+
+
+def at(text: str) -> datetime:
+    """A moment of 2026 in UTC, from "06-15 09:00" or "06-15 09:00:30.5"."""
+    return datetime.fromisoformat(f"2026-{text}").replace(tzinfo=UTC)
+
+
+NOON = at("06-15 12:00")
+"""A Monday."""
+
+
+def ticks(schedule: Schedule, start: datetime, count: int) -> list[datetime]:
+    found = [schedule.next_after(start)]
+    while len(found) < count:
+        found.append(schedule.next_after(found[-1]))
+    return found
+
+
+# Every
+
+
+def test_durations_are_stored_as_timedeltas():
+    every = Every(
+        "1h", mode="fixed_rate", offset="5m", jitter="10s", catch_up="skip", grace=MINUTE * 2
+    )
+    assert every.period == HOUR
+    assert every.offset == 5 * MINUTE
+    assert every.jitter == 10 * SECOND
+    assert every.grace == 2 * MINUTE
+
+
+def test_a_fixed_delay_counts_from_the_end_of_the_run():
+    assert Every("30s").next_after(at("06-15 12:00:07.25")) == at("06-15 12:00:37.25")
+
+
+@pytest.mark.parametrize(
+    ("period", "offset", "moment", "following", "latest"),
+    [
+        ("1h", "0s", "06-15 12:00", "06-15 13:00", "06-15 12:00"),
+        ("1h", "0s", "06-15 11:59:59.999999", "06-15 12:00", "06-15 11:00"),
+        ("1h", "5m", "06-15 12:00", "06-15 12:05", "06-15 11:05"),
+        ("1d", "9h", "06-15 12:00", "06-16 09:00", "06-15 09:00"),
+        ("100ms", "0s", "06-15 12:00:00.05", "06-15 12:00:00.1", "06-15 12:00"),
+    ],
+)
+def test_a_fixed_rate_keeps_to_multiples_of_the_period_since_the_epoch(
+    period: str, offset: str, moment: str, following: str, latest: str
+):
+    every = Every(period, mode="fixed_rate", offset=offset)
+    assert every.next_after(at(moment)) == at(following)
+    assert every.latest_until(at(moment)) == at(latest)
+
+
+def test_a_fixed_delay_has_no_latest_tick():
+    with pytest.raises(ScheduleError, match='no grid of ticks: use mode="fixed_rate"'):
+        Every("30s").latest_until(NOON)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"period": "99ms"}, "period: expected at least 100ms, got: 99ms"),
+        ({"period": "0s"}, "period: expected at least 100ms, got: 0s"),
+        ({"period": "soon"}, "period: expected a number and a unit.*got: 'soon'"),
+        ({"period": 30}, "period: expected a number and a unit.*got: 30"),
+        ({"period": "100.5ms"}, "period: expected whole milliseconds, got: 100.5ms"),
+        ({"period": "1h", "mode": "cron"}, "mode: expected one of 'fixed_delay', 'fixed_rate'"),
+        ({"period": "1h", "offset": "5m"}, 'offset moves a grid: it needs mode="fixed_rate"'),
+        (
+            {"period": "1h", "mode": "fixed_rate", "offset": "1h"},
+            r"offset: expected less than the period \(1h\), got: 1h",
+        ),
+        ({"period": "1h", "jitter": timedelta(seconds=-1)}, "jitter: expected a duration between"),
+        ({"period": "1h", "catch_up": "none"}, "catch_up: expected one of 'latest', 'skip', 'all'"),
+        ({"period": "1h", "catch_up": "all"}, 'catch_up="all" needs a grid to catch up on'),
+        ({"period": "1h", "grace": "2m"}, "grace= needs catch_up=\"skip\", got: catch_up='latest'"),
+        ({"period": "1h", "catch_up": "skip", "grace": "?"}, "grace: expected a number"),
+    ],
+)
+def test_an_every_that_cannot_be_meant_is_refused(arguments: dict[str, Any], message: str):
+    with pytest.raises(ScheduleError, match=message):
+        Every(**arguments)
+
+
+# Cron
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("*/20 * * * *", ["06-15 12:20", "06-15 12:40", "06-15 13:00"]),
+        ("0 9 * * MON-FRI", ["06-16 09:00", "06-17 09:00", "06-18 09:00", "06-19 09:00"]),
+        ("0 9 * * 5,7", ["06-19 09:00", "06-21 09:00", "06-26 09:00"]),
+        ("5/30 12-13 15 jun *", ["06-15 12:05", "06-15 12:35", "06-15 13:05"]),
+        ("0 0 L * *", ["06-30 00:00", "07-31 00:00", "08-31 00:00"]),
+        ("0 0 31 * *", ["07-31 00:00", "08-31 00:00", "10-31 00:00"]),
+        ("0 0 * * FRI#2", ["07-10 00:00", "08-14 00:00", "09-11 00:00"]),
+        ("0 0 * * L5", ["06-26 00:00", "07-31 00:00", "08-28 00:00"]),
+        ("0 0 13 * FRI", ["06-19 00:00", "06-26 00:00", "07-03 00:00", "07-10 00:00"]),
+        ("0 0 */10 * MON", ["08-31 00:00", "09-21 00:00", "12-21 00:00"]),
+        ("* * * * * */15", ["06-15 12:00:15", "06-15 12:00:30", "06-15 12:00:45"]),
+        ("30 9 * * * 59", ["06-16 09:30:59", "06-17 09:30:59"]),
+        ("@hourly", ["06-15 13:00", "06-15 14:00"]),
+        ("@Daily", ["06-16 00:00", "06-17 00:00"]),
+        ("  0   9 1 1-8/7 ? ", ["08-01 09:00"]),
+    ],
+)
+def test_an_expression_matches(expression: str, found: list[str]):
+    assert ticks(Cron(expression), NOON, len(found)) == [at(text) for text in found]
+
+
+def test_day_of_month_and_day_of_week_are_alternatives_as_in_cron():
+    start = at("01-01 00:00") - SECOND
+    either = {tick.day for tick in ticks(Cron("0 0 13 * FRI"), start, 60)}
+    assert 13 in either
+    assert len(either) > 20
+    both = ticks(Cron("0 0 */2 * FRI"), start, 20)
+    assert all(tick.day % 2 == 1 and tick.isoweekday() == 5 for tick in both)
+
+
+def test_the_zone_decides_what_nine_oclock_is():
+    assert Cron("0 9 * * *", tz="Asia/Kolkata").next_after(NOON) == at("06-16 03:30")
+    assert Cron("0 9 * * *", tz="America/New_York").next_after(NOON) == at("06-15 13:00")
+
+
+def test_the_moment_may_be_in_any_zone_and_the_tick_is_in_utc():
+    moment = NOON.astimezone(timezone(timedelta(hours=5)))
+    for schedule in (Cron("0 13 * * *"), Every("1h"), Every("1h", mode="fixed_rate")):
+        tick = schedule.next_after(moment)
+        assert tick == NOON + HOUR
+        assert tick.tzinfo is UTC
+
+
+def test_a_leap_day_is_found_across_a_century():
+    cron = Cron("0 0 29 2 *")
+    assert cron.next_after(datetime(2096, 3, 1, tzinfo=UTC)).year == 2104
+    assert cron.latest_until(datetime(2104, 2, 28, tzinfo=UTC)).year == 2096
+
+
+def test_a_leap_day_on_a_monday_is_found():
+    assert Cron("0 0 * 2 MON#5").next_after(NOON) == datetime(2044, 2, 29, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("60 * * * *", "the minute field takes 0-59.*got: '60'"),
+        ("0 25 * * *", "the hour field takes 0-23.*got: '25'"),
+        ("0 0 32 * *", "the day of month field takes 1-31 or L.*got: '32'"),
+        ("0 0 0 * *", "the day of month field .*got: '0'"),
+        ("0 0 * 13 *", "the month field takes 1-12 or JAN-DEC.*got: '13'"),
+        ("0 0 * JANUARY *", "the month field .*got: 'JANUARY'"),
+        ("0 0 * * 8", "the day of week field takes 0-7 or SUN-SAT.*got: '8'"),
+        ("0 0 * * FRI#6", "the day of week field .*got: 'FRI#6'"),
+        ("0 0 * * MON,FRI#2", "the day of week field .*got: 'MON,FRI#2'"),
+        ("0 0 9 * * MON-FRI", r"second \(the sixth field\) field takes 0-59.*got: 'MON-FRI'"),
+        ("*/0 * * * *", r"the minute field .*got: '\*/0'"),
+        ("1, * * * *", "the minute field .*got: '1,'"),
+        ("-1 * * * *", "the minute field .*got: '-1'"),
+        ("a * * * *", "the minute field .*got: 'a'"),
+        ("? * * * *", r"the minute field .*got: '\?'"),
+        ("R * * * *", "the minute field .*got: 'R'"),
+        ("H/5 * * * *", "the minute field .*got: 'H/5'"),
+        ("r(0-5) * * * *", "the minute field .*got: 'r"),
+        ("0 9-9 * * *", "the hour field .*got: '9-9'"),
+        ("0 0 15W * *", "the day of month field .*got: '15W'"),
+        (f"{'9' * 300} * * * *", "the minute field "),
+        ("* * * *", "expected five fields .* or six with the second last, got: 4"),
+        ("0 0 1 1 * 0 2027", "expected five fields .*got: 7"),
+        ("", "expected five fields .*got: 0"),
+        ("@reboot", "expected five fields .*got: 1"),
+        ("0 0 30 2 *", "'0 0 30 2 .' never fires"),
+        ("0 0 31 4,6,9,11 *", "never fires"),
+        (None, "cron: expected an expression"),
+        (["0 9 * * *"], "cron: expected an expression"),
+        ("*" * 501, "cron: expected an expression"),
+    ],
+)
+def test_a_bad_expression_is_refused_and_the_field_named(expression: Any, message: str):
+    with pytest.raises(ScheduleError, match=message) as refusal:
+        Cron(expression)
+    assert refusal.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("tz", "message"),
+    [
+        ("Europe/Berln", "did you mean .*Europe/Berlin"),
+        ("europe/berlin", "did you mean .*Europe/Berlin"),
+        ("CEST", "tz: expected an IANA time zone"),
+        ("Europe", "tz: expected an IANA time zone"),
+        ("../etc/passwd", "tz: expected an IANA time zone"),
+        ("/etc/passwd", "tz: expected an IANA time zone"),
+        ("", "tz: expected an IANA time zone"),
+        ("\0", "tz: expected an IANA time zone"),
+        ("\ud800", "tz: expected an IANA time zone"),
+        ("x" * 5000, "tz: expected an IANA time zone"),
+        (None, "tz: expected an IANA time zone"),
+        (UTC, "tz: expected an IANA time zone"),
+        ([], "tz: expected an IANA time zone"),
+    ],
+)
+def test_an_unknown_zone_is_refused_and_the_nearest_named(tz: Any, message: str):
+    with pytest.raises(ScheduleError, match=message):
+        Cron("0 9 * * *", tz=tz)
+
+
+PARTS = {
+    "minute": ["*", "0", "30", "*/7", "5-20", "1,2,59"],
+    "hour": ["*", "0", "9", "*/5", "22-23", "8,20"],
+    "day": ["*", "*", "1", "31", "*/9", "10-12", "L"],
+    "month": ["*", "*", "2,3", "*/4", "6,12"],
+    "weekday": ["*", "*", "MON-FRI", "0", "7", "sat,2"],
+}
+
+
+def test_without_a_change_of_the_clocks_a_thousand_expressions_mean_what_croniter_says():
+    choose = random.Random(20261121).choice
+    for _ in range(1000):
+        expression = " ".join(choose(parts) for parts in PARTS.values())
+        library = croniter(expression, NOON, ret_type=datetime, implement_cron_bug=True)
+        assert ticks(Cron(expression), NOON, 5) == [library.get_next() for _ in range(5)], (
+            expression
+        )
+
+
+# Both
+
+
+@pytest.mark.parametrize("schedule", [Every("1h", mode="fixed_rate"), Cron("0 * * * *")])
+@pytest.mark.parametrize(
+    ("moment", "message"),
+    [
+        (datetime(2026, 6, 15), "expected an aware moment, got: 2026-06-15T00:00:00"),  # noqa: DTZ001
+        (datetime.max.replace(tzinfo=UTC), "expected a moment of the years 1970 to 9000"),
+        (datetime.min.replace(tzinfo=UTC), "expected a moment of the years 1970 to 9000"),
+    ],
+)
+def test_a_moment_is_aware_and_on_the_calendar(schedule: Schedule, moment: datetime, message: str):
+    for question in (schedule.next_after, schedule.latest_until):
+        with pytest.raises(ScheduleError, match=message):
+            question(moment)
+
+
+SCHEDULES = [
+    Every("30s"),
+    Every("1h", mode="fixed_rate", offset="5m", jitter="10s", catch_up="skip", grace="2m"),
+    Every("100ms", mode="fixed_rate", catch_up="all"),
+    Cron("0 9 * * MON-FRI", tz="Europe/Berlin"),
+    Cron("@daily", jitter="5m", catch_up="skip", grace="0s"),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=describe)
+def test_a_schedule_is_a_value(schedule: Schedule):
+    for twin in (
+        copy.deepcopy(schedule),
+        pickle.loads(pickle.dumps(schedule)),
+        dataclasses.replace(schedule),
+        from_wire(json.loads(json.dumps(to_wire(schedule)))),
+    ):
+        assert twin == schedule
+        assert hash(twin) == hash(schedule)
+        assert twin.next_after(NOON) == schedule.next_after(NOON)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        schedule.jitter = HOUR  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_other_schedules_are_not_equal():
+    assert len({*SCHEDULES, Every("60s"), Every("1m"), Cron("@daily")}) == len(SCHEDULES) + 2
+    assert Cron("0 9 * * *", tz="Europe/Berlin") != Cron("0 9 * * *", tz="Europe/Paris")
+
+
+def test_a_schedule_shows_only_what_was_written():
+    assert repr(Cron("0 9 * * *", tz="UTC")).startswith("Cron(expression='0 9 * * *', tz='UTC'")
+    assert "_pattern" not in repr(Cron("0 9 * * *"))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "phrase"),
+    [
+        (Every("30s"), "every 30s"),
+        (Every("1h", mode="fixed_rate"), "every 1h at fixed rate"),
+        (Every("1h", mode="fixed_rate", offset="5m"), "every 1h at fixed rate, offset 5m"),
+        (Cron("0 9 * * MON-FRI", tz="Europe/Berlin"), "0 9 * * MON-FRI in Europe/Berlin"),
+        (Cron("@daily"), "@daily in UTC"),
+    ],
+)
+def test_a_schedule_describes_itself(schedule: Schedule, phrase: str):
+    assert describe(schedule) == phrase
+
+
+# Jitter
+
+
+def test_jitter_is_the_same_for_the_same_loop_and_tick():
+    every = Every("1h", mode="fixed_rate", jitter="10m")
+    assert jittered(every, "poll", NOON) == jittered(every, "poll", NOON)
+    assert jittered(every, "poll", NOON) != jittered(every, "poll", NOON + HOUR)
+    assert jittered(every, "poll", NOON) != jittered(every, "mail", NOON)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Every("1h", jitter="10m"), Cron("0 * * * *", tz="Asia/Tokyo", jitter="10m")]
+)
+def test_jitter_spreads_over_its_whole_range_in_milliseconds(schedule: Schedule):
+    late = [jittered(schedule, f"loop {number}", NOON) - NOON for number in range(500)]
+    assert all(timedelta(0) <= each <= 10 * MINUTE for each in late)
+    assert all(each.microseconds % 1000 == 0 for each in late)
+    assert min(late) < 10 * SECOND
+    assert max(late) > 590 * SECOND
+
+
+@pytest.mark.parametrize(
+    "schedule", [Every("1s", mode="fixed_rate", jitter="1h"), Cron("* * * * * *", jitter="1h")]
+)
+def test_jitter_never_reaches_the_next_tick(schedule: Schedule):
+    late = [jittered(schedule, f"loop {number}", NOON) - NOON for number in range(500)]
+    assert max(late) < SECOND
+    assert max(late) > 0.9 * SECOND
+
+
+def test_no_jitter_is_no_jitter():
+    assert jittered(Every("1h"), "poll", NOON) == NOON
+
+
+# Misfires
+
+
+HOURLY = Every("1h", mode="fixed_rate")
+HOURLY_SKIP = Every("1h", mode="fixed_rate", catch_up="skip", grace="5m")
+HOURLY_ALL = Every("1h", mode="fixed_rate", catch_up="all")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "tick", "now", "admission"),
+    [
+        pytest.param(
+            *(Every("1h"), "06-15 09:00", "06-15 12:30"),
+            ("06-15 09:00", True, 0),
+            id="a late fixed delay runs",
+        ),
+        pytest.param(
+            *(Every("1h", catch_up="skip"), "06-15 09:00", "06-15 09:01"),
+            ("06-15 09:00", True, 0),
+            id="a fixed delay within its grace runs",
+        ),
+        pytest.param(
+            *(Every("1h", catch_up="skip"), "06-15 09:00", "06-15 09:01:01"),
+            ("06-15 09:00", False, 1),
+            id="a fixed delay beyond its grace is skipped",
+        ),
+        pytest.param(
+            *(HOURLY, "06-15 09:00", "06-15 09:59"),
+            ("06-15 09:00", True, 0),
+            id="nothing missed",
+        ),
+        pytest.param(
+            *(HOURLY, "06-15 09:00", "06-15 10:00"),
+            ("06-15 10:00", True, 1),
+            id="the next tick is due already",
+        ),
+        pytest.param(
+            *(HOURLY, "06-15 09:00", "06-15 12:30"),
+            ("06-15 12:00", True, 3),
+            id="the latest stands for those before",
+        ),
+        pytest.param(
+            *(HOURLY, "06-15 09:30", "06-15 09:45"),
+            ("06-15 09:30", True, 0),
+            id="a tick off the grid, nothing missed",
+        ),
+        pytest.param(
+            *(HOURLY, "06-15 09:30", "06-15 12:30"),
+            ("06-15 12:00", True, 3),
+            id="a tick off the grid counts too",
+        ),
+        pytest.param(
+            *(HOURLY_SKIP, "06-15 09:00", "06-15 09:05"),
+            ("06-15 09:00", True, 0),
+            id="within the grace",
+        ),
+        pytest.param(
+            *(HOURLY_SKIP, "06-15 09:00", "06-15 09:06"),
+            ("06-15 09:00", False, 1),
+            id="beyond the grace",
+        ),
+        pytest.param(
+            *(HOURLY_SKIP, "06-15 09:00", "06-15 12:04"),
+            ("06-15 12:00", True, 3),
+            id="the latest is within the grace",
+        ),
+        pytest.param(
+            *(HOURLY_SKIP, "06-15 09:00", "06-15 12:06"),
+            ("06-15 12:00", False, 4),
+            id="even the latest is beyond the grace",
+        ),
+        pytest.param(
+            *(HOURLY_ALL, "06-15 09:00", "06-15 12:30"),
+            ("06-15 09:00", True, 0),
+            id="each in order",
+        ),
+        pytest.param(
+            *(HOURLY_SKIP, "06-15 13:00", "06-15 12:30"),
+            ("06-15 13:00", True, 0),
+            id="a clock that is behind",
+        ),
+        pytest.param(
+            *(Cron("0 9 * * MON-FRI"), "06-12 09:00", "06-16 08:00"),
+            ("06-15 09:00", True, 1),
+            id="over a weekend",
+        ),
+        pytest.param(
+            *(Cron("0 9 * * *", catch_up="skip"), "06-12 09:00", "06-15 12:00"),
+            ("06-15 09:00", False, 4),
+            id="a calendar beyond its grace",
+        ),
+    ],
+)
+def test_what_a_token_is_worth(
+    schedule: Schedule, tick: str, now: str, admission: tuple[str, bool, int]
+):
+    nominal, run, missed = admission
+    assert admit(schedule, at(tick), at(now)) == Admission(at(nominal), run, missed)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "tick", "now", "plan"),
+    [
+        pytest.param(
+            *(Every("1h"), "06-15 09:00", "06-15 09:10"),
+            ("06-15 10:10", 0),
+            id="a fixed delay starts at the end",
+        ),
+        pytest.param(
+            *(HOURLY, "06-15 09:00", "06-15 09:10"),
+            ("06-15 10:00", 0),
+            id="the next tick",
+        ),
+        pytest.param(
+            *(HOURLY, "06-15 09:00", "06-15 11:10"),
+            ("06-15 12:00", 2),
+            id="an overrun",
+        ),
+        pytest.param(
+            *(HOURLY, "06-15 09:00", "06-15 11:00"),
+            ("06-15 12:00", 2),
+            id="an overrun to the very tick",
+        ),
+        pytest.param(
+            *(HOURLY, "06-15 09:00", "06-15 08:50"),
+            ("06-15 10:00", 0),
+            id="a clock that is behind does not run the tick twice",
+        ),
+        pytest.param(
+            *(HOURLY_ALL, "06-15 09:00", "06-15 11:10"),
+            ("06-15 10:00", 0),
+            id="each in order, due at once",
+        ),
+        pytest.param(
+            *(Cron("0 9 * * MON-FRI"), "06-12 09:00", "06-15 09:30"),
+            ("06-16 09:00", 1),
+            id="a run over a weekend",
+        ),
+    ],
+)
+def test_what_comes_after_a_run(schedule: Schedule, tick: str, now: str, plan: tuple[str, int]):
+    following, missed = plan
+    assert plan_next(schedule, at(tick), at(now)) == Plan(at(following), missed)
+
+
+def test_missed_ticks_are_counted_exactly_by_arithmetic():
+    every = Every("100ms", mode="fixed_rate", catch_up="skip")
+    month = timedelta(days=30)
+    late = every.latest_until(NOON)
+    assert admit(every, late - month, late).missed == 25_920_000
+    assert plan_next(every, late - month, late).missed == 25_920_000
+
+
+def test_missed_ticks_of_a_calendar_are_counted_up_to_the_limit():
+    latest, skip = Cron("* * * * *"), Cron("* * * * *", catch_up="skip", grace="0s")
+    start, now = NOON - timedelta(minutes=999), NOON + 30 * SECOND
+    assert admit(latest, start, now).missed == 999
+    assert admit(skip, start, now) == Admission(NOON, False, 1000)
+    assert admit(latest, start - 9 * HOUR, now) == Admission(NOON, True, MISSED_COUNT_LIMIT)
+    assert admit(skip, start - 9 * HOUR, now) == Admission(NOON, False, MISSED_COUNT_LIMIT)
+    assert plan_next(latest, start - 9 * HOUR, now) == Plan(NOON + MINUTE, MISSED_COUNT_LIMIT)
+
+
+@pytest.mark.parametrize("catch_up", ["latest", "skip", "all"])
+def test_a_punctual_token_costs_one_look_at_the_calendar_at_most(
+    catch_up: Any, monkeypatch: pytest.MonkeyPatch
+):
+    looks: list[datetime] = []
+    real = Cron.next_after
+
+    def counted(cron: Cron, moment: datetime) -> datetime:
+        looks.append(moment)
+        return real(cron, moment)
+
+    cron = Cron("0 * * * *", catch_up=catch_up)
+    monkeypatch.setattr(Cron, "next_after", counted)
+    assert admit(cron, NOON, NOON + SECOND) == Admission(NOON, True, 0)
+    assert len(looks) <= 1
+    looks.clear()
+    assert plan_next(cron, NOON, NOON + MINUTE) == Plan(NOON + HOUR, 0)
+    assert len(looks) == 1
+
+
+# The wire
+
+
+@pytest.mark.parametrize(
+    ("schedule", "wire"),
+    [
+        (Every("30s"), {"every_ms": 30_000}),
+        (
+            Every(
+                "1h", mode="fixed_rate", offset="5m", jitter="10s", catch_up="skip", grace="500ms"
+            ),
+            {
+                "every_ms": 3_600_000,
+                "mode": "fixed_rate",
+                "offset_ms": 300_000,
+                "jitter_ms": 10_000,
+                "catch_up": "skip",
+                "grace_ms": 500,
+            },
+        ),
+        (Cron("0 9 * * *"), {"cron": "0 9 * * *"}),
+        (
+            Cron("0 9 * * *", tz="Europe/Berlin", jitter="1m", catch_up="all"),
+            {"cron": "0 9 * * *", "tz": "Europe/Berlin", "jitter_ms": 60_000, "catch_up": "all"},
+        ),
+    ],
+)
+def test_a_schedule_travels_without_its_defaults(schedule: Schedule, wire: dict[str, Any]):
+    assert to_wire(schedule) == wire
+    assert from_wire(wire) == schedule
+
+
+@pytest.mark.parametrize(
+    ("wire", "message"),
+    [
+        (None, "expected an object with every_ms or cron, got: None"),
+        ([], "expected an object with every_ms or cron"),
+        ("every 30s", "expected an object with every_ms or cron"),
+        ({}, "expected an object with every_ms or cron"),
+        ({"every_ms": 1000, "cron": "@daily"}, "expected an object with every_ms or cron"),
+        ({"every_ms": 1000, "tz": "UTC"}, r"expected only every_ms, mode.*got also: \['tz'\]"),
+        ({"cron": "@daily", "mode": "fixed_rate"}, "expected only cron, tz"),
+        ({"cron": "@daily", 1: 2}, r"got also: \[1\]"),
+        ({"every_ms": "30s"}, "every_ms: expected a whole number of milliseconds"),
+        ({"every_ms": True}, "every_ms: expected a whole number"),
+        ({"every_ms": 1000.0}, "every_ms: expected a whole number"),
+        ({"every_ms": -1}, "every_ms: expected a whole number"),
+        ({"every_ms": 10**5000}, "every_ms: expected a whole number"),
+        ({"every_ms": 99}, "period: expected at least 100ms"),
+        ({"every_ms": 1000, "mode": None}, "mode: expected one of"),
+        ({"every_ms": 1000, "mode": ["fixed_rate"]}, "mode: expected one of"),
+        ({"every_ms": 1000, "catch_up": {}}, "catch_up: expected one of"),
+        ({"cron": 5}, "cron: expected an expression"),
+        ({"cron": {"a": []}}, "cron: expected an expression"),
+        ({"cron": "@daily", "tz": 5}, "tz: expected an IANA time zone"),
+        ({"cron": "@daily", "grace_ms": 1}, 'grace= needs catch_up="skip"'),
+    ],
+)
+def test_what_is_no_schedule_is_refused(wire: object, message: str):
+    with pytest.raises(ScheduleError, match=message):
+        from_wire(wire)
+
+
+def test_a_list_without_end_is_refused_like_any_other():
+    endless: list[object] = []
+    for _ in range(100_000):
+        endless = [endless]
+    with pytest.raises(ScheduleError, match="got: list"):
+        from_wire(endless)
+
+
+def test_a_fingerprint_tells_schedules_apart():
+    prints = {fingerprint(schedule) for schedule in SCHEDULES}
+    assert len(prints) == len(SCHEDULES)
+    assert all(len(each) == 12 and int(each, 16) for each in prints)
+    assert fingerprint(Every("60s")) == fingerprint(Every("1m"))
+
+
+def test_a_fingerprint_and_jitter_are_the_same_in_every_process():
+    assert fingerprint(Every("30s")) == "9945bf7fbf99"
+    program = (
+        "from scheduler.timing.schedules import *; from datetime import *;"
+        "cron = Cron('0 9 * * *', jitter='1h');"
+        "print(fingerprint(cron), jittered(cron, 'poll', datetime(2026, 6, 15, 9, tzinfo=UTC)))"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+        for _ in range(2)
+    ]
+    cron = Cron("0 9 * * *", jitter="1h")
+    expected = f"{fingerprint(cron)} {jittered(cron, 'poll', at('06-15 09:00'))}\n"
+    assert [run.stdout for run in runs] == [expected, expected]
+
+
+# What the decorator takes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "schedule"),
+    [
+        ({"every": "30s"}, Every("30s")),
+        (
+            {"every": HOUR, "mode": "fixed_rate", "offset": "5m"},
+            Every("1h", mode="fixed_rate", offset="5m"),
+        ),
+        ({"every": "30s", "jitter": None, "tz": None}, Every("30s")),
+        ({"cron": "@daily", "tz": "Asia/Tokyo"}, Cron("@daily", tz="Asia/Tokyo")),
+        ({"schedule": SCHEDULES[3]}, SCHEDULES[3]),
+    ],
+)
+def test_arguments_become_a_schedule(arguments: dict[str, Any], schedule: Schedule):
+    assert schedule_of(**arguments) == schedule
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "expected one of every=, cron= and schedule=, got: none"),
+        ({"every": "1s", "cron": "@daily"}, "got: every and cron"),
+        ({"every": "1s", "tz": "UTC"}, "tz= goes with cron=, not with every="),
+        ({"cron": "@daily", "mode": "fixed_rate"}, "mode= goes with every=, not with cron="),
+        ({"cron": "@daily", "offset": "1m"}, "offset= goes with every=, not with cron="),
+        ({"schedule": Every("1s"), "jitter": "1s"}, "jitter= cannot stand beside schedule="),
+        (
+            {"every": "1s", "jiter": "1s"},
+            "unknown option jiter=: beside every= stand catch_up, grace, jitter, mode, offset",
+        ),
+        ({"schedule": "30s"}, "schedule: expected an Every or a Cron, got: '30s'"),
+        ({"every": 30}, "period: expected a number and a unit"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_with_the_fix(
+    arguments: dict[str, Any], message: str
+):
+    with pytest.raises(ScheduleError, match=message):
+        schedule_of(**arguments)
