@@ -28,7 +28,7 @@ from scheduler.tasks.registry import App
 from scheduler.tasks.retries import Retry
 from scheduler.tasks.tasks import (
     DEFAULT_CONCURRENCY,
-    DEFAULT_TIMEOUT,
+    DEFAULT_TASK_TIMEOUT,
     SUPERVISION,
     Flow,
     Loop,
@@ -102,7 +102,7 @@ class Scheduler:
         args: Mapping[str, Any] | None = None,
         name: str | None = None,
         retry: Retry | None = None,
-        timeout: Duration = DEFAULT_TIMEOUT,
+        timeout: Duration = DEFAULT_TASK_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
         after_failure: Literal["continue", "pause"] = "continue",
         **options: Unpack[ScheduleOptions],
@@ -151,7 +151,7 @@ class Scheduler:
         *,
         name: str | None = None,
         retry: Retry | None = None,
-        timeout: Duration = DEFAULT_TIMEOUT,
+        timeout: Duration = DEFAULT_TASK_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
         subscribe: Sequence[SubscribeTo] = (),
         rate: str | None = None,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from scheduler import Scheduler, Settings
 from scheduler.brokers.contract import Delivery
 from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
-from scheduler.control.location import Whereabouts
+from scheduler.control.location import Locator
 from scheduler.control.status import Survey, Where
 from scheduler.control.verbs import Control
 from scheduler.errors import AccessRefused
@@ -20,7 +20,7 @@ from scheduler.protocol.calls import task_key
 from scheduler.protocol.ladder import entrance, key_of
 from scheduler.protocol.messages import LoopId, Message, Token
 from scheduler.protocol.topology import Names, QueueType, Topology, topology
-from scheduler.queues.failed import Parked, ParkingLot
+from scheduler.queues.failed import FailedQueues, Parked
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.journal import Journal
 from scheduler.tasks.tasks import SUPERVISION
@@ -87,10 +87,10 @@ class Stage:
         self.server = MemoryServer(self.clock)
         self.broker = MemoryBroker(self.server)
         self.control = Control(app, self.broker, self.clock)
-        self.whereabouts = Whereabouts(self.broker, app.names)
+        self.locator = Locator(self.broker, app.names)
         self.survey = Survey(app, self.broker, self.clock)
-        self.lot = ParkingLot(self.broker, app.names, self.clock)
-        self.hatchery = Hatchery(self.broker, app.names, self.clock, self.lot)
+        self.failed = FailedQueues(self.broker, app.names, self.clock)
+        self.hatchery = Hatchery(self.broker, app.names, self.clock, self.failed)
         self.journal = Journal(self.broker, app.names)
 
     @asynccontextmanager
@@ -187,7 +187,7 @@ class Stage:
         await self.broker.publish(message, exchange=exchange, routing_key=routing_key)
 
     async def parked(self) -> list[Parked]:
-        return await self.lot.browse(self.app.tasks)
+        return await self.failed.browse(self.app.tasks)
 
     async def waiting(self) -> int:
         """How many messages there are, in all queues, that nobody has in hand."""

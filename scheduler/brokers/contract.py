@@ -49,7 +49,7 @@ def missing_exchange(name: str) -> IncompatibleBroker:
 
 DEFAULT_TIMEOUT = timedelta(seconds=30)
 DEFAULT_QUIET = timedelta(milliseconds=500)
-PATIENT = timedelta(days=1)
+SETTLEMENT_TIMEOUT = timedelta(days=1)
 """For what must not be given up: published again, it would be there twice."""
 
 

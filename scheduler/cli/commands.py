@@ -40,8 +40,8 @@ from scheduler.processor.processor import Processor
 from scheduler.processor.worker import Worker
 from scheduler.protocol.rights import Rights, rights_to_process, rights_to_seed, rights_to_start
 from scheduler.protocol.topology import Names, definitions
-from scheduler.queues.failed import Parked, ParkingLot, Selection
-from scheduler.queues.journal import Entry, Journal
+from scheduler.queues.failed import FailedQueues, Parked, Selection
+from scheduler.queues.journal import Journal, JournalEntry
 from scheduler.settings import Settings
 from scheduler.tasks.tasks import SUPERVISION, Loop
 from scheduler.timing.clock import SystemClock
@@ -253,10 +253,10 @@ def history(
         app, loop = None, app
     scheduler, span = _load(app), _span("--since", since)
 
-    async def told() -> list[Entry]:
+    async def told() -> list[JournalEntry]:
         async with _connected(scheduler) as (broker, control):
             journal = Journal(broker, scheduler.names)
-            last = deque[Entry](maxlen=limit)
+            last = deque[JournalEntry](maxlen=limit)
             async for entry in journal.entries(since=SystemClock().now() - span, loop=loop):
                 if loop is not None or entry.loop != SUPERVISION.task:
                     last.append(entry)
@@ -314,8 +314,8 @@ def failed_replay(
 
     async def replayed() -> list[Parked]:
         async with _connected(scheduler) as (broker, _):
-            lot = _lot(scheduler, broker)
-            return await lot.replay(_tasks(scheduler, task), which, rate=pace, args=edited)
+            queues = _failed_queues(scheduler, broker)
+            return await queues.replay(_tasks(scheduler, task), which, rate=pace, args=edited)
 
     _tell_taken("replayed", asyncio.run(replayed()), which, as_json)
 
@@ -338,7 +338,7 @@ def failed_purge(
 
     async def purged() -> list[Parked]:
         async with _connected(scheduler) as (broker, _):
-            return await _lot(scheduler, broker).purge(_tasks(scheduler, task), which)
+            return await _failed_queues(scheduler, broker).purge(_tasks(scheduler, task), which)
 
     _tell_taken("purged", asyncio.run(purged()), which, as_json)
 
@@ -530,8 +530,8 @@ async def _connected(
             yield broker, Control(app, broker, SystemClock())
 
 
-def _lot(app: Scheduler, broker: Broker) -> ParkingLot:
-    return ParkingLot(broker, app.names, SystemClock())
+def _failed_queues(app: Scheduler, broker: Broker) -> FailedQueues:
+    return FailedQueues(broker, app.names, SystemClock())
 
 
 def _ticks(loop: Loop, moment: datetime, count: int) -> Iterator[datetime]:
@@ -617,7 +617,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 async def _browse(app: Scheduler, task: str | None, which: Selection, limit: int) -> list[Parked]:
     async with _connected(app) as (broker, _):
-        return await _lot(app, broker).browse(_tasks(app, task), which, limit=limit)
+        return await _failed_queues(app, broker).browse(_tasks(app, task), which, limit=limit)
 
 
 def _tell_taken(done: str, found: list[Parked], which: Selection, as_json: bool) -> None:

@@ -21,7 +21,7 @@ from scheduler.errors import SchedulerError
 from scheduler.protocol.messages import LastRun, State, printable
 from scheduler.protocol.topology import Topology
 from scheduler.queues.failed import Parked
-from scheduler.queues.journal import Entry
+from scheduler.queues.journal import JournalEntry
 from scheduler.tasks.tasks import Loop
 from scheduler.timing.schedules import describe
 
@@ -118,7 +118,7 @@ def _loops(found: Sequence[Status]) -> None:
     )
 
 
-def history(entries: Iterable[Entry], as_json: bool) -> None:
+def history(entries: Iterable[JournalEntry], as_json: bool) -> None:
     if as_json:
         return print_json([asdict(entry) | {"run": _last_run(entry.run)} for entry in entries])
     _table(

@@ -58,12 +58,12 @@ def revived(loop: Loop, last: Token | None, now: datetime) -> Token:
         token = last
     else:
         token = reseeded(last, new)
-    return by(Verb.REPAIRED, token, now)
+    return with_act(Verb.REPAIRED, token, now)
 
 
 def paused(token: Token, reason: str, now: datetime) -> Token:
     """The token, to wait until it is resumed."""
-    return by(Verb.PAUSED, replace(token, state=State.PAUSED, reason=one_line(reason)), now)
+    return with_act(Verb.PAUSED, replace(token, state=State.PAUSED, reason=one_line(reason)), now)
 
 
 def rescheduled(token: Token, now: datetime) -> Token:
@@ -73,6 +73,6 @@ def rescheduled(token: Token, now: datetime) -> Token:
     return replace(token, state=State.ARMED, reason=None, scheduled_at=tick, due_at=due_at)
 
 
-def by(verb: Verb, token: Token, now: datetime) -> Token:
+def with_act(verb: Verb, token: Token, now: datetime) -> Token:
     """The token, with what made it as the journal tells."""
     return replace(token, act=Act(verb, now))

@@ -12,7 +12,7 @@ from scheduler.queues.roll_call import Answers, RollCall
 BETWEEN_ROLL_CALLS = 1.0
 
 
-class Whereabouts:
+class Locator:
     """Finds the tokens of a namespace.
 
     Args:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.creation import by, revived
+from scheduler.control.creation import revived, with_act
 from scheduler.errors import BrokerError, BrokerUnavailable, QueueNotFound
 from scheduler.events import SupervisionDelayed
 from scheduler.protocol.messages import LoopId, State, Token, Verb
@@ -87,4 +87,4 @@ class Recovery:
         longest = grace if stopping else max(loop.task.timeout, CONSUMER_TIMEOUT)
         now = self._clock.now()
         due_at = max(last.due_at, now + longest + GUARD_GRACE)
-        return by(Verb.GUARDED, replace(last, state=State.GUARD, due_at=due_at), now)
+        return with_act(Verb.GUARDED, replace(last, state=State.GUARD, due_at=due_at), now)

@@ -7,12 +7,12 @@ from collections.abc import Collection
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.location import Whereabouts
+from scheduler.control.location import Locator
 from scheduler.control.loops import hatchery_of
 from scheduler.control.recovery import Recovery
 from scheduler.events import LoopRepaired
 from scheduler.protocol.messages import Act, LoopId, State, Token, Verb
-from scheduler.queues.failed import ParkingLot
+from scheduler.queues.failed import FailedQueues
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.roll_call import Answers
 from scheduler.tasks.registry import App
@@ -32,7 +32,7 @@ class Repairs:
         app: App,
         broker: Broker,
         clock: Clock,
-        whereabouts: Whereabouts,
+        locator: Locator,
         *,
         patience: timedelta,
     ) -> None:
@@ -40,9 +40,9 @@ class Repairs:
         self._broker = broker
         self._clock = clock
         self._patience = patience
-        self._whereabouts = whereabouts
-        lot = ParkingLot(broker, app.names, clock)
-        self._hatchery = Hatchery(broker, app.names, clock, lot)
+        self._locator = locator
+        failed = FailedQueues(broker, app.names, clock)
+        self._hatchery = Hatchery(broker, app.names, clock, failed)
         self._recovery = Recovery(app, broker, clock, patience=patience)
 
     async def unite(self, loop: Loop) -> None:
@@ -66,7 +66,7 @@ class Repairs:
         async with self._hatchery.mutex(self._patience):
             tokens = await self._recovery.last_tokens(loops)
             # Time has passed since they were found.
-            answers = await self._whereabouts.who_has([loop.id for loop in loops])
+            answers = await self._locator.who_has([loop.id for loop in loops])
             known = [loop for loop in loops if loop.id in tokens]
             nowhere = await self._nowhere(known, answers)
             repaired = [loop for loop in nowhere if await self._restore(loop, tokens[loop.id])]
@@ -89,7 +89,7 @@ class Repairs:
         renewed: list[LoopId] = []
         async with self._hatchery.mutex(self._patience):
             tokens = await self._recovery.last_tokens(loops)
-            answers = await self._whereabouts.who_has([loop.id for loop in loops])
+            answers = await self._locator.who_has([loop.id for loop in loops])
             known = [loop for loop in loops if loop.id in tokens]
             kept = await self._nowhere(known, answers)
             for loop in kept:
@@ -107,7 +107,7 @@ class Repairs:
     async def _nowhere(self, loops: Collection[Loop], answers: Answers) -> list[Loop]:
         """Those whose token is neither in a hand, as all say, nor ready for its task."""
         unclaimed = [loop for loop in loops if answers.complete and loop.id not in answers.claims]
-        return [loop for loop in unclaimed if not await self._whereabouts.is_ready(loop.id)]
+        return [loop for loop in unclaimed if not await self._locator.is_ready(loop.id)]
 
     async def _made_anew(self, loop: Loop) -> bool:
         """Make the slot of a loop anew, if nothing waits there; says whether it was."""

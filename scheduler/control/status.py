@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.location import Whereabouts
+from scheduler.control.location import Locator
 from scheduler.control.verbs import Control, side_by_side
 from scheduler.errors import QueueNotFound
 from scheduler.protocol.messages import LastRun, LoopId, State, Token
-from scheduler.queues.failed import ParkingLot
+from scheduler.queues.failed import FailedQueues
 from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery
 from scheduler.queues.journal import Journal, look_backs
 from scheduler.queues.roll_call import Answers
@@ -55,8 +55,8 @@ class Survey:
         self._broker = broker
         self._clock = clock
         self._control = Control(app, broker, clock)
-        self._whereabouts = Whereabouts(broker, app.names)
-        self._hatchery = Hatchery(broker, app.names, clock, ParkingLot(broker, app.names, clock))
+        self._locator = Locator(broker, app.names)
+        self._hatchery = Hatchery(broker, app.names, clock, FailedQueues(broker, app.names, clock))
         self._journal = Journal(broker, app.names)
 
     async def status(self) -> list[Status]:
@@ -69,7 +69,7 @@ class Survey:
         elsewhere = [status.loop for status in found if status.where is Where.RUNNING]
         answers = Answers({}, complete=False)
         if elsewhere:
-            answers = await self._whereabouts.who_has([loop.id for loop in elsewhere])
+            answers = await self._locator.who_has([loop.id for loop in elsewhere])
         remembered = await self._remembered(
             [status.loop for status in found if status.last is None and status.seq is None]
         )

@@ -25,31 +25,28 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scheduler.brokers.contract import Broker, Consumer
-from scheduler.control.location import Whereabouts
+from scheduler.control.location import Locator
 from scheduler.control.loops import loops_of, orphans_of
 from scheduler.control.repairs import Repairs
 from scheduler.control.verbs import Control, side_by_side
 from scheduler.errors import AccessRefused, BrokerError, BrokerUnavailable, Locked, QueueNotFound
 from scheduler.events import CensusTaken, LoopReported, SupervisionDelayed
 from scheduler.protocol.messages import LoopId, State
-from scheduler.queues.failed import ParkingLot
+from scheduler.queues.failed import FailedQueues
 from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery
 from scheduler.queues.roll_call import RollCall
 from scheduler.queues.roster import Listed, Roster
 from scheduler.tasks.context import Context
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import SUPERVISION, Arguments, Loop, TaskSpec
+from scheduler.timing.backoff import dice
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
-
-dice = Random()  # not the one that a program may have seeded
-
 
 # Looking at so many costs a broker some tens of milliseconds; the others have their turn in the
 # rounds to come.
@@ -97,14 +94,14 @@ class Supervisor:
         self._broker = broker
         self._clock = clock
         self._control = Control(app, broker, clock, roll_call=roll_call, patience=PATIENCE)
-        self._whereabouts = Whereabouts(broker, app.names, roll_call)
-        self._repairs = Repairs(app, broker, clock, self._whereabouts, patience=PATIENCE)
-        self._hatchery = Hatchery(broker, app.names, clock, ParkingLot(broker, app.names, clock))
+        self._locator = Locator(broker, app.names, roll_call)
+        self._repairs = Repairs(app, broker, clock, self._locator, patience=PATIENCE)
+        self._hatchery = Hatchery(broker, app.names, clock, FailedQueues(broker, app.names, clock))
         self._roster = Roster(broker, app.names, clock)
         self._listed: dict[LoopId, Listed] = {}
         self._strikes: Mapping[str, int] = {}
         self._following: Consumer | None = None
-        self._caring: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def task(self) -> TaskSpec:
@@ -155,14 +152,14 @@ class Supervisor:
     async def __aenter__(self) -> "Supervisor":
         """Begin to follow the roster, and to look after the supervision loop."""
         self._following = await self._roster.follow(self._listed)
-        self._caring = asyncio.create_task(self._care(), name="supervision")
+        self._watching = asyncio.create_task(self._watch_supervision(), name="supervision")
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        assert self._caring is not None
+        assert self._watching is not None
         assert self._following is not None
-        self._caring.cancel()
-        await asyncio.wait([self._caring])
+        self._watching.cancel()
+        await asyncio.wait([self._watching])
         await self._following.cancel()
 
     async def round(self, memory: Memory) -> Memory:
@@ -221,7 +218,7 @@ class Supervisor:
         """Repair what is lost of the loops with no token in the slot; returns who is suspect."""
         if not loops:
             return {}
-        answers = await self._whereabouts.who_has([loop.id for loop in loops])
+        answers = await self._locator.who_has([loop.id for loop in loops])
         unclaimed = [loop for loop in loops if loop.id not in answers.claims]
         nowhere = await side_by_side(self._is_nowhere, unclaimed)
         absent = [loop for loop, gone in zip(unclaimed, nowhere, strict=True) if gone]
@@ -275,7 +272,7 @@ class Supervisor:
                 task, _, key = name.partition(".")
                 self._app.events.emit(LoopReported(LoopId(task, key), trouble, ADVICE[trouble]))
 
-    async def _care(self) -> None:
+    async def _watch_supervision(self) -> None:
         """Look now and then whether the supervision loop is there, for as long as we live."""
         interval = self._app.settings.supervision_interval.total_seconds()
         while True:

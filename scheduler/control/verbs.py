@@ -14,8 +14,15 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from scheduler.brokers.contract import Broker, Delivery
-from scheduler.control.creation import STAND_IN, by, first_token, paused, rescheduled, reseeded
-from scheduler.control.location import Whereabouts
+from scheduler.control.creation import (
+    STAND_IN,
+    first_token,
+    paused,
+    rescheduled,
+    reseeded,
+    with_act,
+)
+from scheduler.control.location import Locator
 from scheduler.control.loops import hatchery_of, loops_of, orphans_of
 from scheduler.control.recovery import Recovery
 from scheduler.control.repairs import Repairs
@@ -23,7 +30,7 @@ from scheduler.errors import DeliveryLost, MessageError, QueueNotFound, UnknownL
 from scheduler.events import LoopRepaired, LoopSeeded
 from scheduler.protocol.messages import LoopId, State, Token, Verb, decode, encode, same_seeding
 from scheduler.protocol.topology import Topology, routing_key
-from scheduler.queues.failed import ParkingLot, Reason
+from scheduler.queues.failed import FailedQueues, Reason
 from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery, Occupant, left_in_place
 from scheduler.queues.roll_call import RollCall
 from scheduler.queues.roster import Listed, Roster
@@ -95,12 +102,12 @@ class Control:
         self._broker = broker
         self._clock = clock
         self._patience = patience
-        self._lot = ParkingLot(broker, app.names, clock)
-        self._hatchery = Hatchery(broker, app.names, clock, self._lot)
+        self._failed = FailedQueues(broker, app.names, clock)
+        self._hatchery = Hatchery(broker, app.names, clock, self._failed)
         self._roster = Roster(broker, app.names, clock)
-        self._whereabouts = Whereabouts(broker, app.names, roll_call)
+        self._locator = Locator(broker, app.names, roll_call)
         self._recovery = Recovery(app, broker, clock, patience=patience)
-        self._repairs = Repairs(app, broker, clock, self._whereabouts, patience=patience)
+        self._repairs = Repairs(app, broker, clock, self._locator, patience=patience)
 
     async def loops(self) -> list[Loop]:
         """The loops of the code, and the keyed ones of its tasks.
@@ -192,7 +199,7 @@ class Control:
                 await self._broker.declare(hatchery_of(self._app, loop.id))
                 await self._roster.add(_listing(loop))
                 # A run of the loop as it was before it was removed may be going on.
-                busy = loop.id in (await self._whereabouts.who_has([loop.id])).claims
+                busy = loop.id in (await self._locator.who_has([loop.id])).claims
                 token = self._new_token(loop)
                 token = await self._recovery.guard_for(loop, token) if busy else token
                 return Report(loop, Did.CREATED, await self._hatchery.put(token))
@@ -262,13 +269,13 @@ class Control:
         depth = await self._broker.depth(self._queue_of(loop))
         if depth is None or depth.ready or not depth.consumers:
             return False
-        answers = await self._whereabouts.who_has([loop.id])
+        answers = await self._locator.who_has([loop.id])
         return not (answers.complete and loop.id in answers.claims)
 
     async def resume(self, loop: Loop, *, at_once: bool = False) -> Report:
         """Have a paused loop go on, at its next nominal time or at once."""
         async with self._hatchery.mutex(self._patience):
-            is_lost = await self._stands_in(loop) and await self._whereabouts.is_nowhere(loop.id)
+            is_lost = await self._stands_in(loop) and await self._locator.is_nowhere(loop.id)
             occupant = await self._take(loop)
             if occupant is None:
                 return Report(loop, Did.NOT_PAUSED)
@@ -285,7 +292,7 @@ class Control:
             armed = rescheduled(held, self._clock.now())
             if at_once:
                 armed = replace(armed, due_at=self._clock.now())
-            armed = by(Verb.RESUMED, armed, self._clock.now())
+            armed = with_act(Verb.RESUMED, armed, self._clock.now())
             return await self._replace(loop, Did.RESUMED, occupant, armed)
 
     async def _stands_in(self, loop: Loop) -> bool:
@@ -307,7 +314,7 @@ class Control:
                 return await self._leave(loop, Did.RUNNING, occupant)
             now = self._clock.now()
             due_now = replace(occupant.token, due_at=min(now, occupant.token.due_at))
-            due_now = by(Verb.TRIGGERED, due_now, now)
+            due_now = with_act(Verb.TRIGGERED, due_now, now)
             return await self._replace(loop, Did.TRIGGERED, occupant, due_now)
 
     async def _absent(self, wanted: Topology) -> set[str]:
@@ -372,7 +379,7 @@ class Control:
                 return await self._reseed_ready(loop, delivery)
             await asyncio.sleep(LOOK_PAUSE)
         is_lost = (
-            await self._whereabouts.is_in_no_hand(loop.id)
+            await self._locator.is_in_no_hand(loop.id)
             and await self._hatchery.look(loop.id) is None
         )
         token = await self._recovery.last_token(loop)
@@ -390,7 +397,7 @@ class Control:
         stands_in = occupant.token.generation == STAND_IN
         if stands_in or same_seeding(new.generation, occupant.token.generation):
             return await self._leave(loop, Did.UNCHANGED, occupant)
-        changed = by(Verb.RESCHEDULED, reseeded(occupant.token, new), self._clock.now())
+        changed = with_act(Verb.RESCHEDULED, reseeded(occupant.token, new), self._clock.now())
         return await self._replace(loop, Did.RESCHEDULED, occupant, changed)
 
     async def _reseed_ready(self, loop: Loop, delivery: Delivery) -> Report:
@@ -440,7 +447,9 @@ class Control:
         # With its queue gone, the journal is the only one that hears of it.
         await self._broker.publish(
             encode(
-                by(Verb.REMOVED, token, self._clock.now()), self._app.namespace, expiration=None
+                with_act(Verb.REMOVED, token, self._clock.now()),
+                self._app.namespace,
+                expiration=None,
             ),
             exchange=self._app.names.scheduler,
             routing_key=routing_key(loop.id),
@@ -460,7 +469,7 @@ class Control:
             return
         while delivery := await self._broker.get(queue):
             error = UnknownLoop(f"The task {task!r} was removed, with this message in its queue.")
-            await self._lot.park_taken(delivery, Reason.REMOVED, error)
+            await self._failed.park_taken(delivery, Reason.REMOVED, error)
         await self._broker.delete(queue)
         failed = self._app.names.failed_queue(task)
         parked = await self._broker.depth(failed)

@@ -88,7 +88,7 @@ def duration(started_at: datetime, ended_at: datetime) -> timedelta:
     return max(ended_at - started_at, timedelta(0))
 
 
-class Goodbye(Enum):
+class Disposition(Enum):
     """What becomes of the delivery, once its successors are confirmed."""
 
     ACK = "ack"
@@ -98,12 +98,12 @@ class Goodbye(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What to do now: park, put, then say goodbye to the delivery, in this order.
+    """What to do now: park, put, then dispose of the delivery, in this order.
 
     Attributes:
         ending: how the run ended, for the record; None when it did not end here.
         put: the loop's next token.
-        again: after which delay the call is to be tried again.
+        retry_in: after which delay the call is to be tried again.
         otherwise: what to park if its message cannot take the headers of a retry.
         missed: how many ticks passed while the run went on.
     """
@@ -111,23 +111,23 @@ class Settlement:
     ending: Ending | None
     park: Parking | None = None
     put: Token | None = None
-    again: timedelta | None = None
+    retry_in: timedelta | None = None
     otherwise: Parking | None = None
-    goodbye: Goodbye = Goodbye.ACK
+    disposition: Disposition = Disposition.ACK
     missed: int = 0
 
 
-def settle(run: Finished, policy: Policy, *, spin: Callable[[], float]) -> Settlement:
+def settle(run: Finished, policy: Policy, *, chance: Callable[[], float]) -> Settlement:
     """Decide what a finished run does to its token.
 
     Args:
-        spin: gives a random number in [0, 1), for the jitter of a retry.
+        chance: gives a random number in [0, 1), for the jitter of a retry.
     """
     match run.outcome:
         case Broken.LOST:
-            return Settlement(None, goodbye=Goodbye.NOTHING)
+            return Settlement(None, disposition=Disposition.NOTHING)
         case Broken.INTERRUPTED:
-            return Settlement(None, goodbye=Goodbye.REQUEUE)
+            return Settlement(None, disposition=Disposition.REQUEUE)
         case Returned(carry):
             return _go_on(run, Ending.SUCCEEDED, carry=carry)
         case Skipped(reason):
@@ -135,23 +135,23 @@ def settle(run: Finished, policy: Policy, *, spin: Callable[[], float]) -> Settl
         case Raised(StopLoop() as stop):
             return _stop(run, stop.reason)
         case Raised(error):
-            return _retry(run, error, policy, spin) or _escalate(run, error, policy)
+            return _retry(run, error, policy, chance) or _escalate(run, error, policy)
 
 
 def settle_call(
-    attempt: int, outcome: Outcome, policy: Policy, *, spin: Callable[[], float]
+    attempt: int, outcome: Outcome, policy: Policy, *, chance: Callable[[], float]
 ) -> Settlement:
     """Decide what a finished run of a one-off call does to its message.
 
     Args:
         attempt: how many attempts had failed before this one.
-        spin: gives a random number in [0, 1), for the jitter of a retry.
+        chance: gives a random number in [0, 1), for the jitter of a retry.
     """
     match outcome:
         case Broken.LOST:
-            return Settlement(None, goodbye=Goodbye.NOTHING)
+            return Settlement(None, disposition=Disposition.NOTHING)
         case Broken.INTERRUPTED:
-            return Settlement(None, goodbye=Goodbye.REQUEUE)
+            return Settlement(None, disposition=Disposition.REQUEUE)
         case Returned():
             return Settlement(Ending.SUCCEEDED)
         case Skipped(reason):
@@ -160,10 +160,10 @@ def settle_call(
         case Raised(StopLoop()):
             return Settlement(Ending.STOPPED)
         case Raised(error):
-            delay = policy.retry.delay_after(attempt, error, spin())
+            delay = policy.retry.delay_after(attempt, error, chance())
             if delay is not None:
                 cannot = Parking(None, "too-large", error)
-                return Settlement(Ending.RETRIED, again=delay, otherwise=cannot)
+                return Settlement(Ending.RETRIED, retry_in=delay, otherwise=cannot)
             return Settlement(Ending.ESCALATED, park=Parking(None, _reason_of(error), error))
 
 
@@ -192,9 +192,9 @@ def _go_on(run: Finished, ending: Ending, *, carry: Any, error: str | None = Non
 
 
 def _retry(
-    run: Finished, error: Exception, policy: Policy, spin: Callable[[], float]
+    run: Finished, error: Exception, policy: Policy, chance: Callable[[], float]
 ) -> Settlement | None:
-    delay = policy.retry.delay_after(run.token.attempt, error, spin())
+    delay = policy.retry.delay_after(run.token.attempt, error, chance())
     if delay is None or run.token.state is State.REPLAY:
         return None
     successor = replace(

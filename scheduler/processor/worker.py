@@ -7,7 +7,7 @@ One delivery goes through these steps, each of which may end its way:
 3. recognise: a token that came before, and whose successor exists, is acked
 4. admit: a tick that is too late, or a call that has expired, is skipped
 5. execute: the task runs, within its timeout
-6. settle: publish what comes after, confirmed; then, at one place, say goodbye to the delivery
+6. settle: publish what comes after, confirmed; then, at one place, dispose of the delivery
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from itertools import zip_longest
 from typing import Any
 
 from scheduler.app import Scheduler
-from scheduler.brokers.contract import PATIENT, Broker, Consumer, Delivery
+from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Broker, Consumer, Delivery
 from scheduler.errors import (
     BrokerError,
     DeliveryLost,
@@ -54,8 +54,8 @@ from scheduler.events import (
 )
 from scheduler.processor.runs import Execution, Run
 from scheduler.processor.settlement import (
+    Disposition,
     Finished,
-    Goodbye,
     Outcome,
     Parking,
     Raised,
@@ -80,7 +80,7 @@ from scheduler.protocol.messages import (
     one_line,
     summary_of,
 )
-from scheduler.queues.failed import ParkingLot, Reason
+from scheduler.queues.failed import FailedQueues, Reason
 from scheduler.queues.hatchery import Hatchery, superseded
 from scheduler.queues.roll_call import Claims, Progress, RollCall, Settled
 from scheduler.tasks.context import current_run
@@ -94,7 +94,7 @@ HOOK_TIMEOUT = timedelta(seconds=30)
 LAST_WORDS = timedelta(seconds=5)
 # A broker that was away may have handed a token on without noting it; then it does so once more,
 # after its dead_letter_worker_publisher_confirm_timeout of 180 s.
-DOUBTFUL_S = 200.0
+DUPLICATES_EXPECTED_S = 200.0
 TOO_EARLY = timedelta(days=1)  # no clocks disagree by so much
 BLOCKED = timedelta(seconds=30)
 SILENCE = "the broker does not confirm: it may be blocked by a memory or disk alarm."
@@ -147,8 +147,10 @@ class Worker:
         self._concurrency = concurrency
         self._grace = grace
         self._emit: Callable[[Event], None] = app.events.emit
-        self._lot = ParkingLot(broker, app.names, clock, timeout=PATIENT)
-        self._hatchery = Hatchery(broker, app.names, clock, self._lot, timeout=PATIENT)
+        self._failed = FailedQueues(broker, app.names, clock, timeout=SETTLEMENT_TIMEOUT)
+        self._hatchery = Hatchery(
+            broker, app.names, clock, self._failed, timeout=SETTLEMENT_TIMEOUT
+        )
         self._free = asyncio.Semaphore(concurrency)
         self._consumers: list[Consumer] = []
         self._handling: set[asyncio.Task[None]] = set()
@@ -158,7 +160,7 @@ class Worker:
         self._lanes: dict[LoopId, Lane] = {}
         self._pacers = {task.name: Pacer(task.rate) for task in tasks if task.rate}
         self._held_back: dict[tuple[str, str], int] = {}
-        self._doubtful_until = -math.inf
+        self._duplicates_until = -math.inf
         self._stopping = asyncio.Event()
         self._deaf = asyncio.Event()
         self._aborting = asyncio.Event()
@@ -215,7 +217,7 @@ class Worker:
 
     def _hear(self, event: Event) -> None:
         if isinstance(event, Connected):  # anew: the first time is not told
-            self._doubtful_until = asyncio.get_running_loop().time() + DOUBTFUL_S
+            self._duplicates_until = asyncio.get_running_loop().time() + DUPLICATES_EXPECTED_S
 
     def in_hand(self) -> Claims:
         """The tokens that this processor has, and how far each has come."""
@@ -418,7 +420,7 @@ class Worker:
             return False
         if doubtful:
             return await self._is_superseded(run, token)
-        recently_away = asyncio.get_running_loop().time() < self._doubtful_until
+        recently_away = asyncio.get_running_loop().time() < self._duplicates_until
         return recently_away and await self._has_successor(token)
 
     async def _is_superseded(self, run: Run, token: Token) -> bool:
@@ -504,7 +506,7 @@ class Worker:
         if outcome is None:
             outcome = await self._execute(run, token.due_at, started_at)
         finished = Finished(token, run.tick, started_at, self._clock.now(), outcome)
-        settlement = settle(finished, run.task.policy, spin=random.random)
+        settlement = settle(finished, run.task.policy, chance=random.random)
         await self._perform(run, self._told(run, started_at, outcome, settlement))
 
     async def _run_call(self, run: Run, call: Call) -> None:
@@ -514,7 +516,7 @@ class Worker:
             outcome: Outcome = Skipped(f"it expired {age:.1f} s ago")
         else:
             outcome = await self._execute(run, run.tick, started_at)
-        settlement = settle_call(call.attempt, outcome, run.task.policy, spin=random.random)
+        settlement = settle_call(call.attempt, outcome, run.task.policy, chance=random.random)
         await self._perform(run, self._told(run, started_at, outcome, settlement))
 
     def _admit(self, run: Run, token: Token, now: datetime) -> tuple[Run, Skipped | None]:
@@ -565,7 +567,7 @@ class Worker:
             ending=settlement.ending,
             error=outcome.error if isinstance(outcome, Raised) else None,
             successor=settlement.put,
-            retry_in=settlement.again,
+            retry_in=settlement.retry_in,
             skipped=outcome.reason if isinstance(outcome, Skipped) else None,
         )
         self._emit(finished)
@@ -576,29 +578,29 @@ class Worker:
         return replace(settlement, put=replace(settlement.put, trace=finished.trace))
 
     async def _perform(self, run: Run, settlement: Settlement) -> None:
-        """Publish what the settlement asks for, confirmed; then say goodbye to the delivery."""
-        goodbye = settlement.goodbye
+        """Publish what the settlement asks for, confirmed; then dispose of the delivery."""
+        disposition = settlement.disposition
         if (parking := settlement.park) is not None:
             await self._insist(run.delivery, lambda: self._escalate(run, parking))
             await self._tell_of_escalation(run, settlement, parking)
         if (successor := settlement.put) is not None:
             await self._insist(run.delivery, lambda: self._put(run, successor))
             self._emit(SuccessorConfirmed(*run.about))
-        if (delay := settlement.again) is not None:
-            goodbye = await self._try_again(run, settlement, delay)
-        match goodbye:
-            case Goodbye.ACK:
+        if (delay := settlement.retry_in) is not None:
+            disposition = await self._try_again(run, settlement, delay)
+        match disposition:
+            case Disposition.ACK:
                 await run.delivery.ack()
                 self._held_back.pop((run.task.name, run.about[-1]), None)
                 self._emit(RunSettled(*run.about))
-            case Goodbye.REQUEUE:
-                if settlement.goodbye is Goodbye.REQUEUE:
+            case Disposition.REQUEUE:
+                if settlement.disposition is Disposition.REQUEUE:
                     self._emit(RunReturned(*run.about))
                 await self._give_back(run.delivery)
-            case Goodbye.NOTHING:
+            case Disposition.NOTHING:
                 self._emit(RunLost(*run.about))
 
-    async def _try_again(self, run: Run, settlement: Settlement, delay: timedelta) -> Goodbye:
+    async def _try_again(self, run: Run, settlement: Settlement, delay: timedelta) -> Disposition:
         """Send the call through the delay ladder; one of an ordered task waits in its place.
 
         A message of somebody else may have so many headers that those of a retry find no room. To
@@ -609,7 +611,7 @@ class Worker:
         if run.task.ordered:
             self._held_back[run.task.name, call.id] = call.attempt + 1
             await self._pause(run.delivery, delay.total_seconds())
-            return Goodbye.REQUEUE
+            return Disposition.REQUEUE
         outbox = self._app.outbox
         try:
             await self._insist(run.delivery, lambda: outbox.send_again(self._broker, call, delay))
@@ -618,9 +620,9 @@ class Worker:
             await self._insist(run.delivery, lambda: self._escalate(run, parking))
             given_up = replace(settlement, ending=Ending.ESCALATED)
             await self._tell_of_escalation(run, given_up, parking)
-            return Goodbye.ACK
+            return Disposition.ACK
         self._emit(SuccessorConfirmed(*run.about))
-        return Goodbye.ACK
+        return Disposition.ACK
 
     async def _tell_of_escalation(self, run: Run, settlement: Settlement, parking: Parking) -> None:
         if settlement.ending is not Ending.ESCALATED:
@@ -660,7 +662,7 @@ class Worker:
             if parking.reason == "expired":  # this was no attempt
                 message = placed(call.message, call.exchange, call.routing_key)
         reason, key = Reason(parking.reason), self._parking_key(run.delivery, run.task)
-        await self._lot.park(message, key, reason, parking.error)
+        await self._failed.park(message, key, reason, parking.error)
         self._emit_parked(message, key, reason, parking.error)
 
     def _parking_key(self, delivery: Delivery, task: TaskSpec) -> str:
@@ -688,7 +690,7 @@ class Worker:
         key, message = self._parking_key(delivery, task), delivery.message
         if task.reads is not None:
             message = placed(message, delivery.exchange, delivery.routing_key)
-        await self._insist(delivery, lambda: self._lot.park(message, key, reason, error))
+        await self._insist(delivery, lambda: self._failed.park(message, key, reason, error))
         self._emit_parked(message, key, reason, error)
         await delivery.ack()
 

@@ -35,17 +35,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from scheduler.errors import Undecodable
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
-    LATEST_MS,
     PREFIX,
     Message,
-    milliseconds_since_epoch,
-    moment_of,
-    optional_moment,
     our_headers,
     own_headers,
     parsed_json,
     validated,
 )
+from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of, optional_moment
 
 CALL_TYPE = "scheduler.call"
 

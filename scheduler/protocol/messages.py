@@ -35,7 +35,7 @@ the task) and ``carry`` (what the run before handed on).
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
@@ -44,13 +44,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scheduler.errors import ScheduleError, Undecodable
 from scheduler.timing.durations import shown
+from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of, optional_moment
 from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 FORMAT_VERSION = 1
 TOKEN_TYPE = "scheduler.token"
 PREFIX = "scheduler-"
 LINE_LENGTH = 500
-LATEST_MS = 221_845_392_000_000  # the beginning of the year 9000, as in schedules
 
 # What a broker writes into a message that it moves or returns. Sent again, some of it would be
 # taken for the message's own history: 3.10 drops what seems to go in a circle.
@@ -432,21 +432,3 @@ def _last_run(wire: _Headers) -> LastRun | None:
         duration=timedelta(milliseconds=wire.last_duration_ms),
         error=wire.last_error,
     )
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def milliseconds_since_epoch(moment: datetime) -> int:
-    """A moment, as it travels."""
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
-
-
-def moment_of(ms: int) -> datetime:
-    """A moment that travelled."""
-    return _EPOCH + timedelta(milliseconds=ms)
-
-
-def optional_moment(ms: int | None) -> datetime | None:
-    """A moment that travelled, if one did."""
-    return None if ms is None else moment_of(ms)

@@ -5,7 +5,7 @@
     scheduler ──loop.{task}.{key}──► hatchery.{loop} ──TTL──► processor ──► processor.{task}
                                                                   │ (no queue)  ▲   │ (too many
                                                                   ▼             │   │  deliveries)
-                                                               astray ──TTL──► again│
+                                                               unrouted ──TTL─► rerouted
                                                                      (no queue) │   │
                                                                                 ▼   ▼
                                                       failed.{task} ◄── parked ◄── failed
@@ -53,7 +53,7 @@ AT_LEAST_ONCE: Mapping[str, Any] = MappingProxyType(
 
 # A broker before 4.3 starts its quorum queues before their bindings: what comes due in that moment
 # finds no queue, and is given this time until it is tried once more.
-ASTRAY_FOR = 5 * SECOND
+UNROUTED_FOR = 5 * SECOND
 
 # A stream drops its oldest segment as a whole, and never the one that is written to.
 JOURNAL_SEGMENT = 20_000_000
@@ -161,14 +161,14 @@ class Names:
         return f"{self.prefix}.processor"
 
     @property
-    def astray(self) -> str:
+    def unrouted(self) -> str:
         """The exchange, and the timer queue, for what the processor exchange had no queue for."""
-        return f"{self.prefix}.astray"
+        return f"{self.prefix}.unrouted"
 
     @property
-    def again(self) -> str:
+    def rerouted(self) -> str:
         """The exchange that tries those once more."""
-        return f"{self.prefix}.again"
+        return f"{self.prefix}.rerouted"
 
     @property
     def failed(self) -> str:
@@ -318,22 +318,22 @@ class _Builder:
                 Exchange(names.unmatched, "fanout"),
                 Exchange(names.parked, "topic", {"alternate-exchange": names.unmatched}),
                 Exchange(names.failed, "topic"),
-                Exchange(names.again, "topic", {"alternate-exchange": names.failed}),
-                Exchange(names.astray, "fanout"),
-                Exchange(names.processor, "topic", {"alternate-exchange": names.astray}),
+                Exchange(names.rerouted, "topic", {"alternate-exchange": names.failed}),
+                Exchange(names.unrouted, "fanout"),
+                Exchange(names.processor, "topic", {"alternate-exchange": names.unrouted}),
                 Exchange(names.scheduler, "topic"),
                 Exchange(names.control, "direct"),
             ),
             queues=(
                 self._parking_queue(names.failed),
-                _timer_queue(names.astray, ASTRAY_FOR, names.again),
+                _timer_queue(names.unrouted, UNROUTED_FOR, names.rerouted),
                 self._journal(),
                 Queue(names.roster, {"x-queue-type": "stream"}),
                 self._roll_call(),
             ),
             bindings=(
                 Binding(names.unmatched, names.failed, ""),
-                Binding(names.astray, names.astray, ""),
+                Binding(names.unrouted, names.unrouted, ""),
                 Binding(names.failed, names.parked, "#", "exchange"),
                 Binding(names.failed, names.journal, "#"),
                 Binding(names.scheduler, names.journal, "#"),
@@ -380,7 +380,7 @@ class _Builder:
             ),
             bindings=(
                 *(Binding(names.processor, processor, key) for key in keys),
-                *(Binding(names.again, processor, key) for key in keys),
+                *(Binding(names.rerouted, processor, key) for key in keys),
                 *(Binding(names.parked, failed, key) for key in keys),
             ),
         )

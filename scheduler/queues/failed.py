@@ -41,7 +41,6 @@ from scheduler.protocol.messages import (
     PREFIX,
     Message,
     is_token,
-    milliseconds_since_epoch,
     one_line,
     own_headers,
     printable,
@@ -49,6 +48,7 @@ from scheduler.protocol.messages import (
 )
 from scheduler.protocol.topology import Names
 from scheduler.timing.clock import Clock
+from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.rates import Pacer, Rate
 
 PARKED = f"{PREFIX}parked-"
@@ -210,7 +210,7 @@ class Selection:
 EVERYTHING = Selection()
 
 
-class ParkingLot:
+class FailedQueues:
     """The failed queues of a namespace."""
 
     def __init__(

@@ -14,14 +14,14 @@ from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery
 from scheduler.errors import DeliveryLost, MessageError, Rejected
 from scheduler.protocol.messages import Act, LoopId, State, Token, decode, encode, same_seeding
 from scheduler.protocol.topology import Names, routing_key
-from scheduler.queues.failed import ParkingLot, Reason
+from scheduler.queues.failed import FailedQueues, Reason
+from scheduler.timing.backoff import backoff
 from scheduler.timing.clock import Clock
 
 # A token on its way from the slot to a worker is in neither queue for a moment.
 LOOKS = 10
 LOOK_PAUSE = 0.02
-FIRST_PAUSE = 0.002
-LAST_PAUSE = 0.25
+FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=2), timedelta(milliseconds=250)
 PATIENCE = timedelta(seconds=10)
 LONGEST_WAIT = timedelta(days=3650)  # RabbitMQ refuses longer ones
 
@@ -98,7 +98,7 @@ class Hatchery:
         broker: Broker,
         names: Names,
         clock: Clock,
-        lot: ParkingLot,
+        failed: FailedQueues,
         *,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
@@ -106,7 +106,7 @@ class Hatchery:
         self._timeout = timeout
         self._names = names
         self._clock = clock
-        self._lot = lot
+        self._failed = failed
 
     def mutex(self, patience: timedelta) -> AbstractAsyncContextManager[None]:
         """One at a time creates tokens in the namespace; the others wait for so long.
@@ -211,14 +211,14 @@ class Hatchery:
             try:
                 return Occupant(decode(delivery.message, self._names.namespace), delivery)
             except MessageError as error:
-                await self._lot.park_taken(delivery, Reason.UNDECODABLE, error)
+                await self._failed.park_taken(delivery, Reason.UNDECODABLE, error)
         await self._broker.wake(queue)
         return None
 
     async def _contend(self, token: Token, held: list[Occupant], *, occupied: bool) -> Token:
         """Publish until something waits in the slot: ours, or what merging with occupants gave."""
         deadline = self._clock.now() + PATIENCE
-        pause = FIRST_PAUSE
+        pauses = backoff(FIRST_PAUSE, LAST_PAUSE, jitter=0)
         while True:
             if not occupied and await self.offer(token):
                 return token
@@ -235,8 +235,7 @@ class Hatchery:
                     "one that has left it is still on its way to a processor. Try again later."
                 )
             else:
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LAST_PAUSE)
+                await asyncio.sleep(next(pauses))
 
     async def _publish(self, token: Token) -> None:
         waits = token.state is not State.PAUSED

@@ -39,7 +39,7 @@ UNTIL_MARK = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One thing that happened.
 
     Attributes:
@@ -71,7 +71,7 @@ class Journal:
 
     async def entries(
         self, *, since: datetime | None = None, loop: str | None = None
-    ) -> AsyncGenerator[Entry]:
+    ) -> AsyncGenerator[JournalEntry]:
         """What happened, oldest first, each thing once.
 
         Args:
@@ -81,7 +81,7 @@ class Journal:
         Raises:
             QueueNotFound: there is no journal.
         """
-        told = set[Entry]()
+        told = set[JournalEntry]()
         async with aclosing(self._broker.read(self._names.journal, since=since)) as messages:
             async for message in messages:
                 entry = entry_of(message, self._names.namespace)
@@ -166,7 +166,7 @@ class Journal:
         return False
 
 
-def entry_of(message: Message, namespace: str) -> Entry | None:
+def entry_of(message: Message, namespace: str) -> JournalEntry | None:
     """What a message of the stream tells; None: nothing that belongs into a history."""
     if message.type == MARK:
         return None
@@ -178,7 +178,7 @@ def entry_of(message: Message, namespace: str) -> Entry | None:
     due_at = None if token.state is State.PAUSED else token.due_at
     if token.act is not None:
         note = token.reason or ""
-        return Entry(
+        return JournalEntry(
             token.act.at,
             str(token.loop),
             token.act.verb.value,
@@ -190,7 +190,7 @@ def entry_of(message: Message, namespace: str) -> Entry | None:
     if token.last is None:
         return None
     retried = token.attempt > 0
-    return Entry(
+    return JournalEntry(
         token.last.started_at + token.last.duration,
         str(token.loop),
         token.last.ending.value,
@@ -234,10 +234,10 @@ def _was_parked(message: Message) -> bool:
     return f"{PARKED_HEADERS}reason" in message.headers or FIRST_DEATH in message.headers
 
 
-def _parked_entry(message: Message, namespace: str) -> Entry:
+def _parked_entry(message: Message, namespace: str) -> JournalEntry:
     parked = read_parked(message, queue="", routing_key="")
     token = _token_of(message, namespace)
-    return Entry(
+    return JournalEntry(
         parked.parked_at,
         str(token.loop) if token else parked.loop,
         PARKED,
@@ -255,7 +255,7 @@ def _why(parked: Parked) -> str:
     return f"{parked.reason}: {parked.error}" if parked.error else parked.reason
 
 
-def _is_meant(entry: Entry, since: datetime | None, loop: str | None) -> bool:
+def _is_meant(entry: JournalEntry, since: datetime | None, loop: str | None) -> bool:
     if loop not in (None, entry.loop):
         return False
     # A stream is read from the beginning of a chunk, which may be earlier.

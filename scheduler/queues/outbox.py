@@ -8,26 +8,22 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from random import Random
 from typing import Any, TypeVar
 
-from scheduler.brokers.contract import PATIENT, Broker
+from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Broker
 from scheduler.errors import BrokerUnavailable, InvalidArguments, NotSent, Rejected, Unroutable
 from scheduler.events import CallNotSent, CallSending, CallSent, Emit
 from scheduler.protocol.calls import Call, new_call, retried, task_key
 from scheduler.protocol.ladder import check_length, entrance, key_of
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names
+from scheduler.timing.backoff import backoff
 from scheduler.timing.clock import Clock
-
-dice = Random()  # not the one that a program may have seeded
-
 
 R = TypeVar("R")
 
 DEADLINE = timedelta(seconds=30)
-FIRST_PAUSE = 0.1
-LAST_PAUSE = 5.0
+FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=100), timedelta(seconds=5)
 # RabbitMQ 4 closes the channel of a larger one by default (its max_message_size).
 LARGEST_MESSAGE = 16 * 1024 * 1024
 
@@ -152,15 +148,14 @@ class Outbox:
         """Send the next attempt of a call, to come back to its own task only."""
         now = self._now()
         message = retried(call, due_at=now + delay, failed_at=now)
-        await self._post(broker, call.task, message, delay, timeout=PATIENT)
+        await self._post(broker, call.task, message, delay, timeout=SETTLEMENT_TIMEOUT)
 
     async def _insist(
         self, task: str, message: Message, delay: timedelta, deadline: timedelta
     ) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + deadline.total_seconds()
-        pause = FIRST_PAUSE
-        while True:
+        for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
             try:
                 broker = await self._connected(end)
                 left = timedelta(seconds=max(end - loop.time(), 0.001))
@@ -177,8 +172,7 @@ class Outbox:
                     f"The broker has no queue for the task {task!r}: nothing was sent. "
                     "Run `scheduler seed` with the app that has the task."
                 ) from None
-            await asyncio.sleep(pause * dice.uniform(0.5, 1))
-            pause = min(pause * 2, LAST_PAUSE)
+            await asyncio.sleep(pause)
 
     async def _post(
         self,

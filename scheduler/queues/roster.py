@@ -16,16 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.brokers.contract import Broker, Consumer
 from scheduler.errors import MessageError, ScheduleError
-from scheduler.protocol.messages import (
-    LATEST_MS,
-    LoopId,
-    Message,
-    milliseconds_since_epoch,
-    parsed_json,
-    validated,
-)
+from scheduler.protocol.messages import LoopId, Message, parsed_json, validated
 from scheduler.protocol.topology import Names
 from scheduler.timing.clock import Clock
+from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch
 from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 ENTRY_TYPE = "scheduler.roster"

@@ -2,7 +2,7 @@
 
 ::
 
-    Outcome
+    NamedOutcome
     ├── RetryLater    try again, after this delay
     ├── Reject        no retry can help: park it
     └── StopLoop      pause this loop
@@ -13,7 +13,7 @@ from datetime import timedelta
 from scheduler.timing.durations import Duration, parse_duration
 
 
-class Outcome(Exception):
+class NamedOutcome(Exception):
     """The end of a run, chosen by the task.
 
     Args:
@@ -25,7 +25,7 @@ class Outcome(Exception):
         super().__init__(self.reason or type(self).__doc__)
 
 
-class RetryLater(Outcome):
+class RetryLater(NamedOutcome):
     """The task asked to be tried again later.
 
     It counts as a failed attempt: when no retries are left, the run is escalated.
@@ -43,9 +43,9 @@ class RetryLater(Outcome):
         super().__init__(reason)
 
 
-class Reject(Outcome):
+class Reject(NamedOutcome):
     """The task rejected its input: no retry can help, so it is parked at once."""
 
 
-class StopLoop(Outcome):
+class StopLoop(NamedOutcome):
     """The task asked for its loop to be paused."""

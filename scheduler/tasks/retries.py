@@ -76,14 +76,14 @@ class Retry:
         _check_growth(self)
 
     def delay_after(
-        self, attempt: int, error: BaseException | None, spin: float
+        self, attempt: int, error: BaseException | None, chance: float
     ) -> timedelta | None:
         """How long to wait before the next attempt; None: do not try again.
 
         Args:
             attempt: how many attempts had failed before this one; 0 for the first run.
             error: what this attempt raised; None if it failed without an exception.
-            spin: a random number in [0, 1), which places the wait within the jitter.
+            chance: a random number in [0, 1), which places the wait within the jitter.
 
         A `RetryLater` gets exactly the delay it names, whatever `retry_on` says, as long as retries
         are left. `Reject` and `StopLoop` ask for no further attempt.
@@ -94,7 +94,7 @@ class Retry:
             return error.delay
         if error is not None and not self._tries_again(error):
             return None
-        return self._wait(attempt) * (1 - self.jitter + 2 * self.jitter * spin)
+        return self._wait(attempt) * (1 - self.jitter + 2 * self.jitter * chance)
 
     def describe(self) -> str:
         """The policy in one phrase, such as "3 retries, after 1s, 10s, 1m"."""

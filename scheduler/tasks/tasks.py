@@ -26,7 +26,7 @@ from scheduler.timing.schedules import Every, Schedule
 P = ParamSpec("P")
 R = TypeVar("R")
 
-DEFAULT_TIMEOUT = timedelta(minutes=10)
+DEFAULT_TASK_TIMEOUT = timedelta(minutes=10)
 DEFAULT_CONCURRENCY = 10
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 SUPERVISION = LoopId("_supervision")
@@ -151,7 +151,7 @@ class TaskSpec:
     function: Callable[..., Coroutine[Any, Any, Any]] = field(repr=False)
     arguments: Arguments = field(repr=False)
     policy: Policy
-    timeout: timedelta = DEFAULT_TIMEOUT
+    timeout: timedelta = DEFAULT_TASK_TIMEOUT
     concurrency: int = DEFAULT_CONCURRENCY
     called: bool = False
     reads: "BodyReader | None" = None

@@ -27,6 +27,7 @@ from scheduler.timing.durations import (
     parse_duration,
     shown,
 )
+from scheduler.timing.moments import LAST_YEAR, UNIX_EPOCH
 
 Mode: TypeAlias = Literal["fixed_delay", "fixed_rate"]
 CatchUp: TypeAlias = Literal["latest", "skip", "all"]
@@ -36,8 +37,6 @@ DEFAULT_GRACE = timedelta(minutes=1)
 MISSED_COUNT_LIMIT = 1000
 """Missed ticks of a `Cron` are counted one by one, and only up to here."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_YEAR = 9000
 _DAY = timedelta(days=1)
 
 
@@ -138,10 +137,10 @@ class Every:
         return max(0, self._index(_utc(until)) - self._index(_utc(after)))
 
     def _index(self, moment: datetime) -> int:
-        return (moment - _EPOCH - self.offset) // self.period
+        return (moment - UNIX_EPOCH - self.offset) // self.period
 
     def _tick(self, index: int) -> datetime:
-        return _EPOCH + self.offset + index * self.period
+        return UNIX_EPOCH + self.offset + index * self.period
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -304,7 +303,7 @@ def jittered(schedule: Schedule, loop: str, tick: datetime) -> datetime:
         limit = min(limit, schedule.next_after(tick) - tick - MILLISECOND)
     if limit < MILLISECOND:
         return tick
-    nominal = (tick - _EPOCH) // MILLISECOND
+    nominal = (tick - UNIX_EPOCH) // MILLISECOND
     digest = blake2b(f"{loop}\n{nominal}".encode(errors="replace"), digest_size=8).digest()
     return tick + (int.from_bytes(digest) * (limit // MILLISECOND + 1) >> 64) * MILLISECOND
 
@@ -577,9 +576,9 @@ def _utc(moment: datetime) -> datetime:
             "give it a time zone, such as tzinfo=datetime.UTC"
         )
     # So that no tick, in no zone, falls off the calendar.
-    if not _EPOCH.year <= moment.year <= _LAST_YEAR:
+    if not UNIX_EPOCH.year <= moment.year <= LAST_YEAR:
         raise ScheduleError(
-            f"expected a moment of the years {_EPOCH.year} to {_LAST_YEAR}, "
+            f"expected a moment of the years {UNIX_EPOCH.year} to {LAST_YEAR}, "
             f"got: {moment.isoformat()}"
         )
     return moment.astimezone(UTC)

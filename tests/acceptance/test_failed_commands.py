@@ -16,7 +16,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.calls import new_call, placed, task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Subscription, topology
-from scheduler.queues.failed import Parked, ParkingLot, Reason
+from scheduler.queues.failed import FailedQueues, Parked, Reason
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.clock import SystemClock
 from tests.acceptance.conftest import APPS, CommandLine, Done
@@ -50,7 +50,7 @@ class Desk:
     def parked(self) -> list[Parked]:
         async def browse() -> list[Parked]:
             async with AmqpBroker(self.url) as broker:
-                return await ParkingLot(broker, self.names, SystemClock()).browse(TASKS)
+                return await FailedQueues(broker, self.names, SystemClock()).browse(TASKS)
 
         return asyncio.run(browse())
 
@@ -82,20 +82,22 @@ class Desk:
             for task in TASKS:
                 await broker.purge(self.names.processor_queue(task))
                 await broker.purge(self.names.failed_queue(task))
-            await broker.purge(self.names.astray)
+            await broker.purge(self.names.unrouted)
             await broker.purge(self.names.failed)
-            lot = ParkingLot(broker, self.names, SystemClock())
+            failed = FailedQueues(broker, self.names, SystemClock())
             for name, task, reason, args in [
                 ("m1", "sms", Reason.EXHAUSTED, {"phone": "1"}),
                 ("m2", "sms", Reason.REJECTED, {"phone": "2"}),
                 ("m3", "mail", Reason.EXHAUSTED, {"to": "ada"}),
             ]:
-                await lot.park(self._call(name, task, args), task_key(task), reason, failure(name))
+                await failed.park(
+                    self._call(name, task, args), task_key(task), reason, failure(name)
+                )
             order = Message(b"\xff", {"traceparent": "00-ab"}, message_id="m4")
             order = placed(order, f"{self.names.namespace}.orders", "order.paid")
-            await lot.park(order, task_key("audit"), Reason.BROKEN, failure("m4"))
+            await failed.park(order, task_key("audit"), Reason.BROKEN, failure("m4"))
             gone = self._call("m5", "gone", {})
-            await broker.publish(gone, exchange=self.names.again, routing_key="task.gone")
+            await broker.publish(gone, exchange=self.names.rerouted, routing_key="task.gone")
 
     def _call(self, name: str, task: str, args: Mapping[str, Any]) -> Message:
         call = new_call(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.queues.failed import ParkingLot
+from scheduler.queues.failed import FailedQueues
 from scheduler.timing.clock import SystemClock
 from tests.chaos.arena import Arena, Member
 from tests.chaos.faults import BY_NAME, OF_BROKERS, OF_CLUSTERS, Fault, name_of
@@ -101,7 +101,7 @@ async def counted(broker: AmqpBroker) -> Mapping[str, int]:
 
 async def parked(broker: AmqpBroker) -> set[str]:
     """The ids of the one-off messages in the failed queues."""
-    lot = ParkingLot(broker, app.names, SystemClock())
+    failed = FailedQueues(broker, app.names, SystemClock())
     tasks = [name for name, task in app.tasks.items() if task.called]
-    found = await lot.browse(tasks, limit=100_000)
+    found = await failed.browse(tasks, limit=100_000)
     return {parked.message.message_id or "" for parked in found}

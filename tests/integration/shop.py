@@ -17,7 +17,7 @@ from scheduler.events import Event
 from scheduler.processor.worker import Worker
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
-from scheduler.queues.failed import Parked, ParkingLot
+from scheduler.queues.failed import FailedQueues, Parked
 from scheduler.timing.clock import SystemClock
 from tests.bad_input import tasks_of
 
@@ -150,11 +150,11 @@ class Shop:
     def runs_of(self, task: str) -> list[Run]:
         return [run for run in self.runs if run.task == task]
 
-    def lot(self, broker: AmqpBroker) -> ParkingLot:
-        return ParkingLot(broker, self.app.names, SystemClock())
+    def failed(self, broker: AmqpBroker) -> FailedQueues:
+        return FailedQueues(broker, self.app.names, SystemClock())
 
     async def parked(self, broker: AmqpBroker) -> list[Parked]:
-        return await self.lot(broker).browse(self.app.tasks, limit=1000)
+        return await self.failed(broker).browse(self.app.tasks, limit=1000)
 
     async def until_parked(self, broker: AmqpBroker, count: int) -> None:
         """Wait for what the broker parks by itself as well, of which no event tells."""

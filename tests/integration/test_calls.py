@@ -228,7 +228,7 @@ async def test_a_message_that_fails_for_ever_is_tried_at_the_stated_delays_then_
         assert "in fails" in parked.traceback
         assert shop.count(MessageParked) == 1
 
-        sent = await shop.lot(broker).replay(["fails"], EVERYTHING)
+        sent = await shop.failed(broker).replay(["fails"], EVERYTHING)
         assert [each.id for each in sent] == [parked.id]
         await shop.until(lambda: shop.count(RunSettled) == 8)
         assert [run.attempt for run in runs[4:]] == [0, 1, 2, 3]
@@ -242,7 +242,7 @@ async def test_parked_messages_are_chosen_by_task_and_reason(shop: Shop) -> None
         await shop.offer.send_later("100ms")
         await shop.work.send(1)
         await shop.until(lambda: shop.count(RunSettled) == 2)
-        lot, names = shop.lot(broker), shop.app.names
+        failed, names = shop.failed(broker), shop.app.names
         await broker.publish(
             Message(b"{}", message_id="x"), exchange=names.processor, routing_key="task.gone"
         )
@@ -253,8 +253,8 @@ async def test_parked_messages_are_chosen_by_task_and_reason(shop: Shop) -> None
             ("gone", "unknown-task"),
             ("offer", "expired"),
         ]
-        assert await lot.purge(["offer"], Selection(task="offer", reason="rejected")) == []
-        (purged,) = await lot.purge(["offer"], Selection(task="offer"))
+        assert await failed.purge(["offer"], Selection(task="offer", reason="rejected")) == []
+        (purged,) = await failed.purge(["offer"], Selection(task="offer"))
         assert purged.task == "offer"
         assert len(await shop.parked(broker)) == 2
 
@@ -337,7 +337,7 @@ async def test_a_message_of_somebody_else_that_kills_its_processors_can_be_repla
         (parked,) = await shop.parked(broker)
         assert (parked.reason, parked.task) == ("delivery-limit", "ship")
         async with shop.working("ship"):
-            await shop.lot(broker).replay(["ship"], EVERYTHING)
+            await shop.failed(broker).replay(["ship"], EVERYTHING)
             await shop.until(lambda: len(shop.runs) == 1)
     assert shop.runs[0].routing_key == "order.shipped"
     assert shop.runs[0].value == FOREIGN.body
@@ -399,7 +399,7 @@ async def test_what_leaves_no_room_for_a_retry_is_parked_at_once_and_told(shop: 
         assert told == ["bill boom"]
         assert [run.value for run in shop.runs] == [message.body]
         # Replayed by somebody who has seen what it lacks, it has room for its retries.
-        await shop.lot(broker).replay(["bill"], EVERYTHING)
+        await shop.failed(broker).replay(["bill"], EVERYTHING)
         await shop.until(lambda: shop.count(RunSettled) == 4)
     assert [run.attempt for run in shop.runs] == [0, 0, 1, 2]
     assert {run.routing_key for run in shop.runs} == {"order.paid"}
@@ -499,7 +499,7 @@ async def test_a_message_that_is_too_old_is_parked_without_a_run(shop: Shop) -> 
         assert sorted(endings) == [Ending.SKIPPED, Ending.SUCCEEDED]
         (parked,) = await shop.parked(broker)
         assert (parked.reason, parked.attempts) == ("expired", 0)
-        await shop.lot(broker).replay(["offer"], EVERYTHING)
+        await shop.failed(broker).replay(["offer"], EVERYTHING)
         await shop.until(lambda: len(shop.runs) == 2)
         await eventually(lambda: nothing_is_parked(shop, broker))
 

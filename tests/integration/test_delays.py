@@ -189,7 +189,7 @@ async def test_a_message_that_fails_for_ever_is_not_lost_at_any_moment(
             return depth is not None and depth.ready >= copies
 
         await eventually(all_parked)
-        parked = await shop.lot(broker).browse(["fails"])
+        parked = await shop.failed(broker).browse(["fails"])
     assert len(parked) == copies
     assert {each.message.message_id for each in parked} == {name}
     assert {(each.reason, each.error, each.attempts) for each in parked} == {

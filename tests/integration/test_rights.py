@@ -28,7 +28,7 @@ from scheduler.protocol.rights import (
     rights_to_start,
 )
 from scheduler.protocol.topology import Binding, Exchange, Names, Queue, Topology
-from scheduler.queues.failed import Parked, ParkingLot, Selection
+from scheduler.queues.failed import FailedQueues, Parked, Selection
 from scheduler.timing.clock import SystemClock
 from tests.integration.shop import new_namespace
 from tests.rabbitmq import Users
@@ -242,13 +242,13 @@ async def test_a_processor_runs_what_a_client_sends_now_and_later(office: Office
 async def test_a_processor_retries_parks_and_replays(office: Office) -> None:
     async with office.working() as broker, lent(office, office.processor):
         await office.mail.send("nobody")
-        lot = ParkingLot(broker, office.names, SystemClock())
+        failed = FailedQueues(broker, office.names, SystemClock())
         which = Selection(task="mail")
         await office.until(lambda: office.parked == 1)
-        assert await found(lot.browse(["mail"], which))
-        assert await found(lot.replay(["mail"], which))
+        assert await found(failed.browse(["mail"], which))
+        assert await found(failed.replay(["mail"], which))
         await office.until(lambda: office.parked == 2)
-        assert await found(lot.purge(["mail"], which))
+        assert await found(failed.purge(["mail"], which))
     assert office.runs_of("mail") == [("nobody", 0), ("nobody", 1)] * 2
 
 

@@ -12,7 +12,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker, Delivery
 from scheduler.protocol.messages import LoopId, Message, State
 from scheduler.protocol.topology import Names, QueueType, routing_key
-from scheduler.queues.failed import ParkingLot
+from scheduler.queues.failed import FailedQueues
 from scheduler.queues.hatchery import Hatchery
 from scheduler.timing.clock import SystemClock
 from tests.integration.conftest import Field
@@ -108,7 +108,7 @@ async def test_a_token_put_into_a_slot_that_was_looked_at_is_the_only_one(
     app, clock = Scheduler(field_.namespace), SystemClock()
     field_.call("seed", EVERY="1h")
     async with AmqpBroker(field_.url) as another:
-        slot = Hatchery(another, app.names, clock, ParkingLot(another, app.names, clock))
+        slot = Hatchery(another, app.names, clock, FailedQueues(another, app.names, clock))
         for seq in range(1, 51):
             token = await slot.look(LOOP0)
             assert token is not None

@@ -416,7 +416,7 @@ def test_a_replayed_message_was_not_ready_while_it_was_parked():
             await sms.send()
             await asyncio.sleep(86400)
         (parked,) = await stage.parked()
-        assert await stage.lot.replay(app.tasks, Selection(ids=frozenset([parked.id])))
+        assert await stage.failed.replay(app.tasks, Selection(ids=frozenset([parked.id])))
         await asyncio.sleep(7)
         async with stage.processor():
             await asyncio.sleep(1)

@@ -45,7 +45,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
 from scheduler.timing.clock import Clock, SystemClock
 
-Reason = Literal["expired", "maxlen", "delivery_limit"]
+DeathCause = Literal["expired", "maxlen", "delivery_limit"]
 
 _BUILT_IN = tuple(Exchange(f"amq.{type}", type) for type in ("topic", "fanout", "direct"))
 _CACHED_ROUTES = 100_000
@@ -55,7 +55,7 @@ _STRANDED_RETRY_S = 180.0  # as long as RabbitMQ waits for the confirmation of a
 @dataclass(frozen=True, slots=True)
 class _Death:
     queue: str
-    reason: Reason
+    reason: DeathCause
     exchange: str
     routing_key: str
 
@@ -78,7 +78,9 @@ class _Letter:
     routing_key: str
     deaths: tuple[_Death, ...] = ()
 
-    def died(self, queue: str, reason: Reason, exchange: str, routing_key: str | None) -> "_Letter":
+    def died(
+        self, queue: str, reason: DeathCause, exchange: str, routing_key: str | None
+    ) -> "_Letter":
         deaths = (_Death(queue, reason, self.exchange, self.routing_key), *self.deaths)
         headers = {**self.message.headers, "x-death": [death.table() for death in deaths]}
         if not self.deaths:
@@ -246,7 +248,7 @@ class _Queue:
         now, self._due, self._timer = self._due, math.inf, None
         self._after_change(now)
 
-    def _bury(self, entry: _Entry, reason: Reason) -> None:
+    def _bury(self, entry: _Entry, reason: DeathCause) -> None:
         if self._dead_letter_exchange is not None:
             exchange, key = self._dead_letter_exchange, self._dead_letter_key
             self._post(entry.letter.died(self.name, reason, exchange, key))

@@ -36,7 +36,7 @@ class _Letter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StreamEntry:
     """A message of a stream, and when it came."""
 
     message: Message
@@ -51,7 +51,7 @@ class Stream:
         self.followers: dict[Follower, None] = {}
         self.end = 0
         self._begin = 0
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, StreamEntry] = {}
         self._size = 0
         self._clock = clock
         self._max_age = _max_age(spec)
@@ -67,7 +67,7 @@ class Stream:
 
     def offer(self, letter: _Letter) -> bool:
         """Append a letter; True, because a stream is never full."""
-        self._entries[self.end] = Entry(letter.message, self._clock.now())
+        self._entries[self.end] = StreamEntry(letter.message, self._clock.now())
         self._size += len(letter.message.body)
         self.end += 1
         self._forget_old()
@@ -97,7 +97,7 @@ class Stream:
             self._size -= len(self._entries.pop(self._begin).message.body)
             self._begin += 1
 
-    def _is_too_much(self, oldest: Entry) -> bool:
+    def _is_too_much(self, oldest: StreamEntry) -> bool:
         if self._max_size is not None and self._size > self._max_size:
             return True
         return self._max_age is not None and self._clock.now() - oldest.at > self._max_age

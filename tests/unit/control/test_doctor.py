@@ -13,7 +13,7 @@ from scheduler.errors import AccessRefused, IncompatibleBroker
 from scheduler.protocol.messages import Message
 from scheduler.protocol.rights import Rights
 from scheduler.protocol.topology import Topology
-from scheduler.queues.failed import ParkingLot, Reason
+from scheduler.queues.failed import FailedQueues, Reason
 from scheduler.timing.clock import SystemClock
 
 
@@ -188,9 +188,9 @@ async def test_parked_messages_are_a_warning(
     app: Scheduler, broker: MemoryBroker, control: Control
 ):
     await control.seed()
-    lot = ParkingLot(broker, app.names, SystemClock())
+    failed = FailedQueues(broker, app.names, SystemClock())
     for key in ("loop.report", "loop.report", "loop.gone"):
-        await lot.park(Message(), key, Reason.REJECTED, ValueError())
+        await failed.park(Message(), key, Reason.REJECTED, ValueError())
     found = await findings(app, broker)
     parked = {about: each.detail for about, each in found.items() if each.verdict == "warning"}
     assert parked == {

@@ -50,7 +50,7 @@ async def lose(stage: Stage) -> None:
 async def guard(stage: Stage) -> None:
     await stage.lose(TASK)
     repairs = Repairs(
-        stage.app, stage.broker, stage.clock, stage.whereabouts, patience=timedelta(seconds=1)
+        stage.app, stage.broker, stage.clock, stage.locator, patience=timedelta(seconds=1)
     )
     await repairs.guard([stage.app.loop("task")])
 

@@ -25,7 +25,7 @@ from scheduler.events import (
     RunStarted,
 )
 from scheduler.protocol.messages import Ending, LoopId, Message
-from scheduler.protocol.topology import ASTRAY_FOR, Exchange, QueueType, Topology
+from scheduler.protocol.topology import UNROUTED_FOR, Exchange, QueueType, Topology
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.tasks.context import current_run
 from scheduler.testing import run_virtually
@@ -177,13 +177,13 @@ def test_a_replayed_message_has_all_its_attempts_again() -> None:
             name = await task.send(7)
             await asyncio.sleep(2)
             (parked,) = await stage.parked()
-            assert await stage.lot.replay(app.tasks, EVERYTHING) == [parked]
+            assert await stage.failed.replay(app.tasks, EVERYTHING) == [parked]
             await asyncio.sleep(2)
             (again,) = await stage.parked()
             assert (again.attempts, again.message.message_id) == (2, name)
             assert again.id != parked.id
             well.set()
-            await stage.lot.replay(app.tasks, Selection(ids=frozenset([again.id])))
+            await stage.failed.replay(app.tasks, Selection(ids=frozenset([again.id])))
             await asyncio.sleep(2)
         assert attempts == [0, 1, 0, 1, 0]
         assert await stage.waiting() == 0
@@ -327,7 +327,7 @@ def test_everything_of_a_message_survives_its_retries(queue_type: QueueType) -> 
             await asyncio.sleep(100)
             (parked,) = await stage.parked()
             assert parked.queue == app.names.failed_queue("paid")
-            await stage.lot.replay(app.tasks, EVERYTHING)
+            await stage.failed.replay(app.tasks, EVERYTHING)
             await asyncio.sleep(1)
         assert seen == [(FOREIGN, "order.paid", attempt) for attempt in (0, 1, 2, 0)]
         assert not any(name.startswith("x-") for name in parked.message.headers)
@@ -407,7 +407,7 @@ def test_what_could_not_be_read_has_its_routing_key_when_it_is_replayed() -> Non
             await stage.publish(Message(b"hello"), "order.paid", "orders")
             await asyncio.sleep(1)
         async with stage.processor(app=new):
-            (parked,) = await stage.lot.replay(new.tasks, EVERYTHING)
+            (parked,) = await stage.failed.replay(new.tasks, EVERYTHING)
             await asyncio.sleep(1)
         assert parked.reason == "invalid-arguments"
         assert seen == [("order.paid", "hello")]
@@ -517,7 +517,7 @@ def test_an_exchange_that_is_somebody_elses_must_be_there() -> None:
 
 
 # What no task takes is parked when it has been tried twice.
-LONG_ENOUGH = 1 + ASTRAY_FOR.total_seconds()
+LONG_ENOUGH = 1 + UNROUTED_FOR.total_seconds()
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
@@ -539,7 +539,7 @@ def test_what_cannot_be_run_is_parked_with_the_reason(bad: Any) -> None:
             assert message.headers.items() <= dict(parked.headers).items()
             assert ran == []
             # A replay forgets the headers of retries: if they were all that was wrong, it runs.
-            await stage.lot.replay(app.tasks, EVERYTHING)
+            await stage.failed.replay(app.tasks, EVERYTHING)
             await asyncio.sleep(LONG_ENOUGH)
         assert len(ran) + len(await stage.parked()) == 1
         assert await stage.waiting() + len(ran) == 1
@@ -603,7 +603,7 @@ def test_messages_to_a_task_that_was_deleted_are_kept_and_delay_nobody(
             await asyncio.sleep(5 + LONG_ENOUGH)
         starts = seconds_of([run.started_at for run in started])
         assert starts == [pytest.approx(1.2, abs=0.001)] * 50
-        lost = await stage.lot.browse(new.tasks, limit=1000)
+        lost = await stage.failed.browse(new.tasks, limit=1000)
         assert [(each.queue, each.task, each.reason) for each in lost] == [
             ("test.v1.failed", "gone", "unknown-task")
         ] * 50
@@ -643,7 +643,7 @@ def test_a_message_that_is_too_old_is_parked_or_dropped_and_counted(expired: Any
             assert parked[0].error == "TimeoutError: it expired 3600.0 s ago"
             assert parked[0].message.body == b'{"args":{"n":1}}'
             async with stage.processor():  # an operator who replays it wants it run
-                await stage.lot.replay(app.tasks, EVERYTHING)
+                await stage.failed.replay(app.tasks, EVERYTHING)
                 await asyncio.sleep(1)
             assert len(of(RunStarted, stage.events)) == 3
 
@@ -901,7 +901,7 @@ def test_a_message_that_kills_its_processors_is_parked_by_the_broker() -> None:
         (parked,) = await stage.parked()
         assert (parked.reason, parked.queue) == ("delivery-limit", app.names.failed_queue("work"))
         async with stage.processor():
-            await stage.lot.replay(app.tasks, EVERYTHING)
+            await stage.failed.replay(app.tasks, EVERYTHING)
             await asyncio.sleep(61)
         assert [run.message_id for run in of(RunSettled, stage.events)] == [name]
 
@@ -925,7 +925,7 @@ def test_a_message_of_somebody_else_that_kills_its_processors_can_be_replayed_to
         assert (parked.reason, parked.task) == ("delivery-limit", "paid")
         assert parked.queue == app.names.failed_queue("paid")
         async with stage.processor():
-            await stage.lot.replay(app.tasks, EVERYTHING)
+            await stage.failed.replay(app.tasks, EVERYTHING)
             await asyncio.sleep(1)
         assert seen == [("order.paid", FOREIGN.body)]
 

@@ -81,14 +81,14 @@ def test_a_triggered_run_that_outlasts_the_coming_tick_does_not_swallow_it(
     due = NINE + 59 * MINUTE
     triggered = token(schedule, scheduled_at=NINE + HOUR, due_at=due)
     run = Finished(triggered, due, due, NINE + 90 * MINUTE, Returned(None))
-    settled = settle(run, Policy(Retry()), spin=lambda: 0.5)
+    settled = settle(run, Policy(Retry()), chance=lambda: 0.5)
     assert settled.put is not None
     assert (settled.missed, settled.put.scheduled_at) == (missed, following)
 
 
 def test_the_reason_of_stop_loop_is_one_line_in_the_record_too() -> None:
     run = Finished(token(), NINE, NINE, NINE, Raised(StopLoop("x\n" * 100_000)))
-    settled = settle(run, Policy(Retry()), spin=lambda: 0.5)
+    settled = settle(run, Policy(Retry()), chance=lambda: 0.5)
     assert settled.put is not None
     assert settled.put.last is not None
     assert len(settled.put.last.error or "") <= LINE_LENGTH

@@ -6,8 +6,8 @@ import pytest
 
 from scheduler.processor.settlement import (
     Broken,
+    Disposition,
     Finished,
-    Goodbye,
     Outcome,
     Parking,
     Raised,
@@ -50,10 +50,10 @@ def settled(
     *,
     tick: datetime | None = None,
     ended_at: datetime = ENDED,
-    spin: float = 0.5,
+    chance: float = 0.5,
 ) -> Settlement:
     run = Finished(token, tick or token.scheduled_at, STARTED, ended_at, outcome)
-    return settle(run, policy, spin=lambda: spin)
+    return settle(run, policy, chance=lambda: chance)
 
 
 def put(settlement: Settlement) -> Token:
@@ -165,10 +165,12 @@ RETRYING = replace(
         pytest.param(
             TOKEN,
             Broken.INTERRUPTED,
-            Settlement(None, goodbye=Goodbye.REQUEUE),
+            Settlement(None, disposition=Disposition.REQUEUE),
             id="interrupted",
         ),
-        pytest.param(TOKEN, Broken.LOST, Settlement(None, goodbye=Goodbye.NOTHING), id="lost"),
+        pytest.param(
+            TOKEN, Broken.LOST, Settlement(None, disposition=Disposition.NOTHING), id="lost"
+        ),
     ],
 )
 def test_a_token_of_a_loop_settles_so(token: Token, outcome: Outcome, expected: Settlement):
@@ -188,8 +190,8 @@ REPLAY = replace(TOKEN, state=State.REPLAY, attempt=3)
             Settlement(Ending.ESCALATED, park=parking(REJECT, REPLAY, rejected=True)),
         ),
         (Raised(StopLoop("enough")), Settlement(Ending.STOPPED)),
-        (Broken.INTERRUPTED, Settlement(None, goodbye=Goodbye.REQUEUE)),
-        (Broken.LOST, Settlement(None, goodbye=Goodbye.NOTHING)),
+        (Broken.INTERRUPTED, Settlement(None, disposition=Disposition.REQUEUE)),
+        (Broken.LOST, Settlement(None, disposition=Disposition.NOTHING)),
     ],
 )
 @pytest.mark.parametrize("after_failure", ["continue", "pause"])
@@ -211,7 +213,7 @@ def test_an_exhausted_loop_is_paused_where_that_is_wanted():
     reason = "paused after a failure: ValueError: no"
     assert settlement.put == paused(Ending.ESCALATED, "ValueError: no", reason)
     assert settlement.park == parking(FAILURE, LAST_ATTEMPT)
-    assert settlement.goodbye is Goodbye.ACK
+    assert settlement.disposition is Disposition.ACK
 
 
 @pytest.mark.parametrize("outcome", [Returned(None), Raised(FAILURE), Skipped("late")])
@@ -243,10 +245,10 @@ def test_a_retry_stands_for_the_tick_that_was_run_and_not_for_the_one_it_was_mad
     assert token.scheduled_at == NINE + HOUR
 
 
-@pytest.mark.parametrize("spin", [0.0, 0.999999])
-def test_retry_later_gets_the_delay_it_asked_for(spin: float):
+@pytest.mark.parametrize("chance", [0.0, 0.999999])
+def test_retry_later_gets_the_delay_it_asked_for(chance: float):
     policy = Policy(Retry(1, delays=["1s"], jitter=1, retry_on=()))
-    token = put(settled(Raised(RetryLater("3h")), policy=policy, spin=spin))
+    token = put(settled(Raised(RetryLater("3h")), policy=policy, chance=chance))
     assert token.due_at == ENDED + 3 * HOUR
 
 
@@ -257,10 +259,10 @@ def test_retry_later_counts_as_an_attempt():
     assert settlement.park == parking(error, LAST_ATTEMPT)
 
 
-@pytest.mark.parametrize(("spin", "delay"), [(0.0, 8), (0.5, 10), (0.75, 11)])
-def test_a_retry_is_spread_by_its_jitter(spin: float, delay: int):
+@pytest.mark.parametrize(("chance", "delay"), [(0.0, 8), (0.5, 10), (0.75, 11)])
+def test_a_retry_is_spread_by_its_jitter(chance: float, delay: int):
     policy = Policy(Retry(1, delays=["10s"], jitter=0.2))
-    token = put(settled(Raised(FAILURE), policy=policy, spin=spin))
+    token = put(settled(Raised(FAILURE), policy=policy, chance=chance))
     assert token.due_at == ENDED + delay * SECOND
 
 
@@ -368,7 +370,7 @@ def test_a_fixed_rate_never_drifts():
         ticks.append(token.scheduled_at)
         took = timedelta(seconds=random.uniform(0, 7.9))
         run = Finished(token, token.scheduled_at, token.due_at, token.due_at + took, Returned(None))
-        settlement = settle(run, POLICY, spin=random.random)
+        settlement = settle(run, POLICY, chance=random.random)
         assert settlement.missed == 0
         token = put(settlement)
     assert ticks == [ticks[0] + n * 10 * SECOND for n in range(1000)]
@@ -395,9 +397,9 @@ def test_the_jitter_of_a_grid_never_reaches_the_next_tick():
 
 
 def test_a_call_with_retries_left_is_tried_again_and_parked_if_it_cannot_be():
-    settlement = settle_call(0, Raised(FAILURE), POLICY, spin=lambda: 0.5)
+    settlement = settle_call(0, Raised(FAILURE), POLICY, chance=lambda: 0.5)
     assert settlement.ending is Ending.RETRIED
-    assert settlement.again == 10 * SECOND
+    assert settlement.retry_in == 10 * SECOND
     assert settlement.otherwise == Parking(None, "too-large", FAILURE)
     assert settlement.park is None
 

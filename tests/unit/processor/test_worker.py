@@ -30,7 +30,7 @@ from scheduler.events import (
     TokenSuperseded,
 )
 from scheduler.protocol.messages import Ending, LoopId, Message, State, decode, encode
-from scheduler.protocol.topology import ASTRAY_FOR
+from scheduler.protocol.topology import UNROUTED_FOR
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.testing import simulate
 from tests.stage import START, Inspecting, Stage, new_app, of, seconds_of, staged
@@ -344,7 +344,7 @@ def test_what_is_not_a_token_is_parked_with_the_reason(
                 routing_key="loop.task",
             )
             await asyncio.sleep(1)
-        (parked,) = await stage.lot.browse(app.tasks)
+        (parked,) = await stage.failed.browse(app.tasks)
         assert (parked.reason, parked.message.body, parked.queue) == (
             reason,
             body,
@@ -409,8 +409,8 @@ def test_a_token_for_a_task_that_nobody_has_is_kept_for_whoever_looks() -> None:
         await stage.broker.publish(
             Message(b"{}", message_id="m"), exchange=app.names.processor, routing_key="loop.gone"
         )
-        await asyncio.sleep(1 + ASTRAY_FOR.total_seconds())
-        (parked,) = await stage.lot.browse(app.tasks)
+        await asyncio.sleep(1 + UNROUTED_FOR.total_seconds())
+        (parked,) = await stage.failed.browse(app.tasks)
         assert (parked.queue, parked.reason) == (app.names.failed, "unknown-task")
 
     staged(app, play)
@@ -428,16 +428,16 @@ def test_a_replayed_tick_runs_once_more_beside_its_loop() -> None:
     async def play(stage: Stage) -> None:
         async with stage.processor():
             await asyncio.sleep(3601)
-            await stage.lot.replay(app.tasks, EVERYTHING)
+            await stage.failed.replay(app.tasks, EVERYTHING)
             await asyncio.sleep(1)
-            (again,) = await stage.lot.browse(app.tasks)  # it failed again: parked again
+            (again,) = await stage.failed.browse(app.tasks)  # it failed again: parked again
             well.set()
             assert [
                 p.id
-                for p in await stage.lot.replay(app.tasks, Selection(ids=frozenset([again.id])))
+                for p in await stage.failed.replay(app.tasks, Selection(ids=frozenset([again.id])))
             ] == [again.id]
             await asyncio.sleep(1)
-        assert await stage.lot.browse(app.tasks) == []
+        assert await stage.failed.browse(app.tasks) == []
         assert [run.seq for run in of(RunStarted, stage.events)] == [0, 0, 0]
         ticks = {run.scheduled_at for run in of(RunStarted, stage.events)}
         assert len(ticks) == 1

@@ -8,7 +8,7 @@ import pytest
 from scheduler.errors import Undecodable
 from scheduler.processor.settlement import (
     Broken,
-    Goodbye,
+    Disposition,
     Outcome,
     Parking,
     Raised,
@@ -27,10 +27,11 @@ from scheduler.protocol.calls import (
     spent,
     task_key,
 )
-from scheduler.protocol.messages import LATEST_MS, Ending, Message, is_token
+from scheduler.protocol.messages import Ending, Message, is_token
 from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
 from scheduler.tasks.policy import Policy
 from scheduler.tasks.retries import Retry
+from scheduler.timing.moments import LATEST_MS
 
 SENT = datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC)
 SENT_MS = 1_780_304_400_250
@@ -289,7 +290,7 @@ SLOW, LATER = TimeoutError(), RetryLater("3h")
 def again(error: Exception, delay: timedelta) -> Settlement:
     """A retry; if its headers find no room, the message is parked."""
     cannot = Parking(None, "too-large", error)
-    return Settlement(Ending.RETRIED, again=delay, otherwise=cannot)
+    return Settlement(Ending.RETRIED, retry_in=delay, otherwise=cannot)
 
 
 @pytest.mark.parametrize(
@@ -304,12 +305,12 @@ def again(error: Exception, delay: timedelta) -> Settlement:
         (0, Raised(SLOW), again(SLOW, 10 * SECOND)),
         (1, Raised(LATER), again(LATER, 3 * HOUR)),
         (0, Raised(StopLoop("enough")), Settlement(Ending.STOPPED)),
-        (0, Broken.INTERRUPTED, Settlement(None, goodbye=Goodbye.REQUEUE)),
-        (0, Broken.LOST, Settlement(None, goodbye=Goodbye.NOTHING)),
+        (0, Broken.INTERRUPTED, Settlement(None, disposition=Disposition.REQUEUE)),
+        (0, Broken.LOST, Settlement(None, disposition=Disposition.NOTHING)),
     ],
 )
 def test_a_call_settles_so(attempt: int, outcome: Outcome, expected: Settlement):
-    assert settle_call(attempt, outcome, POLICY, spin=lambda: 0.5) == expected
+    assert settle_call(attempt, outcome, POLICY, chance=lambda: 0.5) == expected
 
 
 @pytest.mark.parametrize(
@@ -319,21 +320,21 @@ def test_a_call_settles_so(attempt: int, outcome: Outcome, expected: Settlement)
 def test_a_call_is_parked_with_the_error_that_was_its_last(
     attempt: int, error: Exception, reason: Literal["rejected", "exhausted"]
 ):
-    settlement = settle_call(attempt, Raised(error), POLICY, spin=lambda: 0.5)
+    settlement = settle_call(attempt, Raised(error), POLICY, chance=lambda: 0.5)
     assert settlement == Settlement(Ending.ESCALATED, park=Parking(None, reason, error))
 
 
-@pytest.mark.parametrize(("spin", "seconds"), [(0.0, 5), (0.5, 10), (0.75, 12.5)])
-def test_a_retry_of_a_call_is_spread_by_its_jitter(spin: float, seconds: float):
-    settlement = settle_call(0, Raised(NO), POLICY, spin=lambda: spin)
-    assert settlement.again == seconds * SECOND
+@pytest.mark.parametrize(("chance", "seconds"), [(0.0, 5), (0.5, 10), (0.75, 12.5)])
+def test_a_retry_of_a_call_is_spread_by_its_jitter(chance: float, seconds: float):
+    settlement = settle_call(0, Raised(NO), POLICY, chance=lambda: chance)
+    assert settlement.retry_in == seconds * SECOND
 
 
 def test_a_call_that_is_too_old_is_parked_or_dropped():
     late = Skipped("it expired 5.0 s ago")
-    settlement = settle_call(0, late, POLICY, spin=float)
+    settlement = settle_call(0, late, POLICY, chance=float)
     assert settlement.park is not None
     assert (settlement.ending, settlement.park.reason) == (Ending.SKIPPED, "expired")
     assert str(settlement.park.error) == "it expired 5.0 s ago"
-    dropped = settle_call(0, late, replace(POLICY, expired="drop"), spin=float)
+    dropped = settle_call(0, late, replace(POLICY, expired="drop"), chance=float)
     assert dropped == Settlement(Ending.SKIPPED)

@@ -8,8 +8,8 @@ import pytest
 from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
 from scheduler.protocol.messages import LoopId, Message
 from scheduler.protocol.topology import (
-    ASTRAY_FOR,
     UNREACHABLE_DELIVERY_LIMIT,
+    UNROUTED_FOR,
     Binding,
     Exchange,
     Names,
@@ -32,9 +32,9 @@ EXCHANGES = (
     Exchange("shop.v1.unmatched", "fanout"),
     Exchange("shop.v1.parked", "topic", {"alternate-exchange": "shop.v1.unmatched"}),
     Exchange("shop.v1.failed", "topic"),
-    Exchange("shop.v1.again", "topic", {"alternate-exchange": "shop.v1.failed"}),
-    Exchange("shop.v1.astray", "fanout"),
-    Exchange("shop.v1.processor", "topic", {"alternate-exchange": "shop.v1.astray"}),
+    Exchange("shop.v1.rerouted", "topic", {"alternate-exchange": "shop.v1.failed"}),
+    Exchange("shop.v1.unrouted", "fanout"),
+    Exchange("shop.v1.processor", "topic", {"alternate-exchange": "shop.v1.unrouted"}),
     Exchange("shop.v1.scheduler", "topic"),
     Exchange("shop.v1.control", "direct"),
 )
@@ -60,10 +60,10 @@ STREAMS = (
 )
 # Nobody would know of a message that a classic timer queue lost, so it is never one.
 ASTRAY = Queue(
-    "shop.v1.astray",
+    "shop.v1.unrouted",
     {
         "x-queue-type": "quorum",
-        "x-dead-letter-exchange": "shop.v1.again",
+        "x-dead-letter-exchange": "shop.v1.rerouted",
         "x-dead-letter-strategy": "at-least-once",
         "x-overflow": "reject-publish",
         "x-message-ttl": 5000,
@@ -118,7 +118,7 @@ CLASSIC = (
 )
 BINDINGS = (
     Binding("shop.v1.unmatched", "shop.v1.failed", ""),
-    Binding("shop.v1.astray", "shop.v1.astray", ""),
+    Binding("shop.v1.unrouted", "shop.v1.unrouted", ""),
     # Without an exchange between them, the journal would be a queue for what else has none.
     Binding("shop.v1.failed", "shop.v1.parked", "#", "exchange"),
     Binding("shop.v1.failed", "shop.v1.journal", "#"),
@@ -127,8 +127,8 @@ BINDINGS = (
     Binding("shop.v1.control", "shop.v1.rollcall", "shop.v1.rollcall"),
     Binding("shop.v1.processor", "shop.v1.processor.report", "loop.report.#"),
     Binding("shop.v1.processor", "shop.v1.processor.report", "#.task.report"),
-    Binding("shop.v1.again", "shop.v1.processor.report", "loop.report.#"),
-    Binding("shop.v1.again", "shop.v1.processor.report", "#.task.report"),
+    Binding("shop.v1.rerouted", "shop.v1.processor.report", "loop.report.#"),
+    Binding("shop.v1.rerouted", "shop.v1.processor.report", "#.task.report"),
     Binding("shop.v1.parked", "shop.v1.failed.report", "loop.report.#"),
     Binding("shop.v1.parked", "shop.v1.failed.report", "#.task.report"),
     Binding("shop.v1.scheduler", "shop.v1.hatchery.report.berlin", "loop.report.berlin"),
@@ -155,7 +155,7 @@ def test_the_delivery_limit_is_for_processor_queues_only():
     limits = {
         queue.name: queue.arguments["x-delivery-limit"]
         for queue in wanted.queues
-        if queue not in STREAMS and queue.name != "shop.v1.astray"
+        if queue not in STREAMS and queue.name != "shop.v1.unrouted"
     }
     assert limits.pop("shop.v1.processor.report") == 9
     assert set(limits.values()) == {UNREACHABLE_DELIVERY_LIMIT}
@@ -167,8 +167,8 @@ def test_the_delivery_limit_is_for_processor_queues_only():
         (NAMES.prefix, "shop.v1"),
         (NAMES.scheduler, "shop.v1.scheduler"),
         (NAMES.processor, "shop.v1.processor"),
-        (NAMES.astray, "shop.v1.astray"),
-        (NAMES.again, "shop.v1.again"),
+        (NAMES.unrouted, "shop.v1.unrouted"),
+        (NAMES.rerouted, "shop.v1.rerouted"),
         (NAMES.failed, "shop.v1.failed"),
         (NAMES.parked, "shop.v1.parked"),
         (NAMES.unmatched, "shop.v1.unmatched"),
@@ -217,7 +217,7 @@ def test_all_that_is_named_exists():
 
 @pytest.mark.parametrize("argument", ["x-expires", "x-message-ttl"])
 def test_no_queue_loses_what_waits_in_it(argument: str):
-    holding = [queue for queue in MANY.queues if queue.name != NAMES.astray]
+    holding = [queue for queue in MANY.queues if queue.name != NAMES.unrouted]
     assert not any(argument in queue.arguments for queue in holding)
 
 
@@ -286,13 +286,13 @@ async def arrivals(wanted: Topology, exchange: str, key: str) -> set[str]:
         (NAMES.control, "shop.v1.roster", "shop.v1.roster"),
         (NAMES.control, "shop.v1.rollcall", "shop.v1.rollcall"),
         (NAMES.scheduler, "loop.gone", "shop.v1.journal"),
-        (NAMES.again, "loop.a.k", "shop.v1.processor.a"),
-        (NAMES.again, "task.a", "shop.v1.processor.a"),
+        (NAMES.rerouted, "loop.a.k", "shop.v1.processor.a"),
+        (NAMES.rerouted, "task.a", "shop.v1.processor.a"),
         # What no task takes is given time.
-        (NAMES.processor, "loop.gone", "shop.v1.astray"),
-        (NAMES.processor, "loop.gone.k", "shop.v1.astray"),
-        (NAMES.processor, "", "shop.v1.astray"),
-        (NAMES.processor, "order.paid", "shop.v1.astray"),
+        (NAMES.processor, "loop.gone", "shop.v1.unrouted"),
+        (NAMES.processor, "loop.gone.k", "shop.v1.unrouted"),
+        (NAMES.processor, "", "shop.v1.unrouted"),
+        (NAMES.processor, "order.paid", "shop.v1.unrouted"),
     ],
 )
 async def test_a_message_goes_to_this_one_queue(
@@ -308,10 +308,10 @@ async def test_a_message_goes_to_this_one_queue(
         (NAMES.scheduler, "loop.a", "shop.v1.hatchery.a"),
         (NAMES.scheduler, "loop.a.k", "shop.v1.hatchery.a.k"),
         # What no task takes is parked, in the queue of the namespace.
-        (NAMES.again, "loop.gone", "shop.v1.failed"),
-        (NAMES.again, "loop.gone.k", "shop.v1.failed"),
-        (NAMES.again, "", "shop.v1.failed"),
-        (NAMES.again, "order.paid", "shop.v1.failed"),
+        (NAMES.rerouted, "loop.gone", "shop.v1.failed"),
+        (NAMES.rerouted, "loop.gone.k", "shop.v1.failed"),
+        (NAMES.rerouted, "", "shop.v1.failed"),
+        (NAMES.rerouted, "order.paid", "shop.v1.failed"),
         (NAMES.failed, "loop.a", "shop.v1.failed.a"),
         (NAMES.failed, "loop.a.k", "shop.v1.failed.a"),
         (NAMES.failed, "0.5.task.b", "shop.v1.failed.b"),
@@ -353,7 +353,7 @@ def test_what_found_no_queue_is_tried_once_more_and_then_parked(
             await broker.declare(before)
             await broker.publish(Message(b"token"), exchange=NAMES.processor, routing_key=key)
             await broker.declare(wanted)
-            await asyncio.sleep(ASTRAY_FOR.total_seconds() - 0.1)
+            await asyncio.sleep(UNROUTED_FOR.total_seconds() - 0.1)
             assert await broker.get(queue) is None
             await asyncio.sleep(0.2)
             found = await broker.get(queue)
@@ -500,8 +500,8 @@ SUBSCRIBED = topology(
         ("shop.v1.delay.s", "0.0.0.0.0.3.task.a", "shop.v1.delay.3x100ms"),
         ("shop.v1.delay.32d", "0.0.0.0.0.0.task.a", "shop.v1.processor.a"),
         ("shop.v1.delay.32d", "0.0.0.0.0.7.task.gone", "shop.v1.delay.7x100ms"),
-        ("shop.v1.delay.32d", "0.0.0.0.0.0.task.gone", "shop.v1.astray"),
-        ("shop.v1.processor", "order.paid", "shop.v1.astray"),
+        ("shop.v1.delay.32d", "0.0.0.0.0.0.task.gone", "shop.v1.unrouted"),
+        ("shop.v1.processor", "order.paid", "shop.v1.unrouted"),
     ],
 )
 async def test_a_one_off_message_goes_to_this_one_queue(exchange: str, key: str, queue: str):
@@ -511,8 +511,8 @@ async def test_a_one_off_message_goes_to_this_one_queue(exchange: str, key: str,
 @pytest.mark.parametrize(
     ("exchange", "key", "queue"),
     [
-        ("shop.v1.again", "order.paid", "shop.v1.failed"),
-        ("shop.v1.again", "0.0.0.0.0.0.task.gone", "shop.v1.failed"),
+        ("shop.v1.rerouted", "order.paid", "shop.v1.failed"),
+        ("shop.v1.rerouted", "0.0.0.0.0.0.task.gone", "shop.v1.failed"),
         ("shop.v1.failed", "task.a", "shop.v1.failed.a"),
     ],
 )

@@ -14,7 +14,7 @@ from scheduler.protocol.topology import Names, topology
 from scheduler.queues.failed import (
     EVERYTHING,
     TRACEBACK_LENGTH,
-    ParkingLot,
+    FailedQueues,
     Reason,
     Selection,
     lightened,
@@ -249,23 +249,23 @@ async def broker() -> AsyncIterator[MemoryBroker]:
 
 
 @pytest.fixture
-def lot(broker: MemoryBroker) -> ParkingLot:
-    return ParkingLot(broker, NAMES, SystemClock())
+def failed(broker: MemoryBroker) -> FailedQueues:
+    return FailedQueues(broker, NAMES, SystemClock())
 
 
 TASKS = ("report", "mail")
 
 
-async def park_some(lot: ParkingLot) -> None:
+async def park_some(failed: FailedQueues) -> None:
     """Two of a task, one of another, one of none."""
     for name, key in [("1", "report"), ("2", "report"), ("3", "mail"), ("4", "gone")]:
         message = Message(b"{}", OWN | FROM_BROKERS, message_id=name)
-        await lot.park(message, f"loop.{key}", Reason.EXHAUSTED, ValueError(name))
+        await failed.park(message, f"loop.{key}", Reason.EXHAUSTED, ValueError(name))
 
 
-async def test_parked_messages_are_found_in_the_queues_of_their_tasks(lot: ParkingLot):
-    await park_some(lot)
-    found = [(each.message.message_id, each.queue) for each in await lot.browse(TASKS)]
+async def test_parked_messages_are_found_in_the_queues_of_their_tasks(failed: FailedQueues):
+    await park_some(failed)
+    found = [(each.message.message_id, each.queue) for each in await failed.browse(TASKS)]
     assert found == [
         ("1", "shop.v1.failed.report"),
         ("2", "shop.v1.failed.report"),
@@ -274,35 +274,35 @@ async def test_parked_messages_are_found_in_the_queues_of_their_tasks(lot: Parki
     ]
 
 
-async def test_looking_at_parked_messages_leaves_them_where_they_are(lot: ParkingLot):
-    await park_some(lot)
+async def test_looking_at_parked_messages_leaves_them_where_they_are(failed: FailedQueues):
+    await park_some(failed)
     for _ in range(3):
-        assert {each.message.message_id for each in await lot.browse(TASKS)} == set("1234")
+        assert {each.message.message_id for each in await failed.browse(TASKS)} == set("1234")
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
-async def test_no_more_are_shown_than_were_asked_for(lot: ParkingLot, limit: int):
-    await park_some(lot)
-    assert len(await lot.browse(TASKS, limit=limit)) == limit
+async def test_no_more_are_shown_than_were_asked_for(failed: FailedQueues, limit: int):
+    await park_some(failed)
+    assert len(await failed.browse(TASKS, limit=limit)) == limit
 
 
-async def test_nothing_is_parked_at_first(lot: ParkingLot):
-    assert await lot.browse(TASKS) == []
+async def test_nothing_is_parked_at_first(failed: FailedQueues):
+    assert await failed.browse(TASKS) == []
 
 
-async def test_a_queue_that_is_not_there_says_what_to_do(lot: ParkingLot):
+async def test_a_queue_that_is_not_there_says_what_to_do(failed: FailedQueues):
     with pytest.raises(QueueNotFound, match="scheduler seed"):
-        await lot.browse(["gone"])
+        await failed.browse(["gone"])
 
 
 async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
-    broker: MemoryBroker, lot: ParkingLot
+    broker: MemoryBroker, failed: FailedQueues
 ):
-    await park_some(lot)
-    _, second, *_ = await lot.browse(TASKS)
-    assert [each.id for each in await lot.replay(TASKS, Selection(ids=frozenset([second.id])))] == [
-        second.id
-    ]
+    await park_some(failed)
+    _, second, *_ = await failed.browse(TASKS)
+    assert [
+        each.id for each in await failed.replay(TASKS, Selection(ids=frozenset([second.id])))
+    ] == [second.id]
     delivery = await broker.get(NAMES.processor_queue("report"))
     assert delivery is not None
     assert delivery.routing_key == "loop.report"
@@ -314,16 +314,16 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
         b"{}", own_headers(OWN), message_id="2"
     )
     assert await broker.get(NAMES.processor_queue("report")) is None
-    assert len(await lot.browse(TASKS)) == 3
+    assert len(await failed.browse(TASKS)) == 3
 
 
-async def test_all_of_them_can_be_replayed(broker: MemoryBroker, lot: ParkingLot):
-    await park_some(lot)
-    assert len(await lot.replay(TASKS, EVERYTHING)) == 4
+async def test_all_of_them_can_be_replayed(broker: MemoryBroker, failed: FailedQueues):
+    await park_some(failed)
+    assert len(await failed.replay(TASKS, EVERYTHING)) == 4
     # The one that no task is known for is tried once more, before it is back here.
-    astray = await broker.get(NAMES.astray)
-    assert astray is not None
-    assert astray.message.message_id == "4"
+    unrouted = await broker.get(NAMES.unrouted)
+    assert unrouted is not None
+    assert unrouted.message.message_id == "4"
     depth = await broker.depth(NAMES.processor_queue("report"))
     assert depth is not None
     assert depth.ready == 2
@@ -346,9 +346,9 @@ async def test_what_is_too_large_to_be_parked_is_parked_with_less():
     full = Message(b"b", OWN | {"blob": "x" * 5000, "list": ["x" * 800]}, message_id="1")
     async with Narrow() as broker:
         await broker.declare(topology("shop", ["report"], []))
-        lot = ParkingLot(broker, NAMES, SystemClock())
-        await lot.park(full, "task.report", Reason.BROKEN, failure())
-        (parked,) = await lot.browse(["report"])
+        failed = FailedQueues(broker, NAMES, SystemClock())
+        await failed.park(full, "task.report", Reason.BROKEN, failure())
+        (parked,) = await failed.browse(["report"])
         assert (parked.reason, parked.error) == ("broken", "ValueError: no way")
         assert "in failure" in parked.traceback
         assert parked.headers == OWN | {"list": ["x" * 800], "scheduler-left-out": "blob"}
@@ -360,9 +360,9 @@ async def test_headers_of_a_thousand_others_are_left_out_in_a_few_steps():
     full = Message(headers={f"header-{n}": "x" * (n % 7) for n in range(2000)})
     async with Narrow() as broker:
         await broker.declare(topology("shop", ["report"], []))
-        lot = ParkingLot(broker, NAMES, SystemClock())
-        await lot.park(full, "task.report", Reason.BROKEN, failure())
-        (parked,) = await lot.browse(["report"])
+        failed = FailedQueues(broker, NAMES, SystemClock())
+        await failed.park(full, "task.report", Reason.BROKEN, failure())
+        (parked,) = await failed.browse(["report"])
         assert parked.reason == "broken"
         assert 0 < broker.refused < 10
 
@@ -378,7 +378,7 @@ async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_
             exchange=NAMES.failed,
             routing_key="task.report",
         )
-        await ParkingLot(broker, NAMES, SystemClock()).replay(["report"], EVERYTHING)
+        await FailedQueues(broker, NAMES, SystemClock()).replay(["report"], EVERYTHING)
         delivery = await broker.get(NAMES.processor_queue("report"))
         assert delivery is not None
         headers = dict(delivery.message.headers)
@@ -393,28 +393,28 @@ async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_
 
 
 async def test_purging_deletes_what_was_named_and_nothing_else(
-    broker: MemoryBroker, lot: ParkingLot
+    broker: MemoryBroker, failed: FailedQueues
 ):
-    await park_some(lot)
-    first, *others = await lot.browse(TASKS)
-    assert await lot.purge(TASKS, Selection(ids=frozenset([first.id, "unknown"]))) == [first]
-    kept = [each.id for each in await lot.browse(TASKS)]
+    await park_some(failed)
+    first, *others = await failed.browse(TASKS)
+    assert await failed.purge(TASKS, Selection(ids=frozenset([first.id, "unknown"]))) == [first]
+    kept = [each.id for each in await failed.browse(TASKS)]
     assert sorted(kept) == sorted(each.id for each in others)
-    assert len(await lot.purge(TASKS, EVERYTHING)) == 3
-    assert await lot.browse(TASKS) == []
+    assert len(await failed.purge(TASKS, EVERYTHING)) == 3
+    assert await failed.browse(TASKS) == []
     assert await broker.get(NAMES.processor_queue("report")) is None
 
 
-async def test_naming_no_message_takes_none(lot: ParkingLot):
-    await park_some(lot)
-    assert await lot.purge(TASKS, Selection(ids=frozenset([]))) == []
-    assert len(await lot.browse(TASKS)) == 4
+async def test_naming_no_message_takes_none(failed: FailedQueues):
+    await park_some(failed)
+    assert await failed.purge(TASKS, Selection(ids=frozenset([]))) == []
+    assert len(await failed.browse(TASKS)) == 4
 
 
-async def test_two_operators_can_look_at_once(lot: ParkingLot):
-    await park_some(lot)
-    await asyncio.gather(lot.browse(["mail"]), lot.browse(["report"]))
-    assert len(await lot.browse(TASKS)) == 4
+async def test_two_operators_can_look_at_once(failed: FailedQueues):
+    await park_some(failed)
+    await asyncio.gather(failed.browse(["mail"]), failed.browse(["report"]))
+    assert len(await failed.browse(TASKS)) == 4
 
 
 @pytest.mark.parametrize(
@@ -450,16 +450,16 @@ def test_whose_a_message_is_is_told_by_its_routing_key(routing_key: str, whose: 
     ],
 )
 async def test_those_are_taken_that_fit_everything_that_is_given(
-    lot: ParkingLot, selection: Selection, chosen: str
+    failed: FailedQueues, selection: Selection, chosen: str
 ):
-    await park_some(lot)
-    found = await lot.browse(TASKS, selection)
+    await park_some(failed)
+    found = await failed.browse(TASKS, selection)
     assert [each.message.message_id for each in found] == list(chosen)
-    assert [each.id for each in await lot.browse(TASKS, selection, limit=1)] == [
+    assert [each.id for each in await failed.browse(TASKS, selection, limit=1)] == [
         each.id for each in found[:1]
     ]
-    assert {each.id for each in await lot.purge(TASKS, selection)} == {each.id for each in found}
-    assert len(await lot.browse(TASKS)) == 4 - len(chosen)
+    assert {each.id for each in await failed.purge(TASKS, selection)} == {each.id for each in found}
+    assert len(await failed.browse(TASKS)) == 4 - len(chosen)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from scheduler import Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoo
 from scheduler.control.verbs import Control
 from scheduler.errors import QueueNotFound
 from scheduler.protocol.messages import Act, Ending, LoopId, Message, State, Verb, encode
-from scheduler.protocol.topology import ASTRAY_FOR
-from scheduler.queues.journal import Entry, entry_of
+from scheduler.protocol.topology import UNROUTED_FOR
+from scheduler.queues.journal import JournalEntry, entry_of
 from scheduler.timing.durations import SECOND
 from scheduler.timing.schedules import Schedule
 from tests.stage import START, Stage, new_app, seconds_of, staged
@@ -24,7 +24,7 @@ TOO_OFTEN = "it was delivered too often without an ack: it may kill its processo
 ONE_RETRY = Retry(1, delays=["1s"], jitter=0)
 
 
-async def told(stage: Stage, loop: str | None = None, **since: Any) -> list[Entry]:
+async def told(stage: Stage, loop: str | None = None, **since: Any) -> list[JournalEntry]:
     return [entry async for entry in stage.journal.entries(loop=loop, **since)]
 
 
@@ -277,7 +277,7 @@ def test_what_the_broker_parks_is_told_without_a_moment() -> None:
     async def play(stage: Stage) -> None:
         for _ in range(2):
             await stage.publish(Message(b"?"), "task.gone")
-        await asyncio.sleep(1 + ASTRAY_FOR.total_seconds())
+        await asyncio.sleep(1 + UNROUTED_FOR.total_seconds())
         entries = [each for each in await told(stage) if each.what == "parked"]
         assert [(each.at, each.loop, each.note) for each in entries] == [
             (None, "", "unknown-task: no queue of a task is bound for its routing key")

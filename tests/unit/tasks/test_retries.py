@@ -10,11 +10,11 @@ from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
 from scheduler.tasks.retries import Retry
 
 STEADY = 0.5
-"""The spin that leaves a wait as it is."""
+"""The chance that leaves a wait as it is."""
 
 
-def seconds(retry: Retry, attempt: int, spin: float = STEADY) -> float:
-    delay = retry.delay_after(attempt, ValueError(), spin)
+def seconds(retry: Retry, attempt: int, chance: float = STEADY) -> float:
+    delay = retry.delay_after(attempt, ValueError(), chance)
     assert delay is not None
     return delay.total_seconds()
 
@@ -41,9 +41,9 @@ def test_the_ten_thousandth_attempt_does_not_overflow(multiplier: float):
     assert seconds(retry, 10_000) == 120
 
 
-@pytest.mark.parametrize(("spin", "wait"), [(0.0, 8), (0.25, 9), (0.5, 10), (0.75, 11)])
-def test_jitter_spreads_a_wait_evenly_around_itself(spin: float, wait: float):
-    assert seconds(Retry(1, delays=["10s"], jitter=0.2), 0, spin) == wait
+@pytest.mark.parametrize(("chance", "wait"), [(0.0, 8), (0.25, 9), (0.5, 10), (0.75, 11)])
+def test_jitter_spreads_a_wait_evenly_around_itself(chance: float, wait: float):
+    assert seconds(Retry(1, delays=["10s"], jitter=0.2), 0, chance) == wait
 
 
 def test_no_attempt_follows_when_the_retries_are_exhausted():
