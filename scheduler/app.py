@@ -1,13 +1,21 @@
 """The app: where tasks are registered."""
 
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager
 from typing import (
     Any,
     Concatenate,
     Literal,
     ParamSpec,
-    TypeAlias,
     TypeVar,
     Unpack,
     overload,
@@ -15,8 +23,11 @@ from typing import (
 
 from scheduler.brokers.contract import Broker
 from scheduler.brokers.opening import broker_of
+from scheduler.control.keyed import Connect
 from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop
-from scheduler.events import Escalated, Event, EventStream
+from scheduler.events import Event, EventStream
+from scheduler.processor.escalation import EscalationHook
+from scheduler.program import Program
 from scheduler.protocol.messages import LoopId
 from scheduler.protocol.topology import Names, Retention, Topology, topology
 from scheduler.queues.outbox import BlockingBridge, Outbox
@@ -24,7 +35,6 @@ from scheduler.sending import CallTask, Outboxes, PeriodicTask
 from scheduler.settings import Settings
 from scheduler.tasks.context import Context
 from scheduler.tasks.policy import Policy
-from scheduler.tasks.registry import App
 from scheduler.tasks.retries import Retry
 from scheduler.tasks.tasks import (
     DEFAULT_CONCURRENCY,
@@ -39,7 +49,7 @@ from scheduler.tasks.tasks import (
     supervision,
     task_spec,
 )
-from scheduler.timing.clock import SystemClock
+from scheduler.timing.clock import Clock, SystemClock
 from scheduler.timing.durations import Duration
 from scheduler.timing.schedules import Schedule, ScheduleOptions, schedule_of
 
@@ -47,8 +57,6 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 
-
-EscalationHook: TypeAlias = Callable[[Escalated], Awaitable[None] | None]
 
 NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -142,7 +150,7 @@ class Scheduler:
             loop = loop_of(spec, self._schedule(spec.name, every, cron, schedule, options), args)
             self._add_task(spec)
             self._loops[loop.id] = loop
-            return PeriodicTask(function, spec, self, self._outboxes)
+            return PeriodicTask(function, spec, self.names, self._operations)
 
         return register
 
@@ -184,7 +192,8 @@ class Scheduler:
         """
         return RegisterCallTask(
             self._add_task,
-            self,
+            self.names,
+            self._operations,
             self._outboxes,
             {
                 "name": name,
@@ -210,6 +219,15 @@ class Scheduler:
 
     async def __aexit__(self, *exception: object) -> None:
         await self.outbox.close()
+
+    @contextmanager
+    def lending(self, broker: Broker, clock: Clock) -> Generator[None]:
+        """Have this app's tasks send over a connection inside the block."""
+        self.outbox.use(broker, clock)
+        try:
+            yield
+        finally:
+            self.outbox.release(broker)
 
     @property
     def outbox(self) -> Outbox:
@@ -267,6 +285,11 @@ class Scheduler:
             retention=Retention(self.settings.journal_max_age, self.settings.journal_max_bytes),
         )
 
+    @asynccontextmanager
+    async def _operations(self) -> AsyncGenerator[Program]:
+        async with self.outbox.connection() as broker:
+            yield Program(self, broker, self.outbox.clock)
+
     def _new_outbox(self) -> Outbox:
         return Outbox(self.names, SystemClock(), self._new_broker, self.events.emit)
 
@@ -301,12 +324,14 @@ class RegisterCallTask:
     def __init__(
         self,
         add: Callable[[TaskSpec], None],
-        app: App,
+        names: Names,
+        connect: Connect,
         outboxes: Outboxes,
         options: dict[str, Any],
     ) -> None:
         self._add = add
-        self._app = app
+        self._names = names
+        self._connect = connect
         self._outboxes = outboxes
         self._options = options
 
@@ -321,7 +346,7 @@ class RegisterCallTask:
     def __call__(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
         spec = task_spec(function, **self._options)
         self._add(spec)
-        return CallTask[..., ..., Any](function, spec, self._app, self._outboxes)
+        return CallTask[..., ..., Any](function, spec, self._names, self._connect, self._outboxes)
 
 
 def _policy(retry: Retry | None, after_failure: Literal["continue", "pause"]) -> Policy:

@@ -36,7 +36,8 @@ MessageConfirmed       the broker has confirmed a message that was published
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -71,8 +72,17 @@ class EventStream:
         """Remove a listener."""
         self._listeners.remove(listener)
 
+    @contextmanager
+    def listening(self, listener: Emit) -> Generator[None]:
+        """Have a listener inside the block."""
+        self.listen(listener)
+        try:
+            yield
+        finally:
+            self.forget(listener)
+
     def emit(self, event: Event) -> None:
-        """Tell every listener."""
+        """Hand an event to every listener."""
         for listener in self._listeners:
             try:
                 listener(event)

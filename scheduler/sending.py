@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from scheduler.control.keyed import Keyed
+from scheduler.control.keyed import Connect, Keyed
 from scheduler.errors import UsageError
 from scheduler.protocol.ladder import check_length
+from scheduler.protocol.topology import Names
 from scheduler.queues.outbox import BlockingBridge, Outbox, Posting
-from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import Task, TaskSpec
 from scheduler.timing.durations import Duration, parse_duration, shown
 
@@ -144,11 +144,11 @@ class PeriodicTask(Task[P, R], Keyed):
         self,
         function: Callable[P, Coroutine[Any, Any, R]],
         spec: TaskSpec,
-        app: App,
-        outboxes: "Outboxes",
+        names: Names,
+        connect: Connect,
     ) -> None:
         Task.__init__(self, function, spec)  # pyright: ignore[reportUnknownMemberType]
-        Keyed.__init__(self, spec, app, outboxes.main)
+        Keyed.__init__(self, spec, names, connect)
 
 
 class CallTask(Task[P, R], Sender[Q], Keyed, Generic[P, Q, R]):
@@ -158,9 +158,10 @@ class CallTask(Task[P, R], Sender[Q], Keyed, Generic[P, Q, R]):
         self,
         function: Callable[P, Coroutine[Any, Any, R]],
         spec: TaskSpec,
-        app: App,
+        names: Names,
+        connect: Connect,
         outboxes: "Outboxes",
     ) -> None:
         Task.__init__(self, function, spec)  # pyright: ignore[reportUnknownMemberType]
-        Keyed.__init__(self, spec, app, outboxes.main)
+        Keyed.__init__(self, spec, names, connect)
         Sender.__init__(self, spec, outboxes, Posting(expires=spec.expires))  # pyright: ignore[reportUnknownMemberType]

@@ -19,9 +19,8 @@ from typing import Any, TypeVar
 
 from scheduler.app import Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
-from scheduler.control.verbs import Control
 from scheduler.events import Event
-from scheduler.processor.worker import Worker
+from scheduler.program import Program, processor
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import Duration, parse_duration
 
@@ -78,28 +77,26 @@ def simulate(app: Scheduler, span: Duration, *, start: datetime = DEFAULT_START)
 def recording(app: Scheduler) -> Generator[list[Event]]:
     """The events of an app while the block runs, in a list that grows."""
     events: list[Event] = []
-    app.events.listen(events.append)
-    try:
+    with app.events.listening(events.append):
         yield events
-    finally:
-        app.events.forget(events.append)
 
 
 async def _simulate(app: Scheduler, span: timedelta, start: datetime) -> list[Event]:
     clock = LoopClock(start)
     with recording(app) as events:
         async with MemoryBroker(MemoryServer(clock)) as broker:
-            await Control(app, broker, clock).seed()
-            worker = Worker(
+            await Program(app, broker, clock).seeding.seed()
+            simulated = processor(
                 app,
                 broker,
                 clock,
                 tasks=app.select(None),
                 concurrency=app.settings.concurrency,
                 grace=app.settings.shutdown_grace,
+                supervises=False,
             )
-            running = asyncio.create_task(worker.run())
+            running = asyncio.create_task(simulated.run())
             await asyncio.wait([running], timeout=span.total_seconds())
-            worker.stop()
+            simulated.worker.stop()
             await running
     return events

@@ -9,27 +9,23 @@ from typing import Any, TypeVar
 from scheduler import Scheduler, Settings
 from scheduler.brokers.contract import Delivery
 from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
-from scheduler.control.location import Locator
-from scheduler.control.status import Survey, Where
-from scheduler.control.verbs import Control
+from scheduler.control.status import Where
 from scheduler.errors import AccessRefused
 from scheduler.events import Event, LoopRepaired, RunStarted
 from scheduler.processor.processor import Processor
 from scheduler.processor.worker import Worker
+from scheduler.program import Program, processor
 from scheduler.protocol.calls import task_key
 from scheduler.protocol.ladder import entrance, key_of
 from scheduler.protocol.messages import LoopId, Message, Token
 from scheduler.protocol.topology import Names, QueueType, Topology, topology
-from scheduler.queues.failed import FailedQueues, Parked
-from scheduler.queues.hatchery import Hatchery
-from scheduler.queues.journal import Journal
+from scheduler.queues.failed import Parked
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording, run_virtually
 from scheduler.timing.clock import LoopClock
 
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
 E = TypeVar("E", bound=Event)
-Pr = TypeVar("Pr", bound=Processor)
 
 
 def of(kind: type[E], events: list[Event]) -> list[E]:
@@ -86,12 +82,10 @@ class Stage:
         self.clock = LoopClock(START)
         self.server = MemoryServer(self.clock)
         self.broker = MemoryBroker(self.server)
-        self.control = Control(app, self.broker, self.clock)
-        self.locator = Locator(self.broker, app.names)
-        self.survey = Survey(app, self.broker, self.clock)
-        self.failed = FailedQueues(self.broker, app.names, self.clock)
-        self.hatchery = Hatchery(self.broker, app.names, self.clock, self.failed)
-        self.journal = Journal(self.broker, app.names)
+        self.program = program = Program(app, self.broker, self.clock)
+        self.seeding, self.verbs, self.removal = program.seeding, program.verbs, program.removal
+        self.loops, self.locator, self.survey = program.loops, program.locator, program.survey
+        self.failed, self.hatchery, self.journal = program.failed, program.hatchery, program.journal
 
     @asynccontextmanager
     async def processor(
@@ -100,19 +94,20 @@ class Stage:
         """The worker of a processor alone: nobody supervises."""
         app = app or self.app
         async with MemoryBroker(self.server) as broker:
-            worker = Worker(
+            alone = processor(
                 app,
                 broker,
                 self.clock,
                 tasks=app.select(None),
                 concurrency=concurrency,
                 grace=timedelta(seconds=grace),
+                supervises=False,
             )
-            running = asyncio.create_task(worker.run())
+            running = asyncio.create_task(alone.run())
             try:
-                yield worker
+                yield alone.worker
             finally:
-                worker.stop()
+                alone.worker.stop()
                 await running
 
     @asynccontextmanager
@@ -121,14 +116,13 @@ class Stage:
         *,
         app: Scheduler | None = None,
         tasks: Sequence[str] | None = None,
-        kind: type[Pr] = Processor,
         grace: float = 5,
         over: MemoryBroker | None = None,
-    ) -> AsyncGenerator[Pr]:
+    ) -> AsyncGenerator[Processor]:
         """A whole processor: a worker that answers to roll calls, and supervises."""
         app = app or self.app
         async with over or MemoryBroker(self.server) as broker:
-            processor = kind(
+            whole = processor(
                 app,
                 broker,
                 self.clock,
@@ -136,11 +130,11 @@ class Stage:
                 concurrency=10,
                 grace=timedelta(seconds=grace),
             )
-            running = asyncio.create_task(processor.run())
+            running = asyncio.create_task(whole.run())
             try:
-                yield processor
+                yield whole
             finally:
-                processor.stop()
+                whole.worker.stop()
                 await running
 
     async def token(self, loop: LoopId) -> Token:
@@ -218,7 +212,7 @@ def staged(app: Scheduler, play: Callable[[Stage], Awaitable[Any]]) -> None:
             stage = Stage(app, events)
             async with stage.broker:
                 app.outbox.use(stage.broker, stage.clock)
-                await stage.control.seed()
+                await stage.seeding.seed()
                 await play(stage)
 
     run_virtually(perform())

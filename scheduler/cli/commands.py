@@ -24,9 +24,9 @@ from scheduler.brokers.opening import broker_of
 from scheduler.cli import display, logs
 from scheduler.cli.loading import FORMS, load_app
 from scheduler.control.backlog import Backlog, backlogs
-from scheduler.control.doctor import Finding, examine, require_fit, telling_rights
-from scheduler.control.status import Status, Survey, Where
-from scheduler.control.verbs import Control, Did, Report
+from scheduler.control.doctor import Finding, explaining_refusals, require_fit
+from scheduler.control.reports import Did, Report
+from scheduler.control.status import Status, Where
 from scheduler.errors import (
     QueueNotFound,
     ScheduleError,
@@ -38,10 +38,11 @@ from scheduler.processor import health
 from scheduler.processor.pages import serving
 from scheduler.processor.processor import Processor
 from scheduler.processor.worker import Worker
+from scheduler.program import Program, processor
 from scheduler.protocol.rights import Rights, rights_to_process, rights_to_seed, rights_to_start
 from scheduler.protocol.topology import Names, definitions
-from scheduler.queues.failed import FailedQueues, Parked, Selection
-from scheduler.queues.journal import Journal, JournalEntry
+from scheduler.queues.failed import Parked, Selection
+from scheduler.queues.journal import JournalEntry
 from scheduler.settings import Settings
 from scheduler.tasks.tasks import SUPERVISION, Loop
 from scheduler.timing.clock import SystemClock
@@ -134,9 +135,10 @@ def seed(
 
     async def seeded() -> list[Report]:
         rights = rights_to_seed(scheduler.names, scheduler.topology())
-        async with _connected(scheduler, rights) as (broker, control):
-            require_fit(broker)
-            return await (control.plan() if dry_run else control.seed(prune=prune))
+        async with _connected(scheduler, rights) as program:
+            require_fit(program.broker)
+            seeding = program.seeding
+            return await (seeding.plan() if dry_run else seeding.seed(prune=prune))
 
     reports = asyncio.run(seeded())
     display.reports(scheduler, reports, as_json, dry_run=dry_run)
@@ -174,9 +176,10 @@ def status(app: App = None, as_json: Json = False) -> None:
     scheduler = _load(app)
 
     async def found() -> tuple[list[Status], list[Backlog]]:
-        async with _connected(scheduler) as (broker, _):
-            loops = await Survey(scheduler, broker, SystemClock()).status()
-            return loops, await backlogs(broker, scheduler.names, scheduler.tasks.values())
+        async with _connected(scheduler) as program:
+            loops = await program.survey.status()
+            waiting = await backlogs(program.broker, scheduler.names, scheduler.tasks.values())
+            return loops, waiting
 
     statuses, waiting = asyncio.run(found())
     display.statuses(scheduler, statuses, waiting, as_json)
@@ -206,7 +209,7 @@ def pause(
     as_json: Json = False,
 ) -> None:
     """Have a loop wait until it is resumed. A run that is going on ends first."""
-    _verb(app, loop, as_json, lambda control, found: control.pause(found, reason))
+    _verb(app, loop, as_json, lambda program, found: program.verbs.pause(found, reason))
 
 
 @command(cli, "resume")
@@ -217,7 +220,7 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Have a paused loop go on, at its next nominal time."""
-    _verb(app, loop, as_json, lambda control, found: control.resume(found, at_once=now))
+    _verb(app, loop, as_json, lambda program, found: program.verbs.resume(found, at_once=now))
 
 
 @command(cli, "trigger")
@@ -227,7 +230,7 @@ def trigger(
     as_json: Json = False,
 ) -> None:
     """Have a loop run now, besides its schedule."""
-    _verb(app, loop, as_json, lambda control, found: control.trigger(found))
+    _verb(app, loop, as_json, lambda program, found: program.verbs.trigger(found))
 
 
 @command(cli, "remove")
@@ -237,7 +240,7 @@ def remove(
     as_json: Json = False,
 ) -> None:
     """End a loop that was started at run time, or that the code does not have any more."""
-    _verb(app, loop, as_json, lambda control, found: control.remove(found), rights_to_start)
+    _verb(app, loop, as_json, lambda program, found: program.removal.remove(found), rights_to_start)
 
 
 @command(cli, "history")
@@ -254,14 +257,13 @@ def history(
     scheduler, span = _load(app), _span("--since", since)
 
     async def told() -> list[JournalEntry]:
-        async with _connected(scheduler) as (broker, control):
-            journal = Journal(broker, scheduler.names)
+        async with _connected(scheduler) as program:
             last = deque[JournalEntry](maxlen=limit)
-            async for entry in journal.entries(since=SystemClock().now() - span, loop=loop):
+            async for entry in program.journal.entries(since=SystemClock().now() - span, loop=loop):
                 if loop is not None or entry.loop != SUPERVISION.task:
                     last.append(entry)
             if not last and loop is not None:
-                await control.find(loop)  # one that was removed may have a history still
+                await program.loops.find(loop)  # one that was removed may have a history still
             return list(last)
 
     display.history(asyncio.run(told()), as_json)
@@ -313,9 +315,9 @@ def failed_replay(
     edited = _json_object(args) if args else None
 
     async def replayed() -> list[Parked]:
-        async with _connected(scheduler) as (broker, _):
-            queues = _failed_queues(scheduler, broker)
-            return await queues.replay(_tasks(scheduler, task), which, rate=pace, args=edited)
+        async with _connected(scheduler) as program:
+            tasks = _tasks(scheduler, task)
+            return await program.failed.replay(tasks, which, rate=pace, args=edited)
 
     _tell_taken("replayed", asyncio.run(replayed()), which, as_json)
 
@@ -337,8 +339,8 @@ def failed_purge(
         typer.confirm("Delete parked messages for good?", abort=True, err=True)
 
     async def purged() -> list[Parked]:
-        async with _connected(scheduler) as (broker, _):
-            return await _failed_queues(scheduler, broker).purge(_tasks(scheduler, task), which)
+        async with _connected(scheduler) as program:
+            return await program.failed.purge(_tasks(scheduler, task), which)
 
     _tell_taken("purged", asyncio.run(purged()), which, as_json)
 
@@ -375,8 +377,8 @@ def doctor(
     scheduler = _load(app)
 
     async def findings() -> list[Finding]:
-        async with _connected(scheduler) as (broker, _):
-            return [finding async for finding in examine(scheduler, broker, SystemClock())]
+        async with _connected(scheduler) as program:
+            return [finding async for finding in program.doctor.examine()]
 
     found = asyncio.run(findings())
     display.findings(found, as_json)
@@ -393,7 +395,7 @@ def _span(option: str, text: str) -> timedelta:
 
 async def _dev(app: Scheduler, span: timedelta | None) -> None:
     async with MemoryBroker() as broker:
-        await Control(app, broker, SystemClock()).seed()
+        await Program(app, broker, SystemClock()).seeding.seed()
         await _work(_processor(app, broker, list(app.tasks), None), span)
 
 
@@ -411,11 +413,11 @@ async def _process(
     if (this := asyncio.current_task()) is not None:
         _on_signal(this.cancel)
     broker = _broker(app, patient=True)
-    processor = _processor(app, broker, tasks, concurrency)
-    async with _observable(app, broker, processor.worker, ports), broker:
+    ours = _processor(app, broker, tasks, concurrency)
+    async with _observable(app, broker, ours.worker, ports), broker:
         require_fit(broker)
-        with telling_rights(broker, rights_to_process(app.names)):
-            await _work(processor, None)
+        with explaining_refusals(broker, rights_to_process(app.names)):
+            await _work(ours, None)
 
 
 @asynccontextmanager
@@ -468,7 +470,7 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def _processor(
     app: Scheduler, broker: Broker, tasks: Sequence[str], concurrency: int | None
 ) -> Processor:
-    return Processor(
+    return processor(
         app,
         broker,
         SystemClock(),
@@ -478,17 +480,18 @@ def _processor(
     )
 
 
-async def _work(processor: Processor, span: timedelta | None) -> None:
+async def _work(ours: Processor, span: timedelta | None) -> None:
     """Run a processor until a signal, or until the span is over."""
+    worker = ours.worker
 
     def stop() -> None:
-        _on_signal(processor.abort)
-        processor.stop()
+        _on_signal(worker.abort)
+        worker.stop()
 
     _on_signal(stop)
     if span is not None:
-        asyncio.get_running_loop().call_later(span.total_seconds(), processor.stop)
-    await processor.run()
+        asyncio.get_running_loop().call_later(span.total_seconds(), worker.stop)
+    await ours.run()
 
 
 def _on_signal(act: Callable[[], object]) -> None:
@@ -521,17 +524,11 @@ def _broker(app: Scheduler, *, patient: bool = False) -> Broker:
 
 
 @asynccontextmanager
-async def _connected(
-    app: Scheduler, rights: Rights | None = None
-) -> AsyncGenerator[tuple[Broker, Control]]:
+async def _connected(app: Scheduler, rights: Rights | None = None) -> AsyncGenerator[Program]:
     rights = rights or rights_to_process(app.names)
     async with _broker(app) as broker:
-        with telling_rights(broker, rights):
-            yield broker, Control(app, broker, SystemClock())
-
-
-def _failed_queues(app: Scheduler, broker: Broker) -> FailedQueues:
-    return FailedQueues(broker, app.names, SystemClock())
+        with explaining_refusals(broker, rights):
+            yield Program(app, broker, SystemClock())
 
 
 def _ticks(loop: Loop, moment: datetime, count: int) -> Iterator[datetime]:
@@ -545,7 +542,7 @@ def _fail(error: SchedulerError, *, as_json: bool) -> NoReturn:
     raise typer.Exit(2 if isinstance(error, UsageError) else 1)
 
 
-Verb = Callable[[Control, Loop], Coroutine[Any, Any, Report]]
+Verb = Callable[[Program, Loop], Coroutine[Any, Any, Report]]
 IN_VAIN = (Did.NOT_PAUSED, Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
 
 
@@ -560,8 +557,8 @@ def _verb(
     scheduler = _load(app)
 
     async def done() -> Report:
-        async with _connected(scheduler, needed(scheduler.names)) as (_, control):
-            return await verb(control, await control.find(name))
+        async with _connected(scheduler, needed(scheduler.names)) as program:
+            return await verb(program, await program.loops.find(name))
 
     report = asyncio.run(done())
     display.report(report, as_json)
@@ -616,8 +613,8 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 async def _browse(app: Scheduler, task: str | None, which: Selection, limit: int) -> list[Parked]:
-    async with _connected(app) as (broker, _):
-        return await _failed_queues(app, broker).browse(_tasks(app, task), which, limit=limit)
+    async with _connected(app) as program:
+        return await program.failed.browse(_tasks(app, task), which, limit=limit)
 
 
 def _tell_taken(done: str, found: list[Parked], which: Selection, as_json: bool) -> None:

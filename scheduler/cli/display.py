@@ -15,8 +15,8 @@ from rich.tree import Tree
 from scheduler.app import Scheduler
 from scheduler.control.backlog import Backlog
 from scheduler.control.doctor import Finding
+from scheduler.control.reports import Report
 from scheduler.control.status import Status
-from scheduler.control.verbs import Report
 from scheduler.errors import SchedulerError
 from scheduler.protocol.messages import LastRun, State, printable
 from scheduler.protocol.topology import Topology

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scheduler.brokers.contract import Broker, BrokerInfo
+from scheduler.control.loops import Loops
 from scheduler.control.recovery import CONSUMER_TIMEOUT
-from scheduler.control.status import Survey, Where
-from scheduler.control.verbs import Control
+from scheduler.control.status import Status, Survey, Where
 from scheduler.errors import AccessRefused, IncompatibleBroker, QueueNotFound
 from scheduler.protocol.rights import (
     Rights,
@@ -18,9 +18,8 @@ from scheduler.protocol.rights import (
     rights_to_send,
     rights_to_start,
 )
-from scheduler.protocol.topology import Topology
+from scheduler.protocol.topology import Queue, Topology
 from scheduler.tasks.registry import App
-from scheduler.timing.clock import Clock
 from scheduler.timing.durations import format_duration
 
 OLDEST = (3, 10, 0)
@@ -73,33 +72,108 @@ def require_fit(broker: Broker) -> None:
         )
 
 
-async def examine(app: App, broker: Broker, clock: Clock) -> AsyncIterator[Finding]:
-    """Look at everything the guarantees rest on, and change nothing."""
-    yield check_version(broker.info)
-    for finding in _check_timeouts(app):
-        yield finding
-    checks = {
-        "queues": _check_queues(app, broker),
-        "loops": _check_loops(app, broker, clock),
-        "parked messages": _check_parked(app, broker),
-    }
-    for about, check in checks.items():
-        try:
-            async for finding in check:
-                yield finding
-        except AccessRefused as error:
-            yield Finding(
-                about,
-                "warning",
-                f"not looked at, this user may not: {error}",
-                "Look as the user of `scheduler run`, or of `scheduler seed`.",
+NOT_COMPARED = Finding(
+    "arguments of queues",
+    "ok",
+    "not compared: this user may not declare, which `scheduler run` does not need",
+)
+
+
+class Doctor:
+    """Looks at everything the guarantees rest on, and changes nothing."""
+
+    def __init__(self, app: App, broker: Broker, survey: Survey, loops: Loops) -> None:
+        self._app = app
+        self._broker = broker
+        self._survey = survey
+        self._loops = loops
+
+    async def examine(self) -> AsyncIterator[Finding]:
+        """What is as it should be, and what is not."""
+        yield check_version(self._broker.info)
+        for finding in _check_timeouts(self._app):
+            yield finding
+        checks = {
+            "queues": self._check_queues(),
+            "loops": self._check_loops(),
+            "parked messages": self._check_parked(),
+        }
+        for about, check in checks.items():
+            try:
+                async for finding in check:
+                    yield finding
+            except AccessRefused as error:
+                yield Finding(
+                    about,
+                    "warning",
+                    f"not looked at, this user may not: {error}",
+                    "Look as the user of `scheduler run`, or of `scheduler seed`.",
+                )
+        for finding in _rights_of_users(self._app, self._broker.info.vhost):
+            yield finding
+
+    async def _check_queues(self) -> AsyncIterator[Finding]:
+        queues, wrong = self._app.topology().queues, False
+        for queue in queues:
+            finding: Finding | None = Finding(
+                f"queue {queue.name}", "problem", "does not exist", "Run `scheduler seed`."
             )
-    for finding in _tell_rights(app, broker.info.vhost):
-        yield finding
+            if await self._broker.depth(queue.name) is not None:
+                try:
+                    finding = await self._compare(queue)
+                except AccessRefused:
+                    yield NOT_COMPARED
+                    return
+            if finding is not None:
+                wrong = True
+                yield finding
+        if not wrong:
+            yield Finding("queues", "ok", f"{len(queues)}, as they should be")
+
+    async def _compare(self, queue: Queue) -> Finding | None:
+        """What is wrong with the arguments of a queue that exists."""
+        try:
+            await self._broker.declare(Topology(queues=(queue,)))
+        except IncompatibleBroker as error:
+            return Finding(
+                f"queue {queue.name}",
+                "problem",
+                str(error),
+                "Was SCHEDULER_QUEUE_TYPE or SCHEDULER_DELIVERY_LIMIT changed? Change it back, "
+                "or drain and delete the queue and run `scheduler seed`.",
+            )
+        return None
+
+    async def _check_loops(self) -> AsyncIterator[Finding]:
+        statuses = await self._survey.status()
+        for status in statuses:
+            if (finding := _check_loop(status)) is not None:
+                yield finding
+        yield Finding("loops", "ok", f"{len(statuses)} looked at")
+        with suppress(QueueNotFound):
+            for orphan in await self._loops.orphans():
+                yield Finding(
+                    f"loop {orphan}",
+                    "warning",
+                    "is in the broker, and the code does not have it",
+                    "Run `scheduler seed --prune` once no old processor needs it.",
+                )
+
+    async def _check_parked(self) -> AsyncIterator[Finding]:
+        names = self._app.names
+        for queue in (*map(names.failed_queue, self._app.tasks), names.failed):
+            depth = await self._broker.depth(queue)
+            if depth is not None and depth.ready:
+                yield Finding(
+                    f"queue {queue}",
+                    "warning",
+                    f"{depth.ready} messages are parked",
+                    "See `scheduler failed list`, then replay or purge them.",
+                )
 
 
 @contextmanager
-def telling_rights(broker: Broker, rights: Rights) -> Generator[None]:
+def explaining_refusals(broker: Broker, rights: Rights) -> Generator[None]:
     """Have a refusal inside the block say what the user must be allowed."""
     try:
         yield
@@ -111,7 +185,7 @@ def telling_rights(broker: Broker, rights: Rights) -> Generator[None]:
         ) from None
 
 
-def _tell_rights(app: App, vhost: str) -> list[Finding]:
+def _rights_of_users(app: App, vhost: str) -> list[Finding]:
     names = app.names
     users = {
         "seed": (rights_to_seed(names, app.topology()), "`scheduler seed`"),
@@ -148,86 +222,29 @@ def _check_timeouts(app: App) -> list[Finding]:
     ] or [Finding("timeouts", "ok", f"all below the broker's consumer_timeout of {limit}")]
 
 
-async def _check_queues(app: App, broker: Broker) -> AsyncIterator[Finding]:
-    wrong = False
-    for queue in app.topology().queues:
-        about = f"queue {queue.name}"
-        if await broker.depth(queue.name) is None:
-            wrong = True
-            yield Finding(about, "problem", "does not exist", "Run `scheduler seed`.")
-            continue
-        try:
-            await broker.declare(Topology(queues=(queue,)))
-        except IncompatibleBroker as error:
-            wrong = True
-            yield Finding(
+def _check_loop(status: Status) -> Finding | None:
+    about = f"loop {status.loop}"
+    match status.where:
+        case Where.LOST:
+            return Finding(
                 about,
                 "problem",
-                str(error),
-                "Was SCHEDULER_QUEUE_TYPE or SCHEDULER_DELIVERY_LIMIT changed? Change it back, "
-                "or drain and delete the queue and run `scheduler seed`.",
+                "its token is nowhere, and no processor could have it",
+                "Supervision puts it again while processors run; so does `scheduler seed`.",
             )
-        except AccessRefused:
-            yield Finding(
-                "arguments of queues",
-                "ok",
-                "not compared: this user may not declare, which `scheduler run` does not need",
+        case Where.READY if not status.processors:
+            return Finding(
+                about, "warning", "is due, and no processor takes it", "Start `scheduler run`."
             )
-            return
-    if not wrong:
-        yield Finding("queues", "ok", f"{len(app.topology().queues)}, as they should be")
-
-
-async def _check_loops(app: App, broker: Broker, clock: Clock) -> AsyncIterator[Finding]:
-    statuses = await Survey(app, broker, clock).status()
-    for status in statuses:
-        about = f"loop {status.loop}"
-        match status.where:
-            case Where.LOST:
-                yield Finding(
-                    about,
-                    "problem",
-                    "its token is nowhere, and no processor could have it",
-                    "Supervision puts it again while processors run; so does `scheduler seed`.",
-                )
-            case Where.READY if not status.processors:
-                yield Finding(
-                    about,
-                    "warning",
-                    "is due, and no processor takes it",
-                    "Start `scheduler run`.",
-                )
-            case Where.PAUSED:
-                yield Finding(
-                    about,
-                    "warning",
-                    f"is paused: {status.reason or 'no reason was given'}",
-                    "Run `scheduler resume` when it may go on.",
-                )
-            case _:
-                pass
-    yield Finding("loops", "ok", f"{len(statuses)} looked at")
-    with suppress(QueueNotFound):
-        for orphan in await Control(app, broker, clock).orphans():
-            yield Finding(
-                f"loop {orphan}",
+        case Where.PAUSED:
+            return Finding(
+                about,
                 "warning",
-                "is in the broker, and the code does not have it",
-                "Run `scheduler seed --prune` once no old processor needs it.",
+                f"is paused: {status.reason or 'no reason was given'}",
+                "Run `scheduler resume` when it may go on.",
             )
-
-
-async def _check_parked(app: App, broker: Broker) -> AsyncIterator[Finding]:
-    names = app.names
-    for queue in (*map(names.failed_queue, app.tasks), names.failed):
-        depth = await broker.depth(queue)
-        if depth is not None and depth.ready:
-            yield Finding(
-                f"queue {queue}",
-                "warning",
-                f"{depth.ready} messages are parked",
-                "See `scheduler failed list`, then replay or purge them.",
-            )
+        case _:
+            return None
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -5,16 +5,18 @@ their own, are supervised, paused and triggered like any other, and outlive ever
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Protocol, Unpack
 
-from scheduler.brokers.contract import Broker
-from scheduler.control.verbs import Control, Did
+from scheduler.control.loops import Loops
+from scheduler.control.removal import Removal
+from scheduler.control.reports import Did
+from scheduler.control.seeding import Seeding
 from scheduler.errors import AccessRefused, ScheduleError, UsageError
 from scheduler.protocol.messages import LoopId
-from scheduler.queues.outbox import Outbox
-from scheduler.tasks.registry import App
+from scheduler.protocol.topology import Names
 from scheduler.tasks.tasks import TaskSpec, loop_of
 from scheduler.timing.durations import Duration
 from scheduler.timing.schedules import Schedule, ScheduleOptions, schedule_of
@@ -32,13 +34,24 @@ class KeyedLoop:
     args: Mapping[str, Any]
 
 
+class Operations(Protocol):
+    """What starting and stopping loops needs, over one connection."""
+
+    loops: Loops
+    seeding: Seeding
+    removal: Removal
+
+
+Connect = Callable[[], AbstractAsyncContextManager[Operations]]
+
+
 class Keyed:
     """The keyed loops of one task."""
 
-    def __init__(self, spec: TaskSpec, app: App, outbox: Outbox) -> None:
+    def __init__(self, spec: TaskSpec, names: Names, connect: Connect) -> None:
         self._keyed_spec = spec
-        self._app = app
-        self._keyed_outbox = outbox
+        self._names = names
+        self._connect = connect
 
     async def start(
         self,
@@ -75,36 +88,32 @@ class Keyed:
             raise ScheduleError(f"The schedule of {name}.{key}: {error}") from None
         loop = loop_of(self._keyed_spec, when, args, self._checked(key))
         try:
-            async with self._keyed_outbox.connection() as broker:
-                return (await self._control(broker).start(loop)).did
+            async with self._connect() as operations:
+                return (await operations.seeding.start(loop)).did
         except AccessRefused as error:
             raise AccessRefused(
                 f"{error} To start loops at run time, the broker's user must have the right to "
-                f"configure {self._app.names.hatchery(loop.id)!r}. Nothing was started."
+                f"configure {self._names.hatchery(loop.id)!r}. Nothing was started."
             ) from None
 
     async def stop(self, key: str) -> bool:
         """End a loop; says whether there was one. A run that is going on, or due, is its last."""
         loop_id = LoopId(self._keyed_spec.name, self._checked(key))
-        async with self._keyed_outbox.connection() as broker:
-            control = self._control(broker)
-            for loop in await control.loops():
+        async with self._connect() as operations:
+            for loop in await operations.loops.all():
                 if loop.id == loop_id:
-                    return (await control.remove(loop)).did is Did.REMOVED
+                    return (await operations.removal.remove(loop)).did is Did.REMOVED
         return False
 
     async def list(self) -> list[KeyedLoop]:
         """The loops of this task that were started and not stopped."""
-        async with self._keyed_outbox.connection() as broker:
-            loops = await self._control(broker).loops()
+        async with self._connect() as operations:
+            loops = await operations.loops.all()
         return [
             KeyedLoop(loop.id.key, loop.schedule, loop.args)
             for loop in loops
             if loop.id.key and loop.id.task == self._keyed_spec.name
         ]
-
-    def _control(self, broker: Broker) -> Control:
-        return Control(self._app, broker, self._keyed_outbox.clock)
 
     def _checked(self, key: str) -> str:
         if len(key) > LONGEST_KEY or not KEY.fullmatch(key):

@@ -16,10 +16,10 @@ class Locator:
     """Finds the tokens of a namespace.
 
     Args:
-        roll_call: one that listens already; by default, one is opened whenever it is needed.
+        roll_call: asks; it is opened for that, unless it listens already.
     """
 
-    def __init__(self, broker: Broker, names: Names, roll_call: RollCall | None = None) -> None:
+    def __init__(self, broker: Broker, names: Names, roll_call: RollCall) -> None:
         self._broker = broker
         self._names = names
         self._roll_call = roll_call
@@ -27,10 +27,8 @@ class Locator:
     async def who_has(self, loops: Collection[LoopId]) -> Answers:
         """Which of these loops' tokens processors have in hand."""
         try:
-            if self._roll_call is not None:
+            async with self._roll_call:
                 return await self._roll_call.ask_all(loops)
-            async with RollCall(self._broker, self._names) as roll_call:
-                return await roll_call.ask_all(loops)
         except QueueNotFound:
             return Answers({}, complete=False)
 

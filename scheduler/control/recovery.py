@@ -27,12 +27,14 @@ class Recovery:
         patience: how long to read the journal.
     """
 
-    def __init__(self, app: App, broker: Broker, clock: Clock, *, patience: timedelta) -> None:
+    def __init__(
+        self, app: App, broker: Broker, clock: Clock, journal: Journal, patience: timedelta
+    ) -> None:
         self._app = app
         self._broker = broker
         self._clock = clock
         self._within = max(patience, JOURNAL_TIMEOUT)
-        self._journal = Journal(broker, app.names)
+        self._journal = journal
 
     async def last_tokens(self, loops: Collection[Loop]) -> dict[LoopId, Token]:
         """The token of each loop as the journal saw it last; a new one, where it did not.

@@ -12,7 +12,6 @@ from scheduler.control.loops import hatchery_of
 from scheduler.control.recovery import Recovery
 from scheduler.events import LoopRepaired
 from scheduler.protocol.messages import Act, LoopId, State, Token, Verb
-from scheduler.queues.failed import FailedQueues
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.roll_call import Answers
 from scheduler.tasks.registry import App
@@ -32,8 +31,9 @@ class Repairs:
         app: App,
         broker: Broker,
         clock: Clock,
+        hatchery: Hatchery,
         locator: Locator,
-        *,
+        recovery: Recovery,
         patience: timedelta,
     ) -> None:
         self._app = app
@@ -41,9 +41,8 @@ class Repairs:
         self._clock = clock
         self._patience = patience
         self._locator = locator
-        failed = FailedQueues(broker, app.names, clock)
-        self._hatchery = Hatchery(broker, app.names, clock, failed)
-        self._recovery = Recovery(app, broker, clock, patience=patience)
+        self._hatchery = hatchery
+        self._recovery = recovery
 
     async def unite(self, loop: Loop) -> None:
         """Make one token of several that wait in the slot."""

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from scheduler.brokers.contract import Broker
+from scheduler.control.concurrency import side_by_side
 from scheduler.control.location import Locator
-from scheduler.control.verbs import Control, side_by_side
+from scheduler.control.loops import Loops
 from scheduler.errors import QueueNotFound
 from scheduler.protocol.messages import LastRun, LoopId, State, Token
-from scheduler.queues.failed import FailedQueues
 from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery
 from scheduler.queues.journal import Journal, look_backs
 from scheduler.queues.roll_call import Answers
@@ -50,19 +50,28 @@ class Status:
 class Survey:
     """Looks at loops, and changes nothing."""
 
-    def __init__(self, app: App, broker: Broker, clock: Clock) -> None:
+    def __init__(
+        self,
+        app: App,
+        broker: Broker,
+        clock: Clock,
+        hatchery: Hatchery,
+        journal: Journal,
+        loops: Loops,
+        locator: Locator,
+    ) -> None:
         self._app = app
         self._broker = broker
         self._clock = clock
-        self._control = Control(app, broker, clock)
-        self._locator = Locator(broker, app.names)
-        self._hatchery = Hatchery(broker, app.names, clock, FailedQueues(broker, app.names, clock))
-        self._journal = Journal(broker, app.names)
+        self._hatchery = hatchery
+        self._journal = journal
+        self._loops = loops
+        self._locator = locator
 
     async def status(self) -> list[Status]:
         """The status of each loop of the code, and of each keyed one."""
         try:
-            loops = await self._control.loops()
+            loops = await self._loops.all()
         except QueueNotFound:
             loops = list(self._app.loops.values())
         found = await side_by_side(self._look, loops)
@@ -73,7 +82,9 @@ class Survey:
         remembered = await self._remembered(
             [status.loop for status in found if status.last is None and status.seq is None]
         )
-        return [_told(_judged(status, answers), remembered.get(status.loop.id)) for status in found]
+        return [
+            _completed(_judged(status, answers), remembered.get(status.loop.id)) for status in found
+        ]
 
     async def _look(self, loop: Loop) -> Status:
         """Where the token is; `RUNNING` where it is in no queue."""
@@ -127,7 +138,7 @@ def _judged(status: Status, answers: Answers) -> Status:
     return replace(status, where=Where.LOST) if nobody else status
 
 
-def _told(status: Status, token: Token | None) -> Status:
+def _completed(status: Status, token: Token | None) -> Status:
     if token is None:
         return status
     return replace(

@@ -30,16 +30,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scheduler.brokers.contract import Broker, Consumer
+from scheduler.control.concurrency import side_by_side
 from scheduler.control.location import Locator
 from scheduler.control.loops import loops_of, orphans_of
 from scheduler.control.repairs import Repairs
-from scheduler.control.verbs import Control, side_by_side
+from scheduler.control.seeding import Seeding
 from scheduler.errors import AccessRefused, BrokerError, BrokerUnavailable, Locked, QueueNotFound
 from scheduler.events import CensusTaken, LoopReported, SupervisionDelayed
 from scheduler.protocol.messages import LoopId, State
-from scheduler.queues.failed import FailedQueues
 from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery
-from scheduler.queues.roll_call import RollCall
 from scheduler.queues.roster import Listed, Roster
 from scheduler.tasks.context import Context
 from scheduler.tasks.registry import App
@@ -83,21 +82,27 @@ class Memory(BaseModel):
 
 
 class Supervisor:
-    """The part that one processor takes in supervision.
+    """The part that one processor takes in supervision."""
 
-    Args:
-        roll_call: asks for this processor, and answers.
-    """
-
-    def __init__(self, app: App, broker: Broker, clock: Clock, roll_call: RollCall) -> None:
+    def __init__(
+        self,
+        app: App,
+        broker: Broker,
+        clock: Clock,
+        hatchery: Hatchery,
+        roster: Roster,
+        locator: Locator,
+        repairs: Repairs,
+        seeding: Seeding,
+    ) -> None:
         self._app = app
         self._broker = broker
         self._clock = clock
-        self._control = Control(app, broker, clock, roll_call=roll_call, patience=PATIENCE)
-        self._locator = Locator(broker, app.names, roll_call)
-        self._repairs = Repairs(app, broker, clock, self._locator, patience=PATIENCE)
-        self._hatchery = Hatchery(broker, app.names, clock, FailedQueues(broker, app.names, clock))
-        self._roster = Roster(broker, app.names, clock)
+        self._hatchery = hatchery
+        self._roster = roster
+        self._locator = locator
+        self._repairs = repairs
+        self._seeding = seeding
         self._listed: dict[LoopId, Listed] = {}
         self._strikes: Mapping[str, int] = {}
         self._following: Consumer | None = None
@@ -130,14 +135,13 @@ class Supervisor:
         names = self._app.names
         needed = [names.hatchery(SUPERVISION), names.roll_call, names.roster, names.journal]
         needed += [names.processor_queue(task.name) for task in tasks]
-        control = Control(self._app, self._broker, self._clock, patience=SECOND)
         gone = needed
         while gone:
             # Others may be at it; and a connection that goes comes back.
             with suppress(Locked, BrokerUnavailable):
                 try:
                     if gone := await self._gone(needed):
-                        await control.adopt()
+                        await self._seeding.adopt(patience=SECOND)
                 except AccessRefused:
                     raise QueueNotFound(
                         f"{gone[0]!r} is not in {self._broker.address} yet, and this user may not "
@@ -204,7 +208,7 @@ class Supervisor:
 
     async def _adopt(self) -> bool:
         try:
-            await self._control.adopt(self._listed)
+            await self._seeding.adopt(self._listed, patience=PATIENCE)
         except AccessRefused:
             return False
         listed = await self._roster.read()
@@ -266,9 +270,9 @@ class Supervisor:
         }
         return [loop for loop in loops if loop.id.task in idle]
 
-    def _report(self, troubles: Mapping[str, str], told: Mapping[str, str]) -> None:
+    def _report(self, troubles: Mapping[str, str], known: Mapping[str, str]) -> None:
         for name, trouble in troubles.items():
-            if told.get(name) != trouble:
+            if known.get(name) != trouble:
                 task, _, key = name.partition(".")
                 self._app.events.emit(LoopReported(LoopId(task, key), trouble, ADVICE[trouble]))
 

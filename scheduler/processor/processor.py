@@ -1,90 +1,73 @@
-"""A processor: a worker, its part in supervision, and its answers to roll calls."""
+"""One process that works on tasks until it is stopped."""
 
-from collections.abc import Collection, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
+from typing import Protocol
 
-from scheduler.app import Scheduler
 from scheduler.brokers.contract import Broker
 from scheduler.control.supervision import Supervisor
+from scheduler.processor.escalation import EscalationHook
+from scheduler.processor.redelivery import Redelivery
 from scheduler.processor.worker import Worker
-from scheduler.protocol.messages import LoopId
-from scheduler.queues.roll_call import Claims, RollCall, Settled
+from scheduler.queues.roll_call import RollCall
+from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
 
 
+class ProcessedApp(App, Protocol):
+    """What a processor needs of an app, besides what all others need."""
+
+    @property
+    def escalation_hooks(self) -> Sequence[EscalationHook]: ...
+
+    def lending(self, broker: Broker, clock: Clock) -> AbstractContextManager[None]: ...
+
+
 class Processor:
-    """One process that works on tasks until it is stopped.
+    """A worker, its part in supervision, and its answers to roll calls.
 
     Args:
         tasks: the tasks to work on.
-        concurrency: how many runs may go on at once, over all tasks.
-        grace: how long `stop` lets runs finish before they are cancelled and requeued.
+        supervisor: None: somebody else supervises.
 
     Attributes:
-        worker: does the work.
+        worker: does the work, and is told to stop.
     """
 
     def __init__(
         self,
-        app: Scheduler,
+        app: ProcessedApp,
         broker: Broker,
         clock: Clock,
-        *,
+        worker: Worker,
+        redelivery: Redelivery,
+        roll_call: RollCall,
+        supervisor: Supervisor | None,
         tasks: Sequence[TaskSpec],
-        concurrency: int,
-        grace: timedelta,
     ) -> None:
+        self.worker = worker
+        self._app = app
+        self._broker = broker
+        self._clock = clock
+        self._redelivery = redelivery
+        self._roll_call = roll_call
+        self._supervisor = supervisor
         self._tasks = tasks
-        self._roll_call = RollCall(broker, app.names, self)
-        self._supervisor = Supervisor(app, broker, clock, self._roll_call)
-        self.worker = Worker(
-            app,
-            broker,
-            clock,
-            tasks=(*tasks, self._supervisor.task),
-            concurrency=concurrency,
-            grace=grace,
-            roll_call=self._roll_call,
-        )
 
     async def run(self) -> None:
-        """Process messages until `stop` is called.
+        """Process messages until the worker is told to stop.
 
         What was never seeded is seeded, if the broker's user may declare.
 
         Raises:
             QueueNotFound: something was never seeded, and we may not do it.
         """
-        await self._supervisor.prepare(self._tasks)
-        async with self._roll_call, self._supervisor:
+        async with AsyncExitStack() as stack:
+            if self._supervisor is not None:
+                await self._supervisor.prepare(self._tasks)
+                await stack.enter_async_context(self._roll_call)
+                await stack.enter_async_context(self._supervisor)
+            stack.enter_context(self._app.lending(self._broker, self._clock))
+            stack.enter_context(self._app.events.listening(self._redelivery.hear))
             await self.worker.run()
-
-    def stop(self) -> None:
-        """Take no more messages, and end when those in hand are settled. May be called again."""
-        self.worker.stop()
-
-    def abort(self) -> None:
-        """Stop, and do not wait for runs: cancel them and give their messages back."""
-        self.worker.abort()
-
-    @property
-    def stopping(self) -> bool:
-        """Whether it was told to stop, and takes no more messages."""
-        return self.worker.stopping
-
-    def in_hand(self) -> Claims:
-        """The tokens that this processor has, and how far each has come."""
-        return self.worker.in_hand()
-
-    def running(self) -> Claims:
-        """Those of them whose run has begun, and is not settled."""
-        return self.worker.running()
-
-    def refused(self) -> Collection[LoopId]:
-        """The loops whose slot takes no token from it, though none waits there."""
-        return self.worker.refused()
-
-    def settled(self) -> Settled:
-        """The last token that it has put for each loop."""
-        return self.worker.settled()

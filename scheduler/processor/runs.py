@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from scheduler.brokers.contract import Delivery
@@ -17,16 +17,20 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
 
 NO_TIME = timedelta(0)
+NOT_YET = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A delivery on its way through a processor.
+    """A delivery on its way through a processor: each step adds what it found.
 
     Attributes:
         subject: the token of a loop, or a one-off call.
         tick: the nominal time that it stands for.
         received_at: when this processor got it.
+        started_at: when it was its turn.
+        ended_at: when the task had ended.
+        outcome: how it ended; None: it has not.
     """
 
     delivery: Delivery
@@ -35,6 +39,9 @@ class Run:
     arguments: Mapping[str, Any]
     tick: datetime
     received_at: datetime
+    started_at: datetime = NOT_YET
+    ended_at: datetime = NOT_YET
+    outcome: Outcome | None = None
 
     @property
     def loop(self) -> LoopId:
@@ -73,10 +80,9 @@ class Run:
 class Execution:
     """The task of a run, going on: cancelled when the delivery is lost, or on demand."""
 
-    def __init__(self, run: Run, clock: Clock, started_at: datetime) -> None:
+    def __init__(self, run: Run, clock: Clock) -> None:
         self._run = run
         self._clock = clock
-        self._started_at = started_at
         subject = run.subject
         self._handed_on = subject.carry if isinstance(subject, Token) else None
         self.task = asyncio.create_task(self._call(), name=f"run {run.name}")
@@ -129,7 +135,7 @@ class Execution:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            allowed = (context.deadline - self._started_at).total_seconds()
+            allowed = (context.deadline - self._run.started_at).total_seconds()
             raise TimeoutError(f"it ran longer than its timeout of {allowed:g} s") from None
 
     def _context(self, deadline: asyncio.Timeout) -> Context:
@@ -141,10 +147,10 @@ class Execution:
             seq=token.seq if token else 0,
             scheduled_at=run.tick,
             previous_at=token.previous_at if token else None,
-            started_at=self._started_at,
+            started_at=run.started_at,
             attempt=subject.attempt,
             redelivered=run.delivery.redelivered,
-            deadline=self._started_at + run.task.timeout,
+            deadline=run.started_at + run.task.timeout,
             carried=self._handed_on,
             message=run.delivery.message if isinstance(subject, Token) else subject.message,
             routing_key=run.delivery.routing_key if token else _original_key(subject),

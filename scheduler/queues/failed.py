@@ -129,12 +129,12 @@ def parked(
     message: Message, routing_key: str, reason: Reason, error: BaseException, at: datetime
 ) -> Message:
     """The message as it is put into a failed queue."""
-    told = traceback.format_exception(error) if error.__traceback__ else []
+    frames = traceback.format_exception(error) if error.__traceback__ else []
     added = {
         "loop": _loop_of(routing_key),
         "reason": reason.value,
         "error": summary_of(error),
-        "traceback": printable("".join(told))[-TRACEBACK_LENGTH:],
+        "traceback": printable("".join(frames))[-TRACEBACK_LENGTH:],
         "at-ms": int(at.timestamp() * 1000),
     }
     headers = own_headers(message.headers) | {PARKED + name: text for name, text in added.items()}
@@ -170,7 +170,7 @@ def read_parked(message: Message, queue: str, routing_key: str) -> Parked:
     return Parked(
         id=_id_of(message),
         queue=queue,
-        loop=_loop_of(routing_key) or _loop_told_by(headers),
+        loop=_loop_of(routing_key) or _loop_named_by(headers),
         reason=str(headers.get(f"{PARKED}reason") or _broker_reason(headers)),
         error=str(headers.get(f"{PARKED}error") or _broker_error(headers)),
         parked_at=_moment(at) if isinstance(at, int) else None,
@@ -213,20 +213,23 @@ EVERYTHING = Selection()
 class FailedQueues:
     """The failed queues of a namespace."""
 
-    def __init__(
-        self, broker: Broker, names: Names, clock: Clock, *, timeout: timedelta = DEFAULT_TIMEOUT
-    ) -> None:
+    def __init__(self, broker: Broker, names: Names, clock: Clock) -> None:
         self._broker = broker
-        self._timeout = timeout
         self._names = names
         self._clock = clock
 
     async def park(
-        self, message: Message, routing_key: str, reason: Reason, error: BaseException
+        self,
+        message: Message,
+        routing_key: str,
+        reason: Reason,
+        error: BaseException,
+        *,
+        timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
         """Put a message into the failed queue that its routing key leads to."""
         message = parked(message, routing_key, reason, error, self._clock.now())
-        await self._publish(message, self._names.failed, routing_key, self._timeout)
+        await self._publish(message, self._names.failed, routing_key, timeout)
 
     async def park_taken(self, delivery: Delivery, reason: Reason, error: BaseException) -> None:
         """Park what was taken out of a queue: publish, confirm, then ack.
@@ -443,7 +446,7 @@ def _loop_of(routing_key: str) -> str:
     return task if found else ""
 
 
-def _loop_told_by(headers: Mapping[str, Any]) -> str:
+def _loop_named_by(headers: Mapping[str, Any]) -> str:
     return str(headers.get(f"{PARKED}loop") or headers.get(f"{PREFIX}task") or "")
 
 

@@ -93,17 +93,8 @@ async def left_in_place(occupants: Collection[Occupant]) -> AsyncGenerator[None]
 class Hatchery:
     """The hatchery queues of a namespace."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        names: Names,
-        clock: Clock,
-        failed: FailedQueues,
-        *,
-        timeout: timedelta = DEFAULT_TIMEOUT,
-    ) -> None:
+    def __init__(self, broker: Broker, names: Names, clock: Clock, failed: FailedQueues) -> None:
         self._broker = broker
-        self._timeout = timeout
         self._names = names
         self._clock = clock
         self._failed = failed
@@ -116,7 +107,9 @@ class Hatchery:
         """
         return self._broker.mutex(self._names.lock, timeout=patience)
 
-    async def put(self, token: Token, *, occupied: bool = False) -> Token:
+    async def put(
+        self, token: Token, *, occupied: bool = False, timeout: timedelta = DEFAULT_TIMEOUT
+    ) -> Token:
         """Put a token into the slot of its loop, confirmed; returns the token that waits there now.
 
         If the slot is taken, the two are merged. A quorum queue may reject for some milliseconds
@@ -134,7 +127,7 @@ class Hatchery:
         """
         held: list[Occupant] = []
         async with left_in_place(held):
-            winner = await self._contend(token, held, occupied=occupied)
+            winner = await self._contend(token, held, occupied, timeout)
             if held and winner is held[-1].token:
                 await held.pop().delivery.requeue()
             while held:
@@ -160,10 +153,10 @@ class Hatchery:
         await occupant.delivery.ack()
         return winner
 
-    async def offer(self, token: Token) -> bool:
+    async def offer(self, token: Token, *, timeout: timedelta = DEFAULT_TIMEOUT) -> bool:
         """Put a token if the slot is free; says whether it was."""
         try:
-            await self._publish(token)
+            await self._publish(token, timeout)
         except Rejected:
             return False
         return True
@@ -215,12 +208,14 @@ class Hatchery:
         await self._broker.wake(queue)
         return None
 
-    async def _contend(self, token: Token, held: list[Occupant], *, occupied: bool) -> Token:
+    async def _contend(
+        self, token: Token, held: list[Occupant], occupied: bool, timeout: timedelta
+    ) -> Token:
         """Publish until something waits in the slot: ours, or what merging with occupants gave."""
         deadline = self._clock.now() + PATIENCE
         pauses = backoff(FIRST_PAUSE, LAST_PAUSE, jitter=0)
         while True:
-            if not occupied and await self.offer(token):
+            if not occupied and await self.offer(token, timeout=timeout):
                 return token
             occupied = False
             occupant = await self.take(token.loop)
@@ -237,7 +232,7 @@ class Hatchery:
             else:
                 await asyncio.sleep(next(pauses))
 
-    async def _publish(self, token: Token) -> None:
+    async def _publish(self, token: Token, timeout: timedelta) -> None:
         waits = token.state is not State.PAUSED
         wait = min(max(token.due_at - self._clock.now(), timedelta(0)), LONGEST_WAIT)
         delay = wait if waits else None
@@ -245,5 +240,5 @@ class Hatchery:
             encode(token, self._names.namespace, expiration=delay),
             exchange=self._names.scheduler,
             routing_key=routing_key(token.loop),
-            timeout=self._timeout,
+            timeout=timeout,
         )

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Broker
+from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerUnavailable, InvalidArguments, NotSent, Rejected, Unroutable
 from scheduler.events import CallNotSent, CallSending, CallSent, Emit
-from scheduler.protocol.calls import Call, new_call, retried, task_key
-from scheduler.protocol.ladder import check_length, entrance, key_of
+from scheduler.protocol.calls import new_call
+from scheduler.protocol.ladder import check_length
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names
+from scheduler.queues.delays import post
 from scheduler.timing.backoff import backoff
 from scheduler.timing.clock import Clock
 
@@ -144,12 +145,6 @@ class Outbox:
         self._emit(CallSent(*call))
         return sending.message_id
 
-    async def send_again(self, broker: Broker, call: Call, delay: timedelta) -> None:
-        """Send the next attempt of a call, to come back to its own task only."""
-        now = self._now()
-        message = retried(call, due_at=now + delay, failed_at=now)
-        await self._post(broker, call.task, message, delay, timeout=SETTLEMENT_TIMEOUT)
-
     async def _insist(
         self, task: str, message: Message, delay: timedelta, deadline: timedelta
     ) -> None:
@@ -159,7 +154,7 @@ class Outbox:
             try:
                 broker = await self._connected(end)
                 left = timedelta(seconds=max(end - loop.time(), 0.001))
-                return await self._post(broker, task, message, delay, timeout=left)
+                return await post(broker, self._names, task, message, delay, left)
             except (BrokerUnavailable, Rejected) as error:
                 if loop.time() + pause >= end:
                     raise NotSent(
@@ -173,23 +168,6 @@ class Outbox:
                     "Run `scheduler seed` with the app that has the task."
                 ) from None
             await asyncio.sleep(pause)
-
-    async def _post(
-        self,
-        broker: Broker,
-        task: str,
-        message: Message,
-        delay: timedelta,
-        *,
-        timeout: timedelta = DEADLINE,
-    ) -> None:
-        unit = entrance(delay)
-        await broker.publish(
-            message,
-            exchange=self._names.processor if unit is None else self._names.delay(unit),
-            routing_key=task_key(task) if unit is None else key_of(delay, task_key(task)),
-            timeout=timeout,
-        )
 
     def _now(self) -> datetime:
         return self.clock.now()

@@ -131,21 +131,30 @@ class RollCall:
         self._asking: dict[str, _Question] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._consumer: Consumer | None = None
+        self._listeners = 0
+        self._changing = asyncio.Lock()
 
     async def __aenter__(self) -> "RollCall":
-        """Begin to listen.
+        """Listen inside the block; blocks may overlap.
 
         Raises:
             QueueNotFound: nothing was seeded.
         """
-        self._consumer = await self._broker.follow(self._names.roll_call, self._hear)
+        async with self._changing:
+            if self._consumer is None:
+                self._consumer = await self._broker.follow(self._names.roll_call, self._hear)
+            self._listeners += 1
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        if self._consumer is not None:
-            await self._consumer.cancel()
-        for answering in self._answering:
-            answering.cancel()
+        self._listeners -= 1
+        async with self._changing:
+            if self._consumer is None or self._listeners:
+                return
+            consumer, self._consumer = self._consumer, None
+            await consumer.cancel()
+            for answering in self._answering:
+                answering.cancel()
 
     async def ask_all(self, loops: Collection[LoopId]) -> Answers:
         """Who has a token of these loops in hand, of all processors that supervise?
@@ -181,13 +190,13 @@ class RollCall:
             if not question.waiting:
                 self._asking.pop(question.id, None)
         about = set(loops)
-        holders = {loop: tuple(told) for loop, told in question.holders.items() if loop in about}
+        holders = {loop: tuple(who) for loop, who in question.holders.items() if loop in about}
         return Answers(
-            {loop: max(holder.progress for holder in told) for loop, told in holders.items()},
+            {loop: max(holder.progress for holder in who) for loop, who in holders.items()},
             complete=len(question.processors) >= expected,
             holders=holders,
             refused=question.refused & about,
-            settled={told: put for told, put in question.settled.items() if told[0] in about},
+            settled={each: put for each, put in question.settled.items() if each[0] in about},
         )
 
     def _gather(self, loops: Collection[LoopId]) -> _Question:

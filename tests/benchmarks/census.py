@@ -19,9 +19,8 @@ from broker_cpu import BrokerCpu
 from scheduler import Every, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.control.supervision import Memory, Supervisor
-from scheduler.control.verbs import Control
+from scheduler.program import Program, supervisor
 from scheduler.protocol.messages import LoopId
-from scheduler.queues.roll_call import RollCall
 from scheduler.tasks.tasks import Loop, loop_of
 from scheduler.timing.clock import SystemClock
 
@@ -50,14 +49,15 @@ async def measure(app: ManyLoops, url: str, rounds: int) -> None:
     clock = SystemClock()
     async with AmqpBroker(url) as broker:
         began = time.perf_counter()
-        await Control(app, broker, clock).seed()
+        await Program(app, broker, clock).seeding.seed()
         report("seeded in", [time.perf_counter() - began], "s")
         began = time.perf_counter()
-        await Control(app, broker, clock).seed()
+        await Program(app, broker, clock).seeding.seed()
         report("seeded again in", [time.perf_counter() - began], "s")
         try:
-            async with RollCall(broker, app.names) as roll_call:
-                await count(Supervisor(app, broker, clock, roll_call), rounds, BrokerCpu(url))
+            program = Program(app, broker, clock)
+            async with program.roll_call:
+                await count(supervisor(program, app, broker, clock), rounds, BrokerCpu(url))
         finally:
             for queue in app.topology().queues:
                 await broker.delete(queue.name)

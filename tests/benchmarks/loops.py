@@ -27,9 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.verbs import Control
 from scheduler.events import Event, RunStarted
-from scheduler.processor.worker import Worker
+from scheduler.program import Program, processor
 from scheduler.protocol.messages import LoopId
 from scheduler.protocol.topology import QueueType, routing_key
 from scheduler.testing import simulate
@@ -72,20 +71,21 @@ async def ours(url: str, app: Scheduler, seconds: float, into: Measured) -> None
             late.append(event.late / timedelta(milliseconds=1))
 
     async with AmqpBroker(url) as broker:
-        await Control(app, broker, SystemClock()).seed()
-        worker = Worker(
+        await Program(app, broker, SystemClock()).seeding.seed()
+        ours = processor(
             app,
             broker,
             SystemClock(),
             tasks=app.select(None),
             concurrency=1000,
             grace=timedelta(seconds=5),
+            supervises=False,
         )
         app.listen(note)
         cpu = time.process_time()
-        running = asyncio.create_task(worker.run())
+        running = asyncio.create_task(ours.run())
         await asyncio.sleep(seconds)
-        worker.stop()
+        ours.worker.stop()
         await running
         into.add(late, time.process_time() - cpu)
         await sweep(broker, app)

@@ -26,7 +26,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.events import Event, RunSettled
 from scheduler.metrics import Metrics
-from scheduler.processor.worker import Worker
+from scheduler.program import processor
 from scheduler.protocol.calls import new_call, task_key
 from scheduler.protocol.topology import topology
 from scheduler.timing.clock import SystemClock
@@ -102,17 +102,18 @@ async def measure(url: str | None, runs: int, rounds: int) -> dict[str, list[flo
         wanted = topology(app.namespace, app.tasks, [], queue_type="classic")
         await broker.declare(wanted)
         await fill(app, broker, stopwatch.total)
-        worker = Worker(
+        ours = processor(
             app,
             broker,
             SystemClock(),
             tasks=app.select(None),
             concurrency=20,
             grace=app.settings.shutdown_grace,
+            supervises=False,
         )
-        running = asyncio.create_task(worker.run())
+        running = asyncio.create_task(ours.run())
         await stopwatch.over.wait()
-        worker.stop()
+        ours.worker.stop()
         await running
         for queue in wanted.queues:
             await broker.delete(queue.name)

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.verbs import Control, Report
+from scheduler.control.reports import Report
 from scheduler.errors import BrokerError
+from scheduler.program import Program
 from scheduler.timing.clock import SystemClock
 from tests.chaos.storm import HELD, MOODY, app, note
 
@@ -22,30 +23,30 @@ async def main() -> None:
     url = settings.broker_url.get_secret_value()
     broker = AmqpBroker(url, emit=app.events.emit, patient=True, heartbeat=settings.heartbeat)
     async with broker:
-        control = Control(app, broker, SystemClock())
-        await pause(control, HELD)
+        program = Program(app, broker, SystemClock())
+        await pause(program, HELD)
         note("ready")
         async with asyncio.TaskGroup() as moods:
             for loop in MOODY:
-                moods.create_task(waver(control, loop, stopped))
+                moods.create_task(waver(program, loop, stopped))
 
 
-async def waver(control: Control, loop: str, stopped: asyncio.Event) -> None:
+async def waver(program: Program, loop: str, stopped: asyncio.Event) -> None:
     while not stopped.is_set():
-        await pause(control, loop)
+        await pause(program, loop)
         await some_time(stopped)
-        await resume(control, loop)
+        await resume(program, loop)
         await some_time(stopped)
 
 
-async def pause(control: Control, loop: str) -> None:
-    report = await insist(lambda: control.pause(app.loop(loop)))
+async def pause(program: Program, loop: str) -> None:
+    report = await insist(lambda: program.verbs.pause(app.loop(loop)))
     note("paused", loop=loop, detail=report.did.value)
 
 
-async def resume(control: Control, loop: str) -> None:
+async def resume(program: Program, loop: str) -> None:
     note("resuming", loop=loop)
-    report = await insist(lambda: control.resume(app.loop(loop)))
+    report = await insist(lambda: program.verbs.resume(app.loop(loop)))
     note("resumed", loop=loop, detail=report.did.value)
 
 

@@ -12,9 +12,8 @@ import aiormq
 
 from scheduler import Context, Reject, Retry, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.verbs import Control
 from scheduler.events import Event
-from scheduler.processor.worker import Worker
+from scheduler.program import Program, processor
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
 from scheduler.queues.failed import FailedQueues, Parked
@@ -122,19 +121,20 @@ class Shop:
     async def working(self, *tasks: str) -> AsyncGenerator[AmqpBroker]:
         """A processor, in this process."""
         async with AmqpBroker(self.url, emit=self.app.events.emit) as broker:
-            worker = Worker(
+            ours = processor(
                 self.app,
                 broker,
                 SystemClock(),
                 tasks=self.app.select(tasks or None),
                 concurrency=200,
                 grace=timedelta(seconds=5),
+                supervises=False,
             )
-            running = asyncio.create_task(worker.run())
+            running = asyncio.create_task(ours.run())
             try:
                 yield broker
             finally:
-                worker.stop()
+                ours.worker.stop()
                 await running
 
     async def until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
@@ -169,7 +169,7 @@ class Shop:
 
     async def seed(self) -> None:
         async with AmqpBroker(self.url) as broker:
-            await Control(self.app, broker, SystemClock()).seed()
+            await Program(self.app, broker, SystemClock()).seeding.seed()
 
     async def sweep(self) -> None:
         """Delete everything of the namespace."""

@@ -7,9 +7,8 @@ import pytest
 
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.verbs import Control
 from scheduler.events import Event, MessageConfirmed, RunStarted
-from scheduler.processor.worker import Worker
+from scheduler.program import Program, processor
 from scheduler.timing.clock import SystemClock
 from tests.integration.shop import eventually
 from tests.integration.test_outages import Witness, working
@@ -27,15 +26,21 @@ async def test_what_waited_for_a_processor_is_told_from_what_hatched_late(
     async def beat() -> None: ...
 
     async with AmqpBroker(broker_url, emit=app.events.emit) as broker:
-        await Control(app, broker, SystemClock()).seed()
+        await Program(app, broker, SystemClock()).seeding.seed()
         await eventually(lambda: is_ready(app, broker))
         await asyncio.sleep(2.5)  # nobody is there
-        worker = Worker(
-            app, broker, SystemClock(), tasks=app.select(None), concurrency=1, grace=SECOND
+        ours = processor(
+            app,
+            broker,
+            SystemClock(),
+            tasks=app.select(None),
+            concurrency=1,
+            grace=SECOND,
+            supervises=False,
         )
-        running = asyncio.create_task(worker.run())
+        running = asyncio.create_task(ours.run())
         await witness.until(RunStarted, 2)
-        worker.stop()
+        ours.worker.stop()
         await running
     first, second = runs(witness.events)[:2]
     assert first.hatch_delay is not None

@@ -11,7 +11,6 @@ from yarl import URL
 
 from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.verbs import Control
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -22,7 +21,7 @@ from scheduler.events import (
     RunSettled,
     RunStarted,
 )
-from scheduler.processor.worker import Worker
+from scheduler.program import Program, processor
 from scheduler.protocol.topology import QueueType
 from scheduler.timing.clock import SystemClock
 from tests.contract.proxy import Proxy
@@ -61,20 +60,21 @@ class Witness:
 async def working(app: Scheduler, url: str) -> AsyncGenerator[AmqpBroker]:
     """A seeded app, and a processor of it in this process."""
     async with AmqpBroker(url, emit=app.events.emit) as broker:
-        await Control(app, broker, SystemClock()).seed()
-        worker = Worker(
+        await Program(app, broker, SystemClock()).seeding.seed()
+        ours = processor(
             app,
             broker,
             SystemClock(),
             tasks=app.select(None),
             concurrency=10,
             grace=timedelta(seconds=5),
+            supervises=False,
         )
-        running = asyncio.create_task(worker.run())
+        running = asyncio.create_task(ours.run())
         try:
             yield broker
         finally:
-            worker.stop()
+            ours.worker.stop()
             await running
 
 
@@ -165,14 +165,14 @@ async def test_a_consumer_that_the_broker_cancels_consumes_again(
 
     async with working(app, broker_url), AmqpBroker(broker_url) as operator:
         await witness.until(RunSettled, 2)
-        await Control(app, operator, SystemClock()).pause(app.loop("beat"))
+        await Program(app, operator, SystemClock()).verbs.pause(app.loop("beat"))
         await operator.delete(app.names.processor_queue("beat"))  # its consumers are cancelled
         await witness.until(ConsumerInterrupted, 1)
         await operator.declare(app.topology())
         await witness.until(ConsumerResumed, 1)
-        await Control(app, operator, SystemClock()).resume(app.loop("beat"), at_once=True)
+        await Program(app, operator, SystemClock()).verbs.resume(app.loop("beat"), at_once=True)
         await witness.until(RunSettled, witness.count(RunSettled) + 3)
-        await Control(app, operator, SystemClock()).pause(app.loop("beat"))
+        await Program(app, operator, SystemClock()).verbs.pause(app.loop("beat"))
 
 
 @pytest.mark.usefixtures("swept")

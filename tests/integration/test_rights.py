@@ -13,12 +13,12 @@ import pytest
 
 from scheduler import Context, Retry, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.doctor import Finding, examine, telling_rights
-from scheduler.control.status import Survey, Where
-from scheduler.control.verbs import Control, Did
+from scheduler.control.doctor import Finding, explaining_refusals
+from scheduler.control.reports import Did
+from scheduler.control.status import Where
 from scheduler.errors import AccessRefused
 from scheduler.events import Event, MessageParked
-from scheduler.processor.processor import Processor
+from scheduler.program import Program, processor
 from scheduler.protocol.messages import Message
 from scheduler.protocol.rights import (
     Rights,
@@ -106,7 +106,7 @@ class Office:
     async def working(self) -> AsyncGenerator[AmqpBroker]:
         """A processor that is logged in as the processor user."""
         async with AmqpBroker(self.processor, emit=self.app.events.emit) as broker:
-            processor = Processor(
+            ours = processor(
                 self.app,
                 broker,
                 SystemClock(),
@@ -114,15 +114,15 @@ class Office:
                 concurrency=10,
                 grace=timedelta(seconds=5),
             )
-            running = asyncio.create_task(processor.run())
+            running = asyncio.create_task(ours.run())
             try:
                 yield broker
             finally:
-                processor.stop()
+                ours.worker.stop()
                 await running
 
-    def control(self, broker: AmqpBroker) -> Control:
-        return Control(self.app, broker, SystemClock())
+    def program(self, broker: AmqpBroker) -> Program:
+        return Program(self.app, broker, SystemClock())
 
     async def make_theirs(self) -> None:
         async with AmqpBroker(self.url) as broker:
@@ -130,12 +130,14 @@ class Office:
 
     async def seed_as(self, url: str) -> None:
         async with AmqpBroker(url) as broker:
-            with telling_rights(broker, self.to_seed):
-                await self.control(broker).seed()
+            with explaining_refusals(broker, self.to_seed):
+                await self.program(broker).seeding.seed()
 
     async def findings_of(self, url: str) -> dict[str, Finding]:
         async with AmqpBroker(url) as broker:
-            found = [each async for each in examine(self.app, broker, SystemClock())]
+            found = [
+                each async for each in Program(self.app, broker, SystemClock()).doctor.examine()
+            ]
         return {finding.about: finding for finding in found}
 
     async def sweep(self) -> None:
@@ -263,12 +265,12 @@ async def test_a_processor_gets_and_retries_what_it_subscribes_to(office: Office
 async def test_a_processor_pauses_resumes_and_triggers(office: Office) -> None:
     (loop,) = office.app.loops.values()
     async with AmqpBroker(office.processor) as broker:
-        control = office.control(broker)
-        assert (await control.pause(loop)).did is Did.PAUSED
-        (status,) = await Survey(office.app, broker, SystemClock()).status()
+        program = office.program(broker)
+        assert (await program.verbs.pause(loop)).did is Did.PAUSED
+        (status,) = await Program(office.app, broker, SystemClock()).survey.status()
         assert status.where is Where.PAUSED
-        assert (await control.resume(loop)).did in (Did.RESUMED, Did.GUARDED)
-        assert (await control.trigger(loop)).did in (Did.TRIGGERED, Did.RUNNING)
+        assert (await program.verbs.resume(loop)).did in (Did.RESUMED, Did.GUARDED)
+        assert (await program.verbs.trigger(loop)).did in (Did.TRIGGERED, Did.RUNNING)
 
 
 async def test_a_starter_starts_and_stops_loops(office: Office) -> None:

@@ -7,9 +7,8 @@ import pytest
 
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.verbs import Control
 from scheduler.events import ProcessorStopped
-from scheduler.processor.worker import Worker
+from scheduler.program import Program, processor
 from scheduler.testing import recording
 from scheduler.timing.clock import SystemClock
 from tests.integration.test_outages import tokens
@@ -25,21 +24,22 @@ async def test_it_gives_each_message_back_once(app: Scheduler, broker_url: str) 
         app.periodic(every="100ms", name=f"loop{number}")(nothing)
     queues = [app.names.processor_queue(task) for task in app.tasks]
     async with AmqpBroker(broker_url) as broker:
-        await Control(app, broker, SystemClock()).seed()
+        await Program(app, broker, SystemClock()).seeding.seed()
         async with asyncio.timeout(20):
             while not all([(await broker.depth(queue)).ready for queue in queues]):  # pyright: ignore[reportOptionalMemberAccess]  # noqa: ASYNC110 - broker
                 await asyncio.sleep(0.05)
         with recording(app) as events:
-            worker = Worker(
+            ours = processor(
                 app,
                 broker,
                 SystemClock(),
                 tasks=app.select(None),
                 concurrency=10,
                 grace=timedelta(seconds=5),
+                supervises=False,
             )
-            worker.stop()
-            await worker.run()
+            ours.worker.stop()
+            await ours.run()
         (stopped,) = [event for event in events if isinstance(event, ProcessorStopped)]
         # One that came back to us would count against its limit of deliveries.
         assert stopped.returned <= LOOPS

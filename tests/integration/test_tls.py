@@ -14,10 +14,9 @@ from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.opening import broker_of
-from scheduler.control.verbs import Control
 from scheduler.errors import AccessRefused, BrokerUnavailable, UntrustedBroker
 from scheduler.events import Connected, ConnectionLost, ConnectionRetried, RunSettled
-from scheduler.processor.worker import Worker
+from scheduler.program import Program, processor
 from scheduler.timing.clock import SystemClock
 from tests.certificates import HOST, Authority, Pair, listener
 from tests.contract.proxy import Proxy
@@ -145,20 +144,21 @@ async def test_a_certificate_may_stand_for_a_user_and_his_password(tmp_path: Pat
 async def working(app: Scheduler) -> AsyncGenerator[None]:
     """A seeded app, and a processor of it, connected as its settings say."""
     async with broker_of(app.settings, emit=app.events.emit) as broker:
-        await Control(app, broker, SystemClock()).seed()
-        worker = Worker(
+        await Program(app, broker, SystemClock()).seeding.seed()
+        ours = processor(
             app,
             broker,
             SystemClock(),
             tasks=app.select(None),
             concurrency=10,
             grace=timedelta(seconds=5),
+            supervises=False,
         )
-        running = asyncio.create_task(worker.run())
+        running = asyncio.create_task(ours.run())
         try:
             yield
         finally:
-            worker.stop()
+            ours.worker.stop()
             await running
 
 

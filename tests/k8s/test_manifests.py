@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 from scheduler.cli.commands import cli
-from scheduler.processor.worker import LAST_WORDS
+from scheduler.processor.worker import CLOSING_TIMEOUT
 from scheduler.protocol.rights import rights_to_process, rights_to_seed
 from scheduler.settings import Settings
 from scheduler.timing.durations import parse_duration
@@ -78,7 +78,7 @@ def test_each_task_has_one_deployment_that_runs_it(name: str) -> None:
 def test_a_pod_has_time_to_drain(name: str) -> None:
     grace = parse_duration(environment(name)["SCHEDULER_SHUTDOWN_GRACE"])
     # For cancelling the consumers, and then the runs.
-    at_most = grace + 2 * LAST_WORDS
+    at_most = grace + 2 * CLOSING_TIMEOUT
     for deployment in processors(name):
         assert "lifecycle" not in container(deployment), "a preStop pause is part of the sum"
         killed_after = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]

@@ -139,8 +139,8 @@ def test_a_run_of_a_loop_links_to_the_one_before_it(traced: Traced) -> None:
         await asyncio.sleep(65)
         # What an operator does to the token in between leaves the link where it was.
         (loop,) = app.loops.values()
-        await stage.control.pause(loop)
-        await stage.control.resume(loop)
+        await stage.verbs.pause(loop)
+        await stage.verbs.resume(loop)
         await asyncio.sleep(120)
 
     played(app, play)

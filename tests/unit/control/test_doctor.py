@@ -7,9 +7,9 @@ import pytest
 from scheduler import Scheduler, Settings
 from scheduler.brokers.contract import BrokerInfo, Depth
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.control.doctor import Finding, check_version, examine, require_fit, telling_rights
-from scheduler.control.verbs import Control
+from scheduler.control.doctor import Finding, check_version, explaining_refusals, require_fit
 from scheduler.errors import AccessRefused, IncompatibleBroker
+from scheduler.program import Program
 from scheduler.protocol.messages import Message
 from scheduler.protocol.rights import Rights
 from scheduler.protocol.topology import Topology
@@ -97,12 +97,12 @@ async def broker() -> AsyncIterator[MemoryBroker]:
 
 
 @pytest.fixture
-def control(app: Scheduler, broker: MemoryBroker) -> Control:
-    return Control(app, broker, SystemClock())
+def program(app: Scheduler, broker: MemoryBroker) -> Program:
+    return Program(app, broker, SystemClock())
 
 
 async def findings(app: Scheduler, broker: MemoryBroker) -> dict[str, Finding]:
-    found = [finding async for finding in examine(app, broker, SystemClock())]
+    found = [finding async for finding in Program(app, broker, SystemClock()).doctor.examine()]
     assert all(finding.advice for finding in found if finding.verdict != "ok")
     return {finding.about: finding for finding in found}
 
@@ -122,8 +122,8 @@ ALL_WELL = {
 }
 
 
-async def test_a_seeded_app_is_well(app: Scheduler, broker: MemoryBroker, control: Control):
-    await control.seed()
+async def test_a_seeded_app_is_well(app: Scheduler, broker: MemoryBroker, program: Program):
+    await program.seeding.seed()
     assert verdicts(await findings(app, broker)) == ALL_WELL
 
 
@@ -135,8 +135,8 @@ async def test_queues_that_are_missing_are_a_problem_each(app: Scheduler, broker
     assert "queues" not in found
 
 
-async def test_one_missing_queue_is_named(app: Scheduler, broker: MemoryBroker, control: Control):
-    await control.seed()
+async def test_one_missing_queue_is_named(app: Scheduler, broker: MemoryBroker, program: Program):
+    await program.seeding.seed()
     await broker.delete("shop.v1.failed.report")
     found = await findings(app, broker)
     assert found["queue shop.v1.failed.report"].detail == "does not exist"
@@ -157,17 +157,17 @@ async def test_a_queue_with_other_arguments_is_a_problem(app: Scheduler, broker:
 
 
 async def test_a_paused_loop_is_a_warning_with_its_reason(
-    app: Scheduler, broker: MemoryBroker, control: Control
+    app: Scheduler, broker: MemoryBroker, program: Program
 ):
-    await control.seed()
-    await control.pause(app.loop("report"), "stocktaking")
+    await program.seeding.seed()
+    await program.verbs.pause(app.loop("report"), "stocktaking")
     found = await findings(app, broker)
     assert found["loop report"].verdict == "warning"
     assert found["loop report"].detail == "is paused: stocktaking"
 
 
-async def test_a_lost_loop_is_a_problem(app: Scheduler, broker: MemoryBroker, control: Control):
-    await control.seed()
+async def test_a_lost_loop_is_a_problem(app: Scheduler, broker: MemoryBroker, program: Program):
+    await program.seeding.seed()
     await broker.purge("shop.v1.hatchery.report")
     found = await findings(app, broker)
     assert found["loop report"].verdict == "problem"
@@ -175,19 +175,19 @@ async def test_a_lost_loop_is_a_problem(app: Scheduler, broker: MemoryBroker, co
 
 
 async def test_a_loop_that_is_due_without_processors_is_a_warning(
-    app: Scheduler, broker: MemoryBroker, control: Control
+    app: Scheduler, broker: MemoryBroker, program: Program
 ):
-    await control.seed()
-    await control.trigger(app.loop("report"))
+    await program.seeding.seed()
+    await program.verbs.trigger(app.loop("report"))
     found = await findings(app, broker)
     assert found["loop report"].verdict == "warning"
     assert "`scheduler run`" in found["loop report"].advice
 
 
 async def test_parked_messages_are_a_warning(
-    app: Scheduler, broker: MemoryBroker, control: Control
+    app: Scheduler, broker: MemoryBroker, program: Program
 ):
-    await control.seed()
+    await program.seeding.seed()
     failed = FailedQueues(broker, app.names, SystemClock())
     for key in ("loop.report", "loop.report", "loop.gone"):
         await failed.park(Message(), key, Reason.REJECTED, ValueError())
@@ -243,7 +243,7 @@ async def test_a_program_that_sends_needs_rights_if_there_is_something_to_send(
 async def test_a_refusal_tells_what_the_user_must_be_allowed():
     rights = Rights("^c$", "^w$", "^r$")
     async with Forbidding() as broker:
-        with pytest.raises(AccessRefused) as refused, telling_rights(broker, rights):
+        with pytest.raises(AccessRefused) as refused, explaining_refusals(broker, rights):
             await broker.depth("queue")
     assert str(refused.value) == (
         "memory:// refused: access to queue 'queue'. What was done before that stays. "
@@ -252,7 +252,7 @@ async def test_a_refusal_tells_what_the_user_must_be_allowed():
     )
 
 
-async def test_looking_twice_finds_the_same(app: Scheduler, broker: MemoryBroker, control: Control):
-    await control.seed()
-    await control.pause(app.loop("report"))
+async def test_looking_twice_finds_the_same(app: Scheduler, broker: MemoryBroker, program: Program):
+    await program.seeding.seed()
+    await program.verbs.pause(app.loop("report"))
     assert await findings(app, broker) == await findings(app, broker)

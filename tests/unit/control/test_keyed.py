@@ -9,8 +9,8 @@ import pytest
 
 from scheduler import Context, Cron, Every, Scheduler
 from scheduler.control.keyed import KEY, KeyedLoop
+from scheduler.control.reports import Did
 from scheduler.control.status import Where
-from scheduler.control.verbs import Did
 from scheduler.errors import AccessRefused, RegistrationError, ScheduleError, UsageError
 from scheduler.events import RunStarted
 from scheduler.protocol.messages import LoopId, State, Verb
@@ -254,13 +254,13 @@ def test_they_are_supervised_like_any_other() -> None:
 def test_they_are_paused_and_triggered_by_name() -> None:
     async def play(stage: Stage, office: Office) -> None:
         await office.report.start("bonn", every="1h")
-        loop = await stage.control.find("report.bonn")
-        await stage.control.pause(loop)
+        loop = await stage.loops.find("report.bonn")
+        await stage.verbs.pause(loop)
         assert await stage.where(BONN) is Where.PAUSED
         assert await office.report.start("bonn", every="2h") is Did.RESCHEDULED
         assert await stage.where(BONN) is Where.PAUSED
-        await stage.control.resume(loop)
-        await stage.control.trigger(loop)
+        await stage.verbs.resume(loop)
+        await stage.verbs.trigger(loop)
         assert await stage.where(BONN) is Where.READY
 
     in_office(play)

@@ -7,7 +7,6 @@ from datetime import timedelta
 import pytest
 
 from scheduler import Context, Retry, Scheduler
-from scheduler.control.repairs import Repairs
 from scheduler.control.status import Status, Where
 from scheduler.protocol.messages import Ending, LoopId
 from tests.stage import START, Stage, new_app, staged
@@ -36,7 +35,7 @@ async def nothing(stage: Stage) -> None: ...
 
 
 async def pause(stage: Stage) -> None:
-    await stage.control.pause(stage.app.loop("task"), "stocktaking")
+    await stage.verbs.pause(stage.app.loop("task"), "stocktaking")
 
 
 async def wait(stage: Stage) -> None:
@@ -49,10 +48,7 @@ async def lose(stage: Stage) -> None:
 
 async def guard(stage: Stage) -> None:
     await stage.lose(TASK)
-    repairs = Repairs(
-        stage.app, stage.broker, stage.clock, stage.locator, patience=timedelta(seconds=1)
-    )
-    await repairs.guard([stage.app.loop("task")])
+    await stage.program.repairs.guard([stage.app.loop("task")])
 
 
 async def delete_slot(stage: Stage) -> None:

@@ -16,9 +16,10 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control.recovery import CONSUMER_TIMEOUT, GUARD_GRACE
 from scheduler.control.status import Where
 from scheduler.control.supervision import LOOKED_AT_IN_A_ROUND, Memory
-from scheduler.errors import AccessRefused, QueueNotFound, Rejected
+from scheduler.errors import AccessRefused, BrokerUnavailable, QueueNotFound, Rejected
 from scheduler.events import CensusTaken, LoopReported, RunStarted, SupervisionDelayed
 from scheduler.processor.processor import Processor
+from scheduler.program import processor
 from scheduler.protocol.messages import LoopId, Message, State, Verb
 from scheduler.protocol.topology import Topology
 from scheduler.tasks.tasks import SUPERVISION
@@ -30,16 +31,14 @@ ROUND = 15.0
 TWO_ROUNDS = 2 * ROUND + 2  # with the time for a roll call each
 
 
-class Mute(Processor):
-    """A processor that does not answer to roll calls, until it is told to."""
+class Mute(Inspecting):
+    """The connection of a processor whose answers to roll calls get lost, until it speaks."""
 
-    async def run(self) -> None:
-        await self._supervisor.prepare(self._tasks)
-        async with self._supervisor:
-            await self.worker.run()
+    speaks = False
 
-    async def speak(self) -> None:
-        await self._roll_call.__aenter__()
+    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None:
+        if message.type == "scheduler.answer" and not self.speaks:
+            raise BrokerUnavailable
 
 
 def counting(every: str = "10m", **options: Any) -> tuple[Scheduler, list[Any]]:
@@ -56,7 +55,7 @@ def counting(every: str = "10m", **options: Any) -> tuple[Scheduler, list[Any]]:
 
 async def run_once(stage: Stage) -> None:
     """Have the loop run, so that its token is no longer a new one."""
-    await stage.control.trigger(stage.app.loop("task"))
+    await stage.verbs.trigger(stage.app.loop("task"))
     await asyncio.sleep(1)
 
 
@@ -102,7 +101,7 @@ def test_a_paused_token_that_is_gone_is_paused_again(for_hours: int) -> None:
     async def play(stage: Stage) -> None:
         async with stage.supervised():
             await run_once(stage)
-            await stage.control.pause(app.loop("task"), "stocktaking")
+            await stage.verbs.pause(app.loop("task"), "stocktaking")
             await asyncio.sleep(for_hours * 3600)
             await stage.lose(TASK)
             await asyncio.sleep(TWO_ROUNDS)
@@ -186,7 +185,7 @@ def test_a_loop_for_which_the_journal_is_too_long_keeps_no_other_one_waiting() -
 
     async def play(stage: Stage) -> None:
         async with stage.supervised():
-            await stage.control.pause(app.loop("task"), "stocktaking")
+            await stage.verbs.pause(app.loop("task"), "stocktaking")
             await asyncio.sleep(12 * 3600 + 60)
         await stage.lose(TASK)
         await stage.lose(LoopId("other"))
@@ -196,7 +195,7 @@ def test_a_loop_for_which_the_journal_is_too_long_keeps_no_other_one_waiting() -
             assert of(SupervisionDelayed, stage.events)
             assert reported(stage.events) == []
         assert await stage.where(TASK) is Where.LOST
-        (report, _) = await stage.control.seed()
+        (report, _) = await stage.seeding.seed()
         assert report.token is not None
         assert (report.token.state, report.token.reason) == (State.PAUSED, "stocktaking")
 
@@ -250,7 +249,7 @@ def test_a_run_that_nobody_claims_is_guarded_and_its_own_token_replaces_the_guar
         ctx.carry("done")
 
     async def play(stage: Stage) -> None:
-        async with stage.supervised(kind=Mute):
+        async with stage.supervised(over=Mute(stage.server)):
             await asyncio.sleep(200)
             assert (await stage.token(TASK)).state is State.GUARD
             assert await stage.where(TASK) is Where.RUNNING
@@ -269,13 +268,13 @@ def test_once_all_answer_a_guard_makes_room_for_the_token_that_was_lost() -> Non
     app, _ = counting()
 
     async def play(stage: Stage) -> None:
-        async with stage.supervised(kind=Mute) as mute:
+        async with stage.supervised(over=(mute := Mute(stage.server))):
             await run_once(stage)
             before = await stage.token(TASK)
             await stage.lose(TASK)
             await asyncio.sleep(TWO_ROUNDS)
             assert (await stage.token(TASK)).state is State.GUARD
-            await mute.speak()
+            mute.speaks = True
             await asyncio.sleep(TWO_ROUNDS)
             assert replace(await stage.token(TASK), act=None) == before
         assert stage.repairs() == [("task", "guarded"), ("task", "lost")]
@@ -287,7 +286,7 @@ def test_if_they_never_do_the_guard_hatches_and_the_loop_goes_on_where_it_was() 
     app, carried = counting()
 
     async def play(stage: Stage) -> None:
-        async with stage.supervised(kind=Mute):
+        async with stage.supervised(over=Mute(stage.server)):
             await run_once(stage)
             await stage.lose(TASK)
             await asyncio.sleep((CONSUMER_TIMEOUT + GUARD_GRACE).total_seconds() + TWO_ROUNDS)
@@ -301,9 +300,9 @@ def test_a_paused_token_that_is_gone_needs_no_answers() -> None:
     app, _ = counting()
 
     async def play(stage: Stage) -> None:
-        async with stage.supervised(kind=Mute):
+        async with stage.supervised(over=Mute(stage.server)):
             await run_once(stage)
-            await stage.control.pause(app.loop("task"), "stocktaking")
+            await stage.verbs.pause(app.loop("task"), "stocktaking")
             before = await stage.token(TASK)
             await stage.lose(TASK)
             await asyncio.sleep(ROUND + 3)
@@ -382,17 +381,17 @@ def test_when_everything_is_deleted_all_comes_back() -> None:
 def processor_over(broker: MemoryBroker, stage: Stage) -> Processor:
     app, grace = stage.app, timedelta(seconds=1)
     tasks = app.select(None)
-    return Processor(app, broker, stage.clock, tasks=tasks, concurrency=1, grace=grace)
+    return processor(app, broker, stage.clock, tasks=tasks, concurrency=1, grace=grace)
 
 
 @asynccontextmanager
 async def working_over(broker: MemoryBroker, stage: Stage) -> AsyncGenerator[None]:
-    processor = processor_over(broker, stage)
-    running = asyncio.create_task(processor.run())
+    ours = processor_over(broker, stage)
+    running = asyncio.create_task(ours.run())
     try:
         yield
     finally:
-        processor.stop()
+        ours.worker.stop()
         await running
 
 
@@ -467,7 +466,7 @@ def test_a_slot_that_refuses_the_token_in_hand_is_made_anew_for_it(may_declare: 
     app, carried = counting()
 
     async def play(stage: Stage) -> None:
-        await stage.control.trigger(app.loop("task"))
+        await stage.verbs.trigger(app.loop("task"))
         async with Stuck(stage, may_declare=may_declare) as broker, working_over(broker, stage):
             await asyncio.sleep(7 * ROUND)
             told = [("task", "stuck")]

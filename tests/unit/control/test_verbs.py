@@ -8,10 +8,11 @@ from datetime import timedelta
 import pytest
 
 from scheduler import Context, Every, Scheduler
+from scheduler.control.reports import Did
 from scheduler.control.status import Where
-from scheduler.control.verbs import Control, Did
 from scheduler.errors import QueueNotFound, Unconfirmed, UnknownLoop, UsageError
 from scheduler.events import LoopSeeded, RunStarted
+from scheduler.program import Program
 from scheduler.protocol.messages import LoopId, Message, State, Token
 from scheduler.tasks.tasks import Loop
 from scheduler.timing.durations import SECOND
@@ -47,14 +48,14 @@ def test_a_pause_keeps_the_loop_from_running_until_it_is_resumed() -> None:
     async def play(stage: Stage) -> None:
         async with stage.processor():
             await asyncio.sleep(70)
-            assert (await stage.control.pause(the_loop(stage), "stocktaking")).did is Did.PAUSED
-            assert (await stage.control.pause(the_loop(stage))).did is Did.UNCHANGED
+            assert (await stage.verbs.pause(the_loop(stage), "stocktaking")).did is Did.PAUSED
+            assert (await stage.verbs.pause(the_loop(stage))).did is Did.UNCHANGED
             await asyncio.sleep(600)
-            report = await stage.control.resume(the_loop(stage))
+            report = await stage.verbs.resume(the_loop(stage))
             assert report.did is Did.RESUMED
             assert report.token is not None
             assert seconds_of([report.token.due_at]) == [730.0]
-            assert (await stage.control.resume(the_loop(stage))).did is Did.NOT_PAUSED
+            assert (await stage.verbs.resume(the_loop(stage))).did is Did.NOT_PAUSED
             await asyncio.sleep(70)
         assert stage.starts() == [60.0, 730.0]
         assert await stage.history("task") == [
@@ -67,9 +68,9 @@ def test_a_pause_keeps_the_loop_from_running_until_it_is_resumed() -> None:
 def test_resumed_at_once_it_runs_at_once() -> None:
     async def play(stage: Stage) -> None:
         async with stage.processor():
-            await stage.control.pause(the_loop(stage))
+            await stage.verbs.pause(the_loop(stage))
             await asyncio.sleep(10)
-            assert (await stage.control.resume(the_loop(stage), at_once=True)).did is Did.RESUMED
+            assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Did.RESUMED
             await asyncio.sleep(1)
         assert stage.starts() == [10.0]
 
@@ -80,7 +81,7 @@ def test_a_trigger_has_the_one_token_hatch_now() -> None:
     async def play(stage: Stage) -> None:
         async with stage.processor():
             await asyncio.sleep(10)
-            assert (await stage.control.trigger(the_loop(stage))).did is Did.TRIGGERED
+            assert (await stage.verbs.trigger(the_loop(stage))).did is Did.TRIGGERED
             await asyncio.sleep(10)
             assert (await stage.token(TASK)).due_at == START + timedelta(seconds=10 + HOUR)
         assert stage.starts() == [10.0]
@@ -92,8 +93,8 @@ def test_a_trigger_has_the_one_token_hatch_now() -> None:
 
 def test_a_paused_loop_is_not_triggered() -> None:
     async def play(stage: Stage) -> None:
-        await stage.control.pause(the_loop(stage))
-        assert (await stage.control.trigger(the_loop(stage))).did is Did.IS_PAUSED
+        await stage.verbs.pause(the_loop(stage))
+        assert (await stage.verbs.trigger(the_loop(stage))).did is Did.IS_PAUSED
         assert (await stage.token(TASK)).state is State.PAUSED
 
     staged(looping(), play)
@@ -108,9 +109,9 @@ def test_during_a_run_a_verb_waits_for_its_end_or_does_nothing(verb: str, did: D
 
     async def play(stage: Stage) -> None:
         async with stage.supervised():
-            await stage.control.trigger(the_loop(stage))
+            await stage.verbs.trigger(the_loop(stage))
             await asyncio.sleep(10)
-            assert (await getattr(stage.control, verb)(the_loop(stage))).did is did
+            assert (await getattr(stage.verbs, verb)(the_loop(stage))).did is did
             await asyncio.sleep(100)
             paused = verb == "pause"
             assert await stage.where(TASK) is (Where.PAUSED if paused else Where.WAITING)
@@ -126,10 +127,10 @@ def test_paused_and_resumed_during_a_run_it_goes_on_when_that_has_ended() -> Non
 
     async def play(stage: Stage) -> None:
         async with stage.supervised():
-            await stage.control.trigger(the_loop(stage))
+            await stage.verbs.trigger(the_loop(stage))
             await asyncio.sleep(10)
-            await stage.control.pause(the_loop(stage))
-            assert (await stage.control.resume(the_loop(stage))).did is Did.GUARDED
+            await stage.verbs.pause(the_loop(stage))
+            assert (await stage.verbs.resume(the_loop(stage))).did is Did.GUARDED
             await asyncio.sleep(60)
             token = await stage.token(TASK)
             assert (token.state, token.seq, token.carry) == (State.ARMED, 1, 1)
@@ -140,11 +141,11 @@ def test_paused_and_resumed_during_a_run_it_goes_on_when_that_has_ended() -> Non
 def test_resumed_after_its_run_was_lost_it_goes_on_where_it_was() -> None:
     async def play(stage: Stage) -> None:
         async with stage.supervised():
-            await stage.control.trigger(the_loop(stage))
+            await stage.verbs.trigger(the_loop(stage))
             await asyncio.sleep(10)
             await stage.lose(TASK)
-            await stage.control.pause(the_loop(stage))
-            report = await stage.control.resume(the_loop(stage))
+            await stage.verbs.pause(the_loop(stage))
+            report = await stage.verbs.resume(the_loop(stage))
             assert report.token is not None
             assert (report.did, report.token.state) == (Did.RESUMED, State.ARMED)
             assert (report.token.seq, report.token.carry) == (1, 1)
@@ -160,7 +161,7 @@ def test_a_token_that_was_on_its_way_does_not_go_on_beside_its_pause() -> None:
         async with stage.supervised():
             token = await stage.token(TASK)
             await stage.lose(TASK)
-            pausing = asyncio.create_task(stage.control.pause(the_loop(stage), "stocktaking"))
+            pausing = asyncio.create_task(stage.verbs.pause(the_loop(stage), "stocktaking"))
             await asyncio.sleep(2)
             await stage.crowd([replace(token, seq=1, due_at=token.due_at + 5 * SECOND)])
             assert (await pausing).did is Did.PAUSED
@@ -195,8 +196,8 @@ def test_nor_does_one_that_is_put_at_the_same_moment() -> None:
         token = replace(await stage.token(TASK), seq=1)
         await stage.lose(TASK)
         async with Racing(stage, token) as broker:
-            control = Control(stage.app, broker, stage.clock)
-            assert (await control.pause(the_loop(stage))).did is Did.PAUSED
+            program = Program(stage.app, broker, stage.clock)
+            assert (await program.verbs.pause(the_loop(stage))).did is Did.PAUSED
         assert await stage.tokens() == 1
         left = await stage.token(TASK)
         assert (left.seq, left.state) == (1, State.PAUSED)
@@ -207,10 +208,10 @@ def test_nor_does_one_that_is_put_at_the_same_moment() -> None:
 def test_pausing_a_loop_that_runs_does_not_wait_for_its_end() -> None:
     async def play(stage: Stage) -> None:
         async with stage.supervised():
-            await stage.control.trigger(the_loop(stage))
+            await stage.verbs.trigger(the_loop(stage))
             await asyncio.sleep(10)
             before = stage.clock.now()
-            await stage.control.pause(the_loop(stage))
+            await stage.verbs.pause(the_loop(stage))
             assert stage.clock.now() - before < SECOND
 
     staged(looping(takes=60), play)
@@ -219,11 +220,11 @@ def test_pausing_a_loop_that_runs_does_not_wait_for_its_end() -> None:
 def test_it_is_guarded_where_processors_do_not_tell_whether_it_was() -> None:
     async def play(stage: Stage) -> None:
         async with stage.processor():
-            await stage.control.trigger(the_loop(stage))
+            await stage.verbs.trigger(the_loop(stage))
             await asyncio.sleep(10)
             await stage.lose(TASK)
-            await stage.control.pause(the_loop(stage))
-            report = await stage.control.resume(the_loop(stage))
+            await stage.verbs.pause(the_loop(stage))
+            report = await stage.verbs.resume(the_loop(stage))
             assert report.token is not None
             assert (report.did, report.token.state) == (Did.GUARDED, State.GUARD)
             assert (report.token.seq, report.token.carry) == (1, 1)
@@ -244,9 +245,9 @@ def test_a_verb_that_fails_leaves_the_token_where_it_was(verb: str) -> None:
     async def play(stage: Stage) -> None:
         before = await stage.token(TASK)
         async with Unconfirming(stage.server) as broker:
-            control = Control(stage.app, broker, stage.clock)
+            program = Program(stage.app, broker, stage.clock)
             with pytest.raises(Unconfirmed):
-                await getattr(control, verb)(the_loop(stage))
+                await getattr(program.verbs, verb)(the_loop(stage))
             assert await stage.token(TASK) == before
 
     staged(looping(), play)
@@ -258,9 +259,9 @@ def test_what_is_in_the_way_and_cannot_be_parked_is_left_where_it_was() -> None:
         await stage.publish(Message(b"garbage"), "loop.task", stage.app.names.scheduler)
         async with Unconfirming(stage.server) as broker:
             with pytest.raises(Unconfirmed):
-                await Control(stage.app, broker, stage.clock).pause(the_loop(stage))
+                await Program(stage.app, broker, stage.clock).verbs.pause(the_loop(stage))
             assert await stage.tokens() == 1
-        assert (await stage.control.pause(the_loop(stage))).did is Did.PAUSED
+        assert (await stage.verbs.pause(the_loop(stage))).did is Did.PAUSED
         (parked,) = await stage.parked()
         assert parked.reason == "undecodable"
 
@@ -272,7 +273,7 @@ def test_what_was_never_seeded_is_told(verb: str) -> None:
     async def play(stage: Stage) -> None:
         await stage.broker.delete(stage.app.names.hatchery(TASK))
         with pytest.raises(QueueNotFound, match="loop task is not in.*Nothing was changed"):
-            await getattr(stage.control, verb)(the_loop(stage))
+            await getattr(stage.verbs, verb)(the_loop(stage))
 
     staged(looping(), play)
 
@@ -288,7 +289,7 @@ async def wait(stage: Stage) -> None:
 
 
 async def pause(stage: Stage) -> None:
-    await stage.control.pause(the_loop(stage))
+    await stage.verbs.pause(the_loop(stage))
 
 
 async def lose(stage: Stage) -> None:
@@ -332,7 +333,7 @@ def test_what_a_seed_does(deed: Deed, every: str, did: Did) -> None:
             lose: State.GUARD,
             delete_slot: State.GUARD,
         }
-        (report,) = await Control(app, stage.broker, stage.clock).seed()
+        (report,) = await Program(app, stage.broker, stage.clock).seeding.seed()
         assert report.did is did
         assert report.token is not None
         assert report.token.state is states.get(deed, State.ARMED)
@@ -344,7 +345,7 @@ def test_what_a_seed_does(deed: Deed, every: str, did: Did) -> None:
 
 def test_a_seed_tells_of_each_loop_what_it_did() -> None:
     async def play(stage: Stage) -> None:
-        await stage.control.seed()
+        await stage.seeding.seed()
         seeded = of(LoopSeeded, stage.events)
         assert [(str(each.loop), each.did) for each in seeded] == [
             *(("task", "created"), ("other", "created")),
@@ -357,13 +358,13 @@ def test_a_seed_tells_of_each_loop_what_it_did() -> None:
 def test_a_plan_says_what_a_seed_would_do_and_does_nothing() -> None:
     async def play(stage: Stage) -> None:
         plans = [
-            await Control(looping(every=every), stage.broker, stage.clock).plan()
+            await Program(looping(every=every), stage.broker, stage.clock).seeding.plan()
             for every in ("1h", "2h")
         ]
         assert [report.did for (report,) in plans] == [Did.UNCHANGED, Did.RESCHEDULED]
         assert (await stage.token(TASK)).schedule == Every("1h")
         await delete_slot(stage)
-        (report,) = await stage.control.plan()
+        (report,) = await stage.seeding.plan()
         assert report.did is Did.CREATED
         assert await stage.where(TASK) is Where.UNSEEDED
 
@@ -376,24 +377,24 @@ def test_a_plan_says_what_a_seed_would_do_and_does_nothing() -> None:
 def test_a_loop_of_the_code_is_not_removed() -> None:
     async def play(stage: Stage) -> None:
         with pytest.raises(UsageError, match="The loop task is in the code, which would start it"):
-            await stage.control.remove(the_loop(stage))
+            await stage.removal.remove(the_loop(stage))
         assert await stage.where(TASK) is Where.WAITING
 
     staged(looping(), play)
 
 
-def newer(stage: Stage) -> Control:
+def newer(stage: Stage) -> Program:
     """The verbs of a version of the app that has `task` only."""
-    return Control(looping(), stage.broker, stage.clock)
+    return Program(looping(), stage.broker, stage.clock)
 
 
 def test_a_loop_that_the_code_does_not_have_is_removed_with_its_queues() -> None:
     async def play(stage: Stage) -> None:
-        control, names = newer(stage), stage.app.names
-        assert [str(loop) for loop in await control.orphans()] == ["gone"]
-        orphan = await control.find("gone")
-        assert (await control.remove(orphan)).did is Did.REMOVED
-        assert await control.orphans() == []
+        program, names = newer(stage), stage.app.names
+        assert [str(loop) for loop in await program.loops.orphans()] == ["gone"]
+        orphan = await program.loops.find("gone")
+        assert (await program.removal.remove(orphan)).did is Did.REMOVED
+        assert await program.loops.orphans() == []
         for queue in (
             names.hatchery(GONE),
             names.processor_queue("gone"),
@@ -401,24 +402,24 @@ def test_a_loop_that_the_code_does_not_have_is_removed_with_its_queues() -> None
         ):
             assert await stage.broker.depth(queue) is None
         assert await stage.history("gone") == ["seeded", "removed"]
-        assert (await control.remove(orphan)).did is Did.NOT_THERE
+        assert (await program.removal.remove(orphan)).did is Did.NOT_THERE
         with pytest.raises(UnknownLoop):
-            await control.find("gone")
+            await program.loops.find("gone")
 
     staged(looping("task", "gone"), play)
 
 
 def test_only_a_seed_that_was_told_to_prunes() -> None:
     async def play(stage: Stage) -> None:
-        control = newer(stage)
-        assert [(str(each.loop), each.did) for each in await control.seed()] == [
+        program = newer(stage)
+        assert [(str(each.loop), each.did) for each in await program.seeding.seed()] == [
             ("task", Did.UNCHANGED)
         ]
         assert (await stage.token(GONE)).seq == 0
-        assert [(str(each.loop), each.did) for each in await control.seed(prune=True)] == [
+        assert [(str(each.loop), each.did) for each in await program.seeding.seed(prune=True)] == [
             *(("task", Did.UNCHANGED), ("gone", Did.REMOVED))
         ]
-        assert len(await control.seed(prune=True)) == 1
+        assert len(await program.seeding.seed(prune=True)) == 1
 
     staged(looping("task", "gone"), play)
 
@@ -428,8 +429,8 @@ def test_what_is_in_the_queue_of_a_task_that_is_removed_is_parked() -> None:
 
     async def play(stage: Stage) -> None:
         names = stage.app.names
-        await stage.control.trigger(old.loop("gone"))
-        await newer(stage).seed(prune=True)
+        await stage.verbs.trigger(old.loop("gone"))
+        await newer(stage).seeding.seed(prune=True)
         assert await stage.broker.depth(names.processor_queue("gone")) is None
         (parked,) = await stage.parked()
         assert (parked.queue, parked.loop, parked.reason) == (
@@ -452,7 +453,7 @@ def test_all_the_loops_of_a_task_that_is_gone_are_pruned() -> None:
     async def play(stage: Stage) -> None:
         for key in ("a", "b"):
             await report.start(key, every="1h")
-        pruned = [str(each.loop) for each in await newer(stage).seed(prune=True)]
+        pruned = [str(each.loop) for each in await newer(stage).seeding.seed(prune=True)]
         assert pruned == ["task", "gone", "report.a", "report.b"]
         left = [await stage.broker.depth(queue.name) for queue in looping().topology().queues]
         assert None not in left
@@ -467,7 +468,7 @@ def test_while_older_processors_work_on_a_task_its_queue_stays() -> None:
     async def play(stage: Stage) -> None:
         async with stage.processor():
             await asyncio.sleep(1)
-            await newer(stage).seed(prune=True)
+            await newer(stage).seeding.seed(prune=True)
             depth = await stage.broker.depth(stage.app.names.processor_queue("gone"))
             assert depth is not None
             assert depth.consumers == 1
@@ -482,7 +483,7 @@ def test_a_removal_has_the_journal_forget_where_the_loop_was() -> None:
         assert set(
             await stage.journal.last_tokens({TASK, GONE}, since=None, within=10 * SECOND)
         ) == {TASK, GONE}
-        await newer(stage).seed(prune=True)
+        await newer(stage).seeding.seed(prune=True)
         assert set(
             await stage.journal.last_tokens({TASK, GONE}, since=None, within=10 * SECOND)
         ) == {TASK}

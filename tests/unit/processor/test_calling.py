@@ -502,9 +502,9 @@ def test_an_exchange_that_is_somebody_elses_must_be_there() -> None:
         stage = Stage(app, [])
         async with stage.broker:
             with pytest.raises(IncompatibleBroker, match=r"'orders' does not exist.*its owner"):
-                await stage.control.seed()
+                await stage.seeding.seed()
             await stage.broker.declare(Topology(exchanges=(Exchange("orders", "direct"),)))
-            await stage.control.seed()
+            await stage.seeding.seed()
             async with stage.processor():
                 await stage.publish(Message(b"x"), "order.paid", "orders")
                 await asyncio.sleep(1)

@@ -270,11 +270,11 @@ def test_no_verb_during_a_run_makes_it_overlap_with_another(verbs: str) -> None:
             for verb in verbs.split(","):
                 match verb:
                     case "pause":
-                        await stage.control.pause(loop)
+                        await stage.verbs.pause(loop)
                     case "resume":
-                        await stage.control.resume(loop, at_once=True)
+                        await stage.verbs.resume(loop, at_once=True)
                     case _:
-                        await stage.control.seed()
+                        await stage.seeding.seed()
             await asyncio.sleep(60)
         assert max(most) == 1
         assert len(most) > 3

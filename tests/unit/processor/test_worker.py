@@ -11,8 +11,8 @@ import pytest
 
 from scheduler import Context, Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.brokers.contract import Delivery
+from scheduler.control.reports import Did
 from scheduler.control.status import Where
-from scheduler.control.verbs import Did
 from scheduler.errors import CarryError, Unconfirmed
 from scheduler.events import (
     Connected,
@@ -257,7 +257,7 @@ def test_a_triggered_run_comes_besides_the_schedule() -> None:
     async def play(stage: Stage) -> None:
         async with stage.processor():
             await asyncio.sleep(600)
-            report = await stage.control.trigger(app.loop("task"))
+            report = await stage.verbs.trigger(app.loop("task"))
             assert report.did is Did.TRIGGERED
             await asyncio.sleep(3600)
         ran = [(run.scheduled_at - START).total_seconds() for run in of(RunStarted, stage.events)]
@@ -276,20 +276,20 @@ def test_a_paused_loop_waits_until_it_is_resumed() -> None:
     async def play(stage: Stage) -> None:
         async with stage.processor():
             await asyncio.sleep(15)
-            assert (await stage.control.pause(app.loop("task"), "for lunch")).did is Did.PAUSED
-            assert (await stage.control.pause(app.loop("task"))).did is Did.UNCHANGED
-            assert (await stage.control.trigger(app.loop("task"))).did is Did.IS_PAUSED
-            assert (await stage.control.seed())[0].did is Did.UNCHANGED
+            assert (await stage.verbs.pause(app.loop("task"), "for lunch")).did is Did.PAUSED
+            assert (await stage.verbs.pause(app.loop("task"))).did is Did.UNCHANGED
+            assert (await stage.verbs.trigger(app.loop("task"))).did is Did.IS_PAUSED
+            assert (await stage.seeding.seed())[0].did is Did.UNCHANGED
             await asyncio.sleep(86_400)
             assert len(of(RunStarted, stage.events)) == 1
             (status,) = await stage.survey.status()
             assert (status.where, status.reason) == (Where.PAUSED, "for lunch")
-            assert (await stage.control.resume(app.loop("task"))).did is Did.RESUMED
-            assert (await stage.control.resume(app.loop("task"))).did is Did.NOT_PAUSED
+            assert (await stage.verbs.resume(app.loop("task"))).did is Did.RESUMED
+            assert (await stage.verbs.resume(app.loop("task"))).did is Did.NOT_PAUSED
             await asyncio.sleep(15)
             assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1]
-            await stage.control.pause(app.loop("task"))
-            await stage.control.resume(app.loop("task"), at_once=True)
+            await stage.verbs.pause(app.loop("task"))
+            await stage.verbs.resume(app.loop("task"), at_once=True)
             await asyncio.sleep(1)
             assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1, 2]
         assert await stage.tokens() == 1
@@ -308,11 +308,11 @@ def test_a_loop_that_is_paused_during_a_run_is_paused_after_it() -> None:
     async def play(stage: Stage) -> None:
         async with stage.processor():
             await asyncio.sleep(12)
-            assert (await stage.control.pause(app.loop("task"))).did is Did.PAUSED
+            assert (await stage.verbs.pause(app.loop("task"))).did is Did.PAUSED
             await asyncio.sleep(600)
             assert len(of(RunStarted, stage.events)) == 1
             assert len(of(TokenMerged, stage.events)) == 1
-            await stage.control.resume(app.loop("task"))
+            await stage.verbs.resume(app.loop("task"))
             await asyncio.sleep(14)
             assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1]
         assert await stage.tokens() == 1
@@ -597,7 +597,7 @@ def test_a_token_that_came_back_waits_for_a_run_of_which_it_was_not_told(lost: b
             async with stage.supervised():
                 await asyncio.sleep(10)
                 if lost:
-                    first.abort()
+                    first.worker.abort()
                 await asyncio.sleep(8)
         again = [(pytest.approx(25, abs=1), 0)] if lost else []
         assert runs_of_task(stage) == [(10.0, 0), *again]
@@ -630,7 +630,7 @@ def test_that_one_is_waited_for_though_it_is_stopping() -> None:
             await asyncio.sleep(5)
             token = await waiting(stage)
             await asyncio.sleep(10)
-            first.stop()
+            first.worker.stop()
             await asyncio.sleep(1)
             await come_back(stage, token)
             async with stage.supervised():
@@ -737,7 +737,7 @@ def test_a_run_that_looked_into_its_slot_does_not_put_its_token_beside_a_pause()
     async def play(stage: Stage) -> None:
         await asyncio.sleep(11)
         taken = await taken_from_queue(stage)
-        await stage.control.pause(app.loop("task"), "for lunch")
+        await stage.verbs.pause(app.loop("task"), "for lunch")
         async with Lenient(stage) as broker, stage.supervised(over=broker):
             await asyncio.sleep(1)
             app.events.emit(Connected("memory://", "4.0", timedelta(seconds=9)))
@@ -866,7 +866,7 @@ def test_a_loop_whose_hatchery_queue_is_gone_goes_on_from_the_journal() -> None:
             assert await stage.parked() == []
             (status,) = await stage.survey.status()
             assert (status.where, status.seq) == (Where.UNSEEDED, 2)
-            (report,) = await stage.control.seed()
+            (report,) = await stage.seeding.seed()
             assert report.did is Did.REPAIRED
             assert report.token is not None
             assert (report.token.seq, report.token.carry) == (2, "got at 1")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from scheduler import Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoop
-from scheduler.control.verbs import Control
 from scheduler.errors import QueueNotFound
+from scheduler.program import Program
 from scheduler.protocol.messages import Act, Ending, LoopId, Message, State, Verb, encode
 from scheduler.protocol.topology import UNROUTED_FOR
 from scheduler.queues.journal import JournalEntry, entry_of
@@ -68,7 +68,7 @@ def test_each_ending_of_a_run_is_told_once(
 
     async def play(stage: Stage) -> None:
         async with stage.processor():
-            await stage.control.trigger(app.loop("task"))
+            await stage.verbs.trigger(app.loop("task"))
             await asyncio.sleep(10)
         assert await stage.history("task") == ["seeded", "triggered", *whats]
 
@@ -118,19 +118,19 @@ def test_what_an_entry_holds() -> None:
 
 
 async def pause(stage: Stage) -> None:
-    await stage.control.pause(stage.app.loop("task"), "stocktaking")
+    await stage.verbs.pause(stage.app.loop("task"), "stocktaking")
 
 
 async def resume(stage: Stage) -> None:
-    await stage.control.resume(stage.app.loop("task"))
+    await stage.verbs.resume(stage.app.loop("task"))
 
 
 async def trigger(stage: Stage) -> None:
-    await stage.control.trigger(stage.app.loop("task"))
+    await stage.verbs.trigger(stage.app.loop("task"))
 
 
 async def seed(stage: Stage) -> None:
-    await stage.control.seed()
+    await stage.seeding.seed()
 
 
 async def lose(stage: Stage) -> None:
@@ -171,7 +171,7 @@ def test_a_new_schedule_is_told() -> None:
     new = looping(schedule=Every("2h"))
 
     async def play(stage: Stage) -> None:
-        await Control(new, stage.broker, stage.clock).seed()
+        await Program(new, stage.broker, stage.clock).seeding.seed()
         rescheduled = (await told(stage, "task"))[-1]
         assert rescheduled.what == Verb.RESCHEDULED
         assert rescheduled.due_at == START + timedelta(hours=2)
@@ -219,7 +219,7 @@ def test_nor_does_a_new_schedule() -> None:
         async with stage.processor():
             await trigger(stage)
             await asyncio.sleep(5)
-            await Control(looping(schedule=Every("2h")), stage.broker, stage.clock).seed()
+            await Program(looping(schedule=Every("2h")), stage.broker, stage.clock).seeding.seed()
             await asyncio.sleep(10)
         assert await stage.history("task") == ["seeded", "triggered", "guarded", "succeeded"]
         assert (await stage.token(TASK)).schedule == Every("2h")

@@ -1,0 +1,263 @@
+"""Starting loops: each gets its one token, whoever asks for it, and however often.
+
+Tokens are created under one mutex of the namespace, so that any number of operators and pods can
+try at once.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from types import MappingProxyType
+
+from scheduler.brokers.contract import Broker, Delivery
+from scheduler.control.concurrency import side_by_side
+from scheduler.control.creation import STAND_IN, first_token, reseeded, with_act
+from scheduler.control.location import Locator
+from scheduler.control.loops import hatchery_of, loops_of, orphans_of
+from scheduler.control.recovery import Recovery
+from scheduler.control.removal import Removal
+from scheduler.control.reports import Did, Report
+from scheduler.errors import MessageError
+from scheduler.events import LoopRepaired, LoopSeeded
+from scheduler.protocol.messages import LoopId, State, Token, Verb, decode, encode, same_seeding
+from scheduler.protocol.topology import Topology, routing_key
+from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery, Occupant, left_in_place
+from scheduler.queues.roster import Listed, Roster
+from scheduler.tasks.registry import App
+from scheduler.tasks.tasks import SUPERVISION, Loop
+from scheduler.timing.clock import Clock
+
+
+class Seeding:
+    """Sees to it that loops have their tokens.
+
+    Args:
+        patience: how long to wait for others who create tokens.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        broker: Broker,
+        clock: Clock,
+        hatchery: Hatchery,
+        roster: Roster,
+        locator: Locator,
+        recovery: Recovery,
+        removal: Removal,
+        patience: timedelta,
+    ) -> None:
+        self._app = app
+        self._broker = broker
+        self._clock = clock
+        self._hatchery = hatchery
+        self._roster = roster
+        self._locator = locator
+        self._recovery = recovery
+        self._removal = removal
+        self._patience = patience
+
+    async def seed(self, *, prune: bool = False) -> list[Report]:
+        """Declare everything, and see to it that each loop has its token.
+
+        A loop that waits is left alone, unless its schedule or arguments were changed: then it gets
+        the new ones, and keeps its progress. A paused loop stays paused. A token that is nowhere is
+        put again; where a run may be going on, by a guard, which makes no second token.
+
+        Args:
+            prune: remove the loops that this code does not have.
+        """
+        async with self._hatchery.mutex(self._patience):
+            absent_before = await self._absent(self._app.topology())
+            await self._broker.declare(self._app.topology())
+            listed = await self._roster.read()
+            loops = loops_of(self._app, listed)
+            absent_before |= await self._declare_keyed(loops)
+            reports = await self._seed_all(loops, listed, absent_before)
+            if prune:
+                orphans = orphans_of(self._app, listed)
+                reports += [await self._removal.take_away(loop) for loop in orphans]
+            return reports
+
+    async def adopt(
+        self, known: Mapping[LoopId, Listed] = MappingProxyType({}), *, patience: timedelta
+    ) -> list[Report]:
+        """Seed what was never seeded, or is gone. What is there is left alone.
+
+        Args:
+            known: the loops that there were, in case that the roster is gone too.
+            patience: how long to wait for others who create tokens.
+
+        Raises:
+            AccessRefused: this user may not declare.
+        """
+        async with self._hatchery.mutex(patience):
+            gone = await self._absent(self._app.topology())
+            if gone:
+                await self._broker.declare(self._app.topology().only(gone))
+            listed = await self._roster.read()
+            if self._app.names.roster in gone:
+                listed = await self._restored(listed, known)
+            loops = loops_of(self._app, listed)
+            gone |= await self._declare_keyed(loops)
+            lacking = [loop for loop in loops if self._app.names.hatchery(loop.id) in gone]
+            reports = await self._seed_all(lacking, listed, gone)
+            for report in reports:
+                detail = f"its hatchery queue was {report.did}"
+                self._app.events.emit(LoopRepaired(report.loop.id, "adopted", detail))
+            return reports
+
+    async def plan(self) -> list[Report]:
+        """What `seed` would do, without doing it."""
+        return [await self._plan(loop) for loop in self._app.loops.values()]
+
+    async def start(self, loop: Loop) -> Report:
+        """Start a keyed loop, or give it another schedule or other arguments."""
+        async with self._hatchery.mutex(self._patience):
+            queue = self._app.names.hatchery(loop.id)
+            if await self._broker.depth(queue) is None:
+                await self._broker.declare(hatchery_of(self._app, loop.id))
+                await self._roster.add(_listing(loop))
+                # A run of the loop as it was before it was removed may be going on.
+                busy = loop.id in (await self._locator.who_has([loop.id])).claims
+                token = self._new_token(loop)
+                token = await self._recovery.guard_for(loop, token) if busy else token
+                return Report(loop, Did.CREATED, await self._hatchery.put(token))
+            report = await self._seeded(loop, fresh=False)
+            if report.did is not Did.UNCHANGED:
+                await self._roster.add(_listing(loop))
+            return report
+
+    async def _absent(self, wanted: Topology) -> set[str]:
+        async def is_absent(queue: str) -> bool:
+            return await self._broker.depth(queue) is None
+
+        names = [queue.name for queue in wanted.queues]
+        found = await side_by_side(is_absent, names)
+        return {name for name, is_gone in zip(names, found, strict=True) if is_gone}
+
+    async def _restored(
+        self, listed: Mapping[LoopId, Listed], known: Mapping[LoopId, Listed]
+    ) -> Mapping[LoopId, Listed]:
+        """The roster with the keyed loops that it has lost."""
+        lost = {loop: each for loop, each in known.items() if loop.key and loop not in listed}
+        for each in lost.values():
+            await self._roster.add(each)
+        return {**listed, **lost}
+
+    async def _declare_keyed(self, loops: Iterable[Loop]) -> set[str]:
+        """Declare the hatchery queues of keyed loops that are gone; returns their names."""
+        wanted = sum((hatchery_of(self._app, loop.id) for loop in loops if loop.id.key), Topology())
+        gone = await self._absent(wanted)
+        if gone:
+            await self._broker.declare(wanted.only(gone))
+        return gone
+
+    async def _seed_all(
+        self, loops: Collection[Loop], listed: Mapping[LoopId, Listed], gone: Collection[str]
+    ) -> list[Report]:
+        async def seed(loop: Loop) -> Report:
+            # With its task's queue there before, a listed loop may have a run going on.
+            fresh = self._app.names.hatchery(loop.id) in gone and (
+                self._queue_of(loop) in gone or loop.id not in listed
+            )
+            if listed.get(loop.id) != (listing := _listing(loop)):
+                await self._roster.add(listing)
+            report = await self._seeded(loop, fresh=fresh)
+            due_at = report.token.due_at if report.token else None
+            self._app.events.emit(LoopSeeded(loop.id, report.did.value, due_at))
+            return report
+
+        await self._seed_supervision(listed, gone)
+        return await side_by_side(seed, loops)
+
+    async def _seed_supervision(
+        self, listed: Mapping[LoopId, Listed], gone: Collection[str]
+    ) -> None:
+        loop = self._app.supervision
+        fresh = self._app.names.hatchery(SUPERVISION) in gone
+        if fresh or listed.get(SUPERVISION) != _listing(loop):
+            await self._roster.add(_listing(loop))
+            await self._seeded(loop, fresh=fresh)
+
+    async def _seeded(self, loop: Loop, *, fresh: bool) -> Report:
+        if fresh:
+            return Report(loop, Did.CREATED, await self._hatchery.put(self._new_token(loop)))
+        for _ in range(LOOKS):
+            if (occupant := await self._hatchery.take(loop.id)) is not None:
+                return await self._reseed_waiting(loop, occupant)
+            if (delivery := await self._broker.get(self._queue_of(loop))) is not None:
+                return await self._reseed_ready(loop, delivery)
+            await asyncio.sleep(LOOK_PAUSE)
+        is_lost = (
+            await self._locator.is_in_no_hand(loop.id)
+            and await self._hatchery.look(loop.id) is None
+        )
+        token = await self._recovery.last_token(loop)
+        if not is_lost:
+            token = await self._recovery.guard_for(loop, token)
+        if await self._hatchery.offer(token):
+            did = Did.GUARDED if token.state is State.GUARD else Did.REPAIRED
+            return Report(loop, did, token)
+        if (occupant := await self._hatchery.take(loop.id)) is not None:
+            return await self._reseed_waiting(loop, occupant)
+        return Report(loop, Did.ON_ITS_WAY)
+
+    async def _reseed_waiting(self, loop: Loop, occupant: Occupant) -> Report:
+        new = self._new_token(loop)
+        stands_in = occupant.token.generation == STAND_IN
+        if stands_in or same_seeding(new.generation, occupant.token.generation):
+            return await self._leave(loop, Did.UNCHANGED, occupant)
+        changed = with_act(Verb.RESCHEDULED, reseeded(occupant.token, new), self._clock.now())
+        return await self._replace(loop, Did.RESCHEDULED, occupant, changed)
+
+    async def _reseed_ready(self, loop: Loop, delivery: Delivery) -> Report:
+        """A token that waits for a processor stays where it is; its schedule may be changed."""
+        new = self._new_token(loop)
+        try:
+            token = decode(delivery.message, self._app.namespace)
+        except MessageError:
+            token = None  # the processor that gets it parks it
+        if token is None or token.loop != loop.id:
+            await delivery.requeue()
+            return Report(loop, Did.UNCHANGED)
+        same = same_seeding(new.generation, token.generation)
+        ready = replace(token, schedule=new.schedule, args=new.args, generation=new.generation)
+        if same:
+            ready = token
+        async with left_in_place([Occupant(token, delivery)]):
+            # Published again even so: to requeue it would count as a failed delivery.
+            await self._broker.publish(
+                encode(ready, self._app.namespace, expiration=None),
+                exchange=self._app.names.processor,
+                routing_key=routing_key(loop.id),
+            )
+        await delivery.ack()
+        return Report(loop, Did.UNCHANGED if same else Did.RESCHEDULED, ready)
+
+    async def _plan(self, loop: Loop) -> Report:
+        if await self._broker.depth(self._app.names.hatchery(loop.id)) is None:
+            return Report(loop, Did.CREATED, self._new_token(loop))
+        token = await self._hatchery.look(loop.id)
+        if token is None:
+            return Report(loop, Did.RUNNING)
+        same = same_seeding(token.generation, self._new_token(loop).generation)
+        return Report(loop, Did.UNCHANGED if same else Did.RESCHEDULED, token)
+
+    async def _leave(self, loop: Loop, did: Did, occupant: Occupant) -> Report:
+        await occupant.delivery.requeue()
+        return Report(loop, did, occupant.token)
+
+    async def _replace(self, loop: Loop, did: Did, occupant: Occupant, token: Token) -> Report:
+        return Report(loop, did, await self._hatchery.replace(occupant, token))
+
+    def _new_token(self, loop: Loop) -> Token:
+        return first_token(loop, self._clock.now())
+
+    def _queue_of(self, loop: Loop) -> str:
+        return self._app.names.processor_queue(loop.id.task)
+
+
+def _listing(loop: Loop) -> Listed:
+    return Listed(loop.id, loop.schedule, loop.args)

@@ -1,0 +1,143 @@
+"""What cannot be run, or has failed for the last time: parked with the reason, and told."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from datetime import timedelta
+
+from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Delivery
+from scheduler.errors import InvalidArguments, Undecodable
+from scheduler.events import Emit, Escalated, MessageParked
+from scheduler.processor.publishing import PatientPublisher
+from scheduler.processor.runs import Run
+from scheduler.processor.settlement import Parking, Settlement
+from scheduler.protocol.calls import Call, placed, spent, task_key
+from scheduler.protocol.messages import (
+    Act,
+    Ending,
+    Message,
+    State,
+    Verb,
+    decode,
+    encode,
+    is_token,
+    one_line,
+    summary_of,
+)
+from scheduler.queues.failed import FailedQueues, Reason
+from scheduler.queues.hatchery import Hatchery
+from scheduler.tasks.context import current_run
+from scheduler.tasks.tasks import TaskSpec
+from scheduler.timing.clock import Clock
+
+HOOK_TIMEOUT = timedelta(seconds=30)
+
+EscalationHook = Callable[[Escalated], Awaitable[None] | None]
+
+
+class Escalation:
+    """Parks the messages of a processor.
+
+    Args:
+        hooks: called when a run has failed for the last time; may grow.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        failed: FailedQueues,
+        hatchery: Hatchery,
+        publisher: PatientPublisher,
+        hooks: Iterable[EscalationHook],
+        clock: Clock,
+        emit: Emit,
+    ) -> None:
+        self._namespace = namespace
+        self._failed = failed
+        self._hatchery = hatchery
+        self._publisher = publisher
+        self._hooks = hooks
+        self._clock = clock
+        self._emit = emit
+
+    async def refuse(self, delivery: Delivery, task: TaskSpec, error: Exception) -> None:
+        """Park a message that cannot be run."""
+        reason = _reason_of(error)
+        if reason is Reason.INVALID_ARGUMENTS:
+            await self._suspend(delivery, error)
+        message = delivery.message
+        if task.reads is not None:
+            message = placed(message, delivery.exchange, delivery.routing_key)
+        await self._park(delivery, task, message, reason, error)
+
+    async def escalate(self, run: Run, settlement: Settlement, parking: Parking) -> None:
+        """Park a copy of a run's message; tell of it, where it was the last attempt."""
+        message = self._copy(run, parking)
+        await self._park(run.delivery, run.task, message, Reason(parking.reason), parking.error)
+        if settlement.ending is Ending.ESCALATED:
+            paused = settlement.put is not None and settlement.put.state is State.PAUSED
+            await self._announce(run, Escalated(*run.about, error=parking.error, paused=paused))
+
+    async def _suspend(self, delivery: Delivery, error: Exception) -> None:
+        """Pause the loop whose token does not fit its task: the next one would not either."""
+        if not is_token(delivery.message):
+            return
+        token = decode(delivery.message, self._namespace)
+        if token.state is not State.REPLAY:
+            act = Act(Verb.PAUSED, self._clock.now())
+            paused = replace(token, state=State.PAUSED, reason=one_line(str(error)), act=act)
+            await self._publisher.insist(
+                delivery, lambda: self._hatchery.put(paused, timeout=SETTLEMENT_TIMEOUT)
+            )
+
+    def _copy(self, run: Run, parking: Parking) -> Message:
+        if parking.token is not None:
+            return encode(parking.token, self._namespace, expiration=None)
+        assert isinstance(call := run.subject, Call)
+        if parking.reason == "expired":  # this was no attempt
+            return placed(call.message, call.exchange, call.routing_key)
+        return spent(call, failed_at=self._clock.now())
+
+    async def _park(
+        self,
+        delivery: Delivery,
+        task: TaskSpec,
+        message: Message,
+        reason: Reason,
+        error: Exception,
+    ) -> None:
+        key = _parking_key(delivery, task)
+        await self._publisher.insist(
+            delivery,
+            lambda: self._failed.park(message, key, reason, error, timeout=SETTLEMENT_TIMEOUT),
+        )
+        self._emit(MessageParked(key, message.message_id, reason.value, summary_of(error)))
+
+    async def _announce(self, run: Run, event: Escalated) -> None:
+        self._emit(event)
+        current_run.set(run.name)  # for what the hooks log
+        for hook in self._hooks:
+            try:
+                async with asyncio.timeout(HOOK_TIMEOUT.total_seconds()):
+                    if (awaitable := hook(event)) is not None:
+                        await awaitable
+            except (Exception, asyncio.CancelledError):
+                # Nobody cancels a settlement: it was the hook itself.
+                logging.getLogger(__name__).exception("The escalation hook %r failed", hook)
+
+
+def _reason_of(error: Exception) -> Reason:
+    match error:
+        case Undecodable():
+            return Reason.UNDECODABLE
+        case InvalidArguments():
+            return Reason.INVALID_ARGUMENTS
+        case _:
+            return Reason.BROKEN
+
+
+def _parking_key(delivery: Delivery, task: TaskSpec) -> str:
+    # The failed exchange knows our keys, not those of somebody else's exchange.
+    ours = delivery.routing_key.startswith("loop.") and task.reads is None
+    return delivery.routing_key if ours else task_key(task.name)

@@ -1,0 +1,326 @@
+"""The way of one delivery through a processor.
+
+Each step may end it:
+
+1. decode: what is neither a token nor a call of this task is parked
+2. resolve: arguments that do not fit the task are parked
+3. recognise: a token that came before, and whose successor exists, is acked
+4. admit: a tick that is too late, or a call that has expired, is skipped
+5. execute: the task runs, within its timeout
+6. settle: what comes after is published, confirmed
+
+Then, at one place, the delivery is acked or given back.
+"""
+
+import logging
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from scheduler.brokers.contract import Delivery
+from scheduler.errors import BrokerError, DeliveryLost, InvalidArguments, Undecodable
+from scheduler.events import (
+    RunEvent,
+    RunFinished,
+    RunLost,
+    RunReturned,
+    RunSettled,
+    RunStarted,
+    TicksSkipped,
+    TokenSuperseded,
+)
+from scheduler.processor.capacity import Capacity
+from scheduler.processor.escalation import Escalation
+from scheduler.processor.loop_turns import LoopTurns
+from scheduler.processor.publishing import LONGEST_PAUSE
+from scheduler.processor.redelivery import Redelivery
+from scheduler.processor.runs import Execution, Run
+from scheduler.processor.settlement import (
+    Disposition,
+    Finished,
+    Raised,
+    Settlement,
+    Skipped,
+    duration,
+    settle,
+    settle_call,
+)
+from scheduler.processor.settling import Settling
+from scheduler.processor.shutdown import Shutdown
+from scheduler.protocol.calls import Call, decode_call, is_call
+from scheduler.protocol.messages import State, Token, decode, is_token
+from scheduler.tasks.registry import App
+from scheduler.tasks.tasks import TaskSpec
+from scheduler.timing.clock import Clock
+from scheduler.timing.schedules import admit
+
+TOO_EARLY = timedelta(days=1)  # no clocks disagree by so much
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a delivery, and the event of its run that this is."""
+
+    disposition: Disposition
+    event: RunEvent | None = None
+
+
+class Pipeline:
+    """Takes the deliveries of a processor through their steps."""
+
+    def __init__(
+        self,
+        app: App,
+        clock: Clock,
+        turns: LoopTurns,
+        capacity: Capacity,
+        redelivery: Redelivery,
+        escalation: Escalation,
+        settling: Settling,
+        shutdown: Shutdown,
+    ) -> None:
+        self._app = app
+        self._clock = clock
+        self._emit = app.events.emit
+        self._turns = turns
+        self._capacity = capacity
+        self._redelivery = redelivery
+        self._escalation = escalation
+        self._settling = settling
+        self._shutdown = shutdown
+        self._executing: set[Execution] = set()
+        self._returned = 0
+
+    @property
+    def running(self) -> int:
+        """How many tasks run now."""
+        return len(self._executing)
+
+    @property
+    def returned(self) -> int:
+        """How many messages were given back since the processor was told to stop."""
+        return self._returned
+
+    def cancel_runs(self) -> None:
+        """Cancel all tasks that run now."""
+        for execution in self._executing:
+            execution.task.cancel()
+
+    async def handle(self, delivery: Delivery, task: TaskSpec) -> None:
+        """Take a delivery through all steps, and be rid of it."""
+        try:
+            verdict = await self._process(delivery, task)
+        except DeliveryLost:
+            verdict = Verdict(Disposition.NOTHING)  # somebody else has it already
+        except BrokerError:
+            verdict = Verdict(Disposition.REQUEUE)
+        except Exception:
+            logging.getLogger(__name__).exception("A message of %s is given back", task.name)
+            await self._shutdown.pause(delivery, LONGEST_PAUSE.total_seconds())
+            verdict = Verdict(Disposition.REQUEUE)
+        await self._dispose(delivery, verdict)
+
+    async def _process(self, delivery: Delivery, task: TaskSpec) -> Verdict:
+        try:
+            subject = self._decode(delivery, task)
+            run = self._resolve(delivery, task, subject)
+            if isinstance(subject, Call):
+                return await self._work(run)
+            async with self._turns.taken(subject) as waited:
+                if await self._recognise(run, subject, waited=waited):
+                    return Verdict(Disposition.ACK, TokenSuperseded(*run.about))
+                return await self._work(run)
+        except BrokerError:
+            raise
+        except Exception as error:
+            await self._escalation.refuse(delivery, task, error)
+            return Verdict(Disposition.ACK)
+
+    async def _work(self, run: Run) -> Verdict:
+        async with self._capacity.taken(run.task, run.delivery):
+            if self._shutdown.stopping or run.delivery.lost.done():
+                return await self._decline(run)
+            if isinstance(run.subject, Token) and self._is_far_too_early(run.subject):
+                await self._settling.put(run, run.subject)
+                return Verdict(Disposition.ACK)
+            with self._turns.begun(run.subject):
+                run = self._admit(run)
+                run = await self._execute(run)
+                return await self._settle(run)
+
+    def _decode(self, delivery: Delivery, task: TaskSpec) -> Token | Call:
+        message = delivery.message
+        if is_call(message) or (task.reads is not None and not is_token(message)):
+            call = decode_call(
+                message,
+                self._app.namespace,
+                task.name,
+                exchange=delivery.exchange,
+                routing_key=delivery.routing_key,
+            )
+            failed_here = self._settling.attempts_of(task.name, call)
+            return replace(call, attempt=max(call.attempt, failed_here))
+        token = decode(message, self._app.namespace)
+        if token.loop.task != task.name:
+            raise Undecodable(f"The token is one of {token.loop}, and came to {task.name!r}.")
+        return token
+
+    def _resolve(self, delivery: Delivery, task: TaskSpec, subject: Token | Call) -> Run:
+        now = self._clock.now()
+        if isinstance(subject, Call):
+            arguments, tick = _arguments_of(subject, task), subject.due_at or now
+        else:
+            arguments, tick = self._arguments_of_loop(subject, task), subject.scheduled_at
+        return Run(delivery, task, subject, arguments, tick, received_at=now)
+
+    def _arguments_of_loop(self, token: Token, task: TaskSpec) -> Mapping[str, Any]:
+        try:
+            return task.arguments.load(token.args)
+        except InvalidArguments:
+            if token.loop not in self._app.loops:
+                raise
+            # The token was seeded by another version of the code: each version has its own.
+            return task.arguments.load(self._app.loops[token.loop].args)
+
+    async def _recognise(self, run: Run, token: Token, *, waited: bool) -> bool:
+        return await self._redelivery.was_settled(run, token, waited=waited)
+
+    async def _decline(self, run: Run) -> Verdict:
+        """A message is not ours to run any more; if we are stopping, it is given back."""
+        if run.delivery.lost.done():
+            return Verdict(Disposition.NOTHING)
+        # Given back while we still consume from its queue, it would come straight back to us.
+        await self._shutdown.until_unsubscribed()
+        return Verdict(Disposition.REQUEUE)
+
+    def _admit(self, run: Run) -> Run:
+        run = replace(run, started_at=self._clock.now())
+        if isinstance(run.subject, Call):
+            return _admit_call(run, run.subject)
+        return self._admit_token(run, run.subject)
+
+    def _admit_token(self, run: Run, token: Token) -> Run:
+        if token.attempt or token.state is State.REPLAY:
+            return run
+        if token.triggered:
+            return replace(run, tick=token.due_at)
+        admission = admit(token.schedule, token.scheduled_at, run.started_at)
+        if admission.missed:
+            self._emit(TicksSkipped(*run.about, admission.missed, "late"))
+        run = replace(run, tick=admission.tick)
+        late = run.started_at - admission.tick
+        if admission.run:
+            return run
+        return replace(run, outcome=Skipped(f"late by {late.total_seconds():.3f} s"))
+
+    async def _execute(self, run: Run) -> Run:
+        if run.outcome is None:
+            self._emit(_started(run))
+            execution = Execution(run, self._clock)
+            self._executing.add(execution)
+            try:
+                await execution.ended()
+            finally:
+                self._executing.discard(execution)
+            run = replace(run, outcome=execution.outcome(interrupted=self._shutdown.aborting))
+        return replace(run, ended_at=self._clock.now())
+
+    async def _settle(self, run: Run) -> Verdict:
+        settlement = self._announced(run, _decided(run))
+        disposition = await self._settling.perform(run, settlement)
+        match disposition:
+            case Disposition.ACK:
+                return Verdict(disposition, RunSettled(*run.about))
+            case Disposition.NOTHING:
+                return Verdict(disposition, RunLost(*run.about))
+            case Disposition.REQUEUE if settlement.ending is None:
+                return Verdict(disposition, RunReturned(*run.about))
+            case Disposition.REQUEUE:  # to be tried again from its place
+                return Verdict(disposition)
+
+    def _announced(self, run: Run, settlement: Settlement) -> Settlement:
+        """The settlement, after the listeners have heard how its run ended."""
+        if settlement.ending is None:
+            return settlement
+        self._emit(finished := _finished(run, settlement))
+        if settlement.missed:
+            self._emit(TicksSkipped(*run.about, settlement.missed, "overrun"))
+        if settlement.put is None:
+            return settlement
+        return replace(settlement, put=replace(settlement.put, trace=finished.trace))
+
+    async def _dispose(self, delivery: Delivery, verdict: Verdict) -> None:
+        """The one place where a delivery leaves our hands."""
+        try:
+            match verdict.disposition:
+                case Disposition.ACK:
+                    await delivery.ack()
+                case Disposition.REQUEUE:
+                    await delivery.requeue()
+                    self._returned += self._shutdown.stopping  # an ordered retry goes back as well
+                case Disposition.NOTHING:
+                    pass
+        except DeliveryLost:
+            if verdict.disposition is Disposition.ACK:
+                return  # it comes again, to somebody
+        if verdict.event is not None:
+            self._emit(verdict.event)
+
+    def _is_far_too_early(self, token: Token) -> bool:
+        """Whether its wait was longer than the broker takes: then it waits for the rest of it."""
+        return token.due_at - self._clock.now() > TOO_EARLY and not token.triggered
+
+
+def _arguments_of(call: Call, task: TaskSpec) -> Mapping[str, Any]:
+    if call.args is not None:
+        return task.arguments.load(call.args)
+    assert task.reads is not None
+    return task.reads.read(call.message)
+
+
+def _admit_call(run: Run, call: Call) -> Run:
+    if call.expires_at is None or run.started_at <= call.expires_at:
+        return run
+    age = (run.started_at - call.expires_at).total_seconds()
+    return replace(run, outcome=Skipped(f"it expired {age:.1f} s ago"))
+
+
+def _decided(run: Run) -> Settlement:
+    assert run.outcome is not None
+    policy = run.task.policy
+    if isinstance(run.subject, Call):
+        return settle_call(run.subject.attempt, run.outcome, policy, chance=random.random)
+    finished = Finished(run.subject, run.tick, run.started_at, run.ended_at, run.outcome)
+    return settle(finished, policy, chance=random.random)
+
+
+def _started(run: Run) -> RunStarted:
+    due_at = run.subject.due_at if isinstance(run.subject, Token) else run.tick
+    return RunStarted(
+        *run.about,
+        scheduled_at=run.tick,
+        due_at=due_at,
+        started_at=run.started_at,
+        redelivered=run.delivery.redelivered,
+        hatch_delay=run.hatch_delay,
+        ready_delay=run.ready_delay,
+        start_delay=run.started_at - run.received_at,
+        headers=run.delivery.message.headers,
+    )
+
+
+def _finished(run: Run, settlement: Settlement) -> RunFinished:
+    assert settlement.ending is not None
+    return RunFinished(
+        *run.about,
+        scheduled_at=run.tick,
+        started_at=run.started_at,
+        duration=duration(run.started_at, run.ended_at),
+        ending=settlement.ending,
+        error=run.outcome.error if isinstance(run.outcome, Raised) else None,
+        successor=settlement.put,
+        retry_in=settlement.retry_in,
+        skipped=run.outcome.reason if isinstance(run.outcome, Skipped) else None,
+    )

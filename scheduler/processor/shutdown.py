@@ -1,0 +1,68 @@
+"""How a processor stops, as its parts need to know it.
+
+1. It is told to stop: it takes no more messages, and what waits for its turn is given back.
+2. Its consumers are gone: what is given back now does not come straight back.
+3. It is told to abort, or its grace is over: runs are cancelled, and their messages given back.
+"""
+
+import asyncio
+
+from scheduler.brokers.contract import Delivery
+
+
+class Shutdown:
+    """How far a processor has come with stopping. Made in the event loop of the processor.
+
+    Attributes:
+        begun: done at step 1.
+        unsubscribed: done at step 2.
+        aborted: done at step 3.
+    """
+
+    def __init__(self) -> None:
+        new = asyncio.get_running_loop().create_future
+        self.begun: asyncio.Future[None] = new()
+        self.unsubscribed: asyncio.Future[None] = new()
+        self.aborted: asyncio.Future[None] = new()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no more messages are taken."""
+        return self.begun.done()
+
+    @property
+    def aborting(self) -> bool:
+        """Whether runs are not waited for any more."""
+        return self.aborted.done()
+
+    def begin(self) -> None:
+        """Take no more messages. May be called again."""
+        _reach(self.begun)
+
+    def unsubscribe(self) -> None:
+        """No consumer is left."""
+        _reach(self.unsubscribed)
+
+    def abort(self) -> None:
+        """Take no more messages, and do not wait for runs. May be called again."""
+        _reach(self.aborted)
+        self.begin()
+
+    async def until_begun(self) -> None:
+        """Wait for step 1."""
+        await asyncio.wait([self.begun])
+
+    async def until_unsubscribed(self) -> None:
+        """Wait for step 2."""
+        await asyncio.wait([self.unsubscribed])
+
+    async def pause(self, delivery: Delivery, seconds: float) -> None:
+        """Wait so long, or until the delivery is lost or the processor stops."""
+        await asyncio.wait(
+            [delivery.lost, self.begun], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+
+
+def _reach(step: asyncio.Future[None]) -> None:
+    if not step.done():
+        step.set_result(None)

@@ -1,0 +1,159 @@
+"""The parts that serve an app over one connection: each is built once, here.
+
+::
+
+    broker ──► queues ──► control ──► processor
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from scheduler.brokers.contract import Broker
+from scheduler.control.doctor import Doctor
+from scheduler.control.location import Locator
+from scheduler.control.loops import Loops
+from scheduler.control.recovery import Recovery
+from scheduler.control.removal import Removal
+from scheduler.control.repairs import Repairs
+from scheduler.control.seeding import Seeding
+from scheduler.control.status import Survey
+from scheduler.control.supervision import PATIENCE, Supervisor
+from scheduler.control.verbs import Verbs
+from scheduler.processor.capacity import Capacity
+from scheduler.processor.escalation import Escalation
+from scheduler.processor.loop_turns import LoopTurns
+from scheduler.processor.pipeline import Pipeline
+from scheduler.processor.processor import ProcessedApp, Processor
+from scheduler.processor.publishing import PatientPublisher
+from scheduler.processor.redelivery import Redelivery
+from scheduler.processor.settling import Settling
+from scheduler.processor.shutdown import Shutdown
+from scheduler.processor.worker import Worker
+from scheduler.queues.failed import FailedQueues
+from scheduler.queues.hatchery import Hatchery
+from scheduler.queues.journal import Journal
+from scheduler.queues.roll_call import Hands, RollCall
+from scheduler.queues.roster import Roster
+from scheduler.tasks.registry import App
+from scheduler.tasks.tasks import TaskSpec
+from scheduler.timing.clock import Clock
+
+OPERATORS_PATIENCE = timedelta(minutes=15)
+
+
+class Program:
+    """What is in a namespace's queues, and what can be done about its loops.
+
+    Args:
+        hands: what it answers to roll calls; None: it only asks.
+        patience: how long to wait for others who create tokens.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        broker: Broker,
+        clock: Clock,
+        *,
+        hands: Hands | None = None,
+        patience: timedelta = OPERATORS_PATIENCE,
+    ) -> None:
+        names = app.names
+        self.broker = broker
+        self.failed = FailedQueues(broker, names, clock)
+        self.hatchery = Hatchery(broker, names, clock, self.failed)
+        self.journal = Journal(broker, names)
+        self.roster = Roster(broker, names, clock)
+        self.roll_call = RollCall(broker, names, hands)
+
+        here = app, broker, clock
+        self.loops = Loops(app, self.roster)
+        self.locator = Locator(broker, names, self.roll_call)
+        self.recovery = Recovery(*here, self.journal, patience)
+        self.repairs = Repairs(*here, self.hatchery, self.locator, self.recovery, patience)
+        self.removal = Removal(*here, self.hatchery, self.roster, self.failed, patience)
+        self.seeding = Seeding(
+            *here, self.hatchery, self.roster, self.locator, self.recovery, self.removal, patience
+        )
+        self.verbs = Verbs(
+            *here, self.hatchery, self.locator, self.recovery, self.repairs, patience
+        )
+        self.survey = Survey(*here, self.hatchery, self.journal, self.loops, self.locator)
+        self.doctor = Doctor(app, broker, self.survey, self.loops)
+
+
+def processor(
+    app: ProcessedApp,
+    broker: Broker,
+    clock: Clock,
+    *,
+    tasks: Sequence[TaskSpec],
+    concurrency: int,
+    grace: timedelta,
+    supervises: bool = True,
+) -> Processor:
+    """A processor of an app, to be run in this event loop.
+
+    Args:
+        tasks: the tasks to work on.
+        concurrency: how many runs may go on at once, over all tasks.
+        grace: how long runs may take to finish once it is stopped, before they are cancelled.
+        supervises: whether it takes its part in supervision, and answers to roll calls.
+    """
+    shutdown = Shutdown()
+    turns = LoopTurns(shutdown)
+    program = Program(app, broker, clock, hands=turns, patience=PATIENCE)
+    supervises_with = supervisor(program, app, broker, clock) if supervises else None
+    worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
+    capacity = Capacity(worked_on, concurrency, shutdown)
+    roll_call = program.roll_call if supervises else None
+    redelivery = Redelivery(broker, app.namespace, program.hatchery, turns, shutdown, roll_call)
+    pipeline = _pipeline(program, app, broker, clock, shutdown, turns, capacity, redelivery)
+    worker = Worker(
+        app,
+        broker,
+        pipeline,
+        capacity,
+        shutdown,
+        tasks=worked_on,
+        concurrency=concurrency,
+        grace=grace,
+    )
+    return Processor(
+        app, broker, clock, worker, redelivery, program.roll_call, supervises_with, tasks
+    )
+
+
+def supervisor(program: Program, app: App, broker: Broker, clock: Clock) -> Supervisor:
+    """The part in supervision of a processor that has these parts."""
+    return Supervisor(
+        app,
+        broker,
+        clock,
+        program.hatchery,
+        program.roster,
+        program.locator,
+        program.repairs,
+        program.seeding,
+    )
+
+
+def _pipeline(
+    program: Program,
+    app: ProcessedApp,
+    broker: Broker,
+    clock: Clock,
+    shutdown: Shutdown,
+    turns: LoopTurns,
+    capacity: Capacity,
+    redelivery: Redelivery,
+) -> Pipeline:
+    names, emit, hatchery = app.names, app.events.emit, program.hatchery
+    publisher = PatientPublisher(shutdown, emit)
+    escalation = Escalation(
+        app.namespace, program.failed, hatchery, publisher, app.escalation_hooks, clock, emit
+    )
+    settling = Settling(
+        broker, names, hatchery, turns, publisher, escalation, shutdown, clock, emit
+    )
+    return Pipeline(app, clock, turns, capacity, redelivery, escalation, settling, shutdown)
