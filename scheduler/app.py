@@ -28,12 +28,13 @@ from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop
 from scheduler.events import Event, EventStream
 from scheduler.processor.escalation import EscalationHook
 from scheduler.program import Program
-from scheduler.protocol.messages import LoopId
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, Retention, Topology, topology
 from scheduler.queues.outbox import BlockingBridge, Outbox
 from scheduler.sending import CallTask, Outboxes, PeriodicTask
 from scheduler.settings import Settings
 from scheduler.tasks.context import Context
+from scheduler.tasks.loops import Loop, loop_of, supervision
 from scheduler.tasks.policy import Policy
 from scheduler.tasks.retries import Retry
 from scheduler.tasks.tasks import (
@@ -41,12 +42,9 @@ from scheduler.tasks.tasks import (
     DEFAULT_TASK_TIMEOUT,
     SUPERVISION,
     Flow,
-    Loop,
     SubscribeTo,
     TaskSpec,
-    loop_of,
     no_such,
-    supervision,
     task_spec,
 )
 from scheduler.timing.clock import Clock, SystemClock

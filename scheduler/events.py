@@ -42,7 +42,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from scheduler.protocol.messages import Ending, LoopId, Token
+from scheduler.protocol.tokens import Ending, LoopId, Token
 
 
 @dataclass(frozen=True, slots=True)

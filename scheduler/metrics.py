@@ -77,7 +77,7 @@ from scheduler.events import (
     TicksSkipped,
     TokenMerged,
 )
-from scheduler.protocol.messages import Ending, LoopId, State, Token
+from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.timing.clock import Clock, SystemClock
 from scheduler.timing.schedules import Every, Schedule
 

@@ -17,7 +17,8 @@ from scheduler.processor.worker import Worker
 from scheduler.program import Program, processor
 from scheduler.protocol.calls import task_key
 from scheduler.protocol.ladder import entrance, key_of
-from scheduler.protocol.messages import LoopId, Message, Token
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names, QueueType, Topology, topology
 from scheduler.queues.failed import Parked
 from scheduler.tasks.tasks import SUPERVISION

@@ -44,7 +44,8 @@ from scheduler.protocol.topology import Names, definitions
 from scheduler.queues.failed import Parked, Selection
 from scheduler.queues.journal import JournalEntry
 from scheduler.settings import Settings
-from scheduler.tasks.tasks import SUPERVISION, Loop
+from scheduler.tasks.loops import Loop
+from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.rates import parse_rate

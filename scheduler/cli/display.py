@@ -18,11 +18,12 @@ from scheduler.control.doctor import Finding
 from scheduler.control.reports import Report
 from scheduler.control.status import Status
 from scheduler.errors import SchedulerError
-from scheduler.protocol.messages import LastRun, State, printable
+from scheduler.protocol.messages import printable
+from scheduler.protocol.tokens import LastRun, State
 from scheduler.protocol.topology import Topology
 from scheduler.queues.failed import Parked
 from scheduler.queues.journal import JournalEntry
-from scheduler.tasks.tasks import Loop
+from scheduler.tasks.loops import Loop
 from scheduler.timing.schedules import describe
 
 MARKS = {"ok": "ok       ", "warning": "warning  ", "problem": "PROBLEM  "}

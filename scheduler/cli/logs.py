@@ -35,7 +35,8 @@ from scheduler.events import (
     TokenMerged,
     TokenSuperseded,
 )
-from scheduler.protocol.messages import Ending, LoopId, State, Token, summary_of
+from scheduler.protocol.messages import summary_of
+from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.tasks.context import current_run
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import format_duration

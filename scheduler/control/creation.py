@@ -3,16 +3,9 @@
 from dataclasses import replace
 from datetime import datetime
 
-from scheduler.protocol.messages import (
-    Act,
-    State,
-    Token,
-    Verb,
-    generation_of,
-    one_line,
-    same_seeding,
-)
-from scheduler.tasks.tasks import Loop
+from scheduler.protocol.messages import one_line
+from scheduler.protocol.tokens import Act, State, Token, Verb, generation_of, same_seeding
+from scheduler.tasks.loops import Loop
 from scheduler.timing.schedules import jittered
 
 # The generation of a token that was made to hold a pause while a run may be going on: older than

@@ -15,9 +15,10 @@ from scheduler.control.removal import Removal
 from scheduler.control.reports import Did
 from scheduler.control.seeding import Seeding
 from scheduler.errors import AccessRefused, ScheduleError, UsageError
-from scheduler.protocol.messages import LoopId
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
-from scheduler.tasks.tasks import TaskSpec, loop_of
+from scheduler.tasks.loops import loop_of
+from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import Duration
 from scheduler.timing.schedules import Schedule, ScheduleOptions, schedule_of
 

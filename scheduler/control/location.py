@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 from scheduler.brokers.contract import Broker
 from scheduler.errors import QueueNotFound
-from scheduler.protocol.messages import LoopId
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.roll_call import Answers, RollCall
 

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from scheduler.errors import QueueNotFound, UnknownLoop
-from scheduler.protocol.messages import LoopId
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Topology, hatchery
 from scheduler.queues.roster import Listed, Roster
+from scheduler.tasks.loops import Loop, absent
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import SUPERVISION, Loop, absent, no_such
+from scheduler.tasks.tasks import SUPERVISION, no_such
 
 
 def hatchery_of(app: App, loop: LoopId) -> Topology:

@@ -8,10 +8,10 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.creation import revived, with_act
 from scheduler.errors import BrokerError, BrokerUnavailable, QueueNotFound
 from scheduler.events import SupervisionDelayed
-from scheduler.protocol.messages import LoopId, State, Token, Verb
+from scheduler.protocol.tokens import LoopId, State, Token, Verb
 from scheduler.queues.journal import Journal, look_backs
+from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import Loop
 from scheduler.timing.clock import Clock
 
 GUARD_GRACE = timedelta(seconds=10)

@@ -7,13 +7,13 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.creation import first_token, with_act
 from scheduler.control.reports import Did, Report
 from scheduler.errors import DeliveryLost, QueueNotFound, UnknownLoop, UsageError
-from scheduler.protocol.messages import Verb, encode
+from scheduler.protocol.tokens import Verb, encode
 from scheduler.protocol.topology import routing_key
 from scheduler.queues.failed import FailedQueues, Reason
 from scheduler.queues.hatchery import Hatchery, Occupant, left_in_place
 from scheduler.queues.roster import Roster
+from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import Loop
 from scheduler.timing.clock import Clock
 
 

@@ -11,11 +11,11 @@ from scheduler.control.location import Locator
 from scheduler.control.loops import hatchery_of
 from scheduler.control.recovery import Recovery
 from scheduler.events import LoopRepaired
-from scheduler.protocol.messages import Act, LoopId, State, Token, Verb
+from scheduler.protocol.tokens import Act, LoopId, State, Token, Verb
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.roll_call import Answers
+from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import Loop
 from scheduler.timing.clock import Clock
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from scheduler.protocol.messages import Token
-from scheduler.tasks.tasks import Loop
+from scheduler.protocol.tokens import Token
+from scheduler.tasks.loops import Loop
 
 
 class Did(StrEnum):

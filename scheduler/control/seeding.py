@@ -20,12 +20,13 @@ from scheduler.control.removal import Removal
 from scheduler.control.reports import Did, Report
 from scheduler.errors import MessageError
 from scheduler.events import LoopRepaired, LoopSeeded
-from scheduler.protocol.messages import LoopId, State, Token, Verb, decode, encode, same_seeding
+from scheduler.protocol.tokens import LoopId, State, Token, Verb, decode, encode, same_seeding
 from scheduler.protocol.topology import Topology, routing_key
 from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery, Occupant, left_in_place
 from scheduler.queues.roster import Listed, Roster
+from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import SUPERVISION, Loop
+from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.clock import Clock
 
 

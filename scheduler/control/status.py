@@ -11,12 +11,12 @@ from scheduler.control.concurrency import side_by_side
 from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
 from scheduler.errors import QueueNotFound
-from scheduler.protocol.messages import LastRun, LoopId, State, Token
+from scheduler.protocol.tokens import LastRun, LoopId, State, Token
 from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery
 from scheduler.queues.journal import Journal, look_backs
 from scheduler.queues.roll_call import Answers
+from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import Loop
 from scheduler.timing.clock import Clock
 
 JOURNAL_TIMEOUT = timedelta(seconds=10)

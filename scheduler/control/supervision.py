@@ -37,12 +37,14 @@ from scheduler.control.repairs import Repairs
 from scheduler.control.seeding import Seeding
 from scheduler.errors import AccessRefused, BrokerError, BrokerUnavailable, Locked, QueueNotFound
 from scheduler.events import CensusTaken, LoopReported, SupervisionDelayed
-from scheduler.protocol.messages import LoopId, State
+from scheduler.protocol.tokens import LoopId, State
 from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery
 from scheduler.queues.roster import Listed, Roster
+from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
+from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import SUPERVISION, Arguments, Loop, TaskSpec
+from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.backoff import dice
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND

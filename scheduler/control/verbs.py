@@ -16,10 +16,10 @@ from scheduler.control.recovery import Recovery
 from scheduler.control.repairs import Repairs
 from scheduler.control.reports import Did, Report
 from scheduler.errors import QueueNotFound
-from scheduler.protocol.messages import State, Token, Verb
+from scheduler.protocol.tokens import State, Token, Verb
 from scheduler.queues.hatchery import Hatchery, Occupant, left_in_place
+from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import Loop
 from scheduler.timing.clock import Clock
 
 # One that a cut-off node of a cluster holds is handed on when the node is back.

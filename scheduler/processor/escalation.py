@@ -13,18 +13,8 @@ from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.runs import Run
 from scheduler.processor.settlement import Parking, Settlement
 from scheduler.protocol.calls import Call, placed, spent, task_key
-from scheduler.protocol.messages import (
-    Act,
-    Ending,
-    Message,
-    State,
-    Verb,
-    decode,
-    encode,
-    is_token,
-    one_line,
-    summary_of,
-)
+from scheduler.protocol.messages import Message, one_line, summary_of
+from scheduler.protocol.tokens import Act, Ending, State, Verb, decode, encode, is_token
 from scheduler.queues.failed import FailedQueues, Reason
 from scheduler.queues.hatchery import Hatchery
 from scheduler.tasks.context import current_run

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.calls import Call
-from scheduler.protocol.messages import LoopId, Token
+from scheduler.protocol.tokens import LoopId, Token
 from scheduler.queues.roll_call import Claims, Progress, Settled
 
 

@@ -50,7 +50,7 @@ from scheduler.processor.settlement import (
 from scheduler.processor.settling import Settling
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.calls import Call, decode_call, is_call
-from scheduler.protocol.messages import State, Token, decode, is_token
+from scheduler.protocol.tokens import State, Token, decode, is_token
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock

@@ -11,7 +11,7 @@ from scheduler.events import Connected, Event
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.runs import Run
 from scheduler.processor.shutdown import Shutdown
-from scheduler.protocol.messages import State, Token, decode
+from scheduler.protocol.tokens import State, Token, decode
 from scheduler.queues.hatchery import Hatchery, superseded
 from scheduler.queues.roll_call import Answers, RollCall
 from scheduler.tasks.tasks import SUPERVISION

@@ -10,7 +10,8 @@ from scheduler.brokers.contract import Delivery
 from scheduler.errors import CarryError
 from scheduler.processor.settlement import Broken, Outcome, Raised, Returned
 from scheduler.protocol.calls import Call
-from scheduler.protocol.messages import LoopId, Token, hatched_at, summary_of
+from scheduler.protocol.messages import hatched_at, summary_of
+from scheduler.protocol.tokens import LoopId, Token
 from scheduler.queues.failed import replayed_at
 from scheduler.tasks.context import Context, current_run
 from scheduler.tasks.tasks import TaskSpec

@@ -22,7 +22,8 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Literal
 
-from scheduler.protocol.messages import Ending, LastRun, State, Token, one_line, summary_of
+from scheduler.protocol.messages import one_line, summary_of
+from scheduler.protocol.tokens import Ending, LastRun, State, Token
 from scheduler.tasks.outcomes import Reject, StopLoop
 from scheduler.tasks.policy import Policy
 from scheduler.timing.schedules import jittered, plan_next

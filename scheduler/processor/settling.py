@@ -13,7 +13,7 @@ from scheduler.processor.runs import Run
 from scheduler.processor.settlement import Disposition, Settlement
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.calls import Call, retried
-from scheduler.protocol.messages import Ending, Token
+from scheduler.protocol.tokens import Ending, Token
 from scheduler.protocol.topology import Names
 from scheduler.queues.delays import post
 from scheduler.queues.hatchery import Hatchery

@@ -1,54 +1,17 @@
-"""What travels: tokens, and how they look on the wire.
-
-A token on the wire is an AMQP message with flat headers, all of them strings or integers, and a
-JSON body. A program in any language can read it, make one, and take part.
-
-====================================  =====================================================
-property or header                    holds
-====================================  =====================================================
-message_id                            ``{namespace}/{loop}/{seq}/{attempt}``
-content_type                          ``application/json``
-type                                  ``scheduler.token``
-expiration                            the wait, in milliseconds; none: until somebody acts
-scheduler-version                     1, the version of this format
-scheduler-namespace, -task, -key      whose token it is; the key is empty for the task's own loop
-scheduler-generation                  when its schedule was seeded, and the schedule's fingerprint
-scheduler-seq                         how many ticks of the loop have been settled before this one
-scheduler-attempt                     how many attempts of this tick have failed
-scheduler-state                       armed, paused, guard or replay
-scheduler-scheduled-at-ms             nominal time of the tick, milliseconds since the Unix epoch
-scheduler-due-at-ms                   when the wait ends: the tick with its jitter, or a retry
-scheduler-previous-at-ms              nominal time of the tick before; none: this is the first
-scheduler-reason                      why it is paused
-scheduler-act, -acted-at-ms           what was done to it by somebody else than a run, and when
-scheduler-last-outcome                how the run before ended: the journal's record
-scheduler-last-scheduled-at-ms        its nominal time
-scheduler-last-started-at-ms          when it started
-scheduler-last-duration-ms            how long it took
-scheduler-last-error                  its error, in a line
-====================================  =====================================================
-
-The body is an object: ``schedule`` (see `scheduler.timing.schedules`), ``args`` (the arguments of
-the task) and ``carry`` (what the run before handed on).
-"""
+"""A message as any broker carries it, and what is read out of one without trusting it."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
-from hashlib import blake2b
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
-from scheduler.errors import ScheduleError, Undecodable
+from scheduler.errors import Undecodable
 from scheduler.timing.durations import shown
-from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of, optional_moment
-from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 FORMAT_VERSION = 1
-TOKEN_TYPE = "scheduler.token"
 PREFIX = "scheduler-"
 LINE_LENGTH = 500
 
@@ -81,207 +44,6 @@ class Message:
     app_id: str | None = None
 
 
-class LoopId(NamedTuple):
-    """A task, and a key where the task has many loops."""
-
-    task: str
-    key: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.task}.{self.key}" if self.key else self.task
-
-
-class State(StrEnum):
-    """What a waiting token is: due at its time, held by an operator, or a stand-in.
-
-    A guard waits for a run that may be going on: the run's own token replaces it; if the run was
-    lost, the guard hatches and the loop goes on. A replay is a parked tick that an operator runs
-    once more, beside its loop: it has no successor.
-    """
-
-    ARMED = "armed"
-    PAUSED = "paused"
-    GUARD = "guard"
-    REPLAY = "replay"
-
-
-class Verb(StrEnum):
-    """What was done to a token by somebody else than a run of its loop."""
-
-    SEEDED = "seeded"
-    RESCHEDULED = "rescheduled"
-    PAUSED = "paused"
-    RESUMED = "resumed"
-    TRIGGERED = "triggered"
-    GUARDED = "guarded"
-    REPAIRED = "repaired"
-    REMOVED = "removed"
-
-
-@dataclass(frozen=True, slots=True)
-class Act:
-    """An operator's, or supervision's, doing."""
-
-    verb: Verb
-    at: datetime
-
-
-class Ending(StrEnum):
-    """How a run ended."""
-
-    SUCCEEDED = "succeeded"
-    RETRIED = "retried"
-    ESCALATED = "escalated"
-    STOPPED = "stopped"
-    SKIPPED = "skipped"
-
-
-@dataclass(frozen=True, slots=True)
-class LastRun:
-    """The run that was settled when this token was made."""
-
-    ending: Ending
-    scheduled_at: datetime
-    started_at: datetime
-    duration: timedelta
-    error: str | None = None
-
-    @property
-    def late(self) -> timedelta:
-        """How long after its nominal time it started."""
-        return self.started_at - self.scheduled_at
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """The one message that travels round a loop.
-
-    Attributes:
-        scheduled_at: nominal time of the tick.
-        due_at: when the wait ends. Before the nominal time only when an operator triggered it.
-        generation: made by `generation_of`; orders the seedings of a loop in time.
-        seq: how many ticks of the loop have been settled before this one.
-        attempt: how many attempts of this tick have failed.
-        carry: what the run before handed on.
-        reason: why it is paused.
-        previous_at: nominal time of the tick before this one.
-        act: what made this token, where it was not the run before.
-        trace: headers by which the run before can be found in a trace
-            (https://www.w3.org/TR/trace-context/).
-    """
-
-    loop: LoopId
-    schedule: Schedule
-    generation: str
-    scheduled_at: datetime
-    due_at: datetime
-    seq: int = 0
-    attempt: int = 0
-    state: State = State.ARMED
-    args: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    carry: Any = None
-    reason: str | None = None
-    previous_at: datetime | None = None
-    last: LastRun | None = None
-    act: Act | None = None
-    trace: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    @property
-    def triggered(self) -> bool:
-        """Whether an operator had it run before its time."""
-        return self.due_at < self.scheduled_at
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """How far the loop had come when this token was made."""
-        return self.seq, self.attempt
-
-
-def generation_of(schedule: Schedule, args: Mapping[str, Any], seeded_at: datetime) -> str:
-    """The name of a seeding: sorts by its time, ends in the fingerprint of what was seeded."""
-    seeded = json.dumps([to_wire(schedule), dict(args)], sort_keys=True)
-    fingerprint = blake2b(seeded.encode(), digest_size=6).hexdigest()
-    return f"{milliseconds_since_epoch(seeded_at):015d}-{fingerprint}"
-
-
-def same_seeding(generation: str, other: str) -> bool:
-    """Whether two generations were seeded with the same schedule and arguments."""
-    return generation.rpartition("-")[2] == other.rpartition("-")[2]
-
-
-def encode(token: Token, namespace: str, *, expiration: timedelta | None) -> Message:
-    """The message of a token, to wait this long in a queue (None: until somebody acts)."""
-    headers: dict[str, Any] = {
-        "version": FORMAT_VERSION,
-        "namespace": namespace,
-        "task": token.loop.task,
-        "key": token.loop.key,
-        "generation": token.generation,
-        "seq": token.seq,
-        "attempt": token.attempt,
-        "state": token.state.value,
-        "scheduled-at-ms": milliseconds_since_epoch(token.scheduled_at),
-        "due-at-ms": milliseconds_since_epoch(token.due_at),
-    }
-    if token.reason is not None:
-        headers["reason"] = token.reason
-    if token.previous_at is not None:
-        headers["previous-at-ms"] = milliseconds_since_epoch(token.previous_at)
-    if token.act is not None:
-        headers["act"] = token.act.verb.value
-        headers["acted-at-ms"] = milliseconds_since_epoch(token.act.at)
-    if token.last is not None:
-        headers |= _last_headers(token.last)
-    body = {"schedule": to_wire(token.schedule), "args": token.args, "carry": token.carry}
-    return Message(
-        body=json.dumps(body, separators=(",", ":")).encode(),
-        headers={**token.trace, **{PREFIX + name: value for name, value in headers.items()}},
-        content_type="application/json",
-        message_id=f"{namespace}/{token.loop}/{token.seq}/{token.attempt}",
-        type=TOKEN_TYPE,
-        expiration=expiration,
-    )
-
-
-def is_token(message: Message) -> bool:
-    """Whether a message is, or claims to be, a token."""
-    return f"{PREFIX}generation" in message.headers
-
-
-def decode(message: Message, namespace: str) -> Token:
-    """The token of a message.
-
-    Raises:
-        Undecodable: it is not a token of this format and namespace; the message says why.
-    """
-    wire = validated(_Headers, our_headers(message), "headers")
-    if wire.namespace != namespace:
-        raise Undecodable(
-            f"The message belongs to namespace {wire.namespace!r}, this is {namespace!r}."
-        )
-    body = validated(_Body, parsed_json(message.body), "body")
-    try:
-        return Token(
-            loop=LoopId(wire.task, wire.key),
-            schedule=from_wire(body.schedule),
-            generation=wire.generation,
-            scheduled_at=moment_of(wire.scheduled_at_ms),
-            due_at=moment_of(wire.due_at_ms),
-            seq=wire.seq,
-            attempt=wire.attempt,
-            state=wire.state,
-            args=body.args,
-            carry=body.carry,
-            reason=wire.reason,
-            previous_at=optional_moment(wire.previous_at_ms),
-            last=_last_run(wire),
-            act=None if wire.act is None else Act(wire.act, moment_of(wire.acted_at_ms)),
-            trace=trace_of(message.headers),
-        )
-    except (ScheduleError, ValueError, OverflowError) as error:
-        raise Undecodable(f"The message cannot be understood: {error}") from None
-
-
 def one_line(text: str) -> str:
     """A text on one line, of characters that any header and terminal takes, and not too long."""
     line = printable(" ".join(text.split()))
@@ -305,41 +67,6 @@ def summary_of(error: BaseException) -> str:
     except Exception as another:
         text = f"(its message cannot be shown: {type(another).__name__})"
     return one_line(f"{type(error).__name__}: {text}" if text else type(error).__name__)
-
-
-Milliseconds = Field(ge=0, le=LATEST_MS)
-
-
-class _Headers(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
-    version: int = Field(ge=1, le=1)
-    namespace: str
-    task: str = Field(min_length=1)
-    key: str = ""
-    generation: str = Field(max_length=64)
-    seq: int = Field(ge=0)
-    attempt: int = Field(ge=0)
-    state: State = Field(strict=False)
-    scheduled_at_ms: int = Milliseconds
-    due_at_ms: int = Milliseconds
-    reason: str | None = None
-    previous_at_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
-    act: Verb | None = Field(default=None, strict=False)
-    acted_at_ms: int = Field(default=0, ge=0, le=LATEST_MS)
-    last_outcome: Ending | None = Field(default=None, strict=False)
-    last_scheduled_at_ms: int = Field(default=0, ge=0, le=LATEST_MS)
-    last_started_at_ms: int = Field(default=0, ge=0, le=LATEST_MS)
-    last_duration_ms: int = Field(default=0, ge=0, le=LATEST_MS)
-    last_error: str | None = None
-
-
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
-    schedule: dict[str, Any]
-    args: dict[str, Any] = {}
-    carry: Any = None
 
 
 def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
@@ -409,26 +136,4 @@ def problems_of(error: ValidationError) -> str:
             f"got {shown(problem['input'])}"
             for problem in error.errors(include_url=False, include_context=False)
         )
-    )
-
-
-def _last_headers(last: LastRun) -> dict[str, Any]:
-    headers: dict[str, Any] = {
-        "last-outcome": last.ending.value,
-        "last-scheduled-at-ms": milliseconds_since_epoch(last.scheduled_at),
-        "last-started-at-ms": milliseconds_since_epoch(last.started_at),
-        "last-duration-ms": last.duration // timedelta(milliseconds=1),
-    }
-    return headers if last.error is None else headers | {"last-error": last.error}
-
-
-def _last_run(wire: _Headers) -> LastRun | None:
-    if wire.last_outcome is None:
-        return None
-    return LastRun(
-        ending=wire.last_outcome,
-        scheduled_at=moment_of(wire.last_scheduled_at_ms),
-        started_at=moment_of(wire.last_started_at_ms),
-        duration=timedelta(milliseconds=wire.last_duration_ms),
-        error=wire.last_error,
     )

@@ -32,7 +32,7 @@ from typing import Any, Literal
 
 from scheduler.protocol.calls import task_key
 from scheduler.protocol.ladder import UNITS, Rung, rung_pattern, rungs, zero_pattern
-from scheduler.protocol.messages import LoopId
+from scheduler.protocol.tokens import LoopId
 from scheduler.timing.durations import SECOND, milliseconds
 
 QueueType = Literal["quorum", "classic"]

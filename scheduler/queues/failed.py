@@ -40,12 +40,12 @@ from scheduler.protocol.calls import is_call, placed
 from scheduler.protocol.messages import (
     PREFIX,
     Message,
-    is_token,
     one_line,
     own_headers,
     printable,
     summary_of,
 )
+from scheduler.protocol.tokens import is_token
 from scheduler.protocol.topology import Names
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery
 from scheduler.errors import DeliveryLost, MessageError, Rejected
-from scheduler.protocol.messages import Act, LoopId, State, Token, decode, encode, same_seeding
+from scheduler.protocol.tokens import Act, LoopId, State, Token, decode, encode, same_seeding
 from scheduler.protocol.topology import Names, routing_key
 from scheduler.queues.failed import FailedQueues, Reason
 from scheduler.timing.backoff import backoff

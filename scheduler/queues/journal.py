@@ -13,16 +13,8 @@ from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import DEFAULT_QUIET, Broker
 from scheduler.errors import BrokerUnavailable, MessageError, QueueNotFound, Unroutable
-from scheduler.protocol.messages import (
-    LastRun,
-    LoopId,
-    Message,
-    State,
-    Token,
-    Verb,
-    decode,
-    is_token,
-)
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LastRun, LoopId, State, Token, Verb, decode, is_token
 from scheduler.protocol.topology import Names
 from scheduler.queues.failed import PARKED as PARKED_HEADERS
 from scheduler.queues.failed import Parked, read_parked

@@ -23,7 +23,8 @@ from pydantic import BaseModel, ConfigDict
 
 from scheduler.brokers.contract import Broker, Consumer
 from scheduler.errors import BrokerError, MessageError
-from scheduler.protocol.messages import LoopId, Message, parsed_json, validated
+from scheduler.protocol.messages import Message, parsed_json, validated
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.tasks.tasks import SUPERVISION
 

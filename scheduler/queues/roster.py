@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.brokers.contract import Broker, Consumer
 from scheduler.errors import MessageError, ScheduleError
-from scheduler.protocol.messages import LoopId, Message, parsed_json, validated
+from scheduler.protocol.messages import Message, parsed_json, validated
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from scheduler.events import EventStream
-from scheduler.protocol.messages import LoopId
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, Topology
 from scheduler.settings import Settings
-from scheduler.tasks.tasks import Loop, TaskSpec
+from scheduler.tasks.loops import Loop
+from scheduler.tasks.tasks import TaskSpec
 
 
 class App(Protocol):

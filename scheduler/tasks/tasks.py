@@ -1,27 +1,21 @@
-"""Tasks and loops: what the decorators make of a coroutine function."""
+"""Tasks: what the decorators make of a coroutine function."""
 
 import difflib
 import functools
 import inspect
-import json
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, NotRequired, ParamSpec, Required, TypeVar, cast, get_type_hints
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict  # pydantic cannot take typing's before Python 3.12
-
-from scheduler.errors import InvalidArguments, RegistrationError, ScheduleError
-from scheduler.protocol.messages import LoopId, Message, problems_of
+from scheduler.errors import RegistrationError, ScheduleError
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import ExchangeType, Subscription
-from scheduler.tasks.context import Context
+from scheduler.tasks.arguments import Arguments, BodyReader
 from scheduler.tasks.policy import Policy
-from scheduler.tasks.retries import Retry
 from scheduler.timing.durations import Duration, format_duration, parse_duration
 from scheduler.timing.rates import Rate, parse_rate
-from scheduler.timing.schedules import Every, Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,108 +24,6 @@ DEFAULT_TASK_TIMEOUT = timedelta(minutes=10)
 DEFAULT_CONCURRENCY = 10
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 SUPERVISION = LoopId("_supervision")
-SUPERVISION_TIMEOUT = timedelta(minutes=3)  # a busy journal takes its time to be read
-
-
-class Arguments:
-    """The arguments of a task on the wire: JSON, checked against the function's annotations.
-
-    Raises:
-        RegistrationError: the signature is not one that a message can fill.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._name = getattr(function, "__name__", repr(function))
-        hints = self._hints(function)
-        parameters = inspect.signature(function).parameters.values()
-        self.context = next((p.name for p in parameters if hints.get(p.name) is Context), None)
-        self._signature = inspect.Signature([p for p in parameters if p.name != self.context])
-        self.parameters: dict[str, Any] = {}
-        fields: dict[str, Any] = {}
-        for parameter in parameters:
-            if parameter.name == self.context:
-                continue
-            self._check_kind(parameter)
-            optional = parameter.default is not inspect.Parameter.empty
-            kind = self.parameters[parameter.name] = hints.get(parameter.name, Any)
-            fields[parameter.name] = NotRequired[kind] if optional else Required[kind]
-        self._adapter = self._adapter_of(fields)
-
-    def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The arguments of a call, by name, as JSON can hold them.
-
-        Raises:
-            InvalidArguments: the function cannot be called like this.
-        """
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise InvalidArguments(f"{self._name} cannot be called like this: {error}.") from None
-        return self.dump(bound.arguments)
-
-    def load(self, wire: Mapping[str, Any]) -> dict[str, Any]:
-        """Keyword arguments for the function, from what travelled.
-
-        Raises:
-            InvalidArguments: they do not fit; the message names each one.
-        """
-        try:
-            return dict(self._adapter.validate_json(json.dumps(wire)))
-        except ValidationError as error:
-            raise self._misfit(error) from None
-
-    def dump(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments as JSON can hold them.
-
-        Raises:
-            InvalidArguments: they do not fit, or would not arrive as they are.
-        """
-        try:
-            fitting = dict(self._adapter.validate_python(dict(arguments)))
-        except ValidationError as error:
-            raise self._misfit(error) from None
-        try:
-            wire = dict(self._adapter.dump_python(fitting, mode="json", by_alias=True))
-            json.dumps(wire, allow_nan=False)
-        except (ValueError, TypeError) as error:
-            raise InvalidArguments(
-                f"The arguments of {self._name} cannot travel as JSON: {error}."
-            ) from None
-        if self.load(wire) != fitting:
-            raise InvalidArguments(
-                f"The arguments of {self._name} would not arrive as they are: JSON turns them into "
-                f"{json.dumps(wire)}. Pass plain values, and the names of secrets."
-            )
-        return wire
-
-    def _misfit(self, error: ValidationError) -> InvalidArguments:
-        return InvalidArguments(f"The arguments do not fit {self._name}: {problems_of(error)}.")
-
-    def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
-        try:
-            return get_type_hints(function, include_extras=True)
-        except (NameError, TypeError, AttributeError, SyntaxError) as error:
-            raise RegistrationError(
-                f"The annotations of {self._name} cannot be resolved: {error}. "
-                "Import the types it names at module level, outside `if TYPE_CHECKING`."
-            ) from None
-
-    def _check_kind(self, parameter: inspect.Parameter) -> None:
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise RegistrationError(
-                f"{self._name} has the parameter {str(parameter)!r}: the arguments of a task "
-                "travel by name, so it can have neither *args, **kwargs nor positional-only ones."
-            )
-
-    def _adapter_of(self, fields: dict[str, Any]) -> TypeAdapter[Any]:
-        shape: Any = TypedDict(self._name, fields)  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues]
-        try:
-            return TypeAdapter(with_config(ConfigDict(extra="forbid"))(shape))
-        except (PydanticUserError, TypeError) as error:
-            raise RegistrationError(
-                f"The arguments of {self._name} cannot be checked: {error}. "
-                "Annotate them with types that pydantic knows."
-            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +46,7 @@ class TaskSpec:
     timeout: timedelta = DEFAULT_TASK_TIMEOUT
     concurrency: int = DEFAULT_CONCURRENCY
     called: bool = False
-    reads: "BodyReader | None" = None
+    reads: BodyReader | None = None
     subscriptions: tuple[Subscription, ...] = ()
     rate: Rate | None = None
     ordered: bool = False
@@ -190,88 +82,6 @@ class Flow:
                 f"subscribe of {task} is a list of (exchange, routing key), or (exchange, routing "
                 f"key, type), got {self.subscribe!r}."
             ) from None
-
-
-class BodyReader:
-    """How a task reads a message that somebody else made: whole, into its one parameter.
-
-    A parameter annotated `bytes` gets the body as it is, `str` its text; any other type is what
-    pydantic makes of its JSON.
-
-    Raises:
-        RegistrationError: the function has not exactly one parameter, besides its `Context`.
-    """
-
-    def __init__(self, function: Callable[..., Any], arguments: Arguments) -> None:
-        if len(arguments.parameters) != 1:
-            raise RegistrationError(
-                f"A task that subscribes takes a message in one parameter, besides its Context; "
-                f"{getattr(function, '__name__', function)} has {len(arguments.parameters)}."
-            )
-        ((self._name, self._kind),) = arguments.parameters.items()
-        self._adapter: TypeAdapter[Any] = TypeAdapter(self._kind)
-
-    def read(self, message: Message) -> dict[str, Any]:
-        """The keyword argument for the function.
-
-        Raises:
-            InvalidArguments: the body is not what the parameter takes.
-        """
-        return {self._name: self._value(message)}
-
-    def _value(self, message: Message) -> Any:
-        if self._kind is bytes:
-            return message.body
-        try:
-            if self._kind is str:
-                return message.body.decode()
-            if not _is_json(message.content_type):
-                raise InvalidArguments(
-                    f"The content type {message.content_type!r} cannot be read into "
-                    f"{self._name!r}: annotate it as bytes to get the body as it is."
-                )
-            return self._adapter.validate_json(message.body)
-        except ValidationError as error:
-            raise InvalidArguments(
-                f"The body does not fit {self._name!r}: {problems_of(error)}."
-            ) from None
-        except UnicodeDecodeError as error:
-            raise InvalidArguments(f"The body is not UTF-8 text: {error}.") from None
-
-
-def _is_json(content_type: str | None) -> bool:
-    kind = (content_type or "application/json").partition(";")[0].strip().lower()
-    return kind == "application/json" or kind.endswith("+json")
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """A task and a schedule: what `seed` makes a token of."""
-
-    id: LoopId
-    task: TaskSpec
-    schedule: Schedule
-    args: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        return str(self.id)
-
-
-def absent(task: str) -> TaskSpec:
-    """A task that this code does not have, but whose loops are in the broker."""
-
-    async def nobody() -> None:
-        raise NotImplementedError(f"The task {task!r} is not in this code.")
-
-    return TaskSpec(task, nobody, Arguments(nobody), Policy(Retry(0)))
-
-
-def supervision(interval: timedelta) -> Loop:
-    """The loop that every namespace has; `scheduler.control.supervision` gives it its function."""
-    spec = replace(
-        absent(SUPERVISION.task), timeout=SUPERVISION_TIMEOUT, concurrency=1, builtin=True
-    )
-    return Loop(SUPERVISION, spec, Every(interval), {})
 
 
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
@@ -311,21 +121,7 @@ def task_spec(
     Raises:
         RegistrationError: it cannot be a task; the message says what to change.
     """
-    if not inspect.iscoroutinefunction(function):
-        raise RegistrationError(
-            f"{getattr(function, '__name__', function)!r} is not a coroutine function: "
-            "write `async def` (and run blocking code with `asyncio.to_thread`)."
-        )
-    name = name or str(getattr(function, "__name__", ""))
-    if not isinstance(name, str) or not NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise RegistrationError(
-            f"A task name has 1 to 64 letters, digits, '_' or '-', got {name!r}: give it a name=."
-        )
-    if name == SUPERVISION.task:
-        raise RegistrationError(
-            f"A task cannot be named {name!r}: the scheduler has one of this name in every "
-            "namespace. Give it another name=."
-        )
+    name = _name(function, name)
     if not isinstance(concurrency, int) or concurrency < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise RegistrationError(
             f"concurrency of {name} is a whole number, at least 1, got {concurrency!r}."
@@ -348,21 +144,23 @@ def task_spec(
     )
 
 
-def loop_of(
-    spec: TaskSpec, schedule: Schedule, args: Mapping[str, Any] | None, key: str = ""
-) -> Loop:
-    """The loop of a task.
-
-    Raises:
-        RegistrationError: the arguments do not fit the task.
-    """
-    try:
-        wire = spec.arguments.dump(args or {})
-    except InvalidArguments as error:
+def _name(function: Callable[..., Any], name: str | None) -> str:
+    if not inspect.iscoroutinefunction(function):
         raise RegistrationError(
-            f"{error} Give the parameters of {spec.name} defaults, or pass args={{...}}."
-        ) from None
-    return Loop(LoopId(spec.name, key), spec, schedule, wire)
+            f"{getattr(function, '__name__', function)!r} is not a coroutine function: "
+            "write `async def` (and run blocking code with `asyncio.to_thread`)."
+        )
+    name = name or str(getattr(function, "__name__", ""))
+    if not isinstance(name, str) or not NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise RegistrationError(
+            f"A task name has 1 to 64 letters, digits, '_' or '-', got {name!r}: give it a name=."
+        )
+    if name == SUPERVISION.task:
+        raise RegistrationError(
+            f"A task cannot be named {name!r}: the scheduler has one of this name in every "
+            "namespace. Give it another name=."
+        )
+    return name
 
 
 def _expiry(name: str, expires: Duration) -> timedelta:

@@ -18,7 +18,7 @@ import pytest
 
 from scheduler.cli.loading import load_app
 from scheduler.events import Escalated, RunFinished
-from scheduler.protocol.messages import Ending
+from scheduler.protocol.tokens import Ending
 from scheduler.testing import simulate
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -20,8 +20,8 @@ from scheduler import Every, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.control.supervision import Memory, Supervisor
 from scheduler.program import Program, supervisor
-from scheduler.protocol.messages import LoopId
-from scheduler.tasks.tasks import Loop, loop_of
+from scheduler.protocol.tokens import LoopId
+from scheduler.tasks.loops import Loop, loop_of
 from scheduler.timing.clock import SystemClock
 
 

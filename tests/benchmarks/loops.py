@@ -29,7 +29,7 @@ from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import Event, RunStarted
 from scheduler.program import Program, processor
-from scheduler.protocol.messages import LoopId
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import QueueType, routing_key
 from scheduler.testing import simulate
 from scheduler.timing.clock import SystemClock

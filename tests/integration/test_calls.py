@@ -21,7 +21,8 @@ from scheduler.events import (
     RunReturned,
     RunSettled,
 )
-from scheduler.protocol.messages import Ending, Message
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import Ending
 from scheduler.protocol.topology import QueueType
 from scheduler.queues.failed import EVERYTHING, Selection
 from tests.bad_input import BAD, GOOD

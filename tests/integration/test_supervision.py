@@ -10,7 +10,8 @@ import pytest
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker, Delivery
-from scheduler.protocol.messages import LoopId, Message, State
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LoopId, State
 from scheduler.protocol.topology import Names, QueueType, routing_key
 from scheduler.queues.failed import FailedQueues
 from scheduler.queues.hatchery import Hatchery

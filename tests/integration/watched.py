@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.protocol.messages import LoopId
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Topology, topology
 from tests.integration.conftest import Field
 from tests.rabbitmq import free_ports

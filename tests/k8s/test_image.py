@@ -13,7 +13,7 @@ import aiormq
 import pytest
 from packaging.requirements import Requirement
 
-from scheduler.protocol.messages import LoopId
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import topology
 from tests.k8s.builds import BUILDS, ROOT, environment, pods
 from tests.k8s.dockerfile import Image, in_context, instructions

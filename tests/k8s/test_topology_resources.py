@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.protocol.messages import LoopId
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import QueueType, definitions, topology
 from tests.k8s.builds import K8S, Manifest
 from tests.k8s.custom_resources import CUSTOM_RESOURCE

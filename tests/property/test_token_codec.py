@@ -9,12 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduler.errors import Undecodable
-from scheduler.protocol.messages import (
-    PREFIX,
+from scheduler.protocol.messages import PREFIX, Message
+from scheduler.protocol.tokens import (
     Ending,
     LastRun,
     LoopId,
-    Message,
     State,
     Token,
     decode,

@@ -5,7 +5,7 @@ import pytest
 from scheduler import Scheduler, Settings
 from scheduler.errors import RegistrationError, SettingsError, UnknownLoop
 from scheduler.events import Event, ProcessorStopped
-from scheduler.protocol.messages import LoopId
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, Retention, topology
 
 

@@ -28,7 +28,8 @@ from scheduler.events import (
 )
 from scheduler.metrics import instrument
 from scheduler.protocol.calls import new_call, task_key
-from scheduler.protocol.messages import Ending, LoopId, Message, State, Token
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.queues.failed import Selection
 from scheduler.timing.schedules import Cron, Every, Schedule
 from tests.stage import START, Stage, new_app, of, staged

@@ -13,7 +13,8 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 from scheduler import Every, Retry, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import NotSent
-from scheduler.protocol.messages import LoopId, Message
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LoopId
 from scheduler.tracing import instrument
 from tests.stage import Stage, new_app, staged
 

@@ -35,7 +35,7 @@ from scheduler.events import (
     TokenMerged,
     TokenSuperseded,
 )
-from scheduler.protocol.messages import Ending, LoopId, State, Token
+from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.tasks.outcomes import StopLoop
 from scheduler.testing import simulate
 from scheduler.timing.schedules import Every

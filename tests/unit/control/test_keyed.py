@@ -13,7 +13,7 @@ from scheduler.control.reports import Did
 from scheduler.control.status import Where
 from scheduler.errors import AccessRefused, RegistrationError, ScheduleError, UsageError
 from scheduler.events import RunStarted
-from scheduler.protocol.messages import LoopId, State, Verb
+from scheduler.protocol.tokens import LoopId, State, Verb
 from scheduler.sending import CallTask
 from tests.stage import NotAllowed, Stage, new_app, of, seconds_of, staged
 

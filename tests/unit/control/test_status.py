@@ -8,7 +8,7 @@ import pytest
 
 from scheduler import Context, Retry, Scheduler
 from scheduler.control.status import Status, Where
-from scheduler.protocol.messages import Ending, LoopId
+from scheduler.protocol.tokens import Ending, LoopId
 from tests.stage import START, Stage, new_app, staged
 
 TASK = LoopId("task")

@@ -20,7 +20,8 @@ from scheduler.errors import AccessRefused, BrokerUnavailable, QueueNotFound, Re
 from scheduler.events import CensusTaken, LoopReported, RunStarted, SupervisionDelayed
 from scheduler.processor.processor import Processor
 from scheduler.program import processor
-from scheduler.protocol.messages import LoopId, Message, State, Verb
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LoopId, State, Verb
 from scheduler.protocol.topology import Topology
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording

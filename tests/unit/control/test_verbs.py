@@ -13,8 +13,9 @@ from scheduler.control.status import Where
 from scheduler.errors import QueueNotFound, Unconfirmed, UnknownLoop, UsageError
 from scheduler.events import LoopSeeded, RunStarted
 from scheduler.program import Program
-from scheduler.protocol.messages import LoopId, Message, State, Token
-from scheduler.tasks.tasks import Loop
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LoopId, State, Token
+from scheduler.tasks.loops import Loop
 from scheduler.timing.durations import SECOND
 from tests.stage import START, Inspecting, Stage, new_app, of, seconds_of, staged
 

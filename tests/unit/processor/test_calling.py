@@ -24,7 +24,8 @@ from scheduler.events import (
     RunSettled,
     RunStarted,
 )
-from scheduler.protocol.messages import Ending, LoopId, Message
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.protocol.topology import UNROUTED_FOR, Exchange, QueueType, Topology
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.tasks.context import current_run

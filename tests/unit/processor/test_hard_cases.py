@@ -26,16 +26,8 @@ from scheduler import (
 from scheduler.cli.loading import load_app
 from scheduler.events import MessageParked, RunStarted
 from scheduler.processor.settlement import Finished, Raised, Returned, settle
-from scheduler.protocol.messages import (
-    LINE_LENGTH,
-    LoopId,
-    State,
-    Token,
-    decode,
-    encode,
-    generation_of,
-    summary_of,
-)
+from scheduler.protocol.messages import LINE_LENGTH, summary_of
+from scheduler.protocol.tokens import LoopId, State, Token, decode, encode, generation_of
 from scheduler.queues.hatchery import merge
 from scheduler.tasks.policy import Policy
 from scheduler.testing import simulate

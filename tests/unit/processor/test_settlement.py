@@ -17,7 +17,8 @@ from scheduler.processor.settlement import (
     settle,
     settle_call,
 )
-from scheduler.protocol.messages import LINE_LENGTH, Ending, LastRun, LoopId, State, Token
+from scheduler.protocol.messages import LINE_LENGTH
+from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token
 from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
 from scheduler.tasks.policy import Policy
 from scheduler.tasks.retries import Retry

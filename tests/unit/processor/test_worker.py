@@ -29,7 +29,8 @@ from scheduler.events import (
     TokenMerged,
     TokenSuperseded,
 )
-from scheduler.protocol.messages import Ending, LoopId, Message, State, decode, encode
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import Ending, LoopId, State, decode, encode
 from scheduler.protocol.topology import UNROUTED_FOR
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.testing import simulate

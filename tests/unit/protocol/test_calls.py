@@ -27,7 +27,8 @@ from scheduler.protocol.calls import (
     spent,
     task_key,
 )
-from scheduler.protocol.messages import Ending, Message, is_token
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import Ending, is_token
 from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
 from scheduler.tasks.policy import Policy
 from scheduler.tasks.retries import Retry

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from scheduler.protocol.ladder import UNITS
-from scheduler.protocol.messages import LoopId
 from scheduler.protocol.rights import (
     Rights,
     command,
@@ -14,6 +13,7 @@ from scheduler.protocol.rights import (
     rights_to_send,
     rights_to_start,
 )
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import (
     Binding,
     Exchange,

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
-from scheduler.protocol.messages import LoopId, Message
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import (
     UNREACHABLE_DELIVERY_LIMIT,
     UNROUTED_FOR,

@@ -9,7 +9,8 @@ import pytest
 
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import QueueNotFound, TooLarge, Undecodable
-from scheduler.protocol.messages import LINE_LENGTH, LoopId, Message, own_headers
+from scheduler.protocol.messages import LINE_LENGTH, Message, own_headers
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.failed import (
     EVERYTHING,

@@ -11,7 +11,8 @@ import pytest
 from scheduler import Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.errors import QueueNotFound
 from scheduler.program import Program
-from scheduler.protocol.messages import Act, Ending, LoopId, Message, State, Verb, encode
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import Act, Ending, LoopId, State, Verb, encode
 from scheduler.protocol.topology import UNROUTED_FOR
 from scheduler.queues.journal import JournalEntry, entry_of
 from scheduler.timing.durations import SECOND

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from scheduler.protocol.messages import LoopId, State, Token
+from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.hatchery import merge, superseded
 from scheduler.timing.schedules import Every
 

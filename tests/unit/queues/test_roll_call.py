@@ -10,7 +10,8 @@ from datetime import timedelta
 import pytest
 
 from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
-from scheduler.protocol.messages import LoopId, Message
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.roll_call import LINGERING, Answers, Claims, RollCall, Settled
 from scheduler.testing import run_virtually

@@ -11,7 +11,8 @@ import pytest
 from scheduler import Cron, Every
 from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
 from scheduler.errors import QueueNotFound
-from scheduler.protocol.messages import LoopId, Message
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.roster import Listed, Roster
 from scheduler.testing import run_virtually

@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 
 from scheduler import Context, Retry, Scheduler
 from scheduler.errors import InvalidArguments, RegistrationError, ScheduleError
-from scheduler.protocol.messages import LoopId
-from scheduler.tasks.tasks import Arguments
+from scheduler.protocol.tokens import LoopId
+from scheduler.tasks.arguments import Arguments
 from scheduler.timing.schedules import Every
 
 if TYPE_CHECKING:

@@ -8,21 +8,17 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from scheduler.errors import Undecodable
-from scheduler.protocol.messages import (
-    LINE_LENGTH,
+from scheduler.protocol.messages import LINE_LENGTH, Message, one_line, problems_of, summary_of
+from scheduler.protocol.tokens import (
     Ending,
     LastRun,
     LoopId,
-    Message,
     State,
     Token,
     decode,
     encode,
     generation_of,
-    one_line,
-    problems_of,
     same_seeding,
-    summary_of,
 )
 from scheduler.timing.schedules import Cron, Every
 

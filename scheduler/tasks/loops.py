@@ -1,0 +1,63 @@
+"""Loops: a task and a schedule."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from scheduler.errors import InvalidArguments, RegistrationError
+from scheduler.protocol.tokens import LoopId
+from scheduler.tasks.arguments import Arguments
+from scheduler.tasks.policy import Policy
+from scheduler.tasks.retries import Retry
+from scheduler.tasks.tasks import SUPERVISION, TaskSpec
+from scheduler.timing.schedules import Every, Schedule
+
+SUPERVISION_TIMEOUT = timedelta(minutes=3)  # a busy journal takes its time to be read
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A task and a schedule: what `seed` makes a token of."""
+
+    id: LoopId
+    task: TaskSpec
+    schedule: Schedule
+    args: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+def absent(task: str) -> TaskSpec:
+    """A task that this code does not have, but whose loops are in the broker."""
+
+    async def nobody() -> None:
+        raise NotImplementedError(f"The task {task!r} is not in this code.")
+
+    return TaskSpec(task, nobody, Arguments(nobody), Policy(Retry(0)))
+
+
+def supervision(interval: timedelta) -> Loop:
+    """The loop that every namespace has; `scheduler.control.supervision` gives it its function."""
+    spec = replace(
+        absent(SUPERVISION.task), timeout=SUPERVISION_TIMEOUT, concurrency=1, builtin=True
+    )
+    return Loop(SUPERVISION, spec, Every(interval), {})
+
+
+def loop_of(
+    spec: TaskSpec, schedule: Schedule, args: Mapping[str, Any] | None, key: str = ""
+) -> Loop:
+    """The loop of a task.
+
+    Raises:
+        RegistrationError: the arguments do not fit the task.
+    """
+    try:
+        wire = spec.arguments.dump(args or {})
+    except InvalidArguments as error:
+        raise RegistrationError(
+            f"{error} Give the parameters of {spec.name} defaults, or pass args={{...}}."
+        ) from None
+    return Loop(LoopId(spec.name, key), spec, schedule, wire)
