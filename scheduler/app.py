@@ -1,65 +1,28 @@
-"""The app: where tasks are registered."""
+"""The app: what is registered, what happens to it, and the connection over which it sends."""
 
-import re
 from collections.abc import (
     AsyncGenerator,
     Callable,
-    Coroutine,
     Generator,
-    Iterable,
-    Mapping,
-    Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager
-from typing import (
-    Any,
-    Concatenate,
-    Literal,
-    ParamSpec,
-    TypeVar,
-    Unpack,
-    overload,
-)
 
 from scheduler.brokers.contract import Broker
 from scheduler.brokers.opening import broker_of
-from scheduler.control.keyed import Connect
-from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop
 from scheduler.events import Event, EventStream
 from scheduler.processor.escalation import EscalationHook
 from scheduler.program import Program
-from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import Names, Retention, Topology, topology
+from scheduler.protocol.topology import Names, Topology
 from scheduler.queues.outbox import BlockingBridge, Outbox
-from scheduler.sending import CallTask, Outboxes, PeriodicTask
+from scheduler.registration import Registration
+from scheduler.sending import Outboxes
 from scheduler.settings import Settings
-from scheduler.tasks.context import Context
-from scheduler.tasks.loops import Loop, loop_of, supervision
-from scheduler.tasks.policy import Policy
-from scheduler.tasks.retries import Retry
-from scheduler.tasks.tasks import (
-    DEFAULT_CONCURRENCY,
-    DEFAULT_TASK_TIMEOUT,
-    SUPERVISION,
-    Flow,
-    SubscribeTo,
-    TaskSpec,
-    no_such,
-    task_spec,
-)
+from scheduler.tasks.loops import Loop, supervision
+from scheduler.tasks.registry import topology_of
 from scheduler.timing.clock import Clock, SystemClock
-from scheduler.timing.durations import Duration
-from scheduler.timing.schedules import Schedule, ScheduleOptions, schedule_of
-
-P = ParamSpec("P")
-Q = ParamSpec("Q")
-R = TypeVar("R")
 
 
-NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-class Scheduler:
+class Scheduler(Registration):
     """A set of tasks that share a namespace in the broker.
 
     Args:
@@ -71,18 +34,12 @@ class Scheduler:
     """
 
     def __init__(self, namespace: str, settings: Settings | None = None) -> None:
-        if not NAMESPACE.fullmatch(namespace):
-            raise RegistrationError(
-                f"A namespace has 1 to 64 letters, digits, '_' or '-', got {namespace!r}."
-            )
-        self.namespace = namespace
-        self.names = Names(namespace)
         self.events = EventStream()
-        self._settings = settings
-        self._tasks: dict[str, TaskSpec] = {}
-        self._loops: dict[LoopId, Loop] = {}
         self.escalation_hooks: list[EscalationHook] = []
-        self._outboxes = Outboxes(self._new_outbox(), self._new_outbox(), BlockingBridge())
+        self._settings = settings
+        names = Names(namespace)
+        outboxes = Outboxes(self._new_outbox(names), self._new_outbox(names), BlockingBridge())
+        super().__init__(namespace, outboxes, self._operations)
 
     @property
     def settings(self) -> Settings:
@@ -90,117 +47,6 @@ class Scheduler:
         if self._settings is None:
             self._settings = Settings()
         return self._settings
-
-    @property
-    def tasks(self) -> Mapping[str, TaskSpec]:
-        return self._tasks
-
-    @property
-    def loops(self) -> Mapping[LoopId, Loop]:
-        return self._loops
-
-    def periodic(
-        self,
-        *,
-        every: Duration | None = None,
-        cron: str | None = None,
-        schedule: Schedule | None = None,
-        args: Mapping[str, Any] | None = None,
-        name: str | None = None,
-        retry: Retry | None = None,
-        timeout: Duration = DEFAULT_TASK_TIMEOUT,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        after_failure: Literal["continue", "pause"] = "continue",
-        **options: Unpack[ScheduleOptions],
-    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], PeriodicTask[P, R]]:
-        """Register a coroutine function as a periodic task: a loop.
-
-        Its runs never overlap, and it goes on for as long as processors run, whatever its runs do.
-        Each run happens at least once: one whose processor dies, or loses the broker, is run again.
-
-        Args:
-            every: the period, such as "30s": counted from the end of the run before, unless
-                `mode="fixed_rate"`.
-            cron: a cron expression of five fields, or six with seconds; see `Cron`.
-            schedule: an `Every` or a `Cron`, instead of the two above.
-            args: arguments for the function's parameters, besides its `Context`.
-            name: the task's name; the function's own by default.
-            retry: what to do when a run fails; three retries by default.
-            timeout: how long a run may take before it is cancelled, and counts as failed.
-            concurrency: how many runs of this task one processor has going at most.
-            after_failure: what the loop does when the retries are exhausted: go on with the next
-                tick, or pause until it is resumed. The failed tick is parked in both cases.
-            options: of the schedule: mode, offset, tz, jitter, catch_up, grace.
-
-        Raises:
-            ScheduleError: the schedule cannot be understood.
-            RegistrationError: the function cannot be a task, or its name is taken.
-        """
-
-        def register(function: Callable[P, Coroutine[Any, Any, R]]) -> PeriodicTask[P, R]:
-            spec = task_spec(
-                function,
-                name=name,
-                timeout=timeout,
-                policy=_policy(retry, after_failure),
-                concurrency=concurrency,
-            )
-            loop = loop_of(spec, self._schedule(spec.name, every, cron, schedule, options), args)
-            self._add_task(spec)
-            self._loops[loop.id] = loop
-            return PeriodicTask(function, spec, self.names, self._operations)
-
-        return register
-
-    def task(
-        self,
-        *,
-        name: str | None = None,
-        retry: Retry | None = None,
-        timeout: Duration = DEFAULT_TASK_TIMEOUT,
-        concurrency: int = DEFAULT_CONCURRENCY,
-        subscribe: Sequence[SubscribeTo] = (),
-        rate: str | None = None,
-        ordered: bool = False,
-        expires: Duration | None = None,
-        expired: Literal["park", "drop"] = "park",
-    ) -> "RegisterCallTask":
-        """Register a coroutine function as a task that runs when it is sent a message.
-
-        Each message is run at least once, whenever a processor is free: see `CallTask.send`.
-
-        Args:
-            name: the task's name; the function's own by default.
-            retry: what to do when a run fails; three retries by default.
-            timeout: how long a run may take before it is cancelled, and counts as failed.
-            concurrency: how many runs of this task one processor has going at most.
-            subscribe: pairs of an exchange of somebody else and a binding key, such as
-                `("orders", "order.paid")`: its messages come to this task too, whole, in the one
-                parameter that the function then has. With the exchange's type as a third, the
-                exchange is declared here.
-            rate: how many runs one processor starts in a time, such as "50/s"; the others wait in
-                the queue, they do not fail.
-            ordered: run one message at a time over all processors, in order; one that is to be
-                tried again blocks those behind it.
-            expires: how old a message may get before it is not run any more.
-            expired: what becomes of one that is too old; both are told by events.
-
-        Raises:
-            RegistrationError: the function cannot be a task, or its name is taken.
-        """
-        return RegisterCallTask(
-            self._add_task,
-            self.names,
-            self._operations,
-            self._outboxes,
-            {
-                "name": name,
-                "timeout": timeout,
-                "policy": Policy(_retry(retry), expired=_expired(expired)),
-                "concurrency": concurrency,
-                "flow": Flow(subscribe, rate, ordered, expires),
-            },
-        )
 
     def on_escalation(self, hook: EscalationHook) -> EscalationHook:
         """Have a function, plain or coroutine, called whenever a run has failed for the last time.
@@ -236,130 +82,22 @@ class Scheduler:
         """Have a function called with each event of this process. Usable as a decorator."""
         return self.events.listen(listener)
 
-    def loop(self, name: str) -> Loop:
-        """The loop of this name.
-
-        Raises:
-            UnknownLoop: there is none; the message names the nearest.
-        """
-        for loop in self._loops.values():
-            if str(loop.id) == name:
-                return loop
-        raise UnknownLoop(no_such("loop", name, map(str, self._loops)))
-
     @property
     def supervision(self) -> Loop:
         """The loop that counts the tokens of all others; every namespace has it."""
         return supervision(self.settings.supervision_interval)
 
-    def select(self, names: Iterable[str] | None) -> list[TaskSpec]:
-        """The tasks of these names; None: all of them.
-
-        Raises:
-            UnknownLoop: there is none of a name; the message names the nearest.
-        """
-        if names is None:
-            return list(self._tasks.values())
-        for name in (names := list(names)):
-            if name not in self._tasks:
-                raise UnknownLoop(no_such("task", name, self._tasks))
-        return [self._tasks[name] for name in dict.fromkeys(names)]
-
     def topology(self) -> Topology:
         """Everything the app needs in the broker."""
-        return topology(
-            self.namespace,
-            (*self._tasks, SUPERVISION.task),
-            (*self._loops, SUPERVISION),
-            subscriptions=[each for task in self._tasks.values() for each in task.subscriptions],
-            ordered={
-                task.name: task.policy.retry.retries
-                for task in self._tasks.values()
-                if task.ordered
-            },
-            called=[task.name for task in self._tasks.values() if task.called],
-            queue_type=self.settings.queue_type,
-            delivery_limit=self.settings.delivery_limit,
-            retention=Retention(self.settings.journal_max_age, self.settings.journal_max_bytes),
-        )
+        return topology_of(self)
 
     @asynccontextmanager
     async def _operations(self) -> AsyncGenerator[Program]:
         async with self.outbox.connection() as broker:
             yield Program(self, broker, self.outbox.clock)
 
-    def _new_outbox(self) -> Outbox:
-        return Outbox(self.names, SystemClock(), self._new_broker, self.events.emit)
+    def _new_outbox(self, names: Names) -> Outbox:
+        return Outbox(names, SystemClock(), self._new_broker, self.events.emit)
 
     def _new_broker(self) -> Broker:
         return broker_of(self.settings, emit=self.events.emit)
-
-    def _add_task(self, spec: TaskSpec) -> None:
-        if spec.name in self._tasks:
-            raise RegistrationError(
-                f"There are two tasks named {spec.name!r} in {self.namespace!r}: "
-                "give one of them another name=."
-            )
-        self._tasks[spec.name] = spec
-
-    def _schedule(
-        self,
-        task: str,
-        every: Duration | None,
-        cron: str | None,
-        schedule: Schedule | None,
-        options: ScheduleOptions,
-    ) -> Schedule:
-        try:
-            return schedule_of(every=every, cron=cron, schedule=schedule, **options)
-        except ScheduleError as error:
-            raise ScheduleError(f"The schedule of {task!r}: {error}") from None
-
-
-class RegisterCallTask:
-    """The decorator that `Scheduler.task` makes."""
-
-    def __init__(
-        self,
-        add: Callable[[TaskSpec], None],
-        names: Names,
-        connect: Connect,
-        outboxes: Outboxes,
-        options: dict[str, Any],
-    ) -> None:
-        self._add = add
-        self._names = names
-        self._connect = connect
-        self._outboxes = outboxes
-        self._options = options
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[Context, Q], Coroutine[Any, Any, R]]
-    ) -> CallTask[Concatenate[Context, Q], Q, R]: ...
-
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> CallTask[P, P, R]: ...
-
-    def __call__(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
-        spec = task_spec(function, **self._options)
-        self._add(spec)
-        return CallTask[..., ..., Any](function, spec, self._names, self._connect, self._outboxes)
-
-
-def _policy(retry: Retry | None, after_failure: Literal["continue", "pause"]) -> Policy:
-    if after_failure not in ("continue", "pause"):
-        raise RegistrationError(f"after_failure is 'continue' or 'pause', got {after_failure!r}.")
-    return Policy(_retry(retry), after_failure)
-
-
-def _expired(expired: Literal["park", "drop"]) -> Literal["park", "drop"]:
-    if expired not in ("park", "drop"):
-        raise RegistrationError(f"expired is 'park' or 'drop', got {expired!r}.")
-    return expired
-
-
-def _retry(retry: Retry | None) -> Retry:
-    if retry is not None and not isinstance(retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise RegistrationError(f"retry is a Retry, such as Retry(3), got {retry!r}.")
-    return Retry() if retry is None else retry

@@ -39,7 +39,7 @@ what was redelivered.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import accumulate
@@ -206,6 +206,59 @@ class Series:
         return (self.schedule.next_after(self.tick) - self.tick) / SECOND
 
 
+NUMBERS: Sequence[
+    tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, Callable[[Series], float | None]]
+] = (
+    (CounterMetricFamily, "attempts", "Runs that started", lambda of: of.attempts),
+    (
+        CounterMetricFamily,
+        "escalations",
+        "Runs that failed for the last time",
+        lambda of: of.escalations,
+    ),
+    (GaugeMetricFamily, "running", "Runs that are going on", lambda of: of.running),
+    (
+        GaugeMetricFamily,
+        "last_success_timestamp_seconds",
+        "When a run last succeeded",
+        lambda of: of.last_success,
+    ),
+    (
+        GaugeMetricFamily,
+        "next_due_timestamp_seconds",
+        "When the next run is due",
+        lambda of: of.next_due,
+    ),
+    (
+        GaugeMetricFamily,
+        "paused_timestamp_seconds",
+        "When a run last left its loop paused",
+        lambda of: of.last_paused,
+    ),
+    (
+        GaugeMetricFamily,
+        "period_seconds",
+        "From the last tick to the next",
+        lambda of: of.period,
+    ),
+)
+COUNTS: Sequence[tuple[str, str, str, Callable[[Series], Counter[str]]]] = (
+    ("runs", "Runs that ended", "outcome", lambda of: of.outcomes),
+    ("ticks_skipped", "Ticks without a run", "reason", lambda of: of.skipped),
+    ("repairs", "Loops that were repaired", "kind", lambda of: of.repairs),
+)
+SPANS: Sequence[tuple[str, str, Callable[[Series], Spans]]] = (
+    ("run_duration_seconds", "How long runs took", lambda of: of.duration),
+    (
+        "hatch_delay_seconds",
+        "Due, until the broker handed it to the queue of its task",
+        lambda of: of.hatch_delay,
+    ),
+    ("ready_delay_seconds", "From there until a processor had it", lambda of: of.ready_delay),
+    ("start_delay_seconds", "From there until its run started", lambda of: of.start_delay),
+)
+
+
 class Metrics(Collector):
     """The metrics of one app: plain numbers, until somebody asks for them.
 
@@ -245,45 +298,12 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """What there is to read now."""
-        counter, gauge = CounterMetricFamily, GaugeMetricFamily
-        yield self._numbers(counter, "attempts", "Runs that started", lambda of: of.attempts)
-        yield self._numbers(
-            counter, "escalations", "Runs that failed for the last time", lambda of: of.escalations
-        )
-        yield self._numbers(gauge, "running", "Runs that are going on", lambda of: of.running)
-        yield self._numbers(
-            gauge,
-            "last_success_timestamp_seconds",
-            "When a run last succeeded",
-            lambda of: of.last_success,
-        )
-        yield self._numbers(
-            gauge, "next_due_timestamp_seconds", "When the next run is due", lambda of: of.next_due
-        )
-        yield self._numbers(
-            gauge,
-            "paused_timestamp_seconds",
-            "When a run last left its loop paused",
-            lambda of: of.last_paused,
-        )
-        yield self._numbers(
-            gauge, "period_seconds", "From the last tick to the next", lambda of: of.period
-        )
-        yield self._counts("runs", "Runs that ended", "outcome", lambda of: of.outcomes)
-        yield self._counts("ticks_skipped", "Ticks without a run", "reason", lambda of: of.skipped)
-        yield self._counts("repairs", "Loops that were repaired", "kind", lambda of: of.repairs)
-        yield self._spans("run_duration_seconds", "How long runs took", lambda of: of.duration)
-        yield self._spans(
-            "hatch_delay_seconds",
-            "Due, until the broker handed it to the queue of its task",
-            lambda of: of.hatch_delay,
-        )
-        yield self._spans(
-            "ready_delay_seconds", "From there until a processor had it", lambda of: of.ready_delay
-        )
-        yield self._spans(
-            "start_delay_seconds", "From there until its run started", lambda of: of.start_delay
-        )
+        for family, name, text, read in NUMBERS:
+            yield self._numbers(family, name, text, read)
+        for name, text, label, counts in COUNTS:
+            yield self._counts(name, text, label, counts)
+        for name, text, spans in SPANS:
+            yield self._spans(name, text, spans)
         yield from self._of_namespace()
 
     def _of_namespace(self) -> Iterator[Metric]:

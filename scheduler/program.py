@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
+from scheduler.control.declaring import Declaring
 from scheduler.control.doctor import Doctor
 from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
+from scheduler.control.planning import Planning
+from scheduler.control.preparation import Preparation
 from scheduler.control.recovery import Recovery
 from scheduler.control.removal import Removal
 from scheduler.control.repairs import Repairs
@@ -58,7 +61,7 @@ class Program:
         hands: Hands | None = None,
         patience: timedelta = OPERATORS_PATIENCE,
     ) -> None:
-        names = app.names
+        names, here = app.names, (app, broker, clock)
         self.broker = broker
         self.failed = FailedQueues(broker, names, clock)
         self.hatchery = Hatchery(broker, names, clock, self.failed)
@@ -66,15 +69,23 @@ class Program:
         self.roster = Roster(broker, names, clock)
         self.roll_call = RollCall(broker, names, hands)
 
-        here = app, broker, clock
         self.loops = Loops(app, self.roster)
+        self.declaring = Declaring(app, broker)
         self.locator = Locator(broker, names, self.roll_call)
         self.recovery = Recovery(*here, self.journal, patience)
         self.repairs = Repairs(*here, self.hatchery, self.locator, self.recovery, patience)
         self.removal = Removal(*here, self.hatchery, self.roster, self.failed, patience)
         self.seeding = Seeding(
-            *here, self.hatchery, self.roster, self.locator, self.recovery, self.removal, patience
+            *here,
+            self.hatchery,
+            self.roster,
+            self.locator,
+            self.recovery,
+            self.removal,
+            self.declaring,
+            patience,
         )
+        self.planning = Planning(*here, self.hatchery)
         self.verbs = Verbs(
             *here, self.hatchery, self.locator, self.recovery, self.repairs, patience
         )
@@ -100,8 +111,7 @@ def processor(
         grace: how long runs may take to finish once it is stopped, before they are cancelled.
         supervises: whether it takes its part in supervision, and answers to roll calls.
     """
-    shutdown = Shutdown()
-    turns = LoopTurns(shutdown)
+    turns = LoopTurns(shutdown := Shutdown())
     program = Program(app, broker, clock, hands=turns, patience=PATIENCE)
     supervises_with = supervisor(program, app, broker, clock) if supervises else None
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
@@ -119,8 +129,17 @@ def processor(
         concurrency=concurrency,
         grace=grace,
     )
+    preparation = Preparation(app, broker, program.declaring, program.seeding)
     return Processor(
-        app, broker, clock, worker, redelivery, program.roll_call, supervises_with, tasks
+        app,
+        broker,
+        clock,
+        worker,
+        redelivery,
+        program.roll_call,
+        preparation,
+        supervises_with,
+        tasks,
     )
 
 
@@ -135,6 +154,7 @@ def supervisor(program: Program, app: App, broker: Broker, clock: Clock) -> Supe
         program.locator,
         program.repairs,
         program.seeding,
+        program.declaring,
     )
 
 

@@ -22,6 +22,7 @@ ROOMS = (
     "processor",
     "program",
     "sending",
+    "registration",
     "app",
     "metrics",
     "tracing",

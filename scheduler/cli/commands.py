@@ -138,8 +138,8 @@ def seed(
         rights = rights_to_seed(scheduler.names, scheduler.topology())
         async with _connected(scheduler, rights) as program:
             require_fit(program.broker)
-            seeding = program.seeding
-            return await (seeding.plan() if dry_run else seeding.seed(prune=prune))
+            doing = program.planning.plan() if dry_run else program.seeding.seed(prune=prune)
+            return await doing
 
     reports = asyncio.run(seeded())
     display.reports(scheduler, reports, as_json, dry_run=dry_run)

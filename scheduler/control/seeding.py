@@ -5,7 +5,7 @@ try at once.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
@@ -13,15 +13,16 @@ from types import MappingProxyType
 from scheduler.brokers.contract import Broker, Delivery
 from scheduler.control.concurrency import side_by_side
 from scheduler.control.creation import STAND_IN, first_token, reseeded, with_act
+from scheduler.control.declaring import Declaring
 from scheduler.control.location import Locator
-from scheduler.control.loops import hatchery_of, loops_of, orphans_of
+from scheduler.control.loops import loops_of, orphans_of
 from scheduler.control.recovery import Recovery
 from scheduler.control.removal import Removal
 from scheduler.control.reports import Did, Report
 from scheduler.errors import MessageError
 from scheduler.events import LoopRepaired, LoopSeeded
 from scheduler.protocol.tokens import LoopId, State, Token, Verb, decode, encode, same_seeding
-from scheduler.protocol.topology import Topology, routing_key
+from scheduler.protocol.topology import routing_key
 from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery, Occupant, left_in_place
 from scheduler.queues.roster import Listed, Roster
 from scheduler.tasks.loops import Loop
@@ -47,6 +48,7 @@ class Seeding:
         locator: Locator,
         recovery: Recovery,
         removal: Removal,
+        declaring: Declaring,
         patience: timedelta,
     ) -> None:
         self._app = app
@@ -57,6 +59,7 @@ class Seeding:
         self._locator = locator
         self._recovery = recovery
         self._removal = removal
+        self._declaring = declaring
         self._patience = patience
 
     async def seed(self, *, prune: bool = False) -> list[Report]:
@@ -70,11 +73,10 @@ class Seeding:
             prune: remove the loops that this code does not have.
         """
         async with self._hatchery.mutex(self._patience):
-            absent_before = await self._absent(self._app.topology())
-            await self._broker.declare(self._app.topology())
+            absent_before = await self._declaring.everything()
             listed = await self._roster.read()
             loops = loops_of(self._app, listed)
-            absent_before |= await self._declare_keyed(loops)
+            absent_before |= await self._declaring.keyed_slots(loops)
             reports = await self._seed_all(loops, listed, absent_before)
             if prune:
                 orphans = orphans_of(self._app, listed)
@@ -94,14 +96,12 @@ class Seeding:
             AccessRefused: this user may not declare.
         """
         async with self._hatchery.mutex(patience):
-            gone = await self._absent(self._app.topology())
-            if gone:
-                await self._broker.declare(self._app.topology().only(gone))
+            gone = await self._declaring.what_is_gone()
             listed = await self._roster.read()
             if self._app.names.roster in gone:
                 listed = await self._restored(listed, known)
             loops = loops_of(self._app, listed)
-            gone |= await self._declare_keyed(loops)
+            gone |= await self._declaring.keyed_slots(loops)
             lacking = [loop for loop in loops if self._app.names.hatchery(loop.id) in gone]
             reports = await self._seed_all(lacking, listed, gone)
             for report in reports:
@@ -109,16 +109,10 @@ class Seeding:
                 self._app.events.emit(LoopRepaired(report.loop.id, "adopted", detail))
             return reports
 
-    async def plan(self) -> list[Report]:
-        """What `seed` would do, without doing it."""
-        return [await self._plan(loop) for loop in self._app.loops.values()]
-
     async def start(self, loop: Loop) -> Report:
         """Start a keyed loop, or give it another schedule or other arguments."""
         async with self._hatchery.mutex(self._patience):
-            queue = self._app.names.hatchery(loop.id)
-            if await self._broker.depth(queue) is None:
-                await self._broker.declare(hatchery_of(self._app, loop.id))
+            if await self._declaring.slot(loop):
                 await self._roster.add(_listing(loop))
                 # A run of the loop as it was before it was removed may be going on.
                 busy = loop.id in (await self._locator.who_has([loop.id])).claims
@@ -130,14 +124,6 @@ class Seeding:
                 await self._roster.add(_listing(loop))
             return report
 
-    async def _absent(self, wanted: Topology) -> set[str]:
-        async def is_absent(queue: str) -> bool:
-            return await self._broker.depth(queue) is None
-
-        names = [queue.name for queue in wanted.queues]
-        found = await side_by_side(is_absent, names)
-        return {name for name, is_gone in zip(names, found, strict=True) if is_gone}
-
     async def _restored(
         self, listed: Mapping[LoopId, Listed], known: Mapping[LoopId, Listed]
     ) -> Mapping[LoopId, Listed]:
@@ -146,14 +132,6 @@ class Seeding:
         for each in lost.values():
             await self._roster.add(each)
         return {**listed, **lost}
-
-    async def _declare_keyed(self, loops: Iterable[Loop]) -> set[str]:
-        """Declare the hatchery queues of keyed loops that are gone; returns their names."""
-        wanted = sum((hatchery_of(self._app, loop.id) for loop in loops if loop.id.key), Topology())
-        gone = await self._absent(wanted)
-        if gone:
-            await self._broker.declare(wanted.only(gone))
-        return gone
 
     async def _seed_all(
         self, loops: Collection[Loop], listed: Mapping[LoopId, Listed], gone: Collection[str]
@@ -236,15 +214,6 @@ class Seeding:
             )
         await delivery.ack()
         return Report(loop, Did.UNCHANGED if same else Did.RESCHEDULED, ready)
-
-    async def _plan(self, loop: Loop) -> Report:
-        if await self._broker.depth(self._app.names.hatchery(loop.id)) is None:
-            return Report(loop, Did.CREATED, self._new_token(loop))
-        token = await self._hatchery.look(loop.id)
-        if token is None:
-            return Report(loop, Did.RUNNING)
-        same = same_seeding(token.generation, self._new_token(loop).generation)
-        return Report(loop, Did.UNCHANGED if same else Did.RESCHEDULED, token)
 
     async def _leave(self, loop: Loop, did: Did, occupant: Occupant) -> Report:
         await occupant.delivery.requeue()

@@ -22,7 +22,7 @@ What this cannot tell: with other messages ready in its task's queue, a token ma
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -31,11 +31,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scheduler.brokers.contract import Broker, Consumer
 from scheduler.control.concurrency import side_by_side
+from scheduler.control.declaring import Declaring
 from scheduler.control.location import Locator
 from scheduler.control.loops import loops_of, orphans_of
 from scheduler.control.repairs import Repairs
 from scheduler.control.seeding import Seeding
-from scheduler.errors import AccessRefused, BrokerError, BrokerUnavailable, Locked, QueueNotFound
+from scheduler.errors import AccessRefused, BrokerError, QueueNotFound
 from scheduler.events import CensusTaken, LoopReported, SupervisionDelayed
 from scheduler.protocol.tokens import LoopId, State
 from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery
@@ -44,7 +45,7 @@ from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import SUPERVISION, TaskSpec
+from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.backoff import dice
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
@@ -96,6 +97,7 @@ class Supervisor:
         locator: Locator,
         repairs: Repairs,
         seeding: Seeding,
+        declaring: Declaring,
     ) -> None:
         self._app = app
         self._broker = broker
@@ -105,6 +107,7 @@ class Supervisor:
         self._locator = locator
         self._repairs = repairs
         self._seeding = seeding
+        self._declaring = declaring
         self._listed: dict[LoopId, Listed] = {}
         self._strikes: Mapping[str, int] = {}
         self._following: Consumer | None = None
@@ -127,33 +130,6 @@ class Supervisor:
 
         spec = self._app.supervision.task
         return replace(spec, function=supervise, arguments=Arguments(supervise))
-
-    async def prepare(self, tasks: Iterable[TaskSpec]) -> None:
-        """See to it that everything that a processor of these tasks needs is there.
-
-        Raises:
-            QueueNotFound: something is not, and we may not declare it.
-        """
-        names = self._app.names
-        needed = [names.hatchery(SUPERVISION), names.roll_call, names.roster, names.journal]
-        needed += [names.processor_queue(task.name) for task in tasks]
-        gone = needed
-        while gone:
-            # Others may be at it; and a connection that goes comes back.
-            with suppress(Locked, BrokerUnavailable):
-                try:
-                    if gone := await self._gone(needed):
-                        await self._seeding.adopt(patience=SECOND)
-                except AccessRefused:
-                    raise QueueNotFound(
-                        f"{gone[0]!r} is not in {self._broker.address} yet, and this user may not "
-                        "declare it. Nothing was started; run `scheduler seed` once, then this "
-                        "again."
-                    ) from None
-
-    async def _gone(self, queues: Sequence[str]) -> list[str]:
-        depths = await side_by_side(self._broker.depth, queues)
-        return [queue for queue, depth in zip(queues, depths, strict=True) if depth is None]
 
     async def __aenter__(self) -> "Supervisor":
         """Begin to follow the roster, and to look after the supervision loop."""
@@ -206,7 +182,7 @@ class Supervisor:
 
     async def _tasks_without_queue(self) -> bool:
         queues = [self._app.names.processor_queue(task) for task in self._app.tasks]
-        return bool(await self._gone(queues))
+        return bool(await self._declaring.absent(queues))
 
     async def _adopt(self) -> bool:
         try:

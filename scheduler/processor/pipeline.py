@@ -16,7 +16,7 @@ import logging
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.brokers.contract import Delivery
@@ -142,7 +142,7 @@ class Pipeline:
         async with self._capacity.taken(run.task, run.delivery):
             if self._shutdown.stopping or run.delivery.lost.done():
                 return await self._decline(run)
-            if isinstance(run.subject, Token) and self._is_far_too_early(run.subject):
+            if isinstance(run.subject, Token) and _is_far_too_early(run.subject, self._clock.now()):
                 await self._settling.put(run, run.subject)
                 return Verdict(Disposition.ACK)
             with self._turns.begun(run.subject):
@@ -172,17 +172,8 @@ class Pipeline:
         if isinstance(subject, Call):
             arguments, tick = _arguments_of(subject, task), subject.due_at or now
         else:
-            arguments, tick = self._arguments_of_loop(subject, task), subject.scheduled_at
+            arguments, tick = _arguments_of_loop(subject, task, self._app), subject.scheduled_at
         return Run(delivery, task, subject, arguments, tick, received_at=now)
-
-    def _arguments_of_loop(self, token: Token, task: TaskSpec) -> Mapping[str, Any]:
-        try:
-            return task.arguments.load(token.args)
-        except InvalidArguments:
-            if token.loop not in self._app.loops:
-                raise
-            # The token was seeded by another version of the code: each version has its own.
-            return task.arguments.load(self._app.loops[token.loop].args)
 
     async def _recognise(self, run: Run, token: Token, *, waited: bool) -> bool:
         return await self._redelivery.was_settled(run, token, waited=waited)
@@ -268,9 +259,20 @@ class Pipeline:
         if verdict.event is not None:
             self._emit(verdict.event)
 
-    def _is_far_too_early(self, token: Token) -> bool:
-        """Whether its wait was longer than the broker takes: then it waits for the rest of it."""
-        return token.due_at - self._clock.now() > TOO_EARLY and not token.triggered
+
+def _arguments_of_loop(token: Token, task: TaskSpec, app: App) -> Mapping[str, Any]:
+    try:
+        return task.arguments.load(token.args)
+    except InvalidArguments:
+        if token.loop not in app.loops:
+            raise
+        # The token was seeded by another version of the code: each version has its own.
+        return task.arguments.load(app.loops[token.loop].args)
+
+
+def _is_far_too_early(token: Token, now: datetime) -> bool:
+    """Whether its wait was longer than the broker takes: then it waits for the rest of it."""
+    return token.due_at - now > TOO_EARLY and not token.triggered
 
 
 def _arguments_of(call: Call, task: TaskSpec) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Protocol
 
 from scheduler.brokers.contract import Broker
+from scheduler.control.preparation import Preparation
 from scheduler.control.supervision import Supervisor
 from scheduler.processor.escalation import EscalationHook
 from scheduler.processor.redelivery import Redelivery
@@ -43,6 +44,7 @@ class Processor:
         worker: Worker,
         redelivery: Redelivery,
         roll_call: RollCall,
+        preparation: Preparation,
         supervisor: Supervisor | None,
         tasks: Sequence[TaskSpec],
     ) -> None:
@@ -52,6 +54,7 @@ class Processor:
         self._clock = clock
         self._redelivery = redelivery
         self._roll_call = roll_call
+        self._preparation = preparation
         self._supervisor = supervisor
         self._tasks = tasks
 
@@ -65,7 +68,7 @@ class Processor:
         """
         async with AsyncExitStack() as stack:
             if self._supervisor is not None:
-                await self._supervisor.prepare(self._tasks)
+                await self._preparation.prepare(self._tasks)
                 await stack.enter_async_context(self._roll_call)
                 await stack.enter_async_context(self._supervisor)
             stack.enter_context(self._app.lending(self._broker, self._clock))

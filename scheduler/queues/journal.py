@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from scheduler.brokers.contract import DEFAULT_QUIET, Broker
 from scheduler.errors import BrokerUnavailable, MessageError, QueueNotFound, Unroutable
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LastRun, LoopId, State, Token, Verb, decode, is_token
+from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, Verb, decode, is_token
 from scheduler.protocol.topology import Names
 from scheduler.queues.failed import PARKED as PARKED_HEADERS
 from scheduler.queues.failed import Parked, read_parked
@@ -73,7 +73,7 @@ class Journal:
         Raises:
             QueueNotFound: there is no journal.
         """
-        told = set[JournalEntry]()
+        seen = set[JournalEntry]()
         async with aclosing(self._broker.read(self._names.journal, since=since)) as messages:
             async for message in messages:
                 entry = entry_of(message, self._names.namespace)
@@ -81,8 +81,8 @@ class Journal:
                     continue
                 # A token that its slot refused is there again, as what it was merged to.
                 bare = replace(entry, due_at=None, note="")
-                if entry.what == PARKED or bare not in told:
-                    told.add(bare)
+                if entry.what == PARKED or bare not in seen:
+                    seen.add(bare)
                     yield entry
 
     async def mark(self) -> str:
@@ -167,31 +167,39 @@ def entry_of(message: Message, namespace: str) -> JournalEntry | None:
     token = _token_of(message, namespace)
     if token is None or token.state is State.REPLAY:
         return None
-    due_at = None if token.state is State.PAUSED else token.due_at
     if token.act is not None:
-        note = token.reason or ""
-        return JournalEntry(
-            token.act.at,
-            str(token.loop),
-            token.act.verb.value,
-            token.seq,
-            token.attempt,
-            due_at=due_at,
-            note=note,
-        )
-    if token.last is None:
-        return None
+        return _of_act(token, token.act)
+    return None if token.last is None else _of_run(token, token.last)
+
+
+def _of_act(token: Token, act: Act) -> JournalEntry:
+    return JournalEntry(
+        act.at,
+        str(token.loop),
+        act.verb.value,
+        token.seq,
+        token.attempt,
+        due_at=_next_due(token),
+        note=token.reason or "",
+    )
+
+
+def _of_run(token: Token, last: LastRun) -> JournalEntry:
     retried = token.attempt > 0
     return JournalEntry(
-        token.last.started_at + token.last.duration,
+        last.started_at + last.duration,
         str(token.loop),
-        token.last.ending.value,
+        last.ending.value,
         token.seq if retried else token.seq - 1,
         max(token.attempt - 1, 0),
-        run=token.last,
-        due_at=due_at,
-        note=token.reason or token.last.error or "",
+        run=last,
+        due_at=_next_due(token),
+        note=token.reason or last.error or "",
     )
+
+
+def _next_due(token: Token) -> datetime | None:
+    return None if token.state is State.PAUSED else token.due_at
 
 
 def look_backs(schedules: Iterable[Schedule], clock: Clock) -> list[datetime | None]:

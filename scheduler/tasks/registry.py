@@ -5,10 +5,10 @@ from typing import Protocol
 
 from scheduler.events import EventStream
 from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import Names, Topology
+from scheduler.protocol.topology import Names, Retention, Topology, topology
 from scheduler.settings import Settings
 from scheduler.tasks.loops import Loop
-from scheduler.tasks.tasks import TaskSpec
+from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 
 
 class App(Protocol):
@@ -31,3 +31,19 @@ class App(Protocol):
     def supervision(self) -> Loop: ...
 
     def topology(self) -> Topology: ...
+
+
+def topology_of(app: App) -> Topology:
+    """Everything an app needs in the broker."""
+    tasks, settings = app.tasks.values(), app.settings
+    return topology(
+        app.namespace,
+        (*app.tasks, SUPERVISION.task),
+        (*app.loops, SUPERVISION),
+        subscriptions=[each for task in tasks for each in task.subscriptions],
+        ordered={task.name: task.policy.retry.retries for task in tasks if task.ordered},
+        called=[task.name for task in tasks if task.called],
+        queue_type=settings.queue_type,
+        delivery_limit=settings.delivery_limit,
+        retention=Retention(settings.journal_max_age, settings.journal_max_bytes),
+    )

@@ -359,13 +359,13 @@ def test_a_seed_tells_of_each_loop_what_it_did() -> None:
 def test_a_plan_says_what_a_seed_would_do_and_does_nothing() -> None:
     async def play(stage: Stage) -> None:
         plans = [
-            await Program(looping(every=every), stage.broker, stage.clock).seeding.plan()
+            await Program(looping(every=every), stage.broker, stage.clock).planning.plan()
             for every in ("1h", "2h")
         ]
         assert [report.did for (report,) in plans] == [Did.UNCHANGED, Did.RESCHEDULED]
         assert (await stage.token(TASK)).schedule == Every("1h")
         await delete_slot(stage)
-        (report,) = await stage.seeding.plan()
+        (report,) = await stage.program.planning.plan()
         assert report.did is Did.CREATED
         assert await stage.where(TASK) is Where.UNSEEDED
 

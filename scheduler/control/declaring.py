@@ -1,0 +1,54 @@
+"""What is in the broker of what an app needs, and making the rest exist."""
+
+from collections.abc import Iterable, Sequence
+
+from scheduler.brokers.contract import Broker
+from scheduler.control.concurrency import side_by_side
+from scheduler.control.loops import hatchery_of
+from scheduler.protocol.topology import Topology
+from scheduler.tasks.loops import Loop
+from scheduler.tasks.registry import App
+
+
+class Declaring:
+    """Declares what an app needs."""
+
+    def __init__(self, app: App, broker: Broker) -> None:
+        self._app = app
+        self._broker = broker
+
+    async def absent(self, queues: Iterable[str]) -> list[str]:
+        """Those of these queues that do not exist."""
+        names = list(queues)
+        depths = await side_by_side(self._broker.depth, names)
+        return [name for name, depth in zip(names, depths, strict=True) if depth is None]
+
+    async def everything(self) -> set[str]:
+        """Declare all that the code needs; returns the queues that were not there."""
+        wanted = self._app.topology()
+        gone = await self.absent(queue.name for queue in wanted.queues)
+        await self._broker.declare(wanted)
+        return set(gone)
+
+    async def what_is_gone(self) -> set[str]:
+        """Declare those queues that are not there, with what leads to them; returns them.
+
+        Raises:
+            AccessRefused: this user may not declare.
+        """
+        return await self._missing_of(self._app.topology())
+
+    async def slot(self, loop: Loop) -> bool:
+        """Declare the hatchery queue of a loop; says whether it was not there."""
+        return bool(await self._missing_of(hatchery_of(self._app, loop.id)))
+
+    async def keyed_slots(self, loops: Sequence[Loop]) -> set[str]:
+        """Declare the hatchery queues of keyed loops that are gone; returns their names."""
+        keyed = (hatchery_of(self._app, loop.id) for loop in loops if loop.id.key)
+        return await self._missing_of(sum(keyed, Topology()))
+
+    async def _missing_of(self, wanted: Topology) -> set[str]:
+        gone = set(await self.absent(queue.name for queue in wanted.queues))
+        if gone:
+            await self._broker.declare(wanted.only(gone))
+        return gone

@@ -1,0 +1,45 @@
+"""Seeing to it that everything is there, before a processor begins to consume."""
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from scheduler.brokers.contract import Broker
+from scheduler.control.declaring import Declaring
+from scheduler.control.seeding import Seeding
+from scheduler.errors import AccessRefused, BrokerUnavailable, Locked, QueueNotFound
+from scheduler.tasks.registry import App
+from scheduler.tasks.tasks import SUPERVISION, TaskSpec
+from scheduler.timing.durations import SECOND
+
+
+class Preparation:
+    """Prepares a namespace for a processor."""
+
+    def __init__(self, app: App, broker: Broker, declaring: Declaring, seeding: Seeding) -> None:
+        self._app = app
+        self._broker = broker
+        self._declaring = declaring
+        self._seeding = seeding
+
+    async def prepare(self, tasks: Iterable[TaskSpec]) -> None:
+        """See to it that everything that a processor of these tasks needs is there.
+
+        Raises:
+            QueueNotFound: something is not, and we may not declare it.
+        """
+        names = self._app.names
+        needed = [names.hatchery(SUPERVISION), names.roll_call, names.roster, names.journal]
+        needed += [names.processor_queue(task.name) for task in tasks]
+        gone = needed
+        while gone:
+            # Others may be at it; and a connection that goes comes back.
+            with suppress(Locked, BrokerUnavailable):
+                try:
+                    if gone := await self._declaring.absent(needed):
+                        await self._seeding.adopt(patience=SECOND)
+                except AccessRefused:
+                    raise QueueNotFound(
+                        f"{gone[0]!r} is not in {self._broker.address} yet, and this user may not "
+                        "declare it. Nothing was started; run `scheduler seed` once, then this "
+                        "again."
+                    ) from None
