@@ -7,7 +7,6 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from scheduler.control.keyed import Connect, Keyed
 from scheduler.errors import UsageError
-from scheduler.protocol.ladder import check_length
 from scheduler.protocol.topology import Names
 from scheduler.queues.outbox import BlockingBridge, Outbox, Posting
 from scheduler.tasks.tasks import Task, TaskSpec
@@ -72,9 +71,8 @@ class Sender(Generic[Q]):
 
     async def send_later(self, delay: Duration, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
         """Have the task run after a delay, such as "10m": never early, in steps of 100 ms."""
-        span = parse_duration(delay)
-        check_length(span, given=shown(delay))
-        return await self._post(replace(self._posting, delay=span), args, kwargs)
+        posting = replace(self._posting, delay=parse_duration(delay), given=shown(delay))
+        return await self._post(posting, args, kwargs)
 
     async def send_at(self, when: datetime, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
         """Have the task run at a moment, which must be aware; one that has passed means now."""
@@ -82,7 +80,9 @@ class Sender(Generic[Q]):
             raise UsageError(
                 f"send_at takes an aware datetime, got {when.isoformat()} without a time zone."
             )
-        return await self._post(replace(self._posting, at=when), args, kwargs)
+        return await self._post(
+            replace(self._posting, at=when, given=when.isoformat()), args, kwargs
+        )
 
     @property
     def blocking(self) -> "BlockingSender[Q]":

@@ -13,7 +13,6 @@ Then, at one place, the delivery is acked or given back.
 """
 
 import logging
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -53,6 +52,7 @@ from scheduler.protocol.calls import Call, decode_call, is_call
 from scheduler.protocol.tokens import State, Token, decode, is_token
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
+from scheduler.timing.backoff import dice
 from scheduler.timing.clock import Clock
 from scheduler.timing.schedules import admit
 
@@ -293,9 +293,9 @@ def _decided(run: Run) -> Settlement:
     assert run.outcome is not None
     policy = run.task.policy
     if isinstance(run.subject, Call):
-        return settle_call(run.subject.attempt, run.outcome, policy, chance=random.random)
+        return settle_call(run.subject.attempt, run.outcome, policy, chance=dice.random)
     finished = Finished(run.subject, run.tick, run.started_at, run.ended_at, run.outcome)
-    return settle(finished, policy, chance=random.random)
+    return settle(finished, policy, chance=dice.random)
 
 
 def _started(run: Run) -> RunStarted:

@@ -29,7 +29,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, cast
@@ -48,7 +48,7 @@ from scheduler.protocol.messages import (
 from scheduler.protocol.tokens import is_token
 from scheduler.protocol.topology import Names
 from scheduler.timing.clock import Clock
-from scheduler.timing.moments import milliseconds_since_epoch
+from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 from scheduler.timing.rates import Pacer, Rate
 
 PARKED = f"{PREFIX}parked-"
@@ -135,7 +135,7 @@ def parked(
         "reason": reason.value,
         "error": summary_of(error),
         "traceback": printable("".join(frames))[-TRACEBACK_LENGTH:],
-        "at-ms": int(at.timestamp() * 1000),
+        "at-ms": milliseconds_since_epoch(at),
     }
     headers = own_headers(message.headers) | {PARKED + name: text for name, text in added.items()}
     return replace(message, headers=headers, expiration=None)
@@ -482,6 +482,6 @@ def _broker_error(headers: Mapping[str, Any]) -> str:
 
 def _moment(ms: int) -> datetime | None:
     try:
-        return datetime.fromtimestamp(ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
+        return moment_of(ms)
+    except OverflowError:
         return None

@@ -34,13 +34,16 @@ class Posting:
     """What a call is sent with, besides its arguments.
 
     Attributes:
-        delay: how long from now; None for a moment.
+        delay: how long from now.
+        at: the moment, instead.
+        given: how the delay or the moment was written, for errors.
         headers: travel with the message, through every delay and retry.
         deadline: how long to try to get it confirmed before giving up with `NotSent`.
     """
 
     delay: timedelta = timedelta(0)
     at: datetime | None = None
+    given: str | None = None
     expires: timedelta | None = None
     priority: int | None = None
     correlation_id: str | None = None
@@ -120,7 +123,7 @@ class Outbox:
         now = self._now()
         due_at = max(posting.at or now + posting.delay, now)
         delay = due_at - now
-        check_length(delay, given=posting.at.isoformat() if posting.at else None)
+        check_length(delay, given=posting.given)
         call = task, posting.message_id or str(uuid.uuid4())
         sending = CallSending(*call, headers=dict(posting.headers))
         self._emit(sending)
