@@ -1,6 +1,8 @@
 """The shape of the package: who may import whom, what is public, and who may ask for the time."""
 
 import ast
+import subprocess
+import sys
 
 import pytest
 
@@ -93,3 +95,12 @@ def test_only_the_clock_asks_the_machine_for_the_time(name: str) -> None:
         if isinstance(node, ast.Attribute)
     }
     assert not read & forbidden
+
+
+@pytest.mark.parametrize("entrance", ["scheduler", "scheduler.testing", "scheduler.cli.commands"])
+def test_the_driver_is_loaded_by_who_connects_only(entrance: str) -> None:
+    script = f"import sys, {entrance}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    loaded = {name.split(".")[0] for name in done.stdout.decode().split()}
+    assert "scheduler" in loaded
+    assert not loaded & {"aiormq", "pamqp", "yarl"}

@@ -112,7 +112,7 @@ class Delivery:
 
 
 class Consumer(Protocol):
-    """A standing order for the messages of one queue."""
+    """A subscription to the messages of one queue or stream."""
 
     @property
     def active(self) -> bool:

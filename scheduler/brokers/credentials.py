@@ -4,17 +4,19 @@ What is in a file is read at each call, so that a changed secret is taken withou
 """
 
 from pathlib import Path
-
-from yarl import URL
+from typing import TYPE_CHECKING
 
 from scheduler.errors import SettingsError
 from scheduler.settings import Settings
+
+if TYPE_CHECKING:
+    from yarl import URL
 
 FORM = "amqp://user:password@host:port/vhost"
 TLS_OPTIONS = ("cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl")
 
 
-def broker_url(settings: Settings) -> URL:
+def broker_url(settings: Settings) -> "URL":
     """The URL of the broker, with the user and the password that the settings name beside it.
 
     Raises:
@@ -43,7 +45,7 @@ def is_embedded(settings: Settings) -> bool:
     return _broker_url(settings).startswith("memory:")
 
 
-def parse_url(text: str) -> URL:
+def parse_url(text: str) -> "URL":
     """The URL of an AMQP broker.
 
     Raises:
@@ -69,7 +71,7 @@ def parse_url(text: str) -> URL:
     return url
 
 
-def user_of(url: URL) -> str:
+def user_of(url: "URL") -> str:
     """Whom the broker takes us for; empty: it reads that in our certificate."""
     return "" if url.query.get("auth", "").lower() == "external" else url.user or "guest"
 
@@ -108,7 +110,9 @@ def _broker_url(settings: Settings) -> str:
     return settings.broker_url.get_secret_value()
 
 
-def _parsed(text: str) -> URL | None:
+def _parsed(text: str) -> "URL | None":
+    from yarl import URL  # when there is one to be read: it takes long to load
+
     try:
         url = URL(text)
         url.port  # noqa: B018 - yarl parses the port when it is asked for

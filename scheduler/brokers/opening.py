@@ -1,12 +1,13 @@
-"""Which broker the settings mean."""
+"""Which broker the settings mean.
+
+Each broker is imported when one of its kind is made: the driver takes long to load, and most of
+what a program or a command does needs no broker.
+"""
 
 from functools import partial
 
-from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.contract import Broker
 from scheduler.brokers.credentials import broker_url, is_embedded
-from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.events import Emit
 from scheduler.settings import Settings
 
@@ -21,7 +22,16 @@ def broker_of(settings: Settings, *, emit: Emit, patient: bool = False) -> Broke
         SettingsError: its URL cannot be used, or a file of the settings cannot be read.
     """
     if is_embedded(settings):
+        from scheduler.brokers.memory.broker import MemoryBroker
+
         return MemoryBroker()
+    return _amqp_broker(settings, emit=emit, patient=patient)
+
+
+def _amqp_broker(settings: Settings, *, emit: Emit, patient: bool) -> Broker:
+    from scheduler.brokers.amqp.broker import AmqpBroker
+    from scheduler.brokers.amqp.tls import Tls
+
     return AmqpBroker(
         partial(broker_url, settings),
         tls=Tls(

@@ -4,15 +4,15 @@ import asyncio
 import gc
 import itertools
 import weakref
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-import aiormq
 import pytest
 
-from scheduler.brokers.amqp import broker as amqp
-from scheduler.brokers.amqp import connection
+from scheduler.brokers.amqp import driver, session, streams
 from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.amqp.streams import AmqpFollower
 from scheduler.brokers.contract import DEFAULT_TIMEOUT
 from scheduler.errors import NoReplica, Unconfirmed
 from scheduler.events import Connected, ConnectionLost, Event
@@ -24,20 +24,20 @@ from tests.contract.proxy import Proxy, Way
 from tests.contract.wire import Inbox, RabbitWire, Reader, eventually, has_depth, send, take_all
 from tests.rabbitmq import PrivateNode
 
-connections: list[aiormq.Connection] = []
+connections: list[driver.DriverConnection] = []
 
 
 @pytest.fixture(autouse=True)
 def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Note each connection that is made."""
-    connect = aiormq.connect
+    connect = driver.connect
     connections.clear()
 
     async def noting(*args: Any, **kwargs: Any) -> Any:
         connections.append(await connect(*args, **kwargs))
         return connections[-1]
 
-    monkeypatch.setattr(aiormq, "connect", noting)
+    monkeypatch.setattr(driver, "connect", noting)
 
 
 def channels() -> int:
@@ -130,7 +130,8 @@ async def test_looking_at_what_is_parked_leaves_no_channel_open(
 async def test_a_follower_to_whom_nothing_is_delivered_any_more_asks_anew(
     broker_url: str, began: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(amqp, "QUIET_S", 0.5)
+    silence = timedelta(seconds=0.5)
+    monkeypatch.setattr(streams, "SILENCE_BEFORE_ASKING_ANEW", silence)
     async with RabbitWire("quorum", broker_url) as wire:
         stream = await wire.declare_stream()
         reader = await Reader.open(wire.broker, stream)
@@ -142,7 +143,7 @@ async def test_a_follower_to_whom_nothing_is_delivered_any_more_asks_anew(
                 channel.consumers.clear()
         await send(wire.broker, stream, b"b", b"c")
         assert await reader.bodies(2) == [b"b", b"c"]
-        await asyncio.sleep(3 * amqp.QUIET_S)
+        await asyncio.sleep(3 * silence.total_seconds())
         assert reader.is_empty
         await send(wire.broker, stream, b"d")
         assert await reader.bodies(1) == [b"d"]
@@ -152,7 +153,7 @@ async def test_a_follower_to_whom_nothing_is_delivered_any_more_asks_anew(
 async def test_a_connection_over_which_no_answer_comes_is_given_up(
     broker_url: str, waits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "ANSWER_S", 0.5)
+    monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=0.5))
     url, events = urlsplit(broker_url), list[Event]()
     async with Proxy(url.hostname or "", url.port or 5672) as proxy:
         through = f"amqp://{url.username}:{url.password}@127.0.0.1:{proxy.port}{url.path}"
@@ -184,11 +185,11 @@ async def test_a_connection_over_which_no_answer_comes_is_given_up(
 
 
 def test_it_is_given_up_before_whoever_waits_for_the_answer_gives_up() -> None:
-    assert DEFAULT_TIMEOUT.total_seconds() > connection.ANSWER_S
+    assert session.ANSWER_TIMEOUT < DEFAULT_TIMEOUT
 
 
 async def test_a_connection_that_an_alarm_blocks_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "ANSWER_S", 0.5)
+    monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=0.5))
     events = list[Event]()
     with PrivateNode() as node:
         async with AmqpBroker(node.url, emit=events.append) as broker:
@@ -205,15 +206,15 @@ async def test_a_connection_that_an_alarm_blocks_is_kept(monkeypatch: pytest.Mon
 async def test_who_starts_at_a_node_without_a_replica_of_a_stream_goes_to_another(
     broker_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, nodes = amqp.AmqpFollower._begin, itertools.count()  # pyright: ignore[reportPrivateUsage]
+    begin, nodes = AmqpFollower._begin, itertools.count()  # pyright: ignore[reportPrivateUsage]
 
-    async def begin_at_the_third_node(follower: amqp.AmqpFollower) -> None:
+    async def begin_at_the_third_node(follower: AmqpFollower) -> None:
         await follower._connection.ready()  # pyright: ignore[reportPrivateUsage]
         if next(nodes) < 2:
             raise NoReplica
         await begin(follower)
 
-    monkeypatch.setattr(amqp.AmqpFollower, "_begin", begin_at_the_third_node)
+    monkeypatch.setattr(AmqpFollower, "_begin", begin_at_the_third_node)
     heard, events = list[Message](), list[Event]()
     async with RabbitWire("quorum", broker_url) as wire:
         stream = await wire.declare_stream()

@@ -187,8 +187,10 @@ async def test_a_channel_that_the_broker_closes_is_opened_again(
     async with working(app, broker_url) as broker:
         await witness.until(RunSettled, 2)
         (consumer,) = broker._consumers  # pyright: ignore[reportPrivateUsage]
-        hand: Any = consumer._hand  # pyright: ignore[reportPrivateUsage]
-        await hand.channel.basic_ack(999_999)  # an unknown delivery: the broker closes the channel
+        deliveries: Any = consumer._deliveries  # pyright: ignore[reportPrivateUsage]
+        await deliveries.channel.basic_ack(
+            999_999
+        )  # an unknown delivery: the broker closes the channel
         await witness.until(ConsumerResumed, 1)
         await witness.until(RunSettled, witness.count(RunSettled) + 3)
     async with AmqpBroker(broker_url) as broker:

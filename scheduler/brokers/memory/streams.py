@@ -112,7 +112,7 @@ class Home(Protocol):
 
 
 class Follower:
-    """A standing order for the messages of a stream; attached while the stream exists."""
+    """A subscription to a stream; attached while the stream exists."""
 
     def __init__(
         self,

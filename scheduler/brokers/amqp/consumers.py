@@ -1,0 +1,171 @@
+"""Consumers that outlive what the broker closes."""
+
+import asyncio
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from aiormq.abc import DeliveredMessage
+
+from scheduler.brokers.amqp.closing import closing_of, reason_of
+from scheduler.brokers.amqp.connection import Connection, pauses
+from scheduler.brokers.amqp.deliveries import DeliveryChannel
+from scheduler.brokers.amqp.session import Session
+from scheduler.brokers.cancellation import cancelled
+from scheduler.brokers.contract import Delivery
+from scheduler.errors import BrokerError, BrokerUnavailable, NoReplica
+from scheduler.events import ConsumerInterrupted, ConsumerResumed
+
+FIRST_TRIES = 9
+# RabbitMQ closes the connection of who consumes from a quorum queue that is just being deleted.
+BEFORE_RESUMING = timedelta(seconds=0.1)
+
+
+class RecoveringConsumer(ABC):
+    """A consumer with a channel of its own: what the broker closes is opened again."""
+
+    def __init__(self, connection: Connection, queue: str, prefetch: int) -> None:
+        self._connection = connection
+        self._queue = queue
+        self._prefetch = prefetch
+        self._deliveries: DeliveryChannel | None = None
+        self._tag: str | None = None
+        self._interrupted: asyncio.Future[str] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._consumers: set[RecoveringConsumer] = set()
+
+    @property
+    def active(self) -> bool:
+        if self._tag is None or self._interrupted is None:  # it is only trying to
+            return False
+        return not self._interrupted.done()
+
+    async def start(self, consumers: "set[RecoveringConsumer]") -> None:
+        """Consume from now on, and be among these consumers until it is cancelled."""
+        await self._begin_patiently()
+        self._consumers = consumers
+        consumers.add(self)
+        self._keeper = asyncio.create_task(self._keep_consuming(), name=f"consume {self._queue}")
+
+    async def cancel(self) -> None:
+        await self.stop()
+        if self.active and self._deliveries is not None and self._tag is not None:
+            # A channel that is gone has cancelled it already.
+            with suppress(BrokerError), self._connection.translated():
+                await self._deliveries.channel.basic_cancel(self._tag)
+        self._interrupt("cancelled")
+        self._consumers.discard(self)
+        deliveries, self._deliveries = self._deliveries, None
+        if deliveries is not None:
+            deliveries.retire()
+
+    async def stop(self) -> None:
+        """Do not consume again, once interrupted."""
+        if self._keeper is not None:
+            await cancelled(self._keeper)
+
+    async def _begin_patiently(self) -> None:
+        # RabbitMQ closes the connection of who consumes from a quorum queue that is just being
+        # declared.
+        for delay in itertools.islice(pauses(), FIRST_TRIES):
+            try:
+                return await self._begin()
+            except NoReplica as error:
+                # A node that comes back has not all of them at once; and, seen on 4.3, one may
+                # stay without for minutes.
+                await self._connection.begin_anew(str(error))
+                await asyncio.sleep(delay)
+            except BrokerUnavailable:
+                await asyncio.sleep(delay)
+        await self._begin()
+
+    async def _begin(self) -> None:
+        interrupted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        session = await self._connection.ready()
+        with self._connection.translated():
+            if self._deliveries is None or self._deliveries.channel.is_closed:
+                self._deliveries = await self._open(session)
+            self._interrupted, self._tag = interrupted, None
+            answer = await self._deliveries.channel.basic_consume(
+                self._queue, self._receiver(self._deliveries), arguments=self._arguments()
+            )
+        self._tag = answer.consumer_tag
+
+    async def _open(self, session: Session) -> DeliveryChannel:
+        channel = await session.open_channel(publisher_confirms=False)
+        await channel.basic_qos(prefetch_count=self._prefetch)
+        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        deliveries = DeliveryChannel(self._connection, channel, lost)
+
+        def closed(closing: asyncio.Future[Any]) -> None:
+            if self._deliveries is deliveries:
+                self._interrupt(reason_of(closing))
+            if (deliveries.held or not deliveries.retired) and not lost.done():
+                lost.set_result(None)
+
+        closing_of(channel).add_done_callback(closed)
+        channel.on_consumer_cancel_callbacks.add(
+            lambda _: self._interrupt("the broker cancelled it")
+        )
+        return deliveries
+
+    def _interrupt(self, reason: str) -> None:
+        if self._interrupted is not None and not self._interrupted.done():
+            self._interrupted.set_result(reason)
+
+    async def _until_interrupted(self, interrupted: asyncio.Future[str]) -> bool:
+        """Wait until it has to begin anew; says whether by its own doing."""
+        await asyncio.wait([interrupted])
+        return False
+
+    def _receiver(
+        self, deliveries: DeliveryChannel
+    ) -> Callable[[DeliveredMessage], Coroutine[Any, Any, None]]:
+        async def receive(taken: DeliveredMessage) -> None:
+            await self._receive(deliveries, taken)
+
+        return receive
+
+    @abstractmethod
+    async def _receive(self, deliveries: DeliveryChannel, taken: DeliveredMessage) -> None: ...
+
+    def _arguments(self) -> dict[str, Any]:
+        return {}
+
+    async def _keep_consuming(self) -> None:
+        while True:
+            assert self._interrupted is not None
+            # Not awaited itself: to cancel this task would cancel the future too.
+            planned = await self._until_interrupted(self._interrupted)
+            await asyncio.sleep(BEFORE_RESUMING.total_seconds())
+            # Of a lost connection one line is enough.
+            lost_alone = self._connection.connected and not planned
+            if lost_alone:
+                self._connection.emit(ConsumerInterrupted(self._queue, self._interrupted.result()))
+            for delay in pauses():
+                with suppress(BrokerError):
+                    await self._begin()
+                    break
+                await asyncio.sleep(delay)
+            if lost_alone:
+                self._connection.emit(ConsumerResumed(self._queue))
+
+
+class AmqpConsumer(RecoveringConsumer):
+    """Hands over what a queue delivers, to be acked by whoever has it in hand."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        queue: str,
+        handler: Callable[[Delivery], None],
+        prefetch: int,
+    ) -> None:
+        super().__init__(connection, queue, prefetch)
+        self._handler = handler
+
+    async def _receive(self, deliveries: DeliveryChannel, taken: DeliveredMessage) -> None:
+        self._handler(deliveries.delivery(taken, self._queue))

@@ -1,0 +1,66 @@
+"""A topology that is made to exist."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from aiormq.abc import AbstractChannel
+from aiormq.exceptions import ChannelNotFoundEntity
+
+from scheduler.brokers.amqp.connection import Connection
+from scheduler.brokers.contract import missing_exchange
+from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
+
+D = TypeVar("D")
+
+CHANNELS = 4  # more make a broker no faster
+
+
+async def declare(connection: Connection, topology: Topology) -> None:
+    async with connection.throwaway_channel() as channel:
+        for exchange in topology.exchanges:
+            await _declare_exchange(channel, exchange)
+    await _over_channels(connection, _declare_queue, topology.queues)
+    await _over_channels(connection, _bind, topology.bindings)
+
+
+async def _over_channels(
+    connection: Connection,
+    act: Callable[[AbstractChannel, D], Awaitable[None]],
+    subjects: Sequence[D],
+) -> None:
+    """Do something to each over a few channels at once: a quorum queue takes its time."""
+
+    async def do(mine: Sequence[D]) -> None:
+        async with connection.throwaway_channel() as channel:
+            for subject in mine:
+                await act(channel, subject)
+
+    shares = [share for n in range(CHANNELS) if (share := subjects[n::CHANNELS])]
+    # All to their end: aiormq is not to be interrupted.
+    ended = await asyncio.gather(*map(do, shares), return_exceptions=True)
+    for error in ended:
+        if error is not None:
+            raise error
+
+
+async def _declare_queue(channel: AbstractChannel, queue: Queue) -> None:
+    await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+
+
+async def _bind(channel: AbstractChannel, binding: Binding) -> None:
+    bind = channel.queue_bind if binding.to == "queue" else channel.exchange_bind
+    await bind(binding.destination, binding.source, binding.routing_key)
+
+
+async def _declare_exchange(channel: AbstractChannel, exchange: Exchange) -> None:
+    try:
+        await channel.exchange_declare(
+            exchange.name,
+            exchange_type=exchange.type,
+            passive=exchange.passive,
+            durable=True,
+            arguments=dict(exchange.arguments),
+        )
+    except ChannelNotFoundEntity:
+        raise missing_exchange(exchange.name) from None

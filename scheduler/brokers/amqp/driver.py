@@ -1,0 +1,91 @@
+"""aiormq as we need it. What it gets wrong is worked round for our connections alone."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import aiormq
+from aiormq.abc import DeliveredMessage
+from yarl import URL
+
+from scheduler.brokers.amqp.reader import FrameReader
+
+
+class DriverConnection(aiormq.Connection):
+    """A connection of ours."""
+
+    # aiormq drops its answer to a channel that the broker closes when this many frames wait to be
+    # written; the broker then keeps the channel, and closes the connection over its number's next
+    # use.
+    FRAME_BUFFER_SIZE = 100_000
+
+
+class Transport(aiormq.TransportFactory):
+    """Opens the stream that a connection is made over."""
+
+    def __init__(self, context: ssl.SSLContext | None) -> None:
+        self._context = context
+
+    async def create(
+        self, url: URL, **kwargs: Any
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, port = str(url.host), url.port or 0
+        loop = asyncio.get_running_loop()
+        reader = FrameReader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        try:
+            transport, _ = await loop.create_connection(
+                lambda: protocol, host, port, ssl=self._context
+            )
+        except OSError as error:
+            raise aiormq.AMQPConnectionError(*error.args) from error
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+async def connect(url: URL, context: ssl.SSLContext | None) -> DriverConnection:
+    connection = DriverConnection(url, context=context, transport_factory=Transport(context))
+    with _within_our_connection():
+        await connection.connect()  # pyright: ignore[reportUnknownMemberType]
+    return connection
+
+
+class ForeignRecords(logging.Filter):
+    """Lets through what aiormq logs of other connections than ours.
+
+    It logs a traceback for every connection that goes, and a line for every refused connect
+    (https://github.com/mosquito/aio-pika/issues/601); of ours, the same is told once, in a line, by
+    ConnectionLost and ConnectionRetried. Who gives aiormq's logger a level hears of ours as well.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if logging.getLogger("aiormq").level != logging.NOTSET:
+            return True
+        return not (_ours.get() or any(map(_is_ours, record.args or ())))
+
+
+_ours: ContextVar[bool] = ContextVar("ours", default=False)
+"""Set in the tasks in which aiormq reads from and writes to a connection of ours."""
+
+
+@contextmanager
+def _within_our_connection() -> Generator[None]:
+    before = _ours.set(True)
+    try:
+        yield
+    finally:
+        _ours.reset(before)
+
+
+def _is_ours(value: object) -> bool:
+    """Whether this is one of our connections, a channel of it or a message that came over it."""
+    if isinstance(value, DeliveredMessage):
+        value = value.channel
+    return isinstance(getattr(value, "connection", value), DriverConnection)
+
+
+for _module in "aiormq.connection", "aiormq.channel":
+    logging.getLogger(_module).addFilter(ForeignRecords())

@@ -1,0 +1,101 @@
+"""What the driver's errors mean, as errors of ours."""
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from aiormq.exceptions import (
+    AMQPError,
+    ChannelAccessRefused,
+    ChannelInvalidStateError,
+    ChannelLockedResource,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+    DeliveryError,
+    PublishError,
+)
+
+from scheduler.errors import (
+    AccessRefused,
+    BrokerError,
+    IncompatibleBroker,
+    Locked,
+    NoReplica,
+    QueueNotFound,
+    Rejected,
+    Unconfirmed,
+    Unroutable,
+)
+
+# A stream is read where it has a replica. One of a node that comes back is not there at once.
+NO_REPLICA = "replica on the local node"
+
+
+@contextmanager
+def translated(address: str) -> Generator[None]:
+    """The driver's errors as ours, inside the block.
+
+    Args:
+        address: of the broker, to be named in them.
+    """
+    try:
+        yield
+    except (Exception, asyncio.CancelledError) as error:
+        ours = _translation(error, address)
+        if ours is None:
+            raise
+        raise ours from None
+
+
+def reply(error: BaseException) -> str:
+    """The words of an error of the driver, without its wrapping."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if words := [str(word) for word in error.args if isinstance(word, str) and word]:
+        return " ".join(words).rstrip(".")
+    wordless = type(error) in (Exception, asyncio.CancelledError)
+    return "closed" if wordless else type(error).__name__
+
+
+def _translation(error: BaseException, address: str) -> BrokerError | None:
+    match error:
+        case PublishError():
+            return Unroutable(
+                f"{address} has no queue bound for the routing key {error.args[1]!r}."
+            )
+        case DeliveryError():
+            return Rejected()
+        case ChannelLockedResource():
+            return Locked()
+        case ChannelNotFoundEntity():
+            return QueueNotFound(reply(error))
+        case ChannelPreconditionFailed() if NO_REPLICA in reply(error):
+            return NoReplica(
+                f"{address} refused: {reply(error)}. It may be starting; if this goes on, "
+                "`rabbitmq-streams add_replica` gives the node one."
+            )
+        case ChannelPreconditionFailed():
+            return IncompatibleBroker(
+                f"{address} refused: {reply(error)}. What exists was left as it is."
+            )
+        case ChannelAccessRefused():
+            return AccessRefused(f"{address} refused: {reply(error)}.")
+        case _ if _tells_of_a_lost_connection(error):
+            return Unconfirmed(
+                f"The connection to {address} went before the answer came: {reply(error)}."
+            )
+        case _:
+            return None
+
+
+def _tells_of_a_lost_connection(error: BaseException) -> bool:
+    match error:
+        case AMQPError() | ChannelInvalidStateError() | ConnectionError() | RuntimeError():
+            return True
+        case asyncio.CancelledError():
+            # aiormq cancels what waits on a channel that closes; only a cancelled task means us.
+            task = asyncio.current_task()
+            return task is not None and not task.cancelling()
+        case _:
+            # aiormq's word for what waited on a connection that ended without a reason.
+            return type(error) is Exception

@@ -1,0 +1,159 @@
+"""One live connection, and the channels of it that are kept."""
+
+import asyncio
+import itertools
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+from aiormq.abc import AbstractChannel
+
+from scheduler.brokers.amqp.closing import closed, closing_of, lost_with, reason_of
+from scheduler.brokers.amqp.driver import DriverConnection
+from scheduler.brokers.contract import BrokerInfo
+from scheduler.brokers.credentials import user_of
+
+ANSWER_TIMEOUT = timedelta(seconds=20)
+"""Before whoever asked gives up, and leaves a connection that is of no use."""
+
+UNBLOCKED_WITHIN = timedelta(seconds=0.1)
+
+
+class Session:
+    """One live connection, with a channel to publish on and channels to get with."""
+
+    def __init__(self, connection: DriverConnection) -> None:
+        self.connection = connection
+        properties: Any = connection.server_properties
+        self.info = BrokerInfo(
+            str(properties["product"]),
+            str(properties["version"]),
+            connection.vhost,
+            user_of(connection.url),
+        )
+        self.frame_max = connection.connection_tune.frame_max
+        # Not as aiormq chooses them: a number that is used again at once can reach the broker
+        # before the answer to the closing of the channel that had it.
+        self._numbers = itertools.cycle(range(1, connection.connection_tune.channel_max or 2047))
+        self._publishers: dict[str, Lease] = {}
+        self._idle_getters: list[Lease] = []
+        self._given_up_for: str | None = None
+
+    async def open_channel(self, *, publisher_confirms: bool) -> AbstractChannel:
+        """A new channel, opened to the end even when the caller is cancelled meanwhile.
+
+        aiormq loses the whole connection when it is interrupted half-way.
+        """
+        number = next(number for number in self._numbers if number not in self.connection.channels)
+        opening = asyncio.ensure_future(
+            self.connection.channel(number, publisher_confirms=publisher_confirms)
+        )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await closed(await opening)
+            raise
+
+    def publisher(self, exchange: str) -> "Lease":
+        """The channel to publish to an exchange on: one each, because the broker closes the channel
+        over which somebody publishes to an exchange that does not exist."""
+        if exchange not in self._publishers:
+            self._publishers[exchange] = Lease(self, publisher_confirms=True)
+        return self._publishers[exchange]
+
+    def borrow_getter(self) -> "Lease":
+        if self._idle_getters:
+            return self._idle_getters.pop()
+        return Lease(self, publisher_confirms=False)
+
+    def return_getter(self, lease: "Lease") -> None:
+        if lease.usable and lease not in self._idle_getters:
+            self._idle_getters.append(lease)
+
+    @contextmanager
+    def awaiting_answer(self) -> Generator[None]:
+        """Give the connection up if the broker is silent for too long, and no alarm blocks it.
+
+        After a node of a cluster stood still (seen on 3.10), RabbitMQ may never confirm what was
+        published over it, and say nothing. With the connection, what is in hand goes back to its
+        queue, and is settled by whoever gets it next; and a lock is free again.
+        """
+        giving_up: asyncio.Task[None] | None = None
+
+        def begin() -> None:
+            nonlocal giving_up
+            giving_up = asyncio.create_task(self._give_up_unless_blocked(), name="no answer")
+
+        timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT.total_seconds(), begin)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            if giving_up is not None and self._given_up_for is None:
+                giving_up.cancel()
+
+    async def _give_up_unless_blocked(self) -> None:
+        seconds = ANSWER_TIMEOUT.total_seconds()
+        while await self._is_blocked():
+            await self.connection.ready()
+            await asyncio.sleep(seconds)
+        await self.give_up(
+            f"it left us without an answer for {seconds:g} s, and no alarm blocks it"
+        )
+
+    async def give_up(self, reason: str) -> None:
+        """Close the connection, and have that told as why it ended."""
+        if self._given_up_for is None:
+            self._given_up_for = reason
+            await self.connection.close(ConnectionError())
+
+    async def _is_blocked(self) -> bool:
+        try:
+            async with asyncio.timeout(UNBLOCKED_WITHIN.total_seconds()):
+                await self.connection.ready()
+        except TimeoutError:
+            return True
+        return False
+
+    async def ended(self) -> str:
+        """Wait until the connection is gone; says why."""
+        closing = closing_of(self.connection)
+        await asyncio.wait([closing])
+        if self._given_up_for is not None:
+            return self._given_up_for
+        return reason_of(closing)
+
+    async def close(self) -> None:
+        # Whatever closing it may raise, the connection is of no further use.
+        with suppress(Exception):
+            await self.connection.close()
+
+
+class Lease:
+    """A channel that is opened when it is first used, and again after it was closed."""
+
+    def __init__(self, session: Session, *, publisher_confirms: bool) -> None:
+        self._session = session
+        self._publisher_confirms = publisher_confirms
+        self._opening = asyncio.Lock()
+        self._channel: AbstractChannel | None = None
+        self.lost: asyncio.Future[None] | None = None
+
+    @property
+    def usable(self) -> bool:
+        return self._channel is not None and not self._channel.is_closed
+
+    def give_up(self) -> AbstractChannel | None:
+        """Have a new channel opened at the next use; returns the one that is given up."""
+        channel, self._channel = self._channel, None
+        return channel
+
+    async def channel(self) -> AbstractChannel:
+        async with self._opening:
+            if self._channel is None or self._channel.is_closed:
+                self._channel = await self._session.open_channel(
+                    publisher_confirms=self._publisher_confirms
+                )
+                self.lost = lost_with(self._channel)
+            return self._channel
