@@ -115,9 +115,9 @@ class Settings(BaseSettings):
             super().__init__(**values)
             return
         except ValidationError as error:
-            told = _told(error)
+            message = _message_of(error)
         # Out here, it has no context that holds what was given.
-        raise SettingsError(told)
+        raise SettingsError(message)
 
     @model_validator(mode="after")
     def _value_or_file(self) -> Self:
@@ -130,7 +130,7 @@ class Settings(BaseSettings):
         return self
 
 
-def _told(error: ValidationError) -> str:
+def _message_of(error: ValidationError) -> str:
     problems = [
         ": ".join([*map(_variable, problem["loc"][:1]), problem["msg"]])
         for problem in error.errors(include_url=False, include_input=False)
