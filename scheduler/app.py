@@ -14,7 +14,6 @@ from typing import (
 )
 
 from scheduler.brokers.contract import Broker
-from scheduler.brokers.opening import broker_of
 from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop
 from scheduler.events import Escalated, Event, EventStream
 from scheduler.protocol.messages import LoopId
@@ -271,6 +270,9 @@ class Scheduler:
         return Outbox(self.names, SystemClock(), self._new_broker, self.events.emit)
 
     def _new_broker(self) -> Broker:
+        # Here: an app that is only looked at, or that a processor runs, opens none of its own.
+        from scheduler.brokers.opening import broker_of
+
         return broker_of(self.settings, emit=self.events.emit)
 
     def _add_task(self, spec: TaskSpec) -> None:

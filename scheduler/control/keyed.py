@@ -7,10 +7,9 @@ their own, are supervised, paused and triggered like any other, and outlive ever
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.verbs import Control, Did
 from scheduler.errors import AccessRefused, ScheduleError, UsageError
 from scheduler.protocol.messages import LoopId
 from scheduler.queues.outbox import Outbox
@@ -18,6 +17,9 @@ from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec, loop_of
 from scheduler.timing.durations import Duration
 from scheduler.timing.schedules import Schedule, ScheduleOptions, schedule_of
+
+if TYPE_CHECKING:
+    from scheduler.control.verbs import Control, Did
 
 KEY = re.compile(r"[A-Za-z0-9_-]+([.@+][A-Za-z0-9_-]+)*")
 LONGEST_KEY = 100
@@ -49,7 +51,7 @@ class Keyed:
         schedule: Schedule | None = None,
         args: Mapping[str, Any] | None = None,
         **options: Unpack[ScheduleOptions],
-    ) -> Did:
+    ) -> "Did":
         """Start a loop of this task, or give the one of this key another schedule or arguments.
 
         Started again as it is, it goes on undisturbed. The broker's user must have the right to
@@ -85,6 +87,8 @@ class Keyed:
 
     async def stop(self, key: str) -> bool:
         """End a loop; says whether there was one. A run that is going on, or due, is its last."""
+        from scheduler.control.verbs import Did
+
         loop_id = LoopId(self._keyed_spec.name, self._checked(key))
         async with self._keyed_outbox.connection() as broker:
             control = self._control(broker)
@@ -103,7 +107,10 @@ class Keyed:
             if loop.id.key and loop.id.task == self._keyed_spec.name
         ]
 
-    def _control(self, broker: Broker) -> Control:
+    def _control(self, broker: Broker) -> "Control":
+        # Here, as every program has tasks, and few of them start loops.
+        from scheduler.control.verbs import Control
+
         return Control(self._app, broker, self._keyed_outbox.clock)
 
     def _checked(self, key: str) -> str:
