@@ -1,6 +1,8 @@
 """Periodic jobs and delayed retries as TTL loops in RabbitMQ."""
 
-from scheduler.app import Scheduler
+import importlib
+from typing import TYPE_CHECKING
+
 from scheduler.errors import (
     AccessRefused,
     AppNotFound,
@@ -29,11 +31,37 @@ from scheduler.errors import (
     UntrustedBroker,
     UsageError,
 )
-from scheduler.settings import Settings
-from scheduler.tasks.context import Context
-from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
-from scheduler.tasks.retries import Retry
-from scheduler.timing.schedules import Cron, Every
+
+if TYPE_CHECKING:
+    from scheduler.app import Scheduler
+    from scheduler.settings import Settings
+    from scheduler.tasks.context import Context
+    from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
+    from scheduler.tasks.retries import Retry
+    from scheduler.timing.schedules import Cron, Every
+else:
+    # Loaded when they are first asked for: whatever imports a part of the package imports this.
+    _HOMES = {
+        "Context": "scheduler.tasks.context",
+        "Cron": "scheduler.timing.schedules",
+        "Every": "scheduler.timing.schedules",
+        "Reject": "scheduler.tasks.outcomes",
+        "Retry": "scheduler.tasks.retries",
+        "RetryLater": "scheduler.tasks.outcomes",
+        "Scheduler": "scheduler.app",
+        "Settings": "scheduler.settings",
+        "StopLoop": "scheduler.tasks.outcomes",
+    }
+
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "AccessRefused",

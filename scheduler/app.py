@@ -8,10 +8,8 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager
 
 from scheduler.brokers.contract import Broker
-from scheduler.brokers.opening import broker_of
-from scheduler.events import Event, EventStream
-from scheduler.processor.escalation import EscalationHook
-from scheduler.program import Program
+from scheduler.control.keyed import Operations
+from scheduler.events import EscalationHook, Event, EventStream
 from scheduler.protocol.topology import Names, Topology
 from scheduler.queues.outbox import BlockingBridge, Outbox
 from scheduler.registration import Registration
@@ -92,7 +90,9 @@ class Scheduler(Registration):
         return topology_of(self)
 
     @asynccontextmanager
-    async def _operations(self) -> AsyncGenerator[Program]:
+    async def _operations(self) -> AsyncGenerator[Operations]:
+        from scheduler.program import Program  # few programs start loops
+
         async with self.outbox.connection() as broker:
             yield Program(self, broker, self.outbox.clock)
 
@@ -100,4 +100,6 @@ class Scheduler(Registration):
         return Outbox(names, SystemClock(), self._new_broker, self.events.emit)
 
     def _new_broker(self) -> Broker:
+        from scheduler.brokers.opening import broker_of
+
         return broker_of(self.settings, emit=self.events.emit)

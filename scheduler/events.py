@@ -36,7 +36,7 @@ MessageConfirmed       the broker has confirmed a message that was published
 """
 
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -292,6 +292,10 @@ class Escalated(RunEvent):
 
     error: Exception
     paused: bool
+
+
+EscalationHook = Callable[[Escalated], Awaitable[None] | None]
+"""A function, plain or coroutine, that is called when a run has failed for the last time."""
 
 
 @dataclass(frozen=True, slots=True)

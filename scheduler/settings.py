@@ -1,11 +1,20 @@
 """Every knob, validated once at the edge: keyword arguments, then `SCHEDULER_*`, then defaults."""
 
+import os
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 
 from scheduler.errors import ScheduleError, SettingsError
 from scheduler.timing.durations import parse_duration
@@ -33,7 +42,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 PortSetting = Annotated[Port | None, BeforeValidator(_port)]
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """How a process of the scheduler behaves.
 
     Each field is read from the environment as `SCHEDULER_` and its name in capitals; durations are
@@ -43,7 +52,7 @@ class Settings(BaseSettings):
         SettingsError: a value cannot be used; the message names the variable.
     """
 
-    model_config = SettingsConfigDict(env_prefix="SCHEDULER_", frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     broker_url: SecretStr = SecretStr("amqp://guest:guest@localhost:5672/")
     """Where RabbitMQ is; `memory://` is the embedded broker, which lives as long as the process."""
@@ -112,12 +121,12 @@ class Settings(BaseSettings):
 
     def __init__(self, **values: Any) -> None:
         try:
-            super().__init__(**values)
+            super().__init__(**(_environment(type(self).model_fields) | values))
             return
         except ValidationError as error:
-            told = _told(error)
+            message = _message_of(error)
         # Out here, it has no context that holds what was given.
-        raise SettingsError(told)
+        raise SettingsError(message)
 
     @model_validator(mode="after")
     def _value_or_file(self) -> Self:
@@ -130,7 +139,13 @@ class Settings(BaseSettings):
         return self
 
 
-def _told(error: ValidationError) -> str:
+def _environment(names: Iterable[str]) -> dict[str, str]:
+    """What the environment says of these settings, in capitals or not."""
+    variables = {variable.upper(): value for variable, value in os.environ.items()}
+    return {name: variables[_variable(name)] for name in names if _variable(name) in variables}
+
+
+def _message_of(error: ValidationError) -> str:
     problems = [
         ": ".join([*map(_variable, problem["loc"][:1]), problem["msg"]])
         for problem in error.errors(include_url=False, include_input=False)

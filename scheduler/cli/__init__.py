@@ -1,1 +1,43 @@
-"""The command line."""
+"""The command line. Its modules are loaded when they are first asked for: help needs none of them.
+
+`commands` declares the commands; what they do is in a module for each subject.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scheduler.cli import (
+        diagnosis,
+        failed,
+        history,
+        liveness,
+        printing,
+        processing,
+        seeding,
+        status,
+        topology,
+        upcoming,
+        verbs,
+    )
+else:
+
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return importlib.import_module(f"{__name__}.{name}")
+
+
+__all__ = [
+    "diagnosis",
+    "failed",
+    "history",
+    "liveness",
+    "printing",
+    "processing",
+    "seeding",
+    "status",
+    "topology",
+    "upcoming",
+    "verbs",
+]

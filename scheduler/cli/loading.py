@@ -10,9 +10,33 @@ from types import ModuleType
 from typing import Any, cast
 
 from scheduler.app import Scheduler
-from scheduler.errors import AppNotFound
+from scheduler.cli import logs
+from scheduler.errors import AppNotFound, UsageError
 
 FORMS = "`module:attribute` or `path/to/file.py:attribute`"
+
+
+def ready_app(reference: str | None, *, log_format: str | None = None) -> Scheduler:
+    """The app that a command is about, once this process logs as the app's settings say.
+
+    Args:
+        log_format: instead of the one in the settings.
+
+    Raises:
+        AppNotFound: there is none.
+        UsageError: it has no tasks, or there is no such format.
+    """
+    app = load_app(reference)
+    style = log_format or app.settings.log_format
+    if style not in ("text", "json"):
+        raise UsageError(f"--log-format is text or json, got {style!r}.")
+    logs.configure(app.settings.log_level, "json" if style == "json" else "text")
+    app.listen(logs.log_event)
+    if not app.tasks:
+        raise UsageError(
+            f"The app of namespace {app.namespace!r} has no tasks: register one with @app.periodic."
+        )
+    return app
 
 
 def load_app(reference: str | None) -> Scheduler:

@@ -8,12 +8,9 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
-from scheduler.control.loops import Loops
-from scheduler.control.removal import Removal
 from scheduler.control.reports import Did
-from scheduler.control.seeding import Seeding
 from scheduler.errors import AccessRefused, ScheduleError, UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
@@ -21,6 +18,11 @@ from scheduler.tasks.loops import loop_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import Duration
 from scheduler.timing.schedules import Schedule, ScheduleOptions, schedule_of
+
+if TYPE_CHECKING:  # every program has tasks, and few of them start loops
+    from scheduler.control.loops import Loops
+    from scheduler.control.removal import Removal
+    from scheduler.control.seeding import Seeding
 
 KEY = re.compile(r"[A-Za-z0-9_-]+([.@+][A-Za-z0-9_-]+)*")
 LONGEST_KEY = 100
@@ -38,9 +40,9 @@ class KeyedLoop:
 class Operations(Protocol):
     """What starting and stopping loops needs, over one connection."""
 
-    loops: Loops
-    seeding: Seeding
-    removal: Removal
+    loops: "Loops"
+    seeding: "Seeding"
+    removal: "Removal"
 
 
 Connect = Callable[[], AbstractAsyncContextManager[Operations]]

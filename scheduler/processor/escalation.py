@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Delivery
 from scheduler.errors import InvalidArguments, Undecodable
-from scheduler.events import Emit, Escalated, MessageParked
+from scheduler.events import Emit, Escalated, EscalationHook, MessageParked
 from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.runs import Run
 from scheduler.processor.settlement import Parking, Settlement
@@ -22,8 +22,6 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
 
 HOOK_TIMEOUT = timedelta(seconds=30)
-
-EscalationHook = Callable[[Escalated], Awaitable[None] | None]
 
 
 class Escalation:

@@ -7,7 +7,7 @@ from typing import Protocol
 from scheduler.brokers.contract import Broker
 from scheduler.control.preparation import Preparation
 from scheduler.control.supervision import Supervisor
-from scheduler.processor.escalation import EscalationHook
+from scheduler.events import EscalationHook
 from scheduler.processor.redelivery import Redelivery
 from scheduler.processor.worker import Worker
 from scheduler.queues.roll_call import RollCall

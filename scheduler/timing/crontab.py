@@ -9,8 +9,6 @@ from functools import lru_cache
 from itertools import product
 from typing import cast
 
-from croniter import CroniterError, croniter  # pyright: ignore[reportMissingTypeStubs]
-
 from scheduler.errors import ScheduleError
 from scheduler.timing.durations import shown
 
@@ -149,6 +147,9 @@ def _texts(expression: str) -> list[str]:
 
 def _expand(expression: str, index: int, text: str) -> tuple[list[int], dict[int, set[int | str]]]:
     """The numbers a field stands for (0 for L), and those of the form `FRI#2` and `L5`."""
+    # Here: it takes long to import, and most schedules are not cron expressions.
+    from croniter import CroniterError, croniter  # pyright: ignore[reportMissingTypeStubs]
+
     name, legal, legal_text = _FIELDS[index]
     columns = ["*"] * len(_FIELDS)
     columns[index] = text

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import pytest
 
 from scheduler import Context, Retry, Scheduler, Settings
-from scheduler.cli.logs import configure, log_event, told
+from scheduler.cli.lines import line_of
+from scheduler.cli.logs import configure, log_event
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -199,8 +200,9 @@ def log(capsys: pytest.CaptureFixture[str]) -> Log:
 
 @pytest.mark.parametrize(("event", "level", "words"), [*OF_PROCESSES, *OF_RUNS])
 def test_each_event_has_its_level_and_words(event: Event, level: int, words: str):
-    assert told(event)[0] == level
-    assert re.fullmatch(words, told(event)[1])
+    line = line_of(event)
+    assert line.level == level
+    assert re.fullmatch(words, line.words)
 
 
 TIME = r"\d\d:\d\d:\d\d\.\d\d\d"

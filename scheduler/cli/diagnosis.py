@@ -1,0 +1,39 @@
+"""`scheduler doctor`."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import asdict
+
+import typer
+
+from scheduler.app import Scheduler
+from scheduler.cli.connecting import connected
+from scheduler.cli.loading import ready_app
+from scheduler.cli.printing import print_json, print_line
+from scheduler.control.doctor import Finding
+
+MARKS = {"ok": "ok       ", "warning": "warning  ", "problem": "PROBLEM  "}
+
+
+def show(reference: str | None, *, as_json: bool) -> None:
+    findings = asyncio.run(_findings(ready_app(reference)))
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _print(findings)
+    if any(finding.verdict == "problem" for finding in findings):
+        raise typer.Exit(1)
+
+
+async def _findings(app: Scheduler) -> list[Finding]:
+    async with connected(app) as program:
+        return [finding async for finding in program.doctor.examine()]
+
+
+def _print(findings: Iterable[Finding]) -> None:
+    advice = ""
+    for finding in findings:
+        print_line(f"{MARKS[finding.verdict]}{finding.about}: {finding.detail}")
+        if finding.advice and finding.advice != advice:
+            print_line(f"{'':9}{finding.advice}")
+        advice = finding.advice

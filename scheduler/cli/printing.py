@@ -1,0 +1,43 @@
+"""What all commands print alike: lines and moments for people, JSON for programs."""
+
+import sys
+from datetime import datetime, timedelta
+from typing import Any
+
+from pydantic_core import to_json
+
+from scheduler.app import Scheduler
+from scheduler.errors import SchedulerError
+from scheduler.protocol.messages import printable
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout; durations are in seconds, moments in ISO 8601."""
+    text = to_json(value, indent=2, timedelta_mode="float", fallback=str, bytes_mode="base64")
+    sys.stdout.write(f"{text.decode()}\n")
+
+
+def print_line(line: str) -> None:
+    """One line on stdout."""
+    sys.stdout.write(f"{printable(line)}\n")
+
+
+def print_error(error: SchedulerError, as_json: bool) -> None:
+    """An error, in a paragraph on stderr, or as JSON on stdout."""
+    if as_json:
+        print_json({"error": type(error).__name__, "message": str(error)})
+    else:
+        sys.stderr.write(f"scheduler: {error}\n")
+
+
+def local(moment: datetime | None) -> str:
+    """A moment on the clock of this machine."""
+    return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def seconds(span: timedelta) -> str:
+    return f"{span.total_seconds():.3f} s"
+
+
+def no_loops(app: Scheduler) -> str:
+    return f"The app of namespace {app.namespace!r} has no loops"

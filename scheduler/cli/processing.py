@@ -1,0 +1,147 @@
+"""Processors in this process: `scheduler run`, and `scheduler dev` with a broker of its own."""
+
+import asyncio
+import importlib
+import importlib.util
+import signal
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from wsgiref.types import WSGIApplication
+
+from scheduler.app import Scheduler
+from scheduler.brokers.contract import Broker
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.cli.arguments import span_of
+from scheduler.cli.connecting import remote_broker
+from scheduler.cli.loading import ready_app
+from scheduler.control.doctor import explaining_refusals, require_fit
+from scheduler.errors import SettingsError
+from scheduler.processor.health import Health
+from scheduler.processor.pages import serving
+from scheduler.processor.processor import Processor
+from scheduler.processor.worker import Worker
+from scheduler.program import Program, processor
+from scheduler.protocol.rights import rights_to_process
+from scheduler.timing.clock import SystemClock
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where a processor answers; None: nowhere."""
+
+    health: int | None
+    metrics: int | None
+
+
+def dev(reference: str | None, *, span: str | None, log_format: str | None) -> None:
+    app = ready_app(reference, log_format=log_format)
+    asyncio.run(_develop(app, None if span is None else span_of("--for", span)))
+
+
+def run(
+    reference: str | None,
+    *,
+    tasks: str | None,
+    concurrency: int | None,
+    health_port: int | None,
+    metrics_port: int | None,
+    log_format: str | None,
+) -> None:
+    app = ready_app(reference, log_format=log_format)
+    names = None if tasks is None else [name.strip() for name in tasks.split(",")]
+    chosen = [task.name for task in app.select(names)]
+    settings = app.settings
+    ports = Ports(health_port or settings.health_port, metrics_port or settings.metrics_port)
+    # Cancelled: told to stop while it still waited for the broker, with nothing to drain.
+    stopped = suppress(asyncio.CancelledError)
+    with stopped, asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+        runner.run(_process(app, chosen, concurrency, ports))
+
+
+async def _develop(app: Scheduler, span: timedelta | None) -> None:
+    async with MemoryBroker() as broker:
+        await Program(app, broker, SystemClock()).seeding.seed()
+        await _work(_processor(app, broker, list(app.tasks), None), span)
+
+
+async def _process(
+    app: Scheduler, tasks: Sequence[str], concurrency: int | None, ports: Ports
+) -> None:
+    if (this := asyncio.current_task()) is not None:
+        _on_signal(this.cancel)
+    broker = remote_broker(app, patient=True)
+    ours = _processor(app, broker, tasks, concurrency)
+    async with _observable(app, broker, ours.worker, ports), broker:
+        require_fit(broker)
+        with explaining_refusals(broker, rights_to_process(app.names)):
+            await _work(ours, None)
+
+
+@asynccontextmanager
+async def _observable(
+    app: Scheduler, broker: Broker, worker: Worker, ports: Ports
+) -> AsyncGenerator[None]:
+    pages: defaultdict[int, dict[str, WSGIApplication]] = defaultdict(dict)
+    async with AsyncExitStack() as stack:
+        if ports.health is not None:
+            checked = await stack.enter_async_context(Health(broker, worker))
+            pages[ports.health].update(checked.pages)
+        if ports.metrics is not None:
+            pages[ports.metrics]["/metrics"] = _metrics_page(app)
+        for port, answers in pages.items():
+            stack.enter_context(serving(port, answers))
+        yield
+
+
+def _metrics_page(app: Scheduler) -> WSGIApplication:
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise SettingsError(
+            "Metrics are asked for (--metrics-port, SCHEDULER_METRICS_PORT), and the package that "
+            "makes them is not installed: pip install 'scheduler[metrics]'. Nothing was started."
+        )
+    from scheduler import metrics
+
+    return metrics.page(metrics.instrument(app))
+
+
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where the extra `uvloop` is installed; None: asyncio's own."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    return importlib.import_module("uvloop").new_event_loop
+
+
+def _processor(
+    app: Scheduler, broker: Broker, tasks: Sequence[str], concurrency: int | None
+) -> Processor:
+    return processor(
+        app,
+        broker,
+        SystemClock(),
+        tasks=app.select(tasks),
+        concurrency=concurrency or app.settings.concurrency,
+        grace=app.settings.shutdown_grace,
+    )
+
+
+async def _work(ours: Processor, span: timedelta | None) -> None:
+    """Run a processor until a signal, or until the span is over."""
+    worker = ours.worker
+
+    def stop() -> None:
+        _on_signal(worker.abort)
+        worker.stop()
+
+    _on_signal(stop)
+    if span is not None:
+        asyncio.get_running_loop().call_later(span.total_seconds(), worker.stop)
+    await ours.run()
+
+
+def _on_signal(act: Callable[[], object]) -> None:
+    """What a signal to stop does from now on."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, act)

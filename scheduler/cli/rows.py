@@ -1,0 +1,65 @@
+"""What programs are given for each thing: one JSON object."""
+
+import base64
+from dataclasses import asdict
+from typing import Any
+
+from scheduler.control.reports import Report
+from scheduler.control.status import Status
+from scheduler.protocol.tokens import LastRun, State
+from scheduler.queues.failed import Parked
+from scheduler.queues.journal import JournalEntry
+from scheduler.timing.schedules import describe
+
+Row = dict[str, Any]
+
+
+def row_of_report(report: Report) -> Row:
+    token = report.token
+    # A paused token is due when it is resumed.
+    due_at = None if token is None or token.state is State.PAUSED else token.due_at
+    return {
+        "loop": str(report.loop),
+        "schedule": describe(report.loop.schedule),
+        "did": report.did.value,
+        "due_at": due_at,
+    }
+
+
+def row_of_status(status: Status) -> Row:
+    return asdict(status) | {
+        "loop": str(status.loop),
+        "schedule": describe(status.loop.schedule),
+        "where": status.where.value,
+        "last": _row_of_run(status.last),
+    }
+
+
+def row_of_entry(entry: JournalEntry) -> Row:
+    return asdict(entry) | {"run": _row_of_run(entry.run)}
+
+
+def row_of_parked(parked: Parked) -> Row:
+    row: Row = {
+        "id": parked.id,
+        "loop": parked.loop,
+        "queue": parked.queue,
+        "routing_key": parked.routing_key,
+        "reason": parked.reason,
+        "error": parked.error,
+        "attempts": parked.attempts,
+        "first_failed_at": parked.first_failed_at,
+        "parked_at": parked.parked_at,
+        "traceback": parked.traceback,
+        "headers": dict(parked.headers),
+    }
+    try:
+        return row | {"body": parked.message.body.decode()}
+    except UnicodeDecodeError:
+        return row | {"body_base64": base64.b64encode(parked.message.body).decode()}
+
+
+def _row_of_run(run: LastRun | None) -> Row | None:
+    if run is None:
+        return None
+    return asdict(run) | {"ending": run.ending.value, "late": run.late}

@@ -1,0 +1,41 @@
+"""`scheduler seed`."""
+
+import asyncio
+from collections.abc import Sequence
+
+from scheduler.app import Scheduler
+from scheduler.cli.connecting import connected
+from scheduler.cli.loading import ready_app
+from scheduler.cli.printing import local, no_loops, print_json, print_line
+from scheduler.cli.rows import row_of_report
+from scheduler.cli.tables import print_table
+from scheduler.control.doctor import require_fit
+from scheduler.control.reports import Report
+from scheduler.protocol.rights import rights_to_seed
+
+
+def seed(reference: str | None, *, dry_run: bool, prune: bool, as_json: bool) -> None:
+    app = ready_app(reference)
+    reports = asyncio.run(_seed(app, dry_run=dry_run, prune=prune))
+    if as_json:
+        print_json([row_of_report(report) for report in reports])
+    elif reports:
+        _print_reports(reports)
+    else:
+        are = "would be" if dry_run else "are"
+        tasks = ", ".join(app.tasks)
+        print_line(f"{no_loops(app)}; the queues of its tasks {are} declared: {tasks}.")
+
+
+async def _seed(app: Scheduler, *, dry_run: bool, prune: bool) -> list[Report]:
+    async with connected(app, rights_to_seed(app.names, app.topology())) as program:
+        require_fit(program.broker)
+        return await (program.planning.plan() if dry_run else program.seeding.seed(prune=prune))
+
+
+def _print_reports(reports: Sequence[Report]) -> None:
+    rows = map(row_of_report, reports)
+    print_table(
+        ("LOOP", "SCHEDULE", "SEED", "DUE"),
+        [(row["loop"], row["schedule"], row["did"], local(row["due_at"])) for row in rows],
+    )

@@ -1,0 +1,35 @@
+"""`scheduler next`."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from scheduler.cli.loading import ready_app
+from scheduler.cli.printing import local, no_loops, print_json, print_line
+from scheduler.timing.clock import SystemClock
+from scheduler.timing.schedules import Schedule, describe
+
+
+def show(reference: str | None, *, count: int, as_json: bool) -> None:
+    app = ready_app(reference)
+    now = SystemClock().now()
+    found = [
+        (str(loop), describe(loop.schedule), list(_times(loop.schedule, now, count)))
+        for loop in app.loops.values()
+    ]
+    if as_json:
+        return print_json(
+            [{"loop": name, "schedule": phrase, "times": times} for name, phrase, times in found]
+        )
+    if not found:
+        tasks = ", ".join(app.tasks)
+        return print_line(f"{no_loops(app)}; its tasks run when they are sent messages: {tasks}.")
+    for name, phrase, times in found:
+        print_line(f"{name}  ({phrase})")
+        for time in times:
+            print_line(f"  {local(time)}")
+
+
+def _times(schedule: Schedule, moment: datetime, count: int) -> Iterator[datetime]:
+    for _ in range(count):
+        moment = schedule.next_after(moment)
+        yield moment

@@ -1,0 +1,69 @@
+"""What operators do to one loop: pause, resume, trigger, remove."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import typer
+
+from scheduler.app import Scheduler
+from scheduler.cli.arguments import app_and_one
+from scheduler.cli.connecting import connected
+from scheduler.cli.loading import ready_app
+from scheduler.cli.printing import local, print_json, print_line
+from scheduler.cli.rows import row_of_report
+from scheduler.control.reports import Did, Report
+from scheduler.program import Program
+from scheduler.protocol.rights import Rights, rights_to_start
+from scheduler.tasks.loops import Loop
+
+Operation = Callable[[Program, Loop], Coroutine[Any, Any, Report]]
+REFUSALS = (Did.NOT_PAUSED, Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
+
+
+def pause(reference: str | None, loop: str | None, *, reason: str, as_json: bool) -> None:
+    app, name = _app_and_loop(reference, loop)
+    report = _done(app, name, lambda program, found: program.verbs.pause(found, reason))
+    _print(report, as_json)
+
+
+def resume(reference: str | None, loop: str | None, *, at_once: bool, as_json: bool) -> None:
+    app, name = _app_and_loop(reference, loop)
+    report = _done(app, name, lambda program, found: program.verbs.resume(found, at_once=at_once))
+    _print(report, as_json)
+
+
+def trigger(reference: str | None, loop: str | None, *, as_json: bool) -> None:
+    app, name = _app_and_loop(reference, loop)
+    _print(_done(app, name, lambda program, found: program.verbs.trigger(found)), as_json)
+
+
+def remove(reference: str | None, loop: str | None, *, as_json: bool) -> None:
+    app, name = _app_and_loop(reference, loop)
+    rights = rights_to_start(app.names)
+    report = _done(app, name, lambda program, found: program.removal.remove(found), rights)
+    _print(report, as_json)
+
+
+def _app_and_loop(reference: str | None, loop: str | None) -> tuple[Scheduler, str]:
+    reference, name = app_and_one(reference, loop, "the name of a LOOP")
+    return ready_app(reference), name
+
+
+def _done(app: Scheduler, name: str, operation: Operation, rights: Rights | None = None) -> Report:
+    async def done() -> Report:
+        async with connected(app, rights) as program:
+            return await operation(program, await program.loops.find(name))
+
+    return asyncio.run(done())
+
+
+def _print(report: Report, as_json: bool) -> None:
+    row = row_of_report(report)
+    if as_json:
+        print_json(row)
+    else:
+        due = f", due {local(row['due_at'])}" if row["due_at"] else ""
+        print_line(f"{row['loop']}: {row['did']}{due}")
+    if report.did in REFUSALS:
+        raise typer.Exit(1)

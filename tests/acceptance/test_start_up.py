@@ -1,0 +1,43 @@
+"""What a command loads: nobody waits for what is not used."""
+
+import pytest
+
+from tests.acceptance.conftest import SHOP, CommandLine
+
+UNREACHABLE = "amqp://127.0.0.1:1/"  # nobody listens on port 1
+
+
+def loaded(offline: CommandLine, *command: str) -> set[str]:
+    """The modules that a command imports."""
+    environment = {"SCHEDULER_APP": SHOP, "SCHEDULER_BROKER_URL": UNREACHABLE}
+    done = offline(*command, PYTHONPROFILEIMPORTTIME="1", **environment)
+    lines = [line for line in done.err.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip() for line in lines}
+
+
+@pytest.mark.parametrize("command", ["--help", "seed --help", "failed --help"])
+def test_help_loads_the_parser_and_nothing_else(offline: CommandLine, command: str):
+    modules = loaded(offline, *command.split())
+    assert {name for name in modules if name.startswith("scheduler")} == {
+        "scheduler",
+        "scheduler.cli",
+        "scheduler.cli.commands",
+        "scheduler.errors",
+    }
+    assert not modules & {"aiormq", "asyncio", "croniter", "rich"}
+
+
+def test_the_list_of_commands_needs_no_pydantic(offline: CommandLine):
+    # The help of one command does: typer reads its parameters with it.
+    assert "pydantic" not in loaded(offline, "--help")
+
+
+def test_next_loads_nothing_that_talks_to_a_broker_and_draws_no_table(offline: CommandLine):
+    modules = loaded(offline, "next")
+    assert {"scheduler.app", "pydantic"} <= modules
+    assert not modules & {"aiormq", "rich", "scheduler.control.verbs", "scheduler.processor"}
+
+
+@pytest.mark.parametrize(("command", "name"), [("topology show", "rich"), ("status", "aiormq")])
+def test_what_a_command_uses_is_loaded(offline: CommandLine, command: str, name: str):
+    assert name in loaded(offline, *command.split())
