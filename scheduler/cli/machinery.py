@@ -1,4 +1,4 @@
-"""What commands work with in a broker: put together here, and nowhere else in this room."""
+"""What commands work with in a broker, put together in one place."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
