@@ -1,6 +1,6 @@
-"""The command line. Its modules are loaded when they are first asked for: help needs none of them.
+"""The command line: `commands` declares what can be typed, a module for each subject does it.
 
-`commands` declares the commands; what they do is in a module for each subject.
+Those are loaded when they are first asked for: help needs none of them.
 """
 
 import importlib
