@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.protocol.messages import LoopId, Message
 from scheduler.protocol.topology import (
     UNREACHABLE_DELIVERY_LIMIT,

@@ -9,7 +9,8 @@ from datetime import timedelta
 
 import pytest
 
-from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.protocol.messages import LoopId, Message
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.roll_call import LINGERING, Answers, Claims, RollCall, Settled
