@@ -18,7 +18,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from scheduler.app import Scheduler
-from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.events import Event
 from scheduler.program import Program, processor
 from scheduler.timing.clock import LoopClock

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from scheduler import Scheduler, Settings
 from scheduler.brokers.contract import Delivery
-from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.control.status import Where
 from scheduler.errors import AccessRefused
 from scheduler.events import Event, LoopRepaired, RunStarted

@@ -13,7 +13,8 @@ from yarl import URL
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker, Consumer, Delivery
-from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import Rejected
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import (

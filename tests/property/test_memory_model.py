@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.brokers.contract import Delivery
-from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import Rejected
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Queue, QueueType, Topology

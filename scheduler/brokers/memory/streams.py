@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Literal, Protocol
 
 from scheduler.brokers.contract import Depth
+from scheduler.brokers.memory.letters import Letter
 from scheduler.errors import IncompatibleBroker
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Queue
@@ -30,13 +31,8 @@ _AGES = {
 }
 
 
-class _Letter(Protocol):
-    @property
-    def message(self) -> Message: ...
-
-
 @dataclass(frozen=True, slots=True)
-class StreamEntry:
+class TimedMessage:
     """A message of a stream, and when it came."""
 
     message: Message
@@ -48,10 +44,10 @@ class Stream:
 
     def __init__(self, spec: Queue, clock: Clock) -> None:
         self.spec = spec
-        self.followers: dict[Follower, None] = {}
+        self.followers: dict[MemoryFollower, None] = {}
         self.end = 0
         self._begin = 0
-        self._entries: dict[int, StreamEntry] = {}
+        self._entries: dict[int, TimedMessage] = {}
         self._size = 0
         self._clock = clock
         self._max_age = _max_age(spec)
@@ -65,9 +61,9 @@ class Stream:
         self._forget_old()
         return Depth(len(self._entries), consumers=0)
 
-    def offer(self, letter: _Letter) -> bool:
+    def offer(self, letter: Letter) -> bool:
         """Append a letter; True, because a stream is never full."""
-        self._entries[self.end] = StreamEntry(letter.message, self._clock.now())
+        self._entries[self.end] = TimedMessage(letter.message, self._clock.now())
         self._size += len(letter.message.body)
         self.end += 1
         self._forget_old()
@@ -97,7 +93,7 @@ class Stream:
             self._size -= len(self._entries.pop(self._begin).message.body)
             self._begin += 1
 
-    def _is_too_much(self, oldest: StreamEntry) -> bool:
+    def _is_too_much(self, oldest: TimedMessage) -> bool:
         if self._max_size is not None and self._size > self._max_size:
             return True
         return self._max_age is not None and self._clock.now() - oldest.at > self._max_age
@@ -106,12 +102,12 @@ class Stream:
 class Home(Protocol):
     """What a follower needs of its connection."""
 
-    followers: "dict[Follower, None]"
+    followers: "dict[MemoryFollower, None]"
 
     def stream(self, name: str) -> Stream | None: ...
 
 
-class Follower:
+class MemoryFollower:
     """A subscription to a stream; attached while the stream exists."""
 
     def __init__(

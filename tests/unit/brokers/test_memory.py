@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from scheduler.brokers.contract import Delivery, Depth
-from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import (
     BrokerUnavailable,
     DeliveryLost,

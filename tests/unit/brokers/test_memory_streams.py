@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from scheduler.brokers.contract import Depth
-from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import IncompatibleBroker, QueueNotFound
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Queue, Topology

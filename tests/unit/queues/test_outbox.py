@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import (
     AccessRefused,
     BrokerUnavailable,

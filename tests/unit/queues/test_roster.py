@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from scheduler import Cron, Every
-from scheduler.brokers.memory.broker import MemoryBroker, MemoryServer
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import QueueNotFound
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId

@@ -1,0 +1,82 @@
+"""The broker in this process, as all its connections see it."""
+
+from scheduler.brokers.memory.connection import MemoryConnection
+from scheduler.brokers.memory.letters import Letter
+from scheduler.brokers.memory.locks import Locks
+from scheduler.brokers.memory.queues import MemoryQueue
+from scheduler.brokers.memory.router import Router
+from scheduler.brokers.memory.streams import Stream
+from scheduler.errors import IncompatibleBroker, QueueNotFound, Rejected, Unroutable
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Topology
+from scheduler.timing.clock import Clock, SystemClock
+
+
+class MemoryServer:
+    """A broker in this process. Connections that are given the same one see the same queues.
+
+    Args:
+        clock: tells when an entry of a stream came.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.router = Router(clock or SystemClock())
+        self.locks = Locks()
+        self.connections: list[MemoryConnection] = []
+
+    def disconnect_all(self) -> None:
+        """Break every connection. They come back at once; their deliveries and locks do not."""
+        for connection in self.connections:
+            connection.detach()  # all of them first: nobody may take what another one loses
+        for connection in self.connections:
+            connection.lose()
+            self.locks.release_all(connection)
+        for connection in self.connections:
+            connection.attach()
+
+    def restart(self) -> None:
+        """Stop the broker and start it again: all but connections and locks is durable."""
+        self.disconnect_all()
+
+    def connect(self) -> MemoryConnection:
+        connection = MemoryConnection(self.router)
+        self.connections.append(connection)
+        return connection
+
+    def close(self, connection: MemoryConnection) -> None:
+        self.connections.remove(connection)
+        connection.detach()
+        connection.lose()
+        connection.wake_queues()
+        connection.followers.clear()
+        self.locks.release_all(connection)
+
+    def declare(self, topology: Topology) -> None:
+        self.router.declare(topology)
+        for connection in self.connections:
+            connection.attach()
+
+    def publish(self, message: Message, exchange: str, routing_key: str) -> None:
+        queues = self.router.route(exchange, routing_key)
+        if not queues:
+            raise Unroutable(f"No queue is bound for {routing_key!r} of exchange {exchange!r}.")
+        letter = Letter(message, exchange, routing_key)
+        full = [queue.name for queue in queues if not queue.offer(letter)]
+        if full:
+            raise Rejected(f"The queue {full[0]!r} is full: its slot is taken.")
+
+    def queue(self, name: str) -> MemoryQueue:
+        if name in self.router.streams:
+            raise IncompatibleBroker(f"{name!r} is a stream: it is read or followed, not consumed.")
+        if name not in self.router.queues:
+            raise QueueNotFound(f"There is no queue {name!r}.")
+        return self.router.queues[name]
+
+    def stream(self, name: str) -> Stream:
+        if name in self.router.queues:
+            raise IncompatibleBroker(
+                f"{name!r} is no stream: it is consumed, not read or followed."
+            )
+        if name not in self.router.streams:
+            raise QueueNotFound(f"There is no stream {name!r}.")
+        return self.router.streams[name]
