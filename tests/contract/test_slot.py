@@ -202,7 +202,7 @@ async def test_a_token_that_nothing_takes_is_kept_by_a_quorum_queue_only(
 
 
 async def test_a_token_that_is_looked_for_as_it_hatches_is_not_stranded(
-    broker: Broker, slot: Slot
+    wire: Wire, broker: Broker, slot: Slot
 ) -> None:
     inbox = await Inbox.open(broker, slot.processor)
     loop = asyncio.get_running_loop()
@@ -213,5 +213,6 @@ async def test_a_token_that_is_looked_for_as_it_hatches_is_not_stranded(
         while loop.time() < end:
             if (delivery := await broker.get(slot.queue)) is not None:
                 await delivery.requeue()
+            await wire.pass_time()
         await broker.wake(slot.queue)
         await (await inbox.next()).ack()

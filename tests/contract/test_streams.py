@@ -13,7 +13,6 @@ from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerUnavailable, IncompatibleBroker, QueueNotFound
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Exchange, Queue, QueueType, Topology
-from scheduler.timing.clock import SystemClock
 from tests.contract.wire import (
     PATIENCE,
     MemoryWire,
@@ -158,7 +157,7 @@ async def test_a_stream_is_read_from_a_moment_on(wire: Wire, broker: Broker) -> 
     stream = await wire.declare_stream()
     await send(broker, stream, b"old")
     await asyncio.sleep(1.1)  # RabbitMQ is asked for a moment in whole seconds
-    between = SystemClock().now()
+    between = wire.clock.now()
     await send(broker, stream, b"a", b"b")
     assert await bodies_of(broker, stream, between) == [b"a", b"b"]
     assert await bodies_of(broker, stream, between - timedelta(days=1)) == [b"old", b"a", b"b"]
