@@ -126,7 +126,9 @@ async def test_a_cut_does_not_look_like_the_end(wire: Wire, broker: Broker) -> N
         await disturbed_reading(broker, stream, wire.cut)
 
 
-async def test_nor_does_one_after_many_entries(wire: Wire, broker: Broker) -> None:
+async def test_a_cut_after_many_entries_does_not_look_like_the_end(
+    wire: Wire, broker: Broker
+) -> None:
     if isinstance(wire, MemoryWire):
         pytest.skip("what is in this process is read without a connection")
     stream = await wire.declare_stream()

@@ -18,7 +18,9 @@ LOOPS = 30
 
 
 @pytest.mark.usefixtures("swept")
-async def test_it_gives_each_message_back_once(app: Scheduler, broker_url: str) -> None:
+async def test_a_stopping_processor_gives_each_message_back_once(
+    app: Scheduler, broker_url: str
+) -> None:
     async def nothing() -> None: ...
 
     for number in range(LOOPS):

@@ -105,7 +105,7 @@ async def test_a_call_opens_no_connection_for_an_event_loop_that_may_end() -> No
     assert not app.outbox.is_open
 
 
-async def test_what_it_is_sent_with_travels_along(stage: Stage) -> None:
+async def test_the_options_of_a_call_travel_along(stage: Stage) -> None:
     app, ship = shop()
     await stage.seed(app)
     sender = ship.options(

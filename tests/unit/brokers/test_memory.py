@@ -190,7 +190,7 @@ async def test_a_letter_that_a_full_queue_rejects_is_tried_again_after_minutes()
         assert await take_all(broker, full) == [b"second"]
 
 
-async def test_without_at_least_once_such_a_letter_is_gone() -> None:
+async def test_without_at_least_once_a_letter_that_a_full_queue_rejects_is_gone() -> None:
     async with MemoryBroker() as broker:
         queue = await declare(broker, "queue", into("later"))
         await send(broker, queue, b"x", expiration=timedelta(0))

@@ -89,7 +89,7 @@ async def test_a_periodic_task_can_have_more_loops_than_that_of_the_code(stage: 
         ({"cron": "30 12 * * *"}, Did.RESCHEDULED, 1800),
     ],
 )
-async def test_started_again_it_goes_on_undisturbed_unless_it_was_changed(
+async def test_a_keyed_loop_that_is_started_again_goes_on_undisturbed_unless_it_was_changed(
     stage: Stage, again: Any, did: Did, due_in: float
 ) -> None:
     office = an_office()
@@ -118,7 +118,7 @@ async def test_a_new_schedule_keeps_what_the_loop_has_got_to(stage: Stage) -> No
     ]
 
 
-async def test_they_are_listed_until_they_are_stopped(stage: Stage) -> None:
+async def test_keyed_loops_are_listed_until_they_are_stopped(stage: Stage) -> None:
     office = an_office()
     await stage.seed(office.app)
     assert await office.report.list() == []
@@ -135,7 +135,9 @@ async def test_they_are_listed_until_they_are_stopped(stage: Stage) -> None:
     assert await office.report.list() == [bonn]
 
 
-async def test_stopped_it_is_gone_from_the_broker_and_its_end_is_told(stage: Stage) -> None:
+async def test_a_keyed_loop_that_is_stopped_is_gone_from_the_broker_and_its_end_is_told(
+    stage: Stage,
+) -> None:
     office = an_office()
     await stage.seed(office.app)
     async with stage.supervised():
@@ -150,7 +152,7 @@ async def test_stopped_it_is_gone_from_the_broker_and_its_end_is_told(stage: Sta
     assert await stage.history("report.bonn") == ["seeded", "succeeded", "removed"]
 
 
-async def test_stopped_during_a_run_that_run_is_its_last(stage: Stage) -> None:
+async def test_the_run_during_which_a_keyed_loop_is_stopped_is_its_last(stage: Stage) -> None:
     office = an_office(takes=30)
     await stage.seed(office.app)
     async with stage.supervised():
@@ -164,7 +166,9 @@ async def test_stopped_during_a_run_that_run_is_its_last(stage: Stage) -> None:
     assert stage.repairs() == []
 
 
-async def test_stopped_while_it_waits_for_a_processor_it_runs_once_more(stage: Stage) -> None:
+async def test_a_keyed_loop_that_is_stopped_while_it_waits_for_a_processor_runs_once_more(
+    stage: Stage,
+) -> None:
     office = an_office()
     await stage.seed(office.app)
     await office.report.start("bonn", every="1m")
@@ -175,7 +179,9 @@ async def test_stopped_while_it_waits_for_a_processor_it_runs_once_more(stage: S
     assert len(office.runs) == 1
 
 
-async def test_started_again_during_its_last_run_it_does_not_overlap_with_it(stage: Stage) -> None:
+async def test_a_keyed_loop_that_is_started_again_during_its_last_run_does_not_overlap_with_it(
+    stage: Stage,
+) -> None:
     office = an_office(takes=30)
     await stage.seed(office.app)
     async with stage.supervised():
@@ -211,7 +217,7 @@ async def test_begun_anew_it_begins_at_zero_and_is_put_again_as_what_it_is_now(
         assert (again.seq, again.carry) == (0, None)
 
 
-async def test_they_are_supervised_like_any_other(stage: Stage) -> None:
+async def test_keyed_loops_are_supervised_like_any_other(stage: Stage) -> None:
     office = an_office()
     await stage.seed(office.app)
     async with stage.supervised():
@@ -227,7 +233,7 @@ async def test_they_are_supervised_like_any_other(stage: Stage) -> None:
     assert office.runs == [("bonn", 0, "Bonn", None)]
 
 
-async def test_they_are_paused_and_triggered_by_name(stage: Stage) -> None:
+async def test_keyed_loops_are_paused_and_triggered_by_name(stage: Stage) -> None:
     office = an_office()
     await stage.seed(office.app)
     await office.report.start("bonn", every="1h")
@@ -241,7 +247,7 @@ async def test_they_are_paused_and_triggered_by_name(stage: Stage) -> None:
     assert await stage.where(BONN) is Where.READY
 
 
-async def test_a_processor_that_comes_later_knows_them(stage: Stage) -> None:
+async def test_a_processor_that_comes_later_knows_the_keyed_loops(stage: Stage) -> None:
     office = an_office()
     await stage.seed(office.app)
     await office.report.start("bonn", every="1m", args={"city": "Bonn"})

@@ -85,7 +85,7 @@ Deed = Callable[[Stage], Awaitable[None]]
         (delete_roster, Where.WAITING),
     ],
 )
-async def test_without_processors_it_is_where_its_token_is(
+async def test_without_processors_a_loop_is_where_its_token_is(
     stage: Stage, deed: Deed, where: Where
 ) -> None:
     await stage.seed(looping())
@@ -104,7 +104,9 @@ async def test_without_processors_it_is_where_its_token_is(
         (guard, Where.LOST),
     ],
 )
-async def test_with_processors_what_they_say_counts(stage: Stage, deed: Deed, where: Where) -> None:
+async def test_where_there_are_processors_what_they_say_of_a_loop_counts(
+    stage: Stage, deed: Deed, where: Where
+) -> None:
     await stage.seed(looping(takes=10))
     async with stage.supervised(), stage.supervised():
         await asyncio.sleep(1)
@@ -123,7 +125,7 @@ async def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running(
 
 
 @pytest.mark.parametrize("deed", [nothing, lose])
-async def test_what_is_told_of_it_is_the_same_whether_it_waits_or_only_the_journal_knows(
+async def test_what_is_told_of_a_loop_is_the_same_whether_it_waits_or_only_the_journal_knows(
     stage: Stage,
     deed: Deed,
 ) -> None:
@@ -145,7 +147,7 @@ async def test_what_is_told_of_it_is_the_same_whether_it_waits_or_only_the_journ
 @pytest.mark.parametrize(
     ("deed", "seq", "due_in"), [(nothing, 0, 60), (wait, 0, 60), (pause, 0, None)]
 )
-async def test_before_its_first_run_nothing_is_told_of_the_last(
+async def test_before_the_first_run_of_a_loop_nothing_is_told_of_the_last(
     stage: Stage, deed: Deed, seq: int, due_in: float | None
 ) -> None:
     await stage.seed(looping())

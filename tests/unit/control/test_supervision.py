@@ -224,7 +224,7 @@ async def test_a_run_that_nobody_claims_is_guarded_and_its_own_token_replaces_th
     assert await stage.tokens() == 1
 
 
-async def test_once_all_answer_a_guard_makes_room_for_the_token_that_was_lost(stage: Stage) -> None:
+async def test_a_guard_makes_room_for_the_token_that_was_lost_once_all_answer(stage: Stage) -> None:
     app, _ = counting()
     await stage.seed(app)
     broker, silence = mute(stage)
@@ -240,7 +240,7 @@ async def test_once_all_answer_a_guard_makes_room_for_the_token_that_was_lost(st
     assert stage.repairs() == [("task", "guarded"), ("task", "lost")]
 
 
-async def test_if_they_never_do_the_guard_hatches_and_the_loop_goes_on_where_it_was(
+async def test_where_not_all_ever_answer_the_guard_hatches_and_the_loop_goes_on(
     stage: Stage,
 ) -> None:
     app, carried = counting()
@@ -430,7 +430,7 @@ async def test_supervision_comes_back_when_its_own_token_is_gone(stage: Stage) -
 
 
 @pytest.mark.parametrize("may_declare", [True, False])
-async def test_if_it_is_kept_back_its_slot_is_made_anew_or_that_is_told(
+async def test_a_token_of_supervision_that_is_kept_back_gets_a_new_slot_or_is_told_of(
     stage: Stage, may_declare: bool
 ) -> None:
     app, _ = counting()
@@ -446,7 +446,7 @@ async def test_if_it_is_kept_back_its_slot_is_made_anew_or_that_is_told(
     assert bool(of(CensusTaken, stage.events)) is may_declare
 
 
-async def test_or_when_its_queue_is(stage: Stage) -> None:
+async def test_supervision_comes_back_when_its_own_queue_is_gone(stage: Stage) -> None:
     app, _ = counting()
     await stage.seed(app)
     async with stage.supervised(), stage.supervised():

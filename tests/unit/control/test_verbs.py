@@ -62,7 +62,7 @@ async def test_a_pause_keeps_the_loop_from_running_until_it_is_resumed(stage: St
     ]
 
 
-async def test_resumed_at_once_it_runs_at_once(stage: Stage) -> None:
+async def test_a_loop_that_is_resumed_at_once_runs_at_once(stage: Stage) -> None:
     await stage.seed(looping())
     async with stage.processor():
         await stage.control.pause(the_loop(stage))
@@ -112,7 +112,9 @@ async def test_during_a_run_a_verb_waits_for_its_end_or_does_nothing(
     assert len(stage.repairs()) == 0
 
 
-async def test_paused_and_resumed_during_a_run_it_goes_on_when_that_has_ended(stage: Stage) -> None:
+async def test_a_loop_that_is_paused_and_resumed_during_a_run_goes_on_when_that_has_ended(
+    stage: Stage,
+) -> None:
     app = looping(takes=60)
     await stage.seed(app)
     async with stage.supervised():
@@ -125,7 +127,9 @@ async def test_paused_and_resumed_during_a_run_it_goes_on_when_that_has_ended(st
         assert (token.state, token.seq, token.carry) == (State.ARMED, 1, 1)
 
 
-async def test_resumed_after_its_run_was_lost_it_goes_on_where_it_was(stage: Stage) -> None:
+async def test_a_loop_that_is_resumed_after_its_run_was_lost_goes_on_where_it_was(
+    stage: Stage,
+) -> None:
     await stage.seed(looping())
     async with stage.supervised():
         await stage.control.trigger(the_loop(stage))
@@ -170,7 +174,9 @@ def racing(stage: Stage, token: Token) -> FaultyBroker:
     return broker
 
 
-async def test_nor_does_one_that_is_put_at_the_same_moment(stage: Stage) -> None:
+async def test_a_token_that_is_put_at_the_same_moment_does_not_go_on_beside_its_pause(
+    stage: Stage,
+) -> None:
     await stage.seed(looping())
     token = replace(await stage.token(TASK), seq=1)
     await stage.lose(TASK)
@@ -193,7 +199,9 @@ async def test_pausing_a_loop_that_runs_does_not_wait_for_its_end(stage: Stage) 
         assert stage.clock.now() - before < SECOND
 
 
-async def test_it_is_guarded_where_processors_do_not_tell_whether_it_was(stage: Stage) -> None:
+async def test_a_resumed_loop_is_guarded_where_processors_do_not_tell_whether_it_runs(
+    stage: Stage,
+) -> None:
     await stage.seed(looping())
     async with stage.processor():
         await stage.control.trigger(the_loop(stage))

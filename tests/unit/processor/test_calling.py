@@ -745,7 +745,7 @@ async def test_a_rate_spreads_the_starts_and_fails_nobody(stage: Stage) -> None:
     assert run.started_at - START < timedelta(seconds=0.1)  # it is not held up by a rate
 
 
-async def test_those_that_wait_for_their_turn_are_given_back_when_the_processor_stops(
+async def test_calls_that_wait_for_their_turn_are_given_back_when_the_processor_stops(
     stage: Stage,
 ) -> None:
     app = new_app()

@@ -92,7 +92,7 @@ async def test_asking_that_takes_long_is_done_less_often(case: Case) -> None:
     assert len(case.broker.asked) > asked + 1
 
 
-async def test_one_that_has_lost_its_connection_lives_and_is_not_ready(case: Case) -> None:
+async def test_a_processor_that_has_lost_its_connection_lives_and_is_not_ready(case: Case) -> None:
     case.broker.connected = False
     await asyncio.sleep(600)
     assert case.health.why_not_live() == []
@@ -131,13 +131,13 @@ async def test_a_broker_that_does_not_answer_is_told(case: Case) -> None:
     assert case.health.why_not_ready() == []
 
 
-async def test_one_that_drains_lives_and_is_not_ready(case: Case) -> None:
+async def test_a_processor_that_drains_lives_and_is_not_ready(case: Case) -> None:
     case.worker.stopping = True
     assert case.health.why_not_live() == []
     assert "draining" in case.health.why_not_ready()[0]
 
 
-async def test_one_whose_event_loop_is_blocked_is_neither_and_tells_once(
+async def test_a_processor_whose_event_loop_is_blocked_is_neither_and_tells_once(
     case: Case, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = asyncio.get_running_loop().time()

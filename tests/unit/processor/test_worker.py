@@ -80,7 +80,7 @@ def test_after_its_last_retry_a_loop_goes_on_with_the_next_tick() -> None:
     assert len(of(Escalated, events)) == 4
 
 
-async def test_or_is_paused_after_its_last_retry_if_it_was_told_so(stage: Stage) -> None:
+async def test_a_loop_is_paused_after_its_last_retry_if_it_was_told_so(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s", retry=Retry(0), after_failure="pause")
@@ -442,7 +442,7 @@ async def test_a_stopping_processor_lets_its_runs_finish(stage: Stage) -> None:
     assert await stage.tokens() == 1
 
 
-async def test_after_its_grace_it_gives_them_back_uncounted(stage: Stage) -> None:
+async def test_after_its_grace_a_processor_gives_its_runs_back_uncounted(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s")
@@ -578,7 +578,9 @@ async def test_a_token_that_came_back_waits_for_a_run_of_which_it_was_not_told(
     assert len(of(TokenSuperseded, stage.events)) == (not lost)
 
 
-async def test_nor_does_it_run_when_that_one_settles_and_ends(stage: Stage) -> None:
+async def test_a_token_that_came_back_does_not_run_when_the_other_run_settles_and_ends(
+    stage: Stage,
+) -> None:
     await stage.seed(slow_loop())
     async with AsyncExitStack() as first:
         await first.enter_async_context(stage.supervised(grace=60))
@@ -594,7 +596,7 @@ async def test_nor_does_it_run_when_that_one_settles_and_ends(stage: Stage) -> N
             assert len(of(TokenSuperseded, stage.events)) == 1
 
 
-async def test_that_one_is_waited_for_though_it_is_stopping(stage: Stage) -> None:
+async def test_a_run_is_waited_for_though_its_processor_is_stopping(stage: Stage) -> None:
     await stage.seed(slow_loop())
     async with stage.supervised(grace=60) as first:
         await asyncio.sleep(5)
@@ -608,7 +610,7 @@ async def test_that_one_is_waited_for_though_it_is_stopping(stage: Stage) -> Non
     assert runs_of_task(stage) == [(10.0, 0)]
 
 
-async def test_that_one_is_waited_for_though_it_was_given_more_time(stage: Stage) -> None:
+async def test_a_run_is_waited_for_though_it_was_given_more_time(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s", timeout="12s", concurrency=1)
@@ -632,7 +634,7 @@ def is_answer(call: Call) -> bool:
     return call.message.type == "scheduler.answer"
 
 
-async def test_that_one_is_waited_for_though_an_answer_is_missing(stage: Stage) -> None:
+async def test_a_run_is_waited_for_though_an_answer_about_it_is_missing(stage: Stage) -> None:
     await stage.seed(slow_loop())
     stage.expects_two(LoopId("task"))
     broker = FaultyBroker(stage.server)

@@ -318,7 +318,7 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
     assert len(await failed.browse(TASKS)) == 3
 
 
-async def test_all_of_them_can_be_replayed(broker: MemoryBroker, failed: FailedQueues):
+async def test_all_parked_messages_can_be_replayed(broker: MemoryBroker, failed: FailedQueues):
     await park_some(failed)
     assert len(await failed.replay(TASKS, EVERYTHING)) == 4
     # The one that no task is known for is tried once more, before it is back here.
@@ -460,7 +460,7 @@ def test_whose_a_message_is_is_told_by_its_routing_key(routing_key: str, whose: 
         (Selection(task="mail", reason="rejected"), ""),
     ],
 )
-async def test_those_are_taken_that_fit_everything_that_is_given(
+async def test_parked_messages_are_chosen_by_all_that_is_given(
     failed: FailedQueues, selection: Selection, chosen: str
 ):
     await park_some(failed)

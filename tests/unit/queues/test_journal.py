@@ -192,7 +192,7 @@ async def test_what_is_done_during_a_run_does_not_make_its_end_told_twice(
     assert await stage.history("task") == whats
 
 
-async def test_nor_does_a_new_schedule(stage: Stage) -> None:
+async def test_a_new_schedule_does_not_make_the_end_of_a_run_told_twice(stage: Stage) -> None:
     app = looping(takes=10)
     await stage.seed(app)
     async with stage.processor():
@@ -302,7 +302,7 @@ async def test_a_loops_message_that_cannot_be_decoded_is_told_as_parked(stage: S
 # Which of it
 
 
-async def test_it_can_be_read_from_a_moment_on_and_of_one_loop(stage: Stage) -> None:
+async def test_the_journal_can_be_read_from_a_moment_on_and_of_one_loop(stage: Stage) -> None:
     app = looping(schedule=EVERY_MINUTE)
 
     @app.periodic(every="90s")

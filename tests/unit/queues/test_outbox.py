@@ -137,7 +137,7 @@ async def test_a_call_is_told_of_before_it_is_sent_and_after(office: Office) -> 
     ]
 
 
-async def test_after_closing_it_is_opened_again(office: Office) -> None:
+async def test_a_connection_that_was_closed_is_opened_again(office: Office) -> None:
     await office.outbox.open()
     await office.outbox.send("sms", {}, Posting())
     await office.outbox.close()

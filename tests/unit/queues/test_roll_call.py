@@ -133,7 +133,7 @@ async def test_where_one_does_not_answer_in_time_the_answers_are_incomplete(room
     assert asyncio.get_running_loop().time() - began == pytest.approx(2)
 
 
-async def test_one_that_is_leaving_is_heard_and_not_counted(room: Room) -> None:
+async def test_a_processor_that_is_leaving_is_heard_and_not_counted(room: Room) -> None:
     await room.seat(Hand({B: (2, 0)}), Hand({A: (1, 0)}, stopping=True))
     assert await room.ask(A, B, expected=1) == Answers({A: (1, 0), B: (2, 0)}, complete=True)
     assert await room.ask(A, expected=2) == Answers({A: (1, 0)}, complete=False)
