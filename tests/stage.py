@@ -57,7 +57,7 @@ def an_app(namespace: str, loops: Iterable[str]) -> Scheduler:
 
 
 @asynccontextmanager
-async def working(process: Worker | Processor) -> AsyncGenerator[None]:
+async def at_work(process: Worker | Processor) -> AsyncGenerator[None]:
     """Have a worker, or a whole processor, work until the block ends."""
     running = asyncio.create_task(process.run())
     try:
@@ -172,7 +172,7 @@ class Stage:
             worker = worker_of(
                 app or self.app, broker, self.clock, concurrency=concurrency, grace=grace
             )
-            async with working(worker):
+            async with at_work(worker):
                 yield worker
 
     @asynccontextmanager
@@ -190,7 +190,7 @@ class Stage:
             processor = processor_of(
                 app or self.app, broker, self.clock, kind=kind, tasks=tasks, grace=grace
             )
-            async with working(processor):
+            async with at_work(processor):
                 yield processor
 
     @asynccontextmanager

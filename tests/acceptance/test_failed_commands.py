@@ -15,11 +15,11 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.calls import new_call, placed, task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Subscription, topology
-from scheduler.queues.failed import FailedQueues, Parked, Reason, replayed_at
+from scheduler.queues.failed import Parked, Reason, replayed_at
 from scheduler.tasks.tasks import SUPERVISION
-from scheduler.timing.clock import SystemClock
 from tests.acceptance.conftest import APPS, CommandLine, Done
 from tests.integration.shop import new_namespace
+from tests.stage import failed_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -49,7 +49,7 @@ class Desk:
     def parked(self) -> list[Parked]:
         async def browse() -> list[Parked]:
             async with AmqpBroker(self.url) as broker:
-                return await FailedQueues(broker, self.names, SystemClock()).browse(TASKS)
+                return await failed_of(self.names, broker).browse(TASKS)
 
         return asyncio.run(browse())
 
@@ -83,7 +83,7 @@ class Desk:
                 await broker.purge(self.names.failed_queue(task))
             await broker.purge(self.names.unrouted)
             await broker.purge(self.names.failed)
-            failed = FailedQueues(broker, self.names, SystemClock())
+            failed = failed_of(self.names, broker)
             for name, task, reason, args in [
                 ("m1", "sms", Reason.EXHAUSTED, {"phone": "1"}),
                 ("m2", "sms", Reason.REJECTED, {"phone": "2"}),

@@ -27,14 +27,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.verbs import Control
 from scheduler.events import Event, RunStarted
-from scheduler.processor.worker import Worker
 from scheduler.protocol.messages import LoopId
 from scheduler.protocol.topology import QueueType, routing_key
 from scheduler.testing import simulate
-from scheduler.timing.clock import SystemClock
 from tests.rabbitmq import shared_broker
+from tests.stage import at_work, control_of, worker_of
 
 
 @dataclass
@@ -72,21 +70,11 @@ async def ours(url: str, app: Scheduler, seconds: float, into: Measured) -> None
             late.append(event.late / timedelta(milliseconds=1))
 
     async with AmqpBroker(url) as broker:
-        await Control(app, broker, SystemClock()).seed()
-        worker = Worker(
-            app,
-            broker,
-            SystemClock(),
-            tasks=app.select(None),
-            concurrency=1000,
-            grace=timedelta(seconds=5),
-        )
+        await control_of(app, broker).seed()
         app.listen(note)
         cpu = time.process_time()
-        running = asyncio.create_task(worker.run())
-        await asyncio.sleep(seconds)
-        worker.stop()
-        await running
+        async with at_work(worker_of(app, broker, concurrency=1000)):
+            await asyncio.sleep(seconds)
         into.add(late, time.process_time() - cpu)
         await sweep(broker, app)
 

@@ -26,10 +26,10 @@ from scheduler.brokers.contract import Broker
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.events import Event, RunSettled
 from scheduler.metrics import Metrics
-from scheduler.processor.worker import Worker
 from scheduler.protocol.calls import new_call, task_key
 from scheduler.protocol.topology import topology
 from scheduler.timing.clock import SystemClock
+from tests.stage import at_work, worker_of
 
 # What begins and ends a way of being watched.
 Switch = tuple[Callable[[], Any], Callable[[], Any]]
@@ -102,18 +102,8 @@ async def measure(url: str | None, runs: int, rounds: int) -> dict[str, list[flo
         wanted = topology(app.namespace, app.tasks, [], queue_type="classic")
         await broker.declare(wanted)
         await fill(app, broker, stopwatch.total)
-        worker = Worker(
-            app,
-            broker,
-            SystemClock(),
-            tasks=app.select(None),
-            concurrency=20,
-            grace=app.settings.shutdown_grace,
-        )
-        running = asyncio.create_task(worker.run())
-        await stopwatch.over.wait()
-        worker.stop()
-        await running
+        async with at_work(worker_of(app, broker, concurrency=20)):
+            await stopwatch.over.wait()
         for queue in wanted.queues:
             await broker.delete(queue.name)
     return stopwatch.costs

@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.verbs import Control
 from scheduler.timing.clock import SystemClock
 from tests.contract.wire import eventually
 from tests.k8s.autoscaler import DEDICATED, pods_for
 from tests.rabbitmq import PrivateNode
+from tests.stage import control_of
 
 AT_ONCE = 4
 TAKES = 0.05
@@ -94,7 +94,7 @@ async def length_of(broker: AmqpBroker, queue: str) -> int:
 
 async def measure(url: str, counts: list[int], seconds: float) -> None:
     async with AmqpBroker(url) as broker:
-        await Control(app, broker, SystemClock()).seed()
+        await control_of(app, broker).seed()
     first = 0.0
     for count in counts:
         rate, length = await throughput(count, url, seconds)

@@ -9,8 +9,8 @@ from contextlib import suppress
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.control.verbs import Control, Report
 from scheduler.errors import BrokerError
-from scheduler.timing.clock import SystemClock
 from tests.chaos.storm import HELD, MOODY, app, note
+from tests.stage import control_of
 
 AGAIN = 0.3
 
@@ -22,7 +22,7 @@ async def main() -> None:
     url = settings.broker_url.get_secret_value()
     broker = AmqpBroker(url, emit=app.events.emit, patient=True, heartbeat=settings.heartbeat)
     async with broker:
-        control = Control(app, broker, SystemClock())
+        control = control_of(app, broker)
         await pause(control, HELD)
         note("ready")
         async with asyncio.TaskGroup() as moods:

@@ -5,21 +5,19 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import aiormq
 
 from scheduler import Context, Reject, Retry, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.verbs import Control
 from scheduler.events import Event
-from scheduler.processor.worker import Worker
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
 from scheduler.queues.failed import FailedQueues, Parked
-from scheduler.timing.clock import SystemClock
 from tests.bad_input import tasks_of
+from tests.stage import at_work, control_of, failed_of, worker_of
 
 PATIENCE = 40.0
 
@@ -121,21 +119,11 @@ class Shop:
     @asynccontextmanager
     async def working(self, *tasks: str) -> AsyncGenerator[AmqpBroker]:
         """A processor, in this process."""
-        async with AmqpBroker(self.url, emit=self.app.events.emit) as broker:
-            worker = Worker(
-                self.app,
-                broker,
-                SystemClock(),
-                tasks=self.app.select(tasks or None),
-                concurrency=200,
-                grace=timedelta(seconds=5),
-            )
-            running = asyncio.create_task(worker.run())
-            try:
-                yield broker
-            finally:
-                worker.stop()
-                await running
+        async with (
+            AmqpBroker(self.url, emit=self.app.events.emit) as broker,
+            at_work(worker_of(self.app, broker, tasks=tasks or None, concurrency=200)),
+        ):
+            yield broker
 
     async def until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
         """Wait until what was noted or heard shows something."""
@@ -151,7 +139,7 @@ class Shop:
         return [run for run in self.runs if run.task == task]
 
     def failed(self, broker: AmqpBroker) -> FailedQueues:
-        return FailedQueues(broker, self.app.names, SystemClock())
+        return failed_of(self.app.names, broker)
 
     async def parked(self, broker: AmqpBroker) -> list[Parked]:
         return await self.failed(broker).browse(self.app.tasks, limit=1000)
@@ -169,7 +157,7 @@ class Shop:
 
     async def seed(self) -> None:
         async with AmqpBroker(self.url) as broker:
-            await Control(self.app, broker, SystemClock()).seed()
+            await control_of(self.app, broker).seed()
 
     async def sweep(self) -> None:
         """Delete everything of the namespace."""

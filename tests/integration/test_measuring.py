@@ -7,12 +7,10 @@ import pytest
 
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.verbs import Control
 from scheduler.events import Event, MessageConfirmed, RunStarted
-from scheduler.processor.worker import Worker
-from scheduler.timing.clock import SystemClock
 from tests.integration.shop import eventually
 from tests.integration.test_outages import Witness, working
+from tests.stage import at_work, control_of, worker_of
 
 SECOND = timedelta(seconds=1)
 
@@ -27,16 +25,11 @@ async def test_what_waited_for_a_processor_is_told_from_what_hatched_late(
     async def beat() -> None: ...
 
     async with AmqpBroker(broker_url, emit=app.events.emit) as broker:
-        await Control(app, broker, SystemClock()).seed()
+        await control_of(app, broker).seed()
         await eventually(lambda: is_ready(app, broker))
         await asyncio.sleep(2.5)  # nobody is there
-        worker = Worker(
-            app, broker, SystemClock(), tasks=app.select(None), concurrency=1, grace=SECOND
-        )
-        running = asyncio.create_task(worker.run())
-        await witness.until(RunStarted, 2)
-        worker.stop()
-        await running
+        async with at_work(worker_of(app, broker, concurrency=1, grace=1)):
+            await witness.until(RunStarted, 2)
     first, second = runs(witness.events)[:2]
     assert first.hatch_delay is not None
     assert first.ready_delay is not None

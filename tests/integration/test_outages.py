@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from yarl import URL
 
 from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.verbs import Control
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -22,12 +20,11 @@ from scheduler.events import (
     RunSettled,
     RunStarted,
 )
-from scheduler.processor.worker import Worker
 from scheduler.protocol.topology import QueueType
-from scheduler.timing.clock import SystemClock
 from tests.contract.proxy import Proxy
 from tests.integration.conftest import at_rest, ready
 from tests.rabbitmq import PrivateNode
+from tests.stage import at_work, control_of, worker_of
 
 
 class Witness:
@@ -61,21 +58,9 @@ class Witness:
 async def working(app: Scheduler, url: str) -> AsyncGenerator[AmqpBroker]:
     """A seeded app, and a processor of it in this process."""
     async with AmqpBroker(url, emit=app.events.emit) as broker:
-        await Control(app, broker, SystemClock()).seed()
-        worker = Worker(
-            app,
-            broker,
-            SystemClock(),
-            tasks=app.select(None),
-            concurrency=10,
-            grace=timedelta(seconds=5),
-        )
-        running = asyncio.create_task(worker.run())
-        try:
+        await control_of(app, broker).seed()
+        async with at_work(worker_of(app, broker)):
             yield broker
-        finally:
-            worker.stop()
-            await running
 
 
 @pytest.fixture
@@ -165,14 +150,14 @@ async def test_a_consumer_that_the_broker_cancels_consumes_again(
 
     async with working(app, broker_url), AmqpBroker(broker_url) as operator:
         await witness.until(RunSettled, 2)
-        await Control(app, operator, SystemClock()).pause(app.loop("beat"))
+        await control_of(app, operator).pause(app.loop("beat"))
         await operator.delete(app.names.processor_queue("beat"))  # its consumers are cancelled
         await witness.until(ConsumerInterrupted, 1)
         await operator.declare(app.topology())
         await witness.until(ConsumerResumed, 1)
-        await Control(app, operator, SystemClock()).resume(app.loop("beat"), at_once=True)
+        await control_of(app, operator).resume(app.loop("beat"), at_once=True)
         await witness.until(RunSettled, witness.count(RunSettled) + 3)
-        await Control(app, operator, SystemClock()).pause(app.loop("beat"))
+        await control_of(app, operator).pause(app.loop("beat"))
 
 
 @pytest.mark.usefixtures("swept")

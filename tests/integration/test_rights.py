@@ -5,7 +5,6 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
-from datetime import timedelta
 from typing import Any
 
 import aiormq
@@ -14,11 +13,10 @@ import pytest
 from scheduler import Context, Retry, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.control.doctor import Finding, examine, telling_rights
-from scheduler.control.status import Survey, Where
+from scheduler.control.status import Where
 from scheduler.control.verbs import Control, Did
 from scheduler.errors import AccessRefused
 from scheduler.events import Event, MessageParked
-from scheduler.processor.processor import Processor
 from scheduler.protocol.messages import Message
 from scheduler.protocol.rights import (
     Rights,
@@ -28,10 +26,11 @@ from scheduler.protocol.rights import (
     rights_to_start,
 )
 from scheduler.protocol.topology import Binding, Exchange, Names, Queue, Topology
-from scheduler.queues.failed import FailedQueues, Parked, Selection
+from scheduler.queues.failed import Parked, Selection
 from scheduler.timing.clock import SystemClock
 from tests.integration.shop import new_namespace
 from tests.rabbitmq import Users
+from tests.stage import at_work, control_of, failed_of, processor_of, survey_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -105,24 +104,14 @@ class Office:
     @asynccontextmanager
     async def working(self) -> AsyncGenerator[AmqpBroker]:
         """A processor that is logged in as the processor user."""
-        async with AmqpBroker(self.processor, emit=self.app.events.emit) as broker:
-            processor = Processor(
-                self.app,
-                broker,
-                SystemClock(),
-                tasks=self.app.select(None),
-                concurrency=10,
-                grace=timedelta(seconds=5),
-            )
-            running = asyncio.create_task(processor.run())
-            try:
-                yield broker
-            finally:
-                processor.stop()
-                await running
+        async with (
+            AmqpBroker(self.processor, emit=self.app.events.emit) as broker,
+            at_work(processor_of(self.app, broker)),
+        ):
+            yield broker
 
     def control(self, broker: AmqpBroker) -> Control:
-        return Control(self.app, broker, SystemClock())
+        return control_of(self.app, broker)
 
     async def make_theirs(self) -> None:
         async with AmqpBroker(self.url) as broker:
@@ -242,7 +231,7 @@ async def test_a_processor_runs_what_a_client_sends_now_and_later(office: Office
 async def test_a_processor_retries_parks_and_replays(office: Office) -> None:
     async with office.working() as broker, lent(office, office.processor):
         await office.mail.send("nobody")
-        failed = FailedQueues(broker, office.names, SystemClock())
+        failed = failed_of(office.names, broker)
         which = Selection(task="mail")
         await office.until(lambda: office.parked == 1)
         assert await found(failed.browse(["mail"], which))
@@ -265,7 +254,7 @@ async def test_a_processor_pauses_resumes_and_triggers(office: Office) -> None:
     async with AmqpBroker(office.processor) as broker:
         control = office.control(broker)
         assert (await control.pause(loop)).did is Did.PAUSED
-        (status,) = await Survey(office.app, broker, SystemClock()).status()
+        (status,) = await survey_of(office.app, broker).status()
         assert status.where is Where.PAUSED
         assert (await control.resume(loop)).did in (Did.RESUMED, Did.GUARDED)
         assert (await control.trigger(loop)).did in (Did.TRIGGERED, Did.RUNNING)

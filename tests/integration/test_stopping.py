@@ -1,18 +1,15 @@
 """A processor that stops while many messages are on their way to it."""
 
 import asyncio
-from datetime import timedelta
 
 import pytest
 
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.verbs import Control
 from scheduler.events import ProcessorStopped
-from scheduler.processor.worker import Worker
 from scheduler.testing import recording
-from scheduler.timing.clock import SystemClock
 from tests.integration.test_outages import tokens
+from tests.stage import control_of, worker_of
 
 LOOPS = 30
 
@@ -27,19 +24,12 @@ async def test_a_stopping_processor_gives_each_message_back_once(
         app.periodic(every="100ms", name=f"loop{number}")(nothing)
     queues = [app.names.processor_queue(task) for task in app.tasks]
     async with AmqpBroker(broker_url) as broker:
-        await Control(app, broker, SystemClock()).seed()
+        await control_of(app, broker).seed()
         async with asyncio.timeout(20):
             while not all([(await broker.depth(queue)).ready for queue in queues]):  # pyright: ignore[reportOptionalMemberAccess]  # noqa: ASYNC110 - broker
                 await asyncio.sleep(0.05)
         with recording(app) as events:
-            worker = Worker(
-                app,
-                broker,
-                SystemClock(),
-                tasks=app.select(None),
-                concurrency=10,
-                grace=timedelta(seconds=5),
-            )
+            worker = worker_of(app, broker)
             worker.stop()
             await worker.run()
         (stopped,) = [event for event in events if isinstance(event, ProcessorStopped)]

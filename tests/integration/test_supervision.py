@@ -12,13 +12,10 @@ from scheduler.brokers.contract import Broker, Delivery
 from scheduler.control.status import Where
 from scheduler.protocol.messages import LoopId, Message, State
 from scheduler.protocol.topology import Names, QueueType, routing_key
-from scheduler.queues.failed import FailedQueues
-from scheduler.queues.hatchery import Hatchery
-from scheduler.timing.clock import SystemClock
 from tests.integration.conftest import Field
 from tests.integration.shop import eventually
 from tests.rabbitmq import PrivateNode
-from tests.stage import an_app, survey_of
+from tests.stage import an_app, hatchery_of, survey_of
 
 INTERVAL = 3.0
 SUPERVISED = {"SCHEDULER_SUPERVISION_INTERVAL": f"{INTERVAL}s"}
@@ -103,10 +100,10 @@ async def test_of_three_tokens_put_by_hand_one_is_left(field_: Field, broker: Br
 async def test_a_token_put_into_a_slot_that_was_looked_at_is_the_only_one(
     field_: Field, broker: Broker
 ) -> None:
-    app, clock = Scheduler(field_.namespace), SystemClock()
+    app = Scheduler(field_.namespace)
     field_.call("seed", EVERY="1h")
     async with AmqpBroker(field_.url) as another:
-        slot = Hatchery(another, app.names, clock, FailedQueues(another, app.names, clock))
+        slot = hatchery_of(app.names, another)
         for seq in range(1, 51):
             token = await slot.look(LOOP0)
             assert token is not None
