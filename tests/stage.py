@@ -32,7 +32,6 @@ from scheduler.timing.clock import Clock, LoopClock, SystemClock
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SYSTEM_CLOCK = SystemClock()
 E = TypeVar("E", bound=Event)
-Pr = TypeVar("Pr", bound=Processor)
 
 
 def of(kind: type[E], events: list[Event]) -> list[E]:
@@ -92,13 +91,12 @@ def processor_of(
     broker: Broker,
     clock: Clock = SYSTEM_CLOCK,
     *,
-    kind: type[Pr] = Processor,
     tasks: Iterable[str] | None = None,
     concurrency: int = 10,
     grace: float = 5,
-) -> Pr:
+) -> Processor:
     """A whole processor: a worker that answers to roll calls, and supervises."""
-    return kind(
+    return Processor(
         app,
         broker,
         clock,
@@ -181,15 +179,12 @@ class Stage:
         *,
         app: Scheduler | None = None,
         tasks: Sequence[str] | None = None,
-        kind: type[Pr] = Processor,
         grace: float = 5,
         over: MemoryBroker | None = None,
-    ) -> AsyncGenerator[Pr]:
+    ) -> AsyncGenerator[Processor]:
         """A whole processor: a worker that answers to roll calls, and supervises."""
         async with self._connected(over or MemoryBroker(self.server)) as broker:
-            processor = processor_of(
-                app or self.app, broker, self.clock, kind=kind, tasks=tasks, grace=grace
-            )
+            processor = processor_of(app or self.app, broker, self.clock, tasks=tasks, grace=grace)
             async with at_work(processor):
                 yield processor
 
