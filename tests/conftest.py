@@ -1,17 +1,30 @@
 """What every test may ask for."""
 
+import asyncio
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import pytest
 
 from scheduler.protocol.topology import QueueType
+from scheduler.testing import VirtualTimeLoop
+from scheduler.timing.clock import LoopClock
 from tests.rabbitmq import NoBroker, Users, administrator, shared_broker
+from tests.stage import START, Stage
 
 # pytest-xdist gives all its workers the same one.
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
 PROVISIONED = pytest.StashKey[str | NoBroker]()
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run in virtual time whatever asks for the clock, itself or by another fixture."""
+    if "clock" in getattr(item, "fixturenames", ()):
+        return {"virtual": VirtualTimeLoop}
+    return {"real": asyncio.new_event_loop}
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -48,6 +61,23 @@ def users(broker_url: str) -> Iterator[Users]:
         pytest.fail(str(error), pytrace=False)
     yield users
     users.delete_all()
+
+
+@pytest.fixture
+def clock() -> LoopClock:
+    """The clock of a test in virtual time: it stands still while anything can go on."""
+    return LoopClock(START)
+
+
+@pytest.fixture
+async def stage(clock: LoopClock, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    """An embedded broker for the app that the test seeds; looked over when the test has passed."""
+    failed_before = request.session.testsfailed
+    stage = Stage(clock)
+    async with stage.broker:
+        yield stage
+        if request.session.testsfailed == failed_before:
+            await stage.check()
 
 
 @pytest.fixture

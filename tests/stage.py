@@ -1,17 +1,18 @@
 """An app on the embedded broker, in virtual time."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from scheduler import Scheduler, Settings
-from scheduler.brokers.contract import Delivery
+from scheduler.brokers.contract import Broker, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.control.status import Where
-from scheduler.errors import AccessRefused
+from scheduler.errors import QueueNotFound
 from scheduler.events import Event, LoopRepaired, RunStarted
 from scheduler.processor.processor import Processor
 from scheduler.processor.worker import Worker
@@ -19,14 +20,18 @@ from scheduler.program import Program, processor
 from scheduler.protocol.calls import task_key
 from scheduler.protocol.ladder import entrance, key_of
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId, Token
-from scheduler.protocol.topology import Names, QueueType, Topology, topology
-from scheduler.queues.failed import Parked
+from scheduler.protocol.tokens import LoopId, Token, decode, is_token
+from scheduler.protocol.topology import Names, QueueType, topology
+from scheduler.queues.failed import FailedQueues, Parked
+from scheduler.queues.hatchery import Hatchery
+from scheduler.queues.journal import Journal
+from scheduler.queues.roster import Roster
 from scheduler.tasks.tasks import SUPERVISION
-from scheduler.testing import recording, run_virtually
-from scheduler.timing.clock import LoopClock
+from scheduler.testing import run_virtually
+from scheduler.timing.clock import Clock, LoopClock, SystemClock
 
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
+SYSTEM_CLOCK = SystemClock()
 E = TypeVar("E", bound=Event)
 
 
@@ -51,66 +56,104 @@ def an_app(namespace: str, loops: Iterable[str]) -> Scheduler:
     return app
 
 
-class Inspecting(MemoryBroker):
-    """A broker that looks at each message first: what that raises, the publisher gets."""
-
-    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None: ...
-
-    async def publish(
-        self,
-        message: Message,
-        *,
-        exchange: str,
-        routing_key: str,
-        timeout: timedelta = timedelta(seconds=30),
-    ) -> None:
-        await self.inspect(message, exchange, routing_key)
-        await super().publish(message, exchange=exchange, routing_key=routing_key, timeout=timeout)
+@asynccontextmanager
+async def at_work(process: Processor) -> AsyncGenerator[None]:
+    """Have a processor work until the block ends."""
+    running = asyncio.create_task(process.run())
+    try:
+        yield
+    finally:
+        process.worker.stop()
+        await running
 
 
-class NotAllowed(MemoryBroker):
-    """A connection of a user who may not declare."""
+def processor_of(
+    app: Scheduler,
+    broker: Broker,
+    clock: Clock = SYSTEM_CLOCK,
+    *,
+    tasks: Iterable[str] | None = None,
+    concurrency: int = 10,
+    grace: float = 5,
+    supervises: bool = True,
+) -> Processor:
+    """A processor; a whole one answers to roll calls, and supervises."""
+    return processor(
+        app,
+        broker,
+        clock,
+        tasks=app.select(tasks),
+        concurrency=concurrency,
+        grace=timedelta(seconds=grace),
+        supervises=supervises,
+    )
 
-    async def declare(self, topology: Topology) -> None:
-        raise AccessRefused("No right to configure.")
+
+def program_of(app: Scheduler, broker: Broker, clock: Clock = SYSTEM_CLOCK) -> Program:
+    return Program(app, broker, clock)
+
+
+def failed_of(names: Names, broker: Broker, clock: Clock = SYSTEM_CLOCK) -> FailedQueues:
+    return FailedQueues(broker, names, clock)
+
+
+def hatchery_of(names: Names, broker: Broker, clock: Clock = SYSTEM_CLOCK) -> Hatchery:
+    return Hatchery(broker, names, clock, failed_of(names, broker, clock))
+
+
+def journal_of(names: Names, broker: Broker) -> Journal:
+    return Journal(broker, names)
+
+
+def roster_of(names: Names, broker: Broker, clock: Clock = SYSTEM_CLOCK) -> Roster:
+    return Roster(broker, names, clock)
 
 
 class Stage:
-    """An app on an embedded broker, seeded, with as many processors as the test starts."""
+    """An embedded broker in virtual time, for one app and as many processors as the test starts.
 
-    def __init__(self, app: Scheduler, events: list[Event]) -> None:
-        self.app = app
-        self.events = events
-        self.clock = LoopClock(START)
-        self.server = MemoryServer(self.clock)
+    Attributes:
+        app: the app that was seeded, which all but the clock, the server and the broker are of.
+        events: what it has told.
+    """
+
+    app: Scheduler
+
+    def __init__(self, clock: LoopClock) -> None:
+        self.clock = clock
+        self.server = MemoryServer(clock)
         self.broker = MemoryBroker(self.server)
-        self.program = program = Program(app, self.broker, self.clock)
+        self.events: list[Event] = []
+        self._exceptions = dict[LoopId, int]()
+        self._some_stay_in_hand = False
+
+    async def seed(self, app: Scheduler) -> None:
+        """Play this app: record its events, send its messages, seed its loops."""
+        self.app = app
+        self.program = program = program_of(app, self.broker, self.clock)
         self.seeding, self.verbs, self.removal = program.seeding, program.verbs, program.removal
         self.loops, self.locator, self.survey = program.loops, program.locator, program.survey
         self.failed, self.hatchery, self.journal = program.failed, program.hatchery, program.journal
+        app.events.listen(self.events.append)
+        app.outbox.use(self.broker, self.clock)
+        await self.seeding.seed()
 
     @asynccontextmanager
     async def processor(
         self, grace: float = 5, concurrency: int = 10, app: Scheduler | None = None
     ) -> AsyncGenerator[Worker]:
         """The worker of a processor alone: nobody supervises."""
-        app = app or self.app
-        async with MemoryBroker(self.server) as broker:
-            alone = processor(
-                app,
+        async with self._connected(MemoryBroker(self.server)) as broker:
+            alone = processor_of(
+                app or self.app,
                 broker,
                 self.clock,
-                tasks=app.select(None),
                 concurrency=concurrency,
-                grace=timedelta(seconds=grace),
+                grace=grace,
                 supervises=False,
             )
-            running = asyncio.create_task(alone.run())
-            try:
+            async with at_work(alone):
                 yield alone.worker
-            finally:
-                alone.worker.stop()
-                await running
 
     @asynccontextmanager
     async def supervised(
@@ -122,22 +165,63 @@ class Stage:
         over: MemoryBroker | None = None,
     ) -> AsyncGenerator[Processor]:
         """A whole processor: a worker that answers to roll calls, and supervises."""
-        app = app or self.app
-        async with over or MemoryBroker(self.server) as broker:
-            whole = processor(
-                app,
-                broker,
-                self.clock,
-                tasks=app.select(tasks),
-                concurrency=10,
-                grace=timedelta(seconds=grace),
-            )
-            running = asyncio.create_task(whole.run())
-            try:
+        async with self._connected(over or MemoryBroker(self.server)) as broker:
+            whole = processor_of(app or self.app, broker, self.clock, tasks=tasks, grace=grace)
+            async with at_work(whole):
                 yield whole
-            finally:
-                whole.worker.stop()
-                await running
+
+    @asynccontextmanager
+    async def _connected(self, broker: MemoryBroker) -> AsyncGenerator[MemoryBroker]:
+        """A connection of a processor, which gives back or settles all before it closes it."""
+        async with broker:
+            connection = self.server.connections[-1]
+            yield broker
+            kept = [hold.queue.name for hold in connection.holds]
+            assert bool(kept) is self._some_stay_in_hand, f"a processor ended with {kept} in hand"
+
+    async def check(self) -> None:
+        """What holds at the end of every test, whatever it did.
+
+        No task is left behind, nothing is in hand, and each loop that there is has one token.
+        """
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, f"tasks are left behind: {left}"
+        in_hand = [hold.queue.name for each in self.server.connections for hold in each.holds]
+        assert not in_hand, f"messages of {in_hand} are in hand"
+        if hasattr(self, "app"):
+            expected, found = await self.expected(), await self.tokens_by_loop()
+            assert found == expected, f"tokens: {found}, expected: {expected}"
+
+    def expects_none(self, loop: LoopId) -> None:
+        """At the end there is no token of this loop: the test took it away for good."""
+        self._exceptions[loop] = 0
+
+    def expects_two(self, loop: LoopId) -> None:
+        """At the end there are two: the test ends before those who hold them have met."""
+        self._exceptions[loop] = 2
+
+    def expects_some_in_hand(self) -> None:
+        """A processor ends with messages in hand: what they wait for outlasts its patience."""
+        self._some_stay_in_hand = True
+
+    async def expected(self) -> Counter[LoopId]:
+        """How many tokens there must be of each loop that was seeded and not removed."""
+        try:
+            loops = await roster_of(self.app.names, self.broker, self.clock).read()
+        except QueueNotFound:
+            loops = self.app.loops
+        return Counter(dict.fromkeys((SUPERVISION, *loops), 1) | self._exceptions)
+
+    async def tokens_by_loop(self) -> Counter[LoopId]:
+        """How many tokens of each loop wait in its slot, or are ready for a processor."""
+        names, found = self.app.names, Counter[LoopId]()
+        places = names.hatchery(LoopId("")), names.processor_queue("")
+        async with MemoryBroker(self.server) as broker:
+            for queue in [each for each in self.server.router.queues if each.startswith(places)]:
+                while taken := await broker.get(queue):
+                    if is_token(taken.message):
+                        found[decode(taken.message, names.namespace).loop] += 1
+        return found
 
     async def token(self, loop: LoopId) -> Token:
         """The token that waits in the slot of a loop."""
@@ -204,20 +288,6 @@ class Stage:
 
 def seconds_of(moments: Sequence[datetime]) -> list[float]:
     return [round((moment - START).total_seconds(), 3) for moment in moments]
-
-
-def staged(app: Scheduler, play: Callable[[Stage], Awaitable[Any]]) -> None:
-    """Play a test on a stage, in virtual time."""
-
-    async def perform() -> None:
-        with recording(app) as events:
-            stage = Stage(app, events)
-            async with stage.broker:
-                app.outbox.use(stage.broker, stage.clock)
-                await stage.seeding.seed()
-                await play(stage)
-
-    run_virtually(perform())
 
 
 def climbed(

@@ -28,12 +28,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import Event, RunStarted
-from scheduler.program import Program, processor
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import QueueType, routing_key
 from scheduler.testing import simulate
-from scheduler.timing.clock import SystemClock
 from tests.rabbitmq import shared_broker
+from tests.stage import at_work, processor_of, program_of
 
 
 @dataclass
@@ -71,22 +70,11 @@ async def ours(url: str, app: Scheduler, seconds: float, into: Measured) -> None
             late.append(event.late / timedelta(milliseconds=1))
 
     async with AmqpBroker(url) as broker:
-        await Program(app, broker, SystemClock()).seeding.seed()
-        ours = processor(
-            app,
-            broker,
-            SystemClock(),
-            tasks=app.select(None),
-            concurrency=1000,
-            grace=timedelta(seconds=5),
-            supervises=False,
-        )
+        await program_of(app, broker).seeding.seed()
         app.listen(note)
         cpu = time.process_time()
-        running = asyncio.create_task(ours.run())
-        await asyncio.sleep(seconds)
-        ours.worker.stop()
-        await running
+        async with at_work(processor_of(app, broker, concurrency=1000, supervises=False)):
+            await asyncio.sleep(seconds)
         into.add(late, time.process_time() - cpu)
         await sweep(broker, app)
 

@@ -26,10 +26,10 @@ from scheduler.brokers.contract import Broker
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.events import Event, RunSettled
 from scheduler.metrics import Metrics
-from scheduler.program import processor
 from scheduler.protocol.calls import new_call, task_key
 from scheduler.protocol.topology import topology
 from scheduler.timing.clock import SystemClock
+from tests.stage import at_work, processor_of
 
 # What begins and ends a way of being watched.
 Switch = tuple[Callable[[], Any], Callable[[], Any]]
@@ -102,19 +102,8 @@ async def measure(url: str | None, runs: int, rounds: int) -> dict[str, list[flo
         wanted = topology(app.namespace, app.tasks, [], queue_type="classic")
         await broker.declare(wanted)
         await fill(app, broker, stopwatch.total)
-        ours = processor(
-            app,
-            broker,
-            SystemClock(),
-            tasks=app.select(None),
-            concurrency=20,
-            grace=app.settings.shutdown_grace,
-            supervises=False,
-        )
-        running = asyncio.create_task(ours.run())
-        await stopwatch.over.wait()
-        ours.worker.stop()
-        await running
+        async with at_work(processor_of(app, broker, concurrency=20, supervises=False)):
+            await stopwatch.over.wait()
         for queue in wanted.queues:
             await broker.delete(queue.name)
     return stopwatch.costs

@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.program import Program
 from scheduler.timing.clock import SystemClock
 from tests.contract.wire import eventually
 from tests.k8s.autoscaler import DEDICATED, pods_for
 from tests.rabbitmq import PrivateNode
+from tests.stage import program_of
 
 AT_ONCE = 4
 TAKES = 0.05
@@ -94,7 +94,7 @@ async def length_of(broker: AmqpBroker, queue: str) -> int:
 
 async def measure(url: str, counts: list[int], seconds: float) -> None:
     async with AmqpBroker(url) as broker:
-        await Program(app, broker, SystemClock()).seeding.seed()
+        await program_of(app, broker).seeding.seed()
     first = 0.0
     for count in counts:
         rate, length = await throughput(count, url, seconds)

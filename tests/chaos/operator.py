@@ -10,8 +10,8 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.control.reports import Report
 from scheduler.errors import BrokerError
 from scheduler.program import Program
-from scheduler.timing.clock import SystemClock
 from tests.chaos.storm import HELD, MOODY, app, note
+from tests.stage import program_of
 
 AGAIN = 0.3
 
@@ -23,7 +23,7 @@ async def main() -> None:
     url = settings.broker_url.get_secret_value()
     broker = AmqpBroker(url, emit=app.events.emit, patient=True, heartbeat=settings.heartbeat)
     async with broker:
-        program = Program(app, broker, SystemClock())
+        program = program_of(app, broker)
         await pause(program, HELD)
         note("ready")
         async with asyncio.TaskGroup() as moods:

@@ -5,8 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.queues.failed import FailedQueues
-from scheduler.timing.clock import SystemClock
 from tests.chaos.arena import Arena, Member
 from tests.chaos.faults import BY_NAME, OF_BROKERS, OF_CLUSTERS, Fault, name_of
 from tests.chaos.record import Note
@@ -14,6 +12,7 @@ from tests.chaos.report import Tell
 from tests.chaos.storm import COUNTING, app
 from tests.chaos.verdict import Verdict, judge, undone
 from tests.integration.conftest import ready
+from tests.stage import failed_of
 
 # A loop that has not run by now is dead.
 LONGEST_WAIT = 300.0
@@ -101,7 +100,7 @@ async def counted(broker: AmqpBroker) -> Mapping[str, int]:
 
 async def parked(broker: AmqpBroker) -> set[str]:
     """The ids of the one-off messages in the failed queues."""
-    failed = FailedQueues(broker, app.names, SystemClock())
+    failed = failed_of(app.names, broker)
     tasks = [name for name, task in app.tasks.items() if task.called]
     found = await failed.browse(tasks, limit=100_000)
     return {parked.message.message_id or "" for parked in found}

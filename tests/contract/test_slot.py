@@ -59,7 +59,7 @@ async def slot(wire: Wire) -> Slot:
     return Slot(queue, entrance, leaving, processor)
 
 
-async def test_it_holds_exactly_one(broker: Broker, slot: Slot) -> None:
+async def test_a_slot_holds_exactly_one_token(broker: Broker, slot: Slot) -> None:
     await slot.put(broker, b"token")
     for _ in range(3):
         with pytest.raises(Rejected):
@@ -67,7 +67,7 @@ async def test_it_holds_exactly_one(broker: Broker, slot: Slot) -> None:
     assert await take_all(broker, slot.queue, 1) == [b"token"]
 
 
-async def test_it_holds_exactly_one_of_several_connections(
+async def test_a_slot_holds_exactly_one_token_of_several_connections(
     wire: Wire, broker: Broker, slot: Slot
 ) -> None:
     await slot.put(broker, b"token")
@@ -77,7 +77,7 @@ async def test_it_holds_exactly_one_of_several_connections(
     assert await take_all(broker, slot.queue, 1) == [b"token"]
 
 
-async def test_a_full_one_rejects_what_a_stream_beside_it_takes(
+async def test_a_full_slot_rejects_what_a_stream_beside_it_takes(
     wire: Wire, broker: Broker, slot: Slot
 ) -> None:
     stream = await wire.declare_stream()
@@ -202,7 +202,7 @@ async def test_a_token_that_nothing_takes_is_kept_by_a_quorum_queue_only(
 
 
 async def test_a_token_that_is_looked_for_as_it_hatches_is_not_stranded(
-    broker: Broker, slot: Slot
+    wire: Wire, broker: Broker, slot: Slot
 ) -> None:
     inbox = await Inbox.open(broker, slot.processor)
     loop = asyncio.get_running_loop()
@@ -213,5 +213,6 @@ async def test_a_token_that_is_looked_for_as_it_hatches_is_not_stranded(
         while loop.time() < end:
             if (delivery := await broker.get(slot.queue)) is not None:
                 await delivery.requeue()
+            await wire.pass_time()
         await broker.wake(slot.queue)
         await (await inbox.next()).ack()

@@ -13,7 +13,6 @@ from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerUnavailable, IncompatibleBroker, QueueNotFound
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Exchange, Queue, QueueType, Topology
-from scheduler.timing.clock import SystemClock
 from tests.contract.wire import (
     PATIENCE,
     MemoryWire,
@@ -127,7 +126,9 @@ async def test_a_cut_does_not_look_like_the_end(wire: Wire, broker: Broker) -> N
         await disturbed_reading(broker, stream, wire.cut)
 
 
-async def test_nor_does_one_after_many_entries(wire: Wire, broker: Broker) -> None:
+async def test_a_cut_after_many_entries_does_not_look_like_the_end(
+    wire: Wire, broker: Broker
+) -> None:
     if isinstance(wire, MemoryWire):
         pytest.skip("what is in this process is read without a connection")
     stream = await wire.declare_stream()
@@ -158,7 +159,7 @@ async def test_a_stream_is_read_from_a_moment_on(wire: Wire, broker: Broker) -> 
     stream = await wire.declare_stream()
     await send(broker, stream, b"old")
     await asyncio.sleep(1.1)  # RabbitMQ is asked for a moment in whole seconds
-    between = SystemClock().now()
+    between = wire.clock.now()
     await send(broker, stream, b"a", b"b")
     assert await bodies_of(broker, stream, between) == [b"a", b"b"]
     assert await bodies_of(broker, stream, between - timedelta(days=1)) == [b"old", b"a", b"b"]

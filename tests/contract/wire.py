@@ -26,7 +26,9 @@ from scheduler.protocol.topology import (
     QueueType,
     Topology,
 )
+from scheduler.timing.clock import Clock, LoopClock, SystemClock
 from tests.contract.proxy import Proxy
+from tests.stage import START
 
 T = TypeVar("T")
 
@@ -41,9 +43,11 @@ class Wire(ABC):
 
     Attributes:
         broker: one of the connections, for all that needs no second one.
+        clock: what time it is at the broker.
     """
 
     broker: Broker
+    clock: Clock = SystemClock()
 
     def __init__(self, queue_type: QueueType) -> None:
         self.queue_type: QueueType = queue_type
@@ -59,6 +63,10 @@ class Wire(ABC):
     @abstractmethod
     async def cut(self) -> None:
         """Break all connections, without a goodbye."""
+
+    @abstractmethod
+    async def pass_time(self) -> None:
+        """Let a moment pass, where an operation takes none."""
 
     @abstractmethod
     async def delete(self, names: list[str]) -> None:
@@ -128,11 +136,12 @@ class Wire(ABC):
 
 
 class MemoryWire(Wire):
-    """To a broker in this process."""
+    """To a broker in this process, in virtual time."""
 
     def __init__(self, queue_type: QueueType) -> None:
         super().__init__(queue_type)
-        self._server = MemoryServer()
+        self.clock = LoopClock(START)
+        self._server = MemoryServer(self.clock)
 
     def make_broker(self) -> Broker:
         return MemoryBroker(self._server)
@@ -142,6 +151,9 @@ class MemoryWire(Wire):
 
     async def cut(self) -> None:
         self._server.disconnect_all()
+
+    async def pass_time(self) -> None:
+        await asyncio.sleep(0.001)
 
     async def delete(self, names: list[str]) -> None:
         pass  # they go with the server
@@ -163,6 +175,9 @@ class RabbitWire(Wire):
 
     async def cut(self) -> None:
         self._proxy.cut()
+
+    async def pass_time(self) -> None:
+        pass
 
     async def delete(self, names: list[str]) -> None:
         connection = await aiormq.connect(self._url)

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import aiormq
@@ -13,12 +13,11 @@ import aiormq
 from scheduler import Context, Reject, Retry, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import Event
-from scheduler.program import Program, processor
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
 from scheduler.queues.failed import FailedQueues, Parked
-from scheduler.timing.clock import SystemClock
 from tests.bad_input import tasks_of
+from tests.stage import at_work, failed_of, processor_of, program_of
 
 PATIENCE = 40.0
 
@@ -120,22 +119,15 @@ class Shop:
     @asynccontextmanager
     async def working(self, *tasks: str) -> AsyncGenerator[AmqpBroker]:
         """A processor, in this process."""
-        async with AmqpBroker(self.url, emit=self.app.events.emit) as broker:
-            ours = processor(
-                self.app,
-                broker,
-                SystemClock(),
-                tasks=self.app.select(tasks or None),
-                concurrency=200,
-                grace=timedelta(seconds=5),
-                supervises=False,
-            )
-            running = asyncio.create_task(ours.run())
-            try:
-                yield broker
-            finally:
-                ours.worker.stop()
-                await running
+        async with (
+            AmqpBroker(self.url, emit=self.app.events.emit) as broker,
+            at_work(
+                processor_of(
+                    self.app, broker, tasks=tasks or None, concurrency=200, supervises=False
+                )
+            ),
+        ):
+            yield broker
 
     async def until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
         """Wait until what was noted or heard shows something."""
@@ -151,7 +143,7 @@ class Shop:
         return [run for run in self.runs if run.task == task]
 
     def failed(self, broker: AmqpBroker) -> FailedQueues:
-        return FailedQueues(broker, self.app.names, SystemClock())
+        return failed_of(self.app.names, broker)
 
     async def parked(self, broker: AmqpBroker) -> list[Parked]:
         return await self.failed(broker).browse(self.app.tasks, limit=1000)
@@ -169,7 +161,7 @@ class Shop:
 
     async def seed(self) -> None:
         async with AmqpBroker(self.url) as broker:
-            await Program(self.app, broker, SystemClock()).seeding.seed()
+            await program_of(self.app, broker).seeding.seed()
 
     async def sweep(self) -> None:
         """Delete everything of the namespace."""

@@ -18,11 +18,10 @@ from scheduler.errors import NoReplica, Unconfirmed
 from scheduler.events import Connected, ConnectionLost, Event
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Queue, QueueType, Topology, topology
-from scheduler.queues.failed import FailedQueues
-from scheduler.timing.clock import SystemClock
 from tests.contract.proxy import Proxy, Way
 from tests.contract.wire import Inbox, RabbitWire, Reader, eventually, has_depth, send, take_all
 from tests.rabbitmq import PrivateNode
+from tests.stage import failed_of
 
 connections: list[driver.DriverConnection] = []
 
@@ -117,7 +116,7 @@ async def test_looking_at_what_is_parked_leaves_no_channel_open(
             await broker.publish(Message(b"x"), exchange=names.failed, routing_key="task.sms")
         await has_depth(broker, names.failed_queue("sms"), ready=3)  # over a channel that is kept
         before = channels()
-        failed = FailedQueues(broker, names, SystemClock())
+        failed = failed_of(names, broker)
         for _ in range(5):
             await has_depth(broker, names.failed_queue("sms"), ready=3)
             assert len(await failed.browse(["sms"])) == 3

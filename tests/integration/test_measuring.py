@@ -8,10 +8,9 @@ import pytest
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import Event, MessageConfirmed, RunStarted
-from scheduler.program import Program, processor
-from scheduler.timing.clock import SystemClock
 from tests.integration.shop import eventually
 from tests.integration.test_outages import Witness, working
+from tests.stage import at_work, processor_of, program_of
 
 SECOND = timedelta(seconds=1)
 
@@ -26,22 +25,11 @@ async def test_what_waited_for_a_processor_is_told_from_what_hatched_late(
     async def beat() -> None: ...
 
     async with AmqpBroker(broker_url, emit=app.events.emit) as broker:
-        await Program(app, broker, SystemClock()).seeding.seed()
+        await program_of(app, broker).seeding.seed()
         await eventually(lambda: is_ready(app, broker))
         await asyncio.sleep(2.5)  # nobody is there
-        ours = processor(
-            app,
-            broker,
-            SystemClock(),
-            tasks=app.select(None),
-            concurrency=1,
-            grace=SECOND,
-            supervises=False,
-        )
-        running = asyncio.create_task(ours.run())
-        await witness.until(RunStarted, 2)
-        ours.worker.stop()
-        await running
+        async with at_work(processor_of(app, broker, concurrency=1, grace=1, supervises=False)):
+            await witness.until(RunStarted, 2)
     first, second = runs(witness.events)[:2]
     assert first.hatch_delay is not None
     assert first.ready_delay is not None

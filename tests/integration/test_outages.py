@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,12 +20,11 @@ from scheduler.events import (
     RunSettled,
     RunStarted,
 )
-from scheduler.program import Program, processor
 from scheduler.protocol.topology import QueueType
-from scheduler.timing.clock import SystemClock
 from tests.contract.proxy import Proxy
 from tests.integration.conftest import at_rest, ready
 from tests.rabbitmq import PrivateNode
+from tests.stage import at_work, processor_of, program_of
 
 
 class Witness:
@@ -60,22 +58,9 @@ class Witness:
 async def working(app: Scheduler, url: str) -> AsyncGenerator[AmqpBroker]:
     """A seeded app, and a processor of it in this process."""
     async with AmqpBroker(url, emit=app.events.emit) as broker:
-        await Program(app, broker, SystemClock()).seeding.seed()
-        ours = processor(
-            app,
-            broker,
-            SystemClock(),
-            tasks=app.select(None),
-            concurrency=10,
-            grace=timedelta(seconds=5),
-            supervises=False,
-        )
-        running = asyncio.create_task(ours.run())
-        try:
+        await program_of(app, broker).seeding.seed()
+        async with at_work(processor_of(app, broker, supervises=False)):
             yield broker
-        finally:
-            ours.worker.stop()
-            await running
 
 
 @pytest.fixture
@@ -165,14 +150,14 @@ async def test_a_consumer_that_the_broker_cancels_consumes_again(
 
     async with working(app, broker_url), AmqpBroker(broker_url) as operator:
         await witness.until(RunSettled, 2)
-        await Program(app, operator, SystemClock()).verbs.pause(app.loop("beat"))
+        await program_of(app, operator).verbs.pause(app.loop("beat"))
         await operator.delete(app.names.processor_queue("beat"))  # its consumers are cancelled
         await witness.until(ConsumerInterrupted, 1)
         await operator.declare(app.topology())
         await witness.until(ConsumerResumed, 1)
-        await Program(app, operator, SystemClock()).verbs.resume(app.loop("beat"), at_once=True)
+        await program_of(app, operator).verbs.resume(app.loop("beat"), at_once=True)
         await witness.until(RunSettled, witness.count(RunSettled) + 3)
-        await Program(app, operator, SystemClock()).verbs.pause(app.loop("beat"))
+        await program_of(app, operator).verbs.pause(app.loop("beat"))
 
 
 @pytest.mark.usefixtures("swept")
@@ -188,9 +173,8 @@ async def test_a_channel_that_the_broker_closes_is_opened_again(
         await witness.until(RunSettled, 2)
         (consumer,) = broker._consumers  # pyright: ignore[reportPrivateUsage]
         deliveries: Any = consumer._deliveries  # pyright: ignore[reportPrivateUsage]
-        await deliveries.channel.basic_ack(
-            999_999
-        )  # an unknown delivery: the broker closes the channel
+        # An unknown delivery: the broker closes the channel.
+        await deliveries.channel.basic_ack(999_999)
         await witness.until(ConsumerResumed, 1)
         await witness.until(RunSettled, witness.count(RunSettled) + 3)
     async with AmqpBroker(broker_url) as broker:

@@ -5,7 +5,6 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
-from datetime import timedelta
 from typing import Any
 
 import aiormq
@@ -18,7 +17,7 @@ from scheduler.control.reports import Did
 from scheduler.control.status import Where
 from scheduler.errors import AccessRefused
 from scheduler.events import Event, MessageParked
-from scheduler.program import Program, processor
+from scheduler.program import Program
 from scheduler.protocol.messages import Message
 from scheduler.protocol.rights import (
     Rights,
@@ -28,10 +27,11 @@ from scheduler.protocol.rights import (
     rights_to_start,
 )
 from scheduler.protocol.topology import Binding, Exchange, Names, Queue, Topology
-from scheduler.queues.failed import FailedQueues, Parked, Selection
+from scheduler.queues.failed import Parked, Selection
 from scheduler.timing.clock import SystemClock
 from tests.integration.shop import new_namespace
 from tests.rabbitmq import Users
+from tests.stage import at_work, failed_of, processor_of, program_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -105,24 +105,14 @@ class Office:
     @asynccontextmanager
     async def working(self) -> AsyncGenerator[AmqpBroker]:
         """A processor that is logged in as the processor user."""
-        async with AmqpBroker(self.processor, emit=self.app.events.emit) as broker:
-            ours = processor(
-                self.app,
-                broker,
-                SystemClock(),
-                tasks=self.app.select(None),
-                concurrency=10,
-                grace=timedelta(seconds=5),
-            )
-            running = asyncio.create_task(ours.run())
-            try:
-                yield broker
-            finally:
-                ours.worker.stop()
-                await running
+        async with (
+            AmqpBroker(self.processor, emit=self.app.events.emit) as broker,
+            at_work(processor_of(self.app, broker)),
+        ):
+            yield broker
 
     def program(self, broker: AmqpBroker) -> Program:
-        return Program(self.app, broker, SystemClock())
+        return program_of(self.app, broker)
 
     async def make_theirs(self) -> None:
         async with AmqpBroker(self.url) as broker:
@@ -135,9 +125,7 @@ class Office:
 
     async def findings_of(self, url: str) -> dict[str, Finding]:
         async with AmqpBroker(url) as broker:
-            found = [
-                each async for each in Program(self.app, broker, SystemClock()).doctor.examine()
-            ]
+            found = [each async for each in program_of(self.app, broker).doctor.examine()]
         return {finding.about: finding for finding in found}
 
     async def sweep(self) -> None:
@@ -244,7 +232,7 @@ async def test_a_processor_runs_what_a_client_sends_now_and_later(office: Office
 async def test_a_processor_retries_parks_and_replays(office: Office) -> None:
     async with office.working() as broker, lent(office, office.processor):
         await office.mail.send("nobody")
-        failed = FailedQueues(broker, office.names, SystemClock())
+        failed = failed_of(office.names, broker)
         which = Selection(task="mail")
         await office.until(lambda: office.parked == 1)
         assert await found(failed.browse(["mail"], which))
@@ -267,7 +255,7 @@ async def test_a_processor_pauses_resumes_and_triggers(office: Office) -> None:
     async with AmqpBroker(office.processor) as broker:
         program = office.program(broker)
         assert (await program.verbs.pause(loop)).did is Did.PAUSED
-        (status,) = await Program(office.app, broker, SystemClock()).survey.status()
+        (status,) = await program_of(office.app, broker).survey.status()
         assert status.where is Where.PAUSED
         assert (await program.verbs.resume(loop)).did in (Did.RESUMED, Did.GUARDED)
         assert (await program.verbs.trigger(loop)).did in (Did.TRIGGERED, Did.RUNNING)

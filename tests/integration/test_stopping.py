@@ -1,43 +1,35 @@
 """A processor that stops while many messages are on their way to it."""
 
 import asyncio
-from datetime import timedelta
 
 import pytest
 
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import ProcessorStopped
-from scheduler.program import Program, processor
 from scheduler.testing import recording
-from scheduler.timing.clock import SystemClock
 from tests.integration.test_outages import tokens
+from tests.stage import processor_of, program_of
 
 LOOPS = 30
 
 
 @pytest.mark.usefixtures("swept")
-async def test_it_gives_each_message_back_once(app: Scheduler, broker_url: str) -> None:
+async def test_a_stopping_processor_gives_each_message_back_once(
+    app: Scheduler, broker_url: str
+) -> None:
     async def nothing() -> None: ...
 
     for number in range(LOOPS):
         app.periodic(every="100ms", name=f"loop{number}")(nothing)
     queues = [app.names.processor_queue(task) for task in app.tasks]
     async with AmqpBroker(broker_url) as broker:
-        await Program(app, broker, SystemClock()).seeding.seed()
+        await program_of(app, broker).seeding.seed()
         async with asyncio.timeout(20):
             while not all([(await broker.depth(queue)).ready for queue in queues]):  # pyright: ignore[reportOptionalMemberAccess]  # noqa: ASYNC110 - broker
                 await asyncio.sleep(0.05)
         with recording(app) as events:
-            ours = processor(
-                app,
-                broker,
-                SystemClock(),
-                tasks=app.select(None),
-                concurrency=10,
-                grace=timedelta(seconds=5),
-                supervises=False,
-            )
+            ours = processor_of(app, broker, supervises=False)
             ours.worker.stop()
             await ours.run()
         (stopped,) = [event for event in events if isinstance(event, ProcessorStopped)]

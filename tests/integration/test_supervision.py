@@ -1,7 +1,6 @@
 """Loops cannot die, and cannot double: processors repair what is done to the broker's queues."""
 
 import asyncio
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +9,14 @@ import pytest
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker, Delivery
+from scheduler.control.status import Where
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, State
 from scheduler.protocol.topology import Names, QueueType, routing_key
-from scheduler.queues.failed import FailedQueues
-from scheduler.queues.hatchery import Hatchery
-from scheduler.timing.clock import SystemClock
 from tests.integration.conftest import Field
 from tests.integration.shop import eventually
 from tests.rabbitmq import PrivateNode
+from tests.stage import an_app, hatchery_of, program_of
 
 INTERVAL = 3.0
 SUPERVISED = {"SCHEDULER_SUPERVISION_INTERVAL": f"{INTERVAL}s"}
@@ -50,10 +48,7 @@ async def test_a_token_deleted_by_hand_comes_back(field_: Field, broker: Broker)
     await field_.until(lambda: len(runs(field_)) >= 2 and len(runs(field_, "loop1")) >= 2)
     await taken_away(broker, names.hatchery(LOOP0))
     before = len(runs(field_))
-    status = await asyncio.to_thread(status_of, field_, loop)
-    history = [entry["what"] for entry in field_.call("history", "loop0", **loop)]
-    if "repaired" not in history:
-        assert status == "lost"
+    assert await where(field_, broker) is Where.LOST  # until it was nowhere in two rounds
     await field_.until(lambda: len(runs(field_)) > before, seconds=60)
     for processor in processors:
         processor.terminate()
@@ -65,10 +60,10 @@ async def test_a_token_deleted_by_hand_comes_back(field_: Field, broker: Broker)
     assert await field_.tokens(broker, 2) == {"loop0": 1, "loop1": 1}
 
 
-def status_of(field: Field, loop: dict[str, str]) -> str:
-    process = field.start("status", "--json", **loop)
-    loops = json.loads(field.output_of(process))["loops"]
-    return {row["loop"]: row["where"] for row in loops}["loop0"]
+async def where(field: Field, broker: Broker) -> Where:
+    survey = program_of(an_app(field.namespace, ["loop0"]), broker).survey
+    (found,) = [each.where for each in await survey.status() if each.loop.id == LOOP0]
+    return found
 
 
 async def put_beside(broker: Broker, names: Names, loop: LoopId, more: int) -> None:
@@ -106,10 +101,10 @@ async def test_of_three_tokens_put_by_hand_one_is_left(field_: Field, broker: Br
 async def test_a_token_put_into_a_slot_that_was_looked_at_is_the_only_one(
     field_: Field, broker: Broker
 ) -> None:
-    app, clock = Scheduler(field_.namespace), SystemClock()
+    app = Scheduler(field_.namespace)
     field_.call("seed", EVERY="1h")
     async with AmqpBroker(field_.url) as another:
-        slot = Hatchery(another, app.names, clock, FailedQueues(another, app.names, clock))
+        slot = hatchery_of(app.names, another)
         for seq in range(1, 51):
             token = await slot.look(LOOP0)
             assert token is not None

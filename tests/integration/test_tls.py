@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,11 @@ from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.opening import broker_of
 from scheduler.errors import AccessRefused, BrokerUnavailable, UntrustedBroker
 from scheduler.events import Connected, ConnectionLost, ConnectionRetried, RunSettled
-from scheduler.program import Program, processor
-from scheduler.timing.clock import SystemClock
 from tests.certificates import HOST, Authority, Pair, listener
 from tests.contract.proxy import Proxy
 from tests.integration.test_outages import Witness
 from tests.rabbitmq import PrivateNode, free_ports
+from tests.stage import at_work, processor_of, program_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -144,22 +142,9 @@ async def test_a_certificate_may_stand_for_a_user_and_his_password(tmp_path: Pat
 async def working(app: Scheduler) -> AsyncGenerator[None]:
     """A seeded app, and a processor of it, connected as its settings say."""
     async with broker_of(app.settings, emit=app.events.emit) as broker:
-        await Program(app, broker, SystemClock()).seeding.seed()
-        ours = processor(
-            app,
-            broker,
-            SystemClock(),
-            tasks=app.select(None),
-            concurrency=10,
-            grace=timedelta(seconds=5),
-            supervises=False,
-        )
-        running = asyncio.create_task(ours.run())
-        try:
+        await program_of(app, broker).seeding.seed()
+        async with at_work(processor_of(app, broker, supervises=False)):
             yield
-        finally:
-            ours.worker.stop()
-            await running
 
 
 def settings(secured: Secured, port: int, **files: Path) -> Settings:

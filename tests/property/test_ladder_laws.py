@@ -55,7 +55,7 @@ def test_a_delay_enters_at_its_first_digit(delay: timedelta):
 
 @lawful
 @given(delays)
-def test_its_key_is_its_digits_and_its_destination(delay: timedelta):
+def test_the_key_of_a_delay_is_its_digits_and_its_destination(delay: timedelta):
     *counts, word, task = key_of(delay, "task.sms").split(".")
     assert (tuple(map(int, counts)), word, task) == (digits(delay), "task", "sms")
 

@@ -32,7 +32,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.queues.failed import Selection
 from scheduler.timing.schedules import Cron, Every, Schedule
-from tests.stage import START, Stage, new_app, of, staged
+from tests.stage import START, Stage, new_app, of
 
 LOOP = LoopId("report")
 BERLIN, PARIS = LoopId("report", "berlin"), LoopId("report", "paris")
@@ -280,7 +280,7 @@ def test_all_series_are_there_from_the_start():
         assert read(registry, name, **loop) is None
 
 
-def test_a_day_of_a_processor_adds_up(caplog: pytest.LogCaptureFixture):
+async def test_a_day_of_a_processor_adds_up(stage: Stage, caplog: pytest.LogCaptureFixture):
     app = new_app()
 
     @app.periodic(every="1h", mode="fixed_rate", retry=Retry(1, delays=["1m"], jitter=0))
@@ -297,59 +297,55 @@ def test_a_day_of_a_processor_adds_up(caplog: pytest.LogCaptureFixture):
         if n == 2:
             raise Reject("no")
 
-    async def play(stage: Stage) -> None:
-        registry = instrument(app, stage.clock)
-        async with stage.processor():
-            for n in range(3):
-                await sms.send(n)
-            await stage.publish(Message(b"what?"), task_key("sms"))
-            await asyncio.sleep(86400)
-        loop, task = {"task": "report", "loop": "report"}, {"task": "sms", "loop": ""}
-        assert read(registry, "runs_total", **loop, outcome="succeeded") == 19
-        assert read(registry, "runs_total", **loop, outcome="retried") == 2
-        assert read(registry, "runs_total", **loop, outcome="escalated") == 1
-        assert read(registry, "runs_total", **loop, outcome="stopped") == 1
-        assert read(registry, "attempts_total", **loop) == 23
-        assert read(registry, "run_duration_seconds_sum", **loop) == pytest.approx(23 * 30)
-        assert read(registry, "escalations_total", **loop) == 1
-        for name in ("paused_timestamp_seconds", "next_due_timestamp_seconds"):
-            stopped_at = START + timedelta(hours=21, seconds=30)
-            assert read(registry, name, **loop) == pytest.approx(stopped_at.timestamp(), abs=0.01)
-        assert read(registry, "running", **loop) == 0
-        succeeded_at = START + timedelta(hours=20, seconds=30)
-        last_success = read(registry, "last_success_timestamp_seconds", **loop)
-        assert last_success == pytest.approx(succeeded_at.timestamp(), abs=0.01)
-        assert read(registry, "runs_total", **task, outcome="succeeded") == 2
-        assert read(registry, "runs_total", **task, outcome="escalated") == 1
-        # One at a time is delivered: the others wait in the queue.
-        assert read(registry, "ready_delay_seconds_sum", **task) == pytest.approx(30, abs=0.01)
-        parked = {"task": "sms"}
-        assert read(registry, "parked_messages_total", **parked, reason="rejected") == 1
-        assert read(registry, "parked_messages_total", **parked, reason="undecodable") == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    registry = instrument(app, stage.clock)
+    async with stage.processor():
+        for n in range(3):
+            await sms.send(n)
+        await stage.publish(Message(b"what?"), task_key("sms"))
+        await asyncio.sleep(86400)
+    loop, task = {"task": "report", "loop": "report"}, {"task": "sms", "loop": ""}
+    assert read(registry, "runs_total", **loop, outcome="succeeded") == 19
+    assert read(registry, "runs_total", **loop, outcome="retried") == 2
+    assert read(registry, "runs_total", **loop, outcome="escalated") == 1
+    assert read(registry, "runs_total", **loop, outcome="stopped") == 1
+    assert read(registry, "attempts_total", **loop) == 23
+    assert read(registry, "run_duration_seconds_sum", **loop) == pytest.approx(23 * 30)
+    assert read(registry, "escalations_total", **loop) == 1
+    for name in ("paused_timestamp_seconds", "next_due_timestamp_seconds"):
+        stopped_at = START + timedelta(hours=21, seconds=30)
+        assert read(registry, name, **loop) == pytest.approx(stopped_at.timestamp(), abs=0.01)
+    assert read(registry, "running", **loop) == 0
+    succeeded_at = START + timedelta(hours=20, seconds=30)
+    last_success = read(registry, "last_success_timestamp_seconds", **loop)
+    assert last_success == pytest.approx(succeeded_at.timestamp(), abs=0.01)
+    assert read(registry, "runs_total", **task, outcome="succeeded") == 2
+    assert read(registry, "runs_total", **task, outcome="escalated") == 1
+    # One at a time is delivered: the others wait in the queue.
+    assert read(registry, "ready_delay_seconds_sum", **task) == pytest.approx(30, abs=0.01)
+    parked = {"task": "sms"}
+    assert read(registry, "parked_messages_total", **parked, reason="rejected") == 1
+    assert read(registry, "parked_messages_total", **parked, reason="undecodable") == 1
     assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
 
 
 # Where the time went
 
 
-def test_a_run_that_waits_for_its_turn_waits_in_the_processor():
+async def test_a_run_that_waits_for_its_turn_waits_in_the_processor(stage: Stage):
     app = new_app()
 
     @app.task(rate="6/m")
     async def sms() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            for _ in range(3):
-                await sms.send()
-            await asyncio.sleep(60)
-        runs = of(RunStarted, stage.events)
-        assert [round(run.start_delay / SECOND) for run in runs] == [0, 10, 20]
-        assert [run.ready_delay for run in runs] == [0 * SECOND] * 3
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        for _ in range(3):
+            await sms.send()
+        await asyncio.sleep(60)
+    runs = of(RunStarted, stage.events)
+    assert [round(run.start_delay / SECOND) for run in runs] == [0, 10, 20]
+    assert [run.ready_delay for run in runs] == [0 * SECOND] * 3
 
 
 @pytest.mark.parametrize(
@@ -361,84 +357,78 @@ def test_a_run_that_waits_for_its_turn_waits_in_the_processor():
         (5, 5, 3),
     ],
 )
-def test_the_broker_tells_how_late_it_was(hatched: int | None, hatch: int | None, ready: int):
+async def test_the_broker_tells_how_late_it_was(
+    stage: Stage, hatched: int | None, hatch: int | None, ready: int
+):
     app = new_app()
 
     @app.task()
     async def sms() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        due_at = stage.clock.now()
-        message = new_call("test", "sms", {}, message_id="m", sent_at=due_at, due_at=due_at)
-        if hatched is not None:
-            death = {"reason": "expired", "time": due_at + hatched * SECOND, "count": 1}
-            message = replace(message, headers={**message.headers, "x-death": [death]})
-        await stage.publish(message, task_key("sms"))
-        await asyncio.sleep(8)
-        async with stage.processor():
-            await asyncio.sleep(1)
-        (run,) = of(RunStarted, stage.events)
-        assert run.hatch_delay == (None if hatch is None else hatch * SECOND)
-        assert run.ready_delay is not None
-        assert round(run.ready_delay / SECOND, 1) == ready
-
-    staged(app, play)
+    await stage.seed(app)
+    due_at = stage.clock.now()
+    message = new_call("test", "sms", {}, message_id="m", sent_at=due_at, due_at=due_at)
+    if hatched is not None:
+        death = {"reason": "expired", "time": due_at + hatched * SECOND, "count": 1}
+        message = replace(message, headers={**message.headers, "x-death": [death]})
+    await stage.publish(message, task_key("sms"))
+    await asyncio.sleep(8)
+    async with stage.processor():
+        await asyncio.sleep(1)
+    (run,) = of(RunStarted, stage.events)
+    assert run.hatch_delay == (None if hatch is None else hatch * SECOND)
+    assert run.ready_delay is not None
+    assert round(run.ready_delay / SECOND, 1) == ready
 
 
-def test_a_message_that_somebody_else_had_has_no_ready_delay():
+async def test_a_message_that_somebody_else_had_has_no_ready_delay(stage: Stage):
     app = new_app()
 
     @app.task()
     async def sms() -> None:
         await asyncio.sleep(10)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor(grace=0):
-            await sms.send()
-            await asyncio.sleep(5)
-        async with stage.processor():
-            await asyncio.sleep(20)
-        first, second = of(RunStarted, stage.events)
-        assert first.ready_delay is not None
-        assert (second.redelivered, second.ready_delay) == (True, None)
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor(grace=0):
+        await sms.send()
+        await asyncio.sleep(5)
+    async with stage.processor():
+        await asyncio.sleep(20)
+    first, second = of(RunStarted, stage.events)
+    assert first.ready_delay is not None
+    assert (second.redelivered, second.ready_delay) == (True, None)
 
 
-def test_a_replayed_message_was_not_ready_while_it_was_parked():
+async def test_a_replayed_message_was_not_ready_while_it_was_parked(stage: Stage):
     app = new_app()
 
     @app.task(retry=Retry(0))
     async def sms() -> None:
         raise ValueError
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await sms.send()
-            await asyncio.sleep(86400)
-        (parked,) = await stage.parked()
-        assert await stage.failed.replay(app.tasks, Selection(ids=frozenset([parked.id])))
-        await asyncio.sleep(7)
-        async with stage.processor():
-            await asyncio.sleep(1)
-        _, second = of(RunStarted, stage.events)
-        assert second.ready_delay is not None
-        assert round(second.ready_delay / SECOND, 1) == 7
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await sms.send()
+        await asyncio.sleep(86400)
+    (parked,) = await stage.parked()
+    assert await stage.failed.replay(app.tasks, Selection(ids=frozenset([parked.id])))
+    await asyncio.sleep(7)
+    async with stage.processor():
+        await asyncio.sleep(1)
+    _, second = of(RunStarted, stage.events)
+    assert second.ready_delay is not None
+    assert round(second.ready_delay / SECOND, 1) == 7
 
 
-def test_of_a_message_of_somebody_else_nobody_knows_since_when_it_was_ready():
+async def test_of_a_message_of_somebody_else_nobody_knows_since_when_it_was_ready(stage: Stage):
     app = new_app()
 
     @app.task(subscribe=[("orders", "order.paid", "topic")])
     async def ship(order: bytes) -> None: ...
 
-    async def play(stage: Stage) -> None:
-        await stage.publish(Message(b"1", message_id="o"), "order.paid", exchange="orders")
-        async with stage.processor():
-            await asyncio.sleep(1)
-        (run,) = of(RunStarted, stage.events)
-        assert (run.hatch_delay, run.ready_delay) == (None, None)
-
-    staged(app, play)
+    await stage.seed(app)
+    await stage.publish(Message(b"1", message_id="o"), "order.paid", exchange="orders")
+    async with stage.processor():
+        await asyncio.sleep(1)
+    (run,) = of(RunStarted, stage.events)
+    assert (run.hatch_delay, run.ready_delay) == (None, None)

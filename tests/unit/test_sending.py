@@ -16,7 +16,7 @@ from scheduler.errors import (
 )
 from scheduler.protocol.calls import Call, decode_call
 from scheduler.sending import CallTask
-from tests.stage import START, Stage, new_app, staged
+from tests.stage import START, Stage, new_app
 
 
 class Order(BaseModel):
@@ -61,18 +61,15 @@ ORDER = Order(number=1)
         ((Order(number=2, at=START),), {}, {"order": {"number": 2, "at": "2026-06-01T12:00:00Z"}}),
     ],
 )
-def test_arguments_travel_by_name_as_json(
-    args: tuple[Any, ...], kwargs: dict[str, Any], wire: dict[str, Any]
+async def test_arguments_travel_by_name_as_json(
+    stage: Stage, args: tuple[Any, ...], kwargs: dict[str, Any], wire: dict[str, Any]
 ) -> None:
     app, ship = shop()
-
-    async def play(stage: Stage) -> None:
-        await ship.send(*args, **kwargs)
-        found = (await sent(stage)).args
-        assert found is not None
-        assert wire.items() <= found.items()
-
-    staged(app, play)
+    await stage.seed(app)
+    await ship.send(*args, **kwargs)
+    found = (await sent(stage)).args
+    assert found is not None
+    assert wire.items() <= found.items()
 
 
 @pytest.mark.parametrize(
@@ -86,19 +83,16 @@ def test_arguments_travel_by_name_as_json(
         ((ORDER,), {"times": "many"}, "times: Input should be a valid integer"),
     ],
 )
-def test_a_call_that_does_not_fit_the_function_is_not_sent(
-    args: tuple[Any, ...], kwargs: dict[str, Any], told: str
+async def test_a_call_that_does_not_fit_the_function_is_not_sent(
+    stage: Stage, args: tuple[Any, ...], kwargs: dict[str, Any], told: str
 ) -> None:
     app, ship = shop()
-
-    async def play(stage: Stage) -> None:
-        with pytest.raises(InvalidArguments, match=told):
-            await ship.send(*args, **kwargs)
-        with pytest.raises(InvalidArguments, match=told):
-            await ship.send_later("1s", *args, **kwargs)
-        assert await stage.waiting() == 0
-
-    staged(app, play)
+    await stage.seed(app)
+    with pytest.raises(InvalidArguments, match=told):
+        await ship.send(*args, **kwargs)
+    with pytest.raises(InvalidArguments, match=told):
+        await ship.send_later("1s", *args, **kwargs)
+    assert await stage.waiting() == 0
 
 
 async def test_a_call_opens_no_connection_for_an_event_loop_that_may_end() -> None:
@@ -111,46 +105,40 @@ async def test_a_call_opens_no_connection_for_an_event_loop_that_may_end() -> No
     assert not app.outbox.is_open
 
 
-def test_what_it_is_sent_with_travels_along() -> None:
+async def test_the_options_of_a_call_travel_along(stage: Stage) -> None:
     app, ship = shop()
-
-    async def play(stage: Stage) -> None:
-        sender = ship.options(
-            priority=5,
-            expires="10m",
-            correlation_id="c",
-            message_id="m",
-            headers={"traceparent": "00-ab"},
-        )
-        assert await sender.send_later("1s", ORDER) == "m"
-        await asyncio.sleep(1.1)
-        call = await sent(stage)
-        assert call.message.headers["traceparent"] == "00-ab"
-        assert (call.message.priority, call.message.correlation_id) == (5, "c")
-        assert call.message.message_id == call.id == "m"
-        assert call.sent_at == START
-        assert call.due_at == START + timedelta(seconds=1)
-        assert call.expires_at == START + timedelta(minutes=10, seconds=1)
-
-    staged(app, play)
+    await stage.seed(app)
+    sender = ship.options(
+        priority=5,
+        expires="10m",
+        correlation_id="c",
+        message_id="m",
+        headers={"traceparent": "00-ab"},
+    )
+    assert await sender.send_later("1s", ORDER) == "m"
+    await asyncio.sleep(1.1)
+    call = await sent(stage)
+    assert call.message.headers["traceparent"] == "00-ab"
+    assert (call.message.priority, call.message.correlation_id) == (5, "c")
+    assert call.message.message_id == call.id == "m"
+    assert call.sent_at == START
+    assert call.due_at == START + timedelta(seconds=1)
+    assert call.expires_at == START + timedelta(minutes=10, seconds=1)
 
 
-def test_options_add_up_and_leave_the_task_as_it_was() -> None:
+async def test_options_add_up_and_leave_the_task_as_it_was(stage: Stage) -> None:
     app, ship = shop()
-
-    async def play(stage: Stage) -> None:
-        ids = {await ship.send(ORDER) for _ in range(5)}
-        assert len(ids) == 5
-        for _ in range(5):
-            assert (await sent(stage)).expires_at == START + timedelta(hours=1)
-        await ship.options(priority=1).options(correlation_id="c").send(ORDER)
-        call = await sent(stage)
-        assert (call.message.priority, call.message.correlation_id) == (1, "c")
-        assert call.expires_at == START + timedelta(hours=1)
-        await ship.send(ORDER)
-        assert (await sent(stage)).message.priority is None
-
-    staged(app, play)
+    await stage.seed(app)
+    ids = {await ship.send(ORDER) for _ in range(5)}
+    assert len(ids) == 5
+    for _ in range(5):
+        assert (await sent(stage)).expires_at == START + timedelta(hours=1)
+    await ship.options(priority=1).options(correlation_id="c").send(ORDER)
+    call = await sent(stage)
+    assert (call.message.priority, call.message.correlation_id) == (1, "c")
+    assert call.expires_at == START + timedelta(hours=1)
+    await ship.send(ORDER)
+    assert (await sent(stage)).message.priority is None
 
 
 NAIVE = datetime(2026, 6, 1)  # noqa: DTZ001
@@ -168,15 +156,14 @@ LAST = datetime.max.replace(tzinfo=UTC)
         ("send_at", LAST, "from 0 to 1183 days, got 9999-12-31T23:59:59.999999"),
     ],
 )
-def test_a_time_that_cannot_be_meant_is_refused(method: str, when: Any, told: str) -> None:
+async def test_a_time_that_cannot_be_meant_is_refused(
+    stage: Stage, method: str, when: Any, told: str
+) -> None:
     app, ship = shop()
-
-    async def play(stage: Stage) -> None:
-        with pytest.raises(UsageError, match=told):
-            await getattr(ship, method)(when, ORDER)
-        assert await stage.waiting() == 0
-
-    staged(app, play)
+    await stage.seed(app)
+    with pytest.raises(UsageError, match=told):
+        await getattr(ship, method)(when, ORDER)
+    assert await stage.waiting() == 0
 
 
 @pytest.mark.parametrize("option", ["expires", "deadline"])
@@ -187,18 +174,15 @@ def test_an_option_that_is_no_duration_is_refused(option: str) -> None:
         ship.options(**options)
 
 
-def test_a_moment_is_the_same_in_every_zone() -> None:
+async def test_a_moment_is_the_same_in_every_zone(stage: Stage) -> None:
     app, ship = shop()
     noon_in_tokyo = datetime(2026, 6, 2, 12, tzinfo=timezone(timedelta(hours=9)))
-
-    async def play(stage: Stage) -> None:
-        await ship.send_at(noon_in_tokyo, ORDER)
-        assert await stage.broker.get(stage.app.names.processor_queue("ship")) is None
-        await asyncio.sleep(15 * 3600)
-        call = await sent(stage)
-        assert call.due_at == noon_in_tokyo
-
-    staged(app, play)
+    await stage.seed(app)
+    await ship.send_at(noon_in_tokyo, ORDER)
+    assert await stage.broker.get(stage.app.names.processor_queue("ship")) is None
+    await asyncio.sleep(15 * 3600)
+    call = await sent(stage)
+    assert call.due_at == noon_in_tokyo
 
 
 async def test_called_in_place_it_is_the_function_it_was() -> None:
@@ -220,16 +204,13 @@ async def test_called_in_place_it_is_the_function_it_was() -> None:
 # Outside of a processor
 
 
-def test_a_program_opens_its_connection_when_it_enters_the_app() -> None:
+async def test_a_program_opens_its_connection_when_it_enters_the_app(stage: Stage) -> None:
     app, ship = shop()
-
-    async def play(stage: Stage) -> None:
-        async with app:  # a processor's connection is there already, and stays
-            await ship.send(ORDER)
+    await stage.seed(app)
+    async with app:  # a processor's connection is there already, and stays
         await ship.send(ORDER)
-        assert await stage.waiting() == 2
-
-    staged(app, play)
+    await ship.send(ORDER)
+    assert await stage.waiting() == 2
 
 
 async def test_a_broker_without_the_task_is_told_with_what_to_do() -> None:

@@ -1,7 +1,7 @@
 """Spans: one of each call that is sent and each run, connected through every hop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from opentelemetry import trace
@@ -10,13 +10,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
-from scheduler import Every, Retry, Scheduler
+from scheduler import Every, Retry
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import NotSent
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.tracing import instrument
-from tests.stage import Stage, new_app, staged
+from tests.stage import Stage, new_app
 
 MAIL, BEAT = "test.v1.processor.mail", "test.v1.processor.beat"
 
@@ -58,16 +58,9 @@ def about(span: ReadableSpan, *names: str) -> list[object]:
     return [dict(span.attributes or {}).get(f"scheduler.{name}") for name in names]
 
 
-def played(app: Scheduler, what: Callable[[Stage], Awaitable[None]]) -> None:
-    async def play(stage: Stage) -> None:
-        app.outbox.use(stage.broker, stage.clock)
-        async with stage.processor():
-            await what(stage)
-
-    staged(app, play)
-
-
-def test_a_call_that_is_sent_delayed_fails_and_is_retried_is_one_trace(traced: Traced) -> None:
+async def test_a_call_that_is_sent_delayed_fails_and_is_retried_is_one_trace(
+    stage: Stage, traced: Traced
+) -> None:
     app = traced.app
 
     @app.task(retry=Retry(2, delays=["5s", "1m"], jitter=0))
@@ -76,11 +69,10 @@ def test_a_call_that_is_sent_delayed_fails_and_is_retried_is_one_trace(traced: T
             if len(traced.named(f"process {MAIL}")) == 0:
                 raise ValueError("boom")
 
-    async def play(stage: Stage) -> None:
+    await stage.seed(app)
+    async with stage.processor():
         await mail.send_later("10m", 7)
         await asyncio.sleep(700)
-
-    played(app, play)
     (sent,) = traced.named(f"send {MAIL}")
     first, second = traced.named(f"process {MAIL}")
     inner = traced.named("write 7")
@@ -106,7 +98,7 @@ def test_a_call_that_is_sent_delayed_fails_and_is_retried_is_one_trace(traced: T
     assert ids == [ids[0]] * 3
 
 
-def test_a_call_that_a_task_sends_belongs_to_its_run(traced: Traced) -> None:
+async def test_a_call_that_a_task_sends_belongs_to_its_run(stage: Stage, traced: Traced) -> None:
     app = traced.app
 
     @app.task()
@@ -116,10 +108,9 @@ def test_a_call_that_a_task_sends_belongs_to_its_run(traced: Traced) -> None:
     async def beat() -> None:
         await asyncio.gather(mail.send(), mail.send())
 
-    async def play(stage: Stage) -> None:
+    await stage.seed(app)
+    async with stage.processor():
         await asyncio.sleep(70)
-
-    played(app, play)
     (run,) = traced.named(f"process {BEAT}")
     sent = traced.named(f"send {MAIL}")
     assert [parent_of(span) for span in sent] == [context_of(run).span_id] * 2
@@ -128,7 +119,7 @@ def test_a_call_that_a_task_sends_belongs_to_its_run(traced: Traced) -> None:
     }
 
 
-def test_a_run_of_a_loop_links_to_the_one_before_it(traced: Traced) -> None:
+async def test_a_run_of_a_loop_links_to_the_one_before_it(stage: Stage, traced: Traced) -> None:
     app = traced.app
 
     @app.periodic(every="1m", retry=Retry(1, delays=["1s"], jitter=0))
@@ -136,15 +127,14 @@ def test_a_run_of_a_loop_links_to_the_one_before_it(traced: Traced) -> None:
         if len(traced.spans) == 1:
             raise ValueError("boom")
 
-    async def play(stage: Stage) -> None:
+    await stage.seed(app)
+    async with stage.processor():
         await asyncio.sleep(65)
         # What an operator does to the token in between leaves the link where it was.
         (loop,) = app.loops.values()
         await stage.verbs.pause(loop)
         await stage.verbs.resume(loop)
         await asyncio.sleep(120)
-
-    played(app, play)
     runs = traced.named(f"process {BEAT}")
     assert [about(run, "loop", "seq", "attempt", "ending") for run in runs] == [
         ["beat", 0, 0, "succeeded"],
@@ -157,73 +147,68 @@ def test_a_run_of_a_loop_links_to_the_one_before_it(traced: Traced) -> None:
 
 
 @pytest.mark.parametrize(("ends", "ending"), [("abort", "returned"), ("cut", "lost")])
-def test_a_run_that_is_broken_off_says_so(traced: Traced, ends: str, ending: str) -> None:
+async def test_a_run_that_is_broken_off_says_so(
+    stage: Stage, traced: Traced, ends: str, ending: str
+) -> None:
     app = traced.app
 
     @app.periodic(every="1m", timeout="1h")
     async def beat() -> None:
         await asyncio.sleep(1000)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor() as worker:
-            await asyncio.sleep(70)
-            if ends == "abort":
-                worker.abort()
-            else:
-                stage.server.disconnect_all()
-            await asyncio.sleep(0.001)
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor() as worker:
+        await asyncio.sleep(70)
+        if ends == "abort":
+            worker.abort()
+        else:
+            stage.server.disconnect_all()
+        await asyncio.sleep(0.001)
     run, *_ = traced.named(f"process {BEAT}")
     assert about(run, "ending") == [ending]
 
 
-def test_a_trace_that_somebody_else_began_goes_on(traced: Traced) -> None:
+async def test_a_trace_that_somebody_else_began_goes_on(stage: Stage, traced: Traced) -> None:
     app = traced.app
 
     @app.task(subscribe=[("orders", "order.paid", "topic")])
     async def mail(order: bytes) -> None: ...
 
-    async def play(stage: Stage) -> None:
+    await stage.seed(app)
+    async with stage.processor():
         headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
         for message in (Message(b"1", headers), Message(b"2", {"traceparent": "?"})):
             await stage.publish(message, "order.paid", "orders")
         await asyncio.sleep(1)
-
-    played(app, play)
     first, second = traced.named(f"process {MAIL}")
     assert context_of(first).trace_id == 0x0AF7651916CD43DD8448EB211C80319C
     assert parent_of(first) == 0xB7AD6B7169203331
     assert second.parent is None
 
 
-def test_what_was_not_sent_is_an_error(traced: Traced) -> None:
+async def test_what_was_not_sent_is_an_error(stage: Stage, traced: Traced) -> None:
     app = traced.app
 
     @app.task()
     async def mail() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        app.outbox.use(MemoryBroker(stage.server), stage.clock)  # never opened
-        with pytest.raises(NotSent):
-            await mail.options(deadline="2s").send()
-        assert not trace.get_current_span().get_span_context().is_valid
-
-    staged(app, play)
+    await stage.seed(app)
+    app.outbox.use(MemoryBroker(stage.server), stage.clock)  # never opened
+    with pytest.raises(NotSent):
+        await mail.options(deadline="2s").send()
+    assert not trace.get_current_span().get_span_context().is_valid
     (sent,) = traced.spans
     assert sent.status.status_code is StatusCode.ERROR
     assert (sent.attributes or {})["error.type"] == "NotSent"
 
 
-def test_supervision_is_not_traced(traced: Traced) -> None:
+async def test_supervision_is_not_traced(stage: Stage, traced: Traced) -> None:
     @traced.app.periodic(schedule=Every("1h"))
     async def beat() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        async with stage.supervised():
-            await asyncio.sleep(100)
-        assert await stage.history("_supervision")
-        assert await stage.token(LoopId("beat"))
-
-    staged(traced.app, play)
+    await stage.seed(traced.app)
+    async with stage.supervised():
+        await asyncio.sleep(100)
+    assert await stage.history("_supervision")
+    assert await stage.token(LoopId("beat"))
     assert traced.spans == []

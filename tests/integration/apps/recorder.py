@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scheduler import Context, Scheduler
 from scheduler.events import Event, RunEvent
+from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.schedules import schedule_of
 
 app = Scheduler(os.environ["NAMESPACE"])
@@ -46,8 +47,10 @@ for number in range(int(os.environ.get("LOOPS", "1"))):
 
 @app.listen
 def die(event: Event) -> None:
-    """Kill this process, as `kill -9` does, at the event and seq that KILL_AT names."""
+    """Kill this process, as `kill -9` does, at the event, and seq if any, that KILL_AT names."""
     moment, _, seq = os.environ.get("KILL_AT", "").partition("@")
-    if type(event).__name__ == moment and isinstance(event, RunEvent) and event.seq == int(seq):
+    if type(event).__name__ != moment or not isinstance(event, RunEvent):
+        return
+    if event.loop != SUPERVISION and seq in ("", str(event.seq)):
         note(what="killed", seq=event.seq)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,9 +1,7 @@
 """What only the broker in process can be asked: exact moments, and what takes RabbitMQ minutes."""
 
 import asyncio
-import functools
 import itertools
-from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
@@ -21,17 +19,11 @@ from scheduler.errors import (
 )
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Exchange, Queue, QueueType, Topology
-from scheduler.testing import run_virtually
 
 HOUR = timedelta(hours=1)
 
 
-def virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*args: object, **kwargs: object) -> None:
-        run_virtually(test(*args, **kwargs))
-
-    return run
+pytestmark = pytest.mark.usefixtures("clock")  # in virtual time
 
 
 def now() -> float:
@@ -81,7 +73,6 @@ async def ready(broker: MemoryBroker, queue: str) -> int:
     return depth.ready
 
 
-@virtual_time
 async def test_a_year_of_hours_takes_exactly_a_year() -> None:
     async with MemoryBroker() as broker:
         await declare(broker, "processor")
@@ -98,7 +89,6 @@ async def test_a_year_of_hours_takes_exactly_a_year() -> None:
             await hatched.ack()
 
 
-@virtual_time
 async def test_the_broker_needs_no_timer_while_nothing_can_expire() -> None:
     async with MemoryBroker() as broker:
         queue = await declare(broker, "queue")
@@ -110,7 +100,6 @@ async def test_the_broker_needs_no_timer_while_nothing_can_expire() -> None:
         assert await ready(broker, queue) == 0
 
 
-@virtual_time
 async def test_publishing_does_not_call_a_handler() -> None:
     async with MemoryBroker() as broker:
         queue = await declare(broker, "queue")
@@ -124,7 +113,6 @@ async def test_publishing_does_not_call_a_handler() -> None:
         assert len(seen) == 1
 
 
-@virtual_time
 async def test_what_is_cancelled_before_its_handler_was_called_goes_back() -> None:
     async with MemoryBroker() as broker:
         queue = await declare(broker, "queue")
@@ -137,7 +125,6 @@ async def test_what_is_cancelled_before_its_handler_was_called_goes_back() -> No
         assert await take_all(broker, queue) == [b"x"]
 
 
-@virtual_time
 async def test_what_is_lost_before_its_handler_was_called_comes_once() -> None:
     server = MemoryServer()
     async with MemoryBroker(server) as broker:
@@ -152,7 +139,6 @@ async def test_what_is_lost_before_its_handler_was_called_comes_once() -> None:
         await delivery.ack()
 
 
-@virtual_time
 async def test_a_restart_keeps_messages_and_frees_locks() -> None:
     server = MemoryServer()
     async with MemoryBroker(server) as broker, MemoryBroker(server) as other:
@@ -169,7 +155,6 @@ async def test_a_restart_keeps_messages_and_frees_locks() -> None:
         assert await take_all(other, queue) == [b"a", b"b"]
 
 
-@virtual_time
 async def test_a_cut_takes_a_message_from_its_holder_once() -> None:
     server = MemoryServer()
     async with MemoryBroker(server) as first, MemoryBroker(server) as second:
@@ -184,7 +169,6 @@ async def test_a_cut_takes_a_message_from_its_holder_once() -> None:
         assert [delivery.message.body for delivery in seen] == [b"x", b"x"]
 
 
-@virtual_time
 async def test_a_letter_that_nothing_takes_leaves_when_a_queue_is_made() -> None:
     async with MemoryBroker() as broker:
         queue = await declare(broker, "queue", into("later", **AT_LEAST_ONCE))
@@ -195,7 +179,6 @@ async def test_a_letter_that_nothing_takes_leaves_when_a_queue_is_made() -> None
         assert await take_all(broker, "later") == [b"x"]
 
 
-@virtual_time
 async def test_a_letter_that_a_full_queue_rejects_is_tried_again_after_minutes() -> None:
     async with MemoryBroker() as broker:
         full = await declare(broker, "full", {"x-max-length": 1, "x-overflow": "reject-publish"})
@@ -208,8 +191,7 @@ async def test_a_letter_that_a_full_queue_rejects_is_tried_again_after_minutes()
         assert await take_all(broker, full) == [b"second"]
 
 
-@virtual_time
-async def test_without_at_least_once_such_a_letter_is_gone() -> None:
+async def test_without_at_least_once_a_letter_that_a_full_queue_rejects_is_gone() -> None:
     async with MemoryBroker() as broker:
         queue = await declare(broker, "queue", into("later"))
         await send(broker, queue, b"x", expiration=timedelta(0))
@@ -218,7 +200,6 @@ async def test_without_at_least_once_such_a_letter_is_gone() -> None:
 
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-@virtual_time
 async def test_only_a_classic_queue_restores_the_order_of_what_returns(
     queue_type: QueueType,
 ) -> None:
@@ -232,7 +213,6 @@ async def test_only_a_classic_queue_restores_the_order_of_what_returns(
         assert await take_all(broker, queue) == expected[queue_type]
 
 
-@virtual_time
 async def test_requeues_count_for_the_delivery_limit() -> None:
     async with MemoryBroker() as broker:
         await declare(broker, "failed")
@@ -245,7 +225,6 @@ async def test_requeues_count_for_the_delivery_limit() -> None:
         assert dead.message.headers["x-first-death-reason"] == "delivery_limit"
 
 
-@virtual_time
 async def test_over_the_delivery_limit_and_without_an_exchange_a_message_is_dropped() -> None:
     async with MemoryBroker() as broker:
         queue = await declare(broker, "queue", {"x-queue-type": "quorum", "x-delivery-limit": 0})
@@ -254,7 +233,6 @@ async def test_over_the_delivery_limit_and_without_an_exchange_a_message_is_drop
         assert await ready(broker, queue) == 0
 
 
-@virtual_time
 async def test_a_single_active_consumer_is_followed_by_the_next() -> None:
     server = MemoryServer()
     async with MemoryBroker(server) as broker:
@@ -273,7 +251,6 @@ async def test_a_single_active_consumer_is_followed_by_the_next() -> None:
         assert seen == ["1", "1", "2", "3"]
 
 
-@virtual_time
 async def test_a_header_of_the_sender_is_no_death() -> None:
     async with MemoryBroker() as broker:
         await declare(broker, "target")
@@ -284,7 +261,6 @@ async def test_a_header_of_the_sender_is_no_death() -> None:
         assert death["queue"] == queue
 
 
-@virtual_time
 async def test_routes_follow_the_topology() -> None:
     async with MemoryBroker() as broker:
         exchange, binding = Exchange("exchange", "topic"), Binding("exchange", "queue", "a.#")
@@ -301,7 +277,6 @@ async def test_routes_follow_the_topology() -> None:
             await broker.publish(message, exchange="exchange", routing_key="a.b")
 
 
-@virtual_time
 async def test_exchanges_that_are_bound_in_a_circle_route_once() -> None:
     async with MemoryBroker() as broker:
         await declare(broker, "queue")
@@ -319,7 +294,6 @@ async def test_exchanges_that_are_bound_in_a_circle_route_once() -> None:
         assert await take_all(broker, "queue") == [b"x"]
 
 
-@virtual_time
 async def test_a_refused_declaration_makes_nothing_and_says_what_differs() -> None:
     async with MemoryBroker() as broker:
         await declare(broker, "queue", {"x-message-ttl": 1000})
@@ -335,7 +309,6 @@ async def test_a_refused_declaration_makes_nothing_and_says_what_differs() -> No
         assert await broker.depth("new") is None
 
 
-@virtual_time
 async def test_a_deleted_queue_forgets_what_was_in_hand() -> None:
     async with MemoryBroker() as broker:
         queue = await declare(broker, "queue")
@@ -348,7 +321,6 @@ async def test_a_deleted_queue_forgets_what_was_in_hand() -> None:
         assert await broker.depth(queue) == Depth(ready=0, consumers=0)
 
 
-@virtual_time
 async def test_a_closed_broker_does_nothing() -> None:
     broker = MemoryBroker()
     assert not broker.connected
@@ -358,7 +330,6 @@ async def test_a_closed_broker_does_nothing() -> None:
         await broker.depth("queue")
 
 
-@virtual_time
 async def test_who_waits_for_a_lock_does_not_get_it_on_a_closed_connection() -> None:
     server = MemoryServer()
 
@@ -376,7 +347,6 @@ async def test_who_waits_for_a_lock_does_not_get_it_on_a_closed_connection() -> 
             pass
 
 
-@virtual_time
 async def test_brokers_without_a_server_have_nothing_in_common() -> None:
     async with MemoryBroker() as one, MemoryBroker() as other:
         await declare(one, "queue")

@@ -14,11 +14,12 @@ from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import IncompatibleBroker, QueueNotFound
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Queue, Topology
-from scheduler.testing import run_virtually
 from scheduler.timing.clock import LoopClock
 
 START = datetime(2026, 6, 1, tzinfo=UTC)
 DAY = 86_400
+
+pytestmark = pytest.mark.usefixtures("clock")  # in virtual time
 
 
 @asynccontextmanager
@@ -38,51 +39,42 @@ async def held(broker: MemoryBroker, since: datetime | None = None) -> list[byte
     return [message.body async for message in broker.read("s", since=since)]
 
 
-def test_a_moment_is_found_exactly_and_reading_takes_no_time() -> None:
-    async def scenario() -> None:
-        async with opened() as broker:
-            for body in b"a", b"b", b"c":
-                await append(broker, body)
-                await asyncio.sleep(DAY)
-            began = asyncio.get_running_loop().time()
-            assert await held(broker, START + timedelta(days=1)) == [b"b", b"c"]
-            assert await held(broker, START + timedelta(days=1, seconds=1)) == [b"c"]
-            assert await held(broker, START + timedelta(days=9)) == []
-            assert asyncio.get_running_loop().time() == began
-
-    run_virtually(scenario())
+async def test_a_moment_is_found_exactly_and_reading_takes_no_time() -> None:
+    async with opened() as broker:
+        for body in b"a", b"b", b"c":
+            await append(broker, body)
+            await asyncio.sleep(DAY)
+        began = asyncio.get_running_loop().time()
+        assert await held(broker, START + timedelta(days=1)) == [b"b", b"c"]
+        assert await held(broker, START + timedelta(days=1, seconds=1)) == [b"c"]
+        assert await held(broker, START + timedelta(days=9)) == []
+        assert asyncio.get_running_loop().time() == began
 
 
-def test_what_is_too_old_goes_but_for_the_newest() -> None:
-    async def scenario() -> None:
-        async with opened({"x-max-age": "7D"}) as broker:
-            await append(broker, b"a")
-            await asyncio.sleep(5 * DAY)
-            await append(broker, b"b", b"c")
-            assert await held(broker) == [b"a", b"b", b"c"]
-            await asyncio.sleep(3 * DAY)
-            assert await held(broker) == [b"b", b"c"]
-            await asyncio.sleep(300 * DAY)
-            assert await broker.depth("s") == Depth(1, 0)
-            assert await held(broker) == [b"c"]
-
-    run_virtually(scenario())
+async def test_what_is_too_old_goes_but_for_the_newest() -> None:
+    async with opened({"x-max-age": "7D"}) as broker:
+        await append(broker, b"a")
+        await asyncio.sleep(5 * DAY)
+        await append(broker, b"b", b"c")
+        assert await held(broker) == [b"a", b"b", b"c"]
+        await asyncio.sleep(3 * DAY)
+        assert await held(broker) == [b"b", b"c"]
+        await asyncio.sleep(300 * DAY)
+        assert await broker.depth("s") == Depth(1, 0)
+        assert await held(broker) == [b"c"]
 
 
 @pytest.mark.parametrize(
     ("age", "seconds"),
     [("90s", 90), ("2m", 120), ("1h", 3600), ("2M", 60 * DAY), ("1Y", 365 * DAY)],
 )
-def test_ages_have_the_units_of_rabbitmq(age: str, seconds: float) -> None:
-    async def scenario() -> None:
-        async with opened({"x-max-age": age}) as broker:
-            await append(broker, b"a", b"b")
-            await asyncio.sleep(seconds - 1)
-            assert await held(broker) == [b"a", b"b"]
-            await asyncio.sleep(2)
-            assert await held(broker) == [b"b"]
-
-    run_virtually(scenario())
+async def test_ages_have_the_units_of_rabbitmq(age: str, seconds: float) -> None:
+    async with opened({"x-max-age": age}) as broker:
+        await append(broker, b"a", b"b")
+        await asyncio.sleep(seconds - 1)
+        assert await held(broker) == [b"a", b"b"]
+        await asyncio.sleep(2)
+        assert await held(broker) == [b"b"]
 
 
 async def test_what_is_too_much_goes_but_for_the_newest() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scheduler import Scheduler, Settings
-from scheduler.brokers.contract import BrokerInfo, Depth
+from scheduler.brokers.contract import BrokerInfo
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control.doctor import Finding, check_version, explaining_refusals, require_fit
 from scheduler.errors import AccessRefused, IncompatibleBroker
@@ -13,8 +13,9 @@ from scheduler.program import Program
 from scheduler.protocol.messages import Message
 from scheduler.protocol.rights import Rights
 from scheduler.protocol.topology import Topology
-from scheduler.queues.failed import FailedQueues, Reason
-from scheduler.timing.clock import SystemClock
+from scheduler.queues.failed import Reason
+from tests.faulty import Call, FaultyBroker
+from tests.stage import failed_of, program_of
 
 
 @pytest.mark.parametrize(
@@ -48,25 +49,19 @@ def test_a_version_that_loses_loops_is_a_problem(version: str, verdict: str):
     assert bool(finding.advice) is (verdict == "problem")
 
 
-class Forbidding(MemoryBroker):
+def forbidding() -> FaultyBroker:
     """A broker that lets its user do nothing."""
+    broker = FaultyBroker(info=BrokerInfo("memory", "1", "my vhost", "mallory"))
 
-    async def depth(self, queue: str) -> Depth | None:
-        raise AccessRefused(f"memory:// refused: access to queue {queue!r}.")
+    async def refuse(call: Call) -> None:
+        raise AccessRefused(f"memory:// refused: access to queue {call.target!r}.")
 
-    @property
-    def info(self) -> BrokerInfo:
-        return BrokerInfo("memory", "1", "my vhost", "mallory")
-
-
-class OldBroker(MemoryBroker):
-    @property
-    def info(self) -> BrokerInfo:
-        return BrokerInfo("RabbitMQ", "3.13.1")
+    broker.on("depth").first(refuse)
+    return broker
 
 
 async def test_an_unfit_broker_is_refused_with_what_to_do():
-    async with OldBroker() as broker:
+    async with FaultyBroker(info=BrokerInfo("RabbitMQ", "3.13.1")) as broker:
         with pytest.raises(IncompatibleBroker, match=r"nothing was started\. Upgrade to 3\.13\.3"):
             require_fit(broker)
 
@@ -98,11 +93,11 @@ async def broker() -> AsyncIterator[MemoryBroker]:
 
 @pytest.fixture
 def program(app: Scheduler, broker: MemoryBroker) -> Program:
-    return Program(app, broker, SystemClock())
+    return program_of(app, broker)
 
 
 async def findings(app: Scheduler, broker: MemoryBroker) -> dict[str, Finding]:
-    found = [finding async for finding in Program(app, broker, SystemClock()).doctor.examine()]
+    found = [finding async for finding in program_of(app, broker).doctor.examine()]
     assert all(finding.advice for finding in found if finding.verdict != "ok")
     return {finding.about: finding for finding in found}
 
@@ -188,7 +183,7 @@ async def test_parked_messages_are_a_warning(
     app: Scheduler, broker: MemoryBroker, program: Program
 ):
     await program.seeding.seed()
-    failed = FailedQueues(broker, app.names, SystemClock())
+    failed = failed_of(app.names, broker)
     for key in ("loop.report", "loop.report", "loop.gone"):
         await failed.park(Message(), key, Reason.REJECTED, ValueError())
     found = await findings(app, broker)
@@ -209,7 +204,7 @@ async def test_a_timeout_that_the_broker_does_not_wait_for_is_a_warning(
 
 
 async def test_what_may_not_be_looked_at_is_told(app: Scheduler):
-    async with Forbidding() as broker:
+    async with forbidding() as broker:
         found = await findings(app, broker)
     for about in ("queues", "loops", "parked messages"):
         assert found[about].verdict == "warning"
@@ -242,7 +237,7 @@ async def test_a_program_that_sends_needs_rights_if_there_is_something_to_send(
 
 async def test_a_refusal_tells_what_the_user_must_be_allowed():
     rights = Rights("^c$", "^w$", "^r$")
-    async with Forbidding() as broker:
+    async with forbidding() as broker:
         with pytest.raises(AccessRefused) as refused, explaining_refusals(broker, rights):
             await broker.depth("queue")
     assert str(refused.value) == (

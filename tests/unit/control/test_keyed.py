@@ -1,7 +1,6 @@
 """Loops that are started and stopped while processors run, in virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +14,8 @@ from scheduler.errors import AccessRefused, RegistrationError, ScheduleError, Us
 from scheduler.events import RunStarted
 from scheduler.protocol.tokens import LoopId, State, Verb
 from scheduler.sending import CallTask
-from tests.stage import NotAllowed, Stage, new_app, of, seconds_of, staged
+from tests.faulty import not_allowed
+from tests.stage import Stage, new_app, of, seconds_of
 
 BONN, KOELN = LoopId("report", "bonn"), LoopId("report", "koeln")
 
@@ -48,52 +48,35 @@ def an_office(takes: float = 0) -> Office:
     return office
 
 
-def in_office(play: Callable[[Stage, Office], Awaitable[None]], takes: float = 0) -> None:
-    office = an_office(takes)
-
-    async def perform(stage: Stage) -> None:
-        await play(stage, office)
-
-    staged(office.app, perform)
-
-
-def test_a_loop_of_each_key_runs_with_its_own_schedule_and_arguments() -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        async with stage.supervised():
-            assert (
-                await office.report.start("bonn", every="1m", args={"city": "Bonn"}) is Did.CREATED
-            )
-            assert (
-                await office.report.start("koeln", every="80s", args={"city": "Köln"})
-                is Did.CREATED
-            )
-            await asyncio.sleep(200)
-        assert office.runs == [
-            ("bonn", 0, "Bonn", None),
-            ("koeln", 0, "Köln", None),
-            ("bonn", 1, "Bonn", "Bonn 0"),
-            ("koeln", 1, "Köln", "Köln 0"),
-            ("bonn", 2, "Bonn", "Bonn 1"),
-        ]
-        assert await stage.history("report.bonn") == ["seeded", *["succeeded"] * 3]
-
-    in_office(play)
+async def test_a_loop_of_each_key_runs_with_its_own_schedule_and_arguments(stage: Stage) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    async with stage.supervised():
+        assert await office.report.start("bonn", every="1m", args={"city": "Bonn"}) is Did.CREATED
+        assert await office.report.start("koeln", every="80s", args={"city": "Köln"}) is Did.CREATED
+        await asyncio.sleep(200)
+    assert office.runs == [
+        ("bonn", 0, "Bonn", None),
+        ("koeln", 0, "Köln", None),
+        ("bonn", 1, "Bonn", "Bonn 0"),
+        ("koeln", 1, "Köln", "Köln 0"),
+        ("bonn", 2, "Bonn", "Bonn 1"),
+    ]
+    assert await stage.history("report.bonn") == ["seeded", *["succeeded"] * 3]
 
 
-def test_a_periodic_task_can_have_more_loops_than_that_of_the_code() -> None:
+async def test_a_periodic_task_can_have_more_loops_than_that_of_the_code(stage: Stage) -> None:
     app, keys = new_app(), list[str]()
 
     @app.periodic(every="1m")
     async def beat(ctx: Context) -> None:
         keys.append(ctx.key)
 
-    async def play(stage: Stage) -> None:
-        async with stage.supervised():
-            await beat.start("extra", every="40s")
-            await asyncio.sleep(61)
-        assert keys == ["extra", ""]
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.supervised():
+        await beat.start("extra", every="40s")
+        await asyncio.sleep(61)
+    assert keys == ["extra", ""]
 
 
 @pytest.mark.parametrize(
@@ -106,175 +89,172 @@ def test_a_periodic_task_can_have_more_loops_than_that_of_the_code() -> None:
         ({"cron": "30 12 * * *"}, Did.RESCHEDULED, 1800),
     ],
 )
-def test_started_again_it_goes_on_undisturbed_unless_it_was_changed(
-    again: Any, did: Did, due_in: float
+async def test_a_keyed_loop_that_is_started_again_goes_on_undisturbed_unless_it_was_changed(
+    stage: Stage, again: Any, did: Did, due_in: float
 ) -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        await office.report.start("bonn", every="1h")
-        began = stage.clock.now()
-        await asyncio.sleep(600)
-        assert await office.report.start("bonn", **again) is did
-        token = await stage.token(BONN)
-        assert (token.due_at - began).total_seconds() == pytest.approx(due_in, abs=1)
-        (listed,) = await office.report.list()
-        assert (listed.schedule, listed.args) == (token.schedule, token.args)
-
-    in_office(play)
-
-
-def test_a_new_schedule_keeps_what_the_loop_has_got_to() -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        async with stage.supervised():
-            await office.report.start("bonn", every="1m")
-            await asyncio.sleep(70)
-            assert await office.report.start("bonn", every="10s") is Did.RESCHEDULED
-            await asyncio.sleep(11)
-        assert [(seq, carried) for _, seq, _, carried in office.runs] == [
-            (0, None),
-            (1, "nowhere 0"),
-        ]
-
-    in_office(play)
+    office = an_office()
+    await stage.seed(office.app)
+    await office.report.start("bonn", every="1h")
+    began = stage.clock.now()
+    await asyncio.sleep(600)
+    assert await office.report.start("bonn", **again) is did
+    token = await stage.token(BONN)
+    assert (token.due_at - began).total_seconds() == pytest.approx(due_in, abs=1)
+    (listed,) = await office.report.list()
+    assert (listed.schedule, listed.args) == (token.schedule, token.args)
 
 
-def test_they_are_listed_until_they_are_stopped() -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        assert await office.report.list() == []
-        await office.report.start("bonn", every="1h", args={"city": "Bonn"})
-        await office.report.start("koeln", cron="0 9 * * *", tz="Europe/Berlin")
-        bonn = KeyedLoop("bonn", Every("1h"), {"city": "Bonn"})
-        assert await office.report.list() == [
-            bonn,
-            KeyedLoop("koeln", Cron("0 9 * * *", tz="Europe/Berlin"), {}),
-        ]
-        assert await office.report.stop("koeln") is True
-        assert await office.report.stop("koeln") is False
-        assert await office.report.stop("never") is False
-        assert await office.report.list() == [bonn]
-
-    in_office(play)
-
-
-def test_stopped_it_is_gone_from_the_broker_and_its_end_is_told() -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        async with stage.supervised():
-            await office.report.start("bonn", every="1m")
-            await asyncio.sleep(61)
-            assert await office.report.stop("bonn") is True
-            assert await stage.broker.depth(office.app.names.hatchery(BONN)) is None
-            await asyncio.sleep(300)
-            assert stage.repairs() == []
-            assert await stage.survey.status() == []
-        assert len(office.runs) == 1
-        assert await stage.history("report.bonn") == ["seeded", "succeeded", "removed"]
-
-    in_office(play)
-
-
-def test_stopped_during_a_run_that_run_is_its_last() -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        async with stage.supervised():
-            await office.report.start("bonn", every="1m")
-            await asyncio.sleep(65)
-            assert await office.report.stop("bonn") is True
-            await asyncio.sleep(600)
-        assert office.at_once == 0
-        assert len(office.runs) == 1
-        assert await stage.parked() == []
-        assert stage.repairs() == []
-
-    in_office(play, takes=30)
-
-
-def test_stopped_while_it_waits_for_a_processor_it_runs_once_more() -> None:
-    async def play(stage: Stage, office: Office) -> None:
+async def test_a_new_schedule_keeps_what_the_loop_has_got_to(stage: Stage) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    async with stage.supervised():
         await office.report.start("bonn", every="1m")
         await asyncio.sleep(70)
+        assert await office.report.start("bonn", every="10s") is Did.RESCHEDULED
+        await asyncio.sleep(11)
+    assert [(seq, carried) for _, seq, _, carried in office.runs] == [
+        (0, None),
+        (1, "nowhere 0"),
+    ]
+
+
+async def test_keyed_loops_are_listed_until_they_are_stopped(stage: Stage) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    assert await office.report.list() == []
+    await office.report.start("bonn", every="1h", args={"city": "Bonn"})
+    await office.report.start("koeln", cron="0 9 * * *", tz="Europe/Berlin")
+    bonn = KeyedLoop("bonn", Every("1h"), {"city": "Bonn"})
+    assert await office.report.list() == [
+        bonn,
+        KeyedLoop("koeln", Cron("0 9 * * *", tz="Europe/Berlin"), {}),
+    ]
+    assert await office.report.stop("koeln") is True
+    assert await office.report.stop("koeln") is False
+    assert await office.report.stop("never") is False
+    assert await office.report.list() == [bonn]
+
+
+async def test_a_keyed_loop_that_is_stopped_is_gone_from_the_broker_and_its_end_is_told(
+    stage: Stage,
+) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    async with stage.supervised():
+        await office.report.start("bonn", every="1m")
+        await asyncio.sleep(61)
         assert await office.report.stop("bonn") is True
-        async with stage.supervised():
-            await asyncio.sleep(300)
-        assert len(office.runs) == 1
-
-    in_office(play)
-
-
-def test_started_again_during_its_last_run_it_does_not_overlap_with_it() -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        async with stage.supervised():
-            await office.report.start("bonn", every="1m")
-            await asyncio.sleep(65)
-            await office.report.stop("bonn")
-            assert await office.report.start("bonn", every="10s") is Did.CREATED
-            assert (await stage.token(BONN)).state is State.GUARD
-            await asyncio.sleep(120)
-        assert office.most_at_once == 1
-        runs = [run for run in of(RunStarted, stage.events) if run.loop == BONN]
-        starts = seconds_of([run.started_at for run in runs])
-        assert starts == pytest.approx([60, 90, 130, 170], abs=0.2)
-
-    in_office(play, takes=30)
+        assert await stage.broker.depth(office.app.names.hatchery(BONN)) is None
+        await asyncio.sleep(300)
+        assert stage.repairs() == []
+        assert await stage.survey.status() == []
+    assert len(office.runs) == 1
+    assert await stage.history("report.bonn") == ["seeded", "succeeded", "removed"]
 
 
-def test_begun_anew_it_begins_at_zero_and_is_put_again_as_what_it_is_now() -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        async with stage.supervised():
-            await office.report.start("bonn", every="1m")
-            await asyncio.sleep(200)
-            await office.report.stop("bonn")
-            assert await office.report.start("bonn", every="1m") is Did.CREATED
-            begun = await stage.token(BONN)
-            assert (begun.seq, begun.carry) == (0, None)
-            await stage.lose(BONN)
-            await asyncio.sleep(35)
-            again = await stage.token(BONN)
-            assert again.act is not None
-            assert again.act.verb is Verb.REPAIRED
-            assert (again.seq, again.carry) == (0, None)
-
-    in_office(play)
+async def test_the_run_during_which_a_keyed_loop_is_stopped_is_its_last(stage: Stage) -> None:
+    office = an_office(takes=30)
+    await stage.seed(office.app)
+    async with stage.supervised():
+        await office.report.start("bonn", every="1m")
+        await asyncio.sleep(65)
+        assert await office.report.stop("bonn") is True
+        await asyncio.sleep(600)
+    assert office.at_once == 0
+    assert len(office.runs) == 1
+    assert await stage.parked() == []
+    assert stage.repairs() == []
 
 
-def test_they_are_supervised_like_any_other() -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        async with stage.supervised():
-            await office.report.start("bonn", every="10m", args={"city": "Bonn"})
-            await stage.lose(BONN)
-            assert await stage.where(BONN) is Where.LOST
-            await asyncio.sleep(35)
-            assert stage.repairs() == [("report.bonn", "lost")]
-            await stage.broker.delete(office.app.names.hatchery(BONN))
-            await asyncio.sleep(20)
-            assert stage.repairs()[1:] == [("report.bonn", "adopted")]
-            await asyncio.sleep(600)
-        assert office.runs == [("bonn", 0, "Bonn", None)]
-
-    in_office(play)
+async def test_a_keyed_loop_that_is_stopped_while_it_waits_for_a_processor_runs_once_more(
+    stage: Stage,
+) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    await office.report.start("bonn", every="1m")
+    await asyncio.sleep(70)
+    assert await office.report.stop("bonn") is True
+    async with stage.supervised():
+        await asyncio.sleep(300)
+    assert len(office.runs) == 1
 
 
-def test_they_are_paused_and_triggered_by_name() -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        await office.report.start("bonn", every="1h")
-        loop = await stage.loops.find("report.bonn")
-        await stage.verbs.pause(loop)
-        assert await stage.where(BONN) is Where.PAUSED
-        assert await office.report.start("bonn", every="2h") is Did.RESCHEDULED
-        assert await stage.where(BONN) is Where.PAUSED
-        await stage.verbs.resume(loop)
-        await stage.verbs.trigger(loop)
-        assert await stage.where(BONN) is Where.READY
+async def test_a_keyed_loop_that_is_started_again_during_its_last_run_does_not_overlap_with_it(
+    stage: Stage,
+) -> None:
+    office = an_office(takes=30)
+    await stage.seed(office.app)
+    async with stage.supervised():
+        await office.report.start("bonn", every="1m")
+        await asyncio.sleep(65)
+        await office.report.stop("bonn")
+        assert await office.report.start("bonn", every="10s") is Did.CREATED
+        assert (await stage.token(BONN)).state is State.GUARD
+        await asyncio.sleep(120)
+    assert office.most_at_once == 1
+    runs = [run for run in of(RunStarted, stage.events) if run.loop == BONN]
+    starts = seconds_of([run.started_at for run in runs])
+    assert starts == pytest.approx([60, 90, 130, 170], abs=0.2)
 
-    in_office(play)
 
-
-def test_a_processor_that_comes_later_knows_them() -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        await office.report.start("bonn", every="1m", args={"city": "Bonn"})
+async def test_begun_anew_it_begins_at_zero_and_is_put_again_as_what_it_is_now(
+    stage: Stage,
+) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    async with stage.supervised():
+        await office.report.start("bonn", every="1m")
+        await asyncio.sleep(200)
+        await office.report.stop("bonn")
+        assert await office.report.start("bonn", every="1m") is Did.CREATED
+        begun = await stage.token(BONN)
+        assert (begun.seq, begun.carry) == (0, None)
         await stage.lose(BONN)
-        async with stage.supervised():
-            await asyncio.sleep(100)
-        assert office.runs == [("bonn", 0, "Bonn", None)]
+        await asyncio.sleep(35)
+        again = await stage.token(BONN)
+        assert again.act is not None
+        assert again.act.verb is Verb.REPAIRED
+        assert (again.seq, again.carry) == (0, None)
 
-    in_office(play)
+
+async def test_keyed_loops_are_supervised_like_any_other(stage: Stage) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    async with stage.supervised():
+        await office.report.start("bonn", every="10m", args={"city": "Bonn"})
+        await stage.lose(BONN)
+        assert await stage.where(BONN) is Where.LOST
+        await asyncio.sleep(35)
+        assert stage.repairs() == [("report.bonn", "lost")]
+        await stage.broker.delete(office.app.names.hatchery(BONN))
+        await asyncio.sleep(20)
+        assert stage.repairs()[1:] == [("report.bonn", "adopted")]
+        await asyncio.sleep(600)
+    assert office.runs == [("bonn", 0, "Bonn", None)]
+
+
+async def test_keyed_loops_are_paused_and_triggered_by_name(stage: Stage) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    await office.report.start("bonn", every="1h")
+    loop = await stage.loops.find("report.bonn")
+    await stage.verbs.pause(loop)
+    assert await stage.where(BONN) is Where.PAUSED
+    assert await office.report.start("bonn", every="2h") is Did.RESCHEDULED
+    assert await stage.where(BONN) is Where.PAUSED
+    await stage.verbs.resume(loop)
+    await stage.verbs.trigger(loop)
+    assert await stage.where(BONN) is Where.READY
+
+
+async def test_a_processor_that_comes_later_knows_the_keyed_loops(stage: Stage) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    await office.report.start("bonn", every="1m", args={"city": "Bonn"})
+    await stage.lose(BONN)
+    async with stage.supervised():
+        await asyncio.sleep(100)
+    assert office.runs == [("bonn", 0, "Bonn", None)]
 
 
 # What cannot be
@@ -300,26 +280,24 @@ def test_a_processor_that_comes_later_knows_them() -> None:
         "a" * 101,
     ],
 )
-def test_a_key_that_cannot_be_part_of_a_name_is_refused(key: str) -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        for refused in (office.report.start(key, every="1m"), office.report.stop(key)):
-            with pytest.raises(UsageError, match="A key has 1 to 100 letters"):
-                await refused
-        assert await office.report.list() == []
-
-    in_office(play)
+async def test_a_key_that_cannot_be_part_of_a_name_is_refused(stage: Stage, key: str) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    for refused in (office.report.start(key, every="1m"), office.report.stop(key)):
+        with pytest.raises(UsageError, match="A key has 1 to 100 letters"):
+            await refused
+    assert await office.report.list() == []
 
 
 @pytest.mark.parametrize("key", ["a", "7", "_", "-", "ada@example.com", "a.b.c", "a+b", "a" * 100])
-def test_a_key_may_look_like_this(key: str) -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        async with stage.supervised():
-            assert await office.report.start(key, every="1m") is Did.CREATED
-            await asyncio.sleep(61)
-        assert [run[0] for run in office.runs] == [key]
-
+async def test_a_key_may_look_like_this(stage: Stage, key: str) -> None:
+    office = an_office()
     assert KEY.fullmatch(key)
-    in_office(play)
+    await stage.seed(office.app)
+    async with stage.supervised():
+        assert await office.report.start(key, every="1m") is Did.CREATED
+        await asyncio.sleep(61)
+    assert [run[0] for run in office.runs] == [key]
 
 
 @pytest.mark.parametrize(
@@ -332,27 +310,23 @@ def test_a_key_may_look_like_this(key: str) -> None:
         ({"every": "1m", "args": {"city": 7}}, RegistrationError, "city"),
     ],
 )
-def test_what_cannot_be_used_is_refused_and_nothing_is_started(
-    options: Any, error: type[UsageError], told: str
+async def test_what_cannot_be_used_is_refused_and_nothing_is_started(
+    stage: Stage, options: Any, error: type[UsageError], told: str
 ) -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        with pytest.raises(error, match=told):
-            await office.report.start("bonn", **options)
+    office = an_office()
+    await stage.seed(office.app)
+    with pytest.raises(error, match=told):
+        await office.report.start("bonn", **options)
+    assert await office.report.list() == []
+    assert await stage.broker.depth(office.app.names.hatchery(BONN)) is None
+
+
+async def test_who_may_not_declare_is_told_which_right_is_missing(stage: Stage) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    async with not_allowed(stage.server) as broker:
+        office.app.outbox.release(stage.broker)
+        office.app.outbox.use(broker, stage.clock)
+        with pytest.raises(AccessRefused, match=r"configure 'test\.v1\.hatchery\.report\.bonn'"):
+            await office.report.start("bonn", every="1m")
         assert await office.report.list() == []
-        assert await stage.broker.depth(office.app.names.hatchery(BONN)) is None
-
-    in_office(play)
-
-
-def test_who_may_not_declare_is_told_which_right_is_missing() -> None:
-    async def play(stage: Stage, office: Office) -> None:
-        async with NotAllowed(stage.server) as broker:
-            office.app.outbox.release(stage.broker)
-            office.app.outbox.use(broker, stage.clock)
-            with pytest.raises(
-                AccessRefused, match=r"configure 'test\.v1\.hatchery\.report\.bonn'"
-            ):
-                await office.report.start("bonn", every="1m")
-            assert await office.report.list() == []
-
-    in_office(play)

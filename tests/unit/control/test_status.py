@@ -9,7 +9,7 @@ import pytest
 from scheduler import Context, Retry, Scheduler
 from scheduler.control.status import Status, Where
 from scheduler.protocol.tokens import Ending, LoopId
-from tests.stage import START, Stage, new_app, staged
+from tests.stage import START, Stage, new_app
 
 TASK = LoopId("task")
 
@@ -43,6 +43,7 @@ async def wait(stage: Stage) -> None:
 
 
 async def lose(stage: Stage) -> None:
+    stage.expects_none(TASK)
     await stage.lose(TASK)
 
 
@@ -52,6 +53,7 @@ async def guard(stage: Stage) -> None:
 
 
 async def delete_slot(stage: Stage) -> None:
+    stage.expects_none(TASK)
     await stage.broker.delete(stage.app.names.hatchery(TASK))
 
 
@@ -79,13 +81,13 @@ Deed = Callable[[Stage], Awaitable[None]]
         (delete_roster, Where.WAITING),
     ],
 )
-def test_without_processors_it_is_where_its_token_is(deed: Deed, where: Where) -> None:
-    async def play(stage: Stage) -> None:
-        await deed(stage)
-        found = await status(stage)
-        assert (found.where, found.processors) == (where, 0)
-
-    staged(looping(), play)
+async def test_without_processors_a_loop_is_where_its_token_is(
+    stage: Stage, deed: Deed, where: Where
+) -> None:
+    await stage.seed(looping())
+    await deed(stage)
+    found = await status(stage)
+    assert (found.where, found.processors) == (where, 0)
 
 
 @pytest.mark.parametrize(
@@ -98,72 +100,66 @@ def test_without_processors_it_is_where_its_token_is(deed: Deed, where: Where) -
         (guard, Where.LOST),
     ],
 )
-def test_with_processors_what_they_say_counts(deed: Deed, where: Where) -> None:
-    async def play(stage: Stage) -> None:
-        async with stage.supervised(), stage.supervised():
-            await asyncio.sleep(1)
-            await deed(stage)
-            found = await status(stage)
-            assert (found.where, found.processors) == (where, 2)
+async def test_where_there_are_processors_what_they_say_of_a_loop_counts(
+    stage: Stage, deed: Deed, where: Where
+) -> None:
+    await stage.seed(looping(takes=10))
+    async with stage.supervised(), stage.supervised():
+        await asyncio.sleep(1)
+        await deed(stage)
+        found = await status(stage)
+        assert (found.where, found.processors) == (where, 2)
 
-    staged(looping(takes=10), play)
 
-
-def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running() -> None:
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await lose(stage)
-            assert (await status(stage)).where is Where.RUNNING
-
-    staged(looping(), play)
+async def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running(
+    stage: Stage,
+) -> None:
+    await stage.seed(looping())
+    async with stage.processor():
+        await lose(stage)
+        assert (await status(stage)).where is Where.RUNNING
 
 
 @pytest.mark.parametrize("deed", [nothing, lose])
-def test_what_is_told_of_it_is_the_same_whether_it_waits_or_only_the_journal_knows(
+async def test_what_is_told_of_a_loop_is_the_same_whether_it_waits_or_only_the_journal_knows(
+    stage: Stage,
     deed: Deed,
 ) -> None:
     app = looping(takes=2, raised=ValueError("boom"))
-
-    async def play(stage: Stage) -> None:
-        async with stage.supervised():
-            await asyncio.sleep(70)
-            await deed(stage)
-            found = await status(stage)
-            assert (found.seq, found.attempt, found.reason) == (1, 0, None)
-            assert found.due_at == START + timedelta(seconds=122)
-            assert found.last is not None
-            assert (found.last.ending, found.last.error) == (Ending.ESCALATED, "ValueError: boom")
-            assert found.last.scheduled_at == START + timedelta(seconds=60)
-            assert found.last.late == timedelta(0)
-            assert found.last.duration == timedelta(seconds=2)
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.supervised():
+        await asyncio.sleep(70)
+        await deed(stage)
+        found = await status(stage)
+        assert (found.seq, found.attempt, found.reason) == (1, 0, None)
+        assert found.due_at == START + timedelta(seconds=122)
+        assert found.last is not None
+        assert (found.last.ending, found.last.error) == (Ending.ESCALATED, "ValueError: boom")
+        assert found.last.scheduled_at == START + timedelta(seconds=60)
+        assert found.last.late == timedelta(0)
+        assert found.last.duration == timedelta(seconds=2)
 
 
 @pytest.mark.parametrize(
     ("deed", "seq", "due_in"), [(nothing, 0, 60), (wait, 0, 60), (pause, 0, None)]
 )
-def test_before_its_first_run_nothing_is_told_of_the_last(
-    deed: Deed, seq: int, due_in: float | None
+async def test_before_the_first_run_of_a_loop_nothing_is_told_of_the_last(
+    stage: Stage, deed: Deed, seq: int, due_in: float | None
 ) -> None:
-    async def play(stage: Stage) -> None:
-        await deed(stage)
-        found = await status(stage)
-        due_at = None if due_in is None else START + timedelta(seconds=due_in)
-        assert (found.seq, found.attempt, found.due_at, found.last) == (seq, 0, due_at, None)
-
-    staged(looping(), play)
+    await stage.seed(looping())
+    await deed(stage)
+    found = await status(stage)
+    due_at = None if due_in is None else START + timedelta(seconds=due_in)
+    assert (found.seq, found.attempt, found.due_at, found.last) == (seq, 0, due_at, None)
 
 
-def test_a_pause_tells_its_reason() -> None:
-    async def play(stage: Stage) -> None:
-        await pause(stage)
-        assert (await status(stage)).reason == "stocktaking"
-
-    staged(looping(), play)
+async def test_a_pause_tells_its_reason(stage: Stage) -> None:
+    await stage.seed(looping())
+    await pause(stage)
+    assert (await status(stage)).reason == "stocktaking"
 
 
-def test_the_loops_of_the_code_come_first_then_the_keyed_ones() -> None:
+async def test_the_loops_of_the_code_come_first_then_the_keyed_ones(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="1h")
@@ -172,24 +168,20 @@ def test_the_loops_of_the_code_come_first_then_the_keyed_ones() -> None:
     @app.periodic(every="1h")
     async def first(ctx: Context) -> None: ...
 
-    async def play(stage: Stage) -> None:
-        await first.start("b", every="1h")
-        await first.start("a", every="1h")
-        found = await stage.survey.status()
-        assert [str(each.loop) for each in found] == ["second", "first", "first.b", "first.a"]
-
-    staged(app, play)
+    await stage.seed(app)
+    await first.start("b", every="1h")
+    await first.start("a", every="1h")
+    found = await stage.survey.status()
+    assert [str(each.loop) for each in found] == ["second", "first", "first.b", "first.a"]
 
 
-def test_looking_changes_nothing() -> None:
-    async def play(stage: Stage) -> None:
-        before = await stage.token(TASK)
-        for _ in range(50):
-            await stage.survey.status()
-        assert await stage.token(TASK) == before
-        assert await stage.history("task") == ["seeded"]
-        async with stage.supervised():
-            await asyncio.sleep(61)
-        assert await stage.history("task") == ["seeded", "succeeded"]
-
-    staged(looping(), play)
+async def test_looking_changes_nothing(stage: Stage) -> None:
+    await stage.seed(looping())
+    before = await stage.token(TASK)
+    for _ in range(50):
+        await stage.survey.status()
+    assert await stage.token(TASK) == before
+    assert await stage.history("task") == ["seeded"]
+    async with stage.supervised():
+        await asyncio.sleep(61)
+    assert await stage.history("task") == ["seeded", "succeeded"]

@@ -17,7 +17,8 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.tasks.loops import Loop
 from scheduler.timing.durations import SECOND
-from tests.stage import START, Inspecting, Stage, new_app, of, seconds_of, staged
+from tests.faulty import Call, FaultyBroker
+from tests.stage import START, Stage, new_app, of, program_of, seconds_of
 
 TASK, GONE = LoopId("task"), LoopId("gone")
 HOUR = 3600.0
@@ -43,240 +44,216 @@ def the_loop(stage: Stage) -> Loop:
 # Pause, resume, trigger
 
 
-def test_a_pause_keeps_the_loop_from_running_until_it_is_resumed() -> None:
+async def test_a_pause_keeps_the_loop_from_running_until_it_is_resumed(stage: Stage) -> None:
     app = looping(every="1m")
-
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await asyncio.sleep(70)
-            assert (await stage.verbs.pause(the_loop(stage), "stocktaking")).did is Did.PAUSED
-            assert (await stage.verbs.pause(the_loop(stage))).did is Did.UNCHANGED
-            await asyncio.sleep(600)
-            report = await stage.verbs.resume(the_loop(stage))
-            assert report.did is Did.RESUMED
-            assert report.token is not None
-            assert seconds_of([report.token.due_at]) == [730.0]
-            assert (await stage.verbs.resume(the_loop(stage))).did is Did.NOT_PAUSED
-            await asyncio.sleep(70)
-        assert stage.starts() == [60.0, 730.0]
-        assert await stage.history("task") == [
-            *("seeded", "succeeded", "paused", "resumed", "succeeded")
-        ]
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(70)
+        assert (await stage.verbs.pause(the_loop(stage), "stocktaking")).did is Did.PAUSED
+        assert (await stage.verbs.pause(the_loop(stage))).did is Did.UNCHANGED
+        await asyncio.sleep(600)
+        report = await stage.verbs.resume(the_loop(stage))
+        assert report.did is Did.RESUMED
+        assert report.token is not None
+        assert seconds_of([report.token.due_at]) == [730.0]
+        assert (await stage.verbs.resume(the_loop(stage))).did is Did.NOT_PAUSED
+        await asyncio.sleep(70)
+    assert stage.starts() == [60.0, 730.0]
+    assert await stage.history("task") == [
+        *("seeded", "succeeded", "paused", "resumed", "succeeded")
+    ]
 
 
-def test_resumed_at_once_it_runs_at_once() -> None:
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await stage.verbs.pause(the_loop(stage))
-            await asyncio.sleep(10)
-            assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Did.RESUMED
-            await asyncio.sleep(1)
-        assert stage.starts() == [10.0]
-
-    staged(looping(), play)
-
-
-def test_a_trigger_has_the_one_token_hatch_now() -> None:
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await asyncio.sleep(10)
-            assert (await stage.verbs.trigger(the_loop(stage))).did is Did.TRIGGERED
-            await asyncio.sleep(10)
-            assert (await stage.token(TASK)).due_at == START + timedelta(seconds=10 + HOUR)
-        assert stage.starts() == [10.0]
-        assert await stage.tokens() == 1
-        assert await stage.history("task") == ["seeded", "triggered", "succeeded"]
-
-    staged(looping(), play)
-
-
-def test_a_paused_loop_is_not_triggered() -> None:
-    async def play(stage: Stage) -> None:
+async def test_a_loop_that_is_resumed_at_once_runs_at_once(stage: Stage) -> None:
+    await stage.seed(looping())
+    async with stage.processor():
         await stage.verbs.pause(the_loop(stage))
-        assert (await stage.verbs.trigger(the_loop(stage))).did is Did.IS_PAUSED
-        assert (await stage.token(TASK)).state is State.PAUSED
+        await asyncio.sleep(10)
+        assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Did.RESUMED
+        await asyncio.sleep(1)
+    assert stage.starts() == [10.0]
 
-    staged(looping(), play)
+
+async def test_a_trigger_has_the_one_token_hatch_now(stage: Stage) -> None:
+    await stage.seed(looping())
+    async with stage.processor():
+        await asyncio.sleep(10)
+        assert (await stage.verbs.trigger(the_loop(stage))).did is Did.TRIGGERED
+        await asyncio.sleep(10)
+        assert (await stage.token(TASK)).due_at == START + timedelta(seconds=10 + HOUR)
+    assert stage.starts() == [10.0]
+    assert await stage.tokens() == 1
+    assert await stage.history("task") == ["seeded", "triggered", "succeeded"]
+
+
+async def test_a_paused_loop_is_not_triggered(stage: Stage) -> None:
+    await stage.seed(looping())
+    await stage.verbs.pause(the_loop(stage))
+    assert (await stage.verbs.trigger(the_loop(stage))).did is Did.IS_PAUSED
+    assert (await stage.token(TASK)).state is State.PAUSED
 
 
 @pytest.mark.parametrize(
     ("verb", "did"),
     [("pause", Did.PAUSED), ("resume", Did.NOT_PAUSED), ("trigger", Did.RUNNING)],
 )
-def test_during_a_run_a_verb_waits_for_its_end_or_does_nothing(verb: str, did: Did) -> None:
+async def test_during_a_run_a_verb_waits_for_its_end_or_does_nothing(
+    stage: Stage, verb: str, did: Did
+) -> None:
     app = looping(takes=60)
-
-    async def play(stage: Stage) -> None:
-        async with stage.supervised():
-            await stage.verbs.trigger(the_loop(stage))
-            await asyncio.sleep(10)
-            assert (await getattr(stage.verbs, verb)(the_loop(stage))).did is did
-            await asyncio.sleep(100)
-            paused = verb == "pause"
-            assert await stage.where(TASK) is (Where.PAUSED if paused else Where.WAITING)
-            token = await stage.token(TASK)
-            assert (token.seq, token.carry) == (1, 1)
-        assert len(stage.repairs()) == 0
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.supervised():
+        await stage.verbs.trigger(the_loop(stage))
+        await asyncio.sleep(10)
+        assert (await getattr(stage.verbs, verb)(the_loop(stage))).did is did
+        await asyncio.sleep(100)
+        paused = verb == "pause"
+        assert await stage.where(TASK) is (Where.PAUSED if paused else Where.WAITING)
+        token = await stage.token(TASK)
+        assert (token.seq, token.carry) == (1, 1)
+    assert len(stage.repairs()) == 0
 
 
-def test_paused_and_resumed_during_a_run_it_goes_on_when_that_has_ended() -> None:
+async def test_a_loop_that_is_paused_and_resumed_during_a_run_goes_on_when_that_has_ended(
+    stage: Stage,
+) -> None:
     app = looping(takes=60)
-
-    async def play(stage: Stage) -> None:
-        async with stage.supervised():
-            await stage.verbs.trigger(the_loop(stage))
-            await asyncio.sleep(10)
-            await stage.verbs.pause(the_loop(stage))
-            assert (await stage.verbs.resume(the_loop(stage))).did is Did.GUARDED
-            await asyncio.sleep(60)
-            token = await stage.token(TASK)
-            assert (token.state, token.seq, token.carry) == (State.ARMED, 1, 1)
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.supervised():
+        await stage.verbs.trigger(the_loop(stage))
+        await asyncio.sleep(10)
+        await stage.verbs.pause(the_loop(stage))
+        assert (await stage.verbs.resume(the_loop(stage))).did is Did.GUARDED
+        await asyncio.sleep(60)
+        token = await stage.token(TASK)
+        assert (token.state, token.seq, token.carry) == (State.ARMED, 1, 1)
 
 
-def test_resumed_after_its_run_was_lost_it_goes_on_where_it_was() -> None:
-    async def play(stage: Stage) -> None:
-        async with stage.supervised():
-            await stage.verbs.trigger(the_loop(stage))
-            await asyncio.sleep(10)
-            await stage.lose(TASK)
-            await stage.verbs.pause(the_loop(stage))
-            report = await stage.verbs.resume(the_loop(stage))
-            assert report.token is not None
-            assert (report.did, report.token.state) == (Did.RESUMED, State.ARMED)
-            assert (report.token.seq, report.token.carry) == (1, 1)
-            assert seconds_of([report.token.due_at]) == [pytest.approx(10 + HOUR, abs=15)]
-
-    staged(looping(), play)
-
-
-def test_a_token_that_was_on_its_way_does_not_go_on_beside_its_pause() -> None:
-    app = looping(every="5s")
-
-    async def play(stage: Stage) -> None:
-        async with stage.supervised():
-            token = await stage.token(TASK)
-            await stage.lose(TASK)
-            pausing = asyncio.create_task(stage.verbs.pause(the_loop(stage), "stocktaking"))
-            await asyncio.sleep(2)
-            await stage.crowd([replace(token, seq=1, due_at=token.due_at + 5 * SECOND)])
-            assert (await pausing).did is Did.PAUSED
-            assert await stage.tokens() == 1
-            left = await stage.token(TASK)
-            assert (left.seq, left.state, left.reason) == (1, State.PAUSED, "stocktaking")
-            await asyncio.sleep(60)
-        assert not [run for run in of(RunStarted, stage.events) if run.loop == TASK]
-
-    staged(app, play)
-
-
-class Racing(Inspecting):
-    """A broker that takes a token at the same moment as a run's, which is the first in the slot."""
-
-    def __init__(self, stage: Stage, token: Token) -> None:
-        super().__init__(stage.server)
-        self._stage = stage
-        self._token: Token | None = token
-
-    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None:
-        if self._token is not None and routing_key == "loop.task":
-            assert await self._stage.hatchery.offer(self._token)
-            self._token = None
-            occupant = await self._stage.hatchery.take(TASK)
-            assert occupant is not None
-            self._requeuing = asyncio.create_task(occupant.delivery.requeue())
-
-
-def test_nor_does_one_that_is_put_at_the_same_moment() -> None:
-    async def play(stage: Stage) -> None:
-        token = replace(await stage.token(TASK), seq=1)
+async def test_a_loop_that_is_resumed_after_its_run_was_lost_goes_on_where_it_was(
+    stage: Stage,
+) -> None:
+    await stage.seed(looping())
+    async with stage.supervised():
+        await stage.verbs.trigger(the_loop(stage))
+        await asyncio.sleep(10)
         await stage.lose(TASK)
-        async with Racing(stage, token) as broker:
-            program = Program(stage.app, broker, stage.clock)
-            assert (await program.verbs.pause(the_loop(stage))).did is Did.PAUSED
+        await stage.verbs.pause(the_loop(stage))
+        report = await stage.verbs.resume(the_loop(stage))
+        assert report.token is not None
+        assert (report.did, report.token.state) == (Did.RESUMED, State.ARMED)
+        assert (report.token.seq, report.token.carry) == (1, 1)
+        assert seconds_of([report.token.due_at]) == [pytest.approx(10 + HOUR, abs=15)]
+
+
+async def test_a_token_that_was_on_its_way_does_not_go_on_beside_its_pause(stage: Stage) -> None:
+    app = looping(every="5s")
+    await stage.seed(app)
+    async with stage.supervised():
+        token = await stage.token(TASK)
+        await stage.lose(TASK)
+        pausing = asyncio.create_task(stage.verbs.pause(the_loop(stage), "stocktaking"))
+        await asyncio.sleep(2)
+        await stage.crowd([replace(token, seq=1, due_at=token.due_at + 5 * SECOND)])
+        assert (await pausing).did is Did.PAUSED
         assert await stage.tokens() == 1
         left = await stage.token(TASK)
-        assert (left.seq, left.state) == (1, State.PAUSED)
-
-    staged(looping(), play)
-
-
-def test_pausing_a_loop_that_runs_does_not_wait_for_its_end() -> None:
-    async def play(stage: Stage) -> None:
-        async with stage.supervised():
-            await stage.verbs.trigger(the_loop(stage))
-            await asyncio.sleep(10)
-            before = stage.clock.now()
-            await stage.verbs.pause(the_loop(stage))
-            assert stage.clock.now() - before < SECOND
-
-    staged(looping(takes=60), play)
+        assert (left.seq, left.state, left.reason) == (1, State.PAUSED, "stocktaking")
+        await asyncio.sleep(60)
+    assert not [run for run in of(RunStarted, stage.events) if run.loop == TASK]
 
 
-def test_it_is_guarded_where_processors_do_not_tell_whether_it_was() -> None:
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await stage.verbs.trigger(the_loop(stage))
-            await asyncio.sleep(10)
-            await stage.lose(TASK)
-            await stage.verbs.pause(the_loop(stage))
-            report = await stage.verbs.resume(the_loop(stage))
-            assert report.token is not None
-            assert (report.did, report.token.state) == (Did.GUARDED, State.GUARD)
-            assert (report.token.seq, report.token.carry) == (1, 1)
+def racing(stage: Stage, token: Token) -> FaultyBroker:
+    """A broker that takes a token at the same moment as a run's, which is the first in the slot."""
+    broker, requeuing = FaultyBroker(stage.server), list[asyncio.Task[None]]()
 
-    staged(looping(), play)
+    async def race(_: Call) -> None:
+        assert await stage.hatchery.offer(token)
+        occupant = await stage.hatchery.take(TASK)
+        assert occupant is not None
+        requeuing.append(asyncio.create_task(occupant.delivery.requeue()))
+
+    broker.on("publish", key="loop.task", times=1).first(race)
+    return broker
 
 
-class Unconfirming(Inspecting):
+async def test_a_token_that_is_put_at_the_same_moment_does_not_go_on_beside_its_pause(
+    stage: Stage,
+) -> None:
+    await stage.seed(looping())
+    token = replace(await stage.token(TASK), seq=1)
+    await stage.lose(TASK)
+    async with racing(stage, token) as broker:
+        program = program_of(stage.app, broker, stage.clock)
+        assert (await program.verbs.pause(the_loop(stage))).did is Did.PAUSED
+    assert await stage.tokens() == 1
+    left = await stage.token(TASK)
+    assert (left.seq, left.state) == (1, State.PAUSED)
+
+
+async def test_pausing_a_loop_that_runs_does_not_wait_for_its_end(stage: Stage) -> None:
+    await stage.seed(looping(takes=60))
+    stage.expects_two(TASK)
+    async with stage.supervised():
+        await stage.verbs.trigger(the_loop(stage))
+        await asyncio.sleep(10)
+        before = stage.clock.now()
+        await stage.verbs.pause(the_loop(stage))
+        assert stage.clock.now() - before < SECOND
+
+
+async def test_a_resumed_loop_is_guarded_where_processors_do_not_tell_whether_it_runs(
+    stage: Stage,
+) -> None:
+    await stage.seed(looping())
+    async with stage.processor():
+        await stage.verbs.trigger(the_loop(stage))
+        await asyncio.sleep(10)
+        await stage.lose(TASK)
+        await stage.verbs.pause(the_loop(stage))
+        report = await stage.verbs.resume(the_loop(stage))
+        assert report.token is not None
+        assert (report.did, report.token.state) == (Did.GUARDED, State.GUARD)
+        assert (report.token.seq, report.token.carry) == (1, 1)
+
+
+def unconfirming(stage: Stage) -> FaultyBroker:
     """A broker that confirms no token."""
-
-    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None:
-        if routing_key == "loop.task":
-            raise Unconfirmed("Not confirmed.")
+    broker = FaultyBroker(stage.server)
+    broker.on("publish", key="loop.task").fails(Unconfirmed("Not confirmed."))
+    return broker
 
 
 @pytest.mark.parametrize("verb", ["pause", "trigger"])
-def test_a_verb_that_fails_leaves_the_token_where_it_was(verb: str) -> None:
-    async def play(stage: Stage) -> None:
-        before = await stage.token(TASK)
-        async with Unconfirming(stage.server) as broker:
-            program = Program(stage.app, broker, stage.clock)
-            with pytest.raises(Unconfirmed):
-                await getattr(program.verbs, verb)(the_loop(stage))
-            assert await stage.token(TASK) == before
-
-    staged(looping(), play)
+async def test_a_verb_that_fails_leaves_the_token_where_it_was(stage: Stage, verb: str) -> None:
+    await stage.seed(looping())
+    before = await stage.token(TASK)
+    async with unconfirming(stage) as broker:
+        program = program_of(stage.app, broker, stage.clock)
+        with pytest.raises(Unconfirmed):
+            await getattr(program.verbs, verb)(the_loop(stage))
+        assert await stage.token(TASK) == before
 
 
-def test_what_is_in_the_way_and_cannot_be_parked_is_left_where_it_was() -> None:
-    async def play(stage: Stage) -> None:
-        await stage.lose(TASK)
-        await stage.publish(Message(b"garbage"), "loop.task", stage.app.names.scheduler)
-        async with Unconfirming(stage.server) as broker:
-            with pytest.raises(Unconfirmed):
-                await Program(stage.app, broker, stage.clock).verbs.pause(the_loop(stage))
-            assert await stage.tokens() == 1
-        assert (await stage.verbs.pause(the_loop(stage))).did is Did.PAUSED
-        (parked,) = await stage.parked()
-        assert parked.reason == "undecodable"
-
-    staged(looping(), play)
+async def test_what_is_in_the_way_and_cannot_be_parked_is_left_where_it_was(stage: Stage) -> None:
+    await stage.seed(looping())
+    await stage.lose(TASK)
+    await stage.publish(Message(b"garbage"), "loop.task", stage.app.names.scheduler)
+    async with unconfirming(stage) as broker:
+        with pytest.raises(Unconfirmed):
+            await program_of(stage.app, broker, stage.clock).verbs.pause(the_loop(stage))
+        assert await stage.tokens() == 1
+    assert (await stage.verbs.pause(the_loop(stage))).did is Did.PAUSED
+    (parked,) = await stage.parked()
+    assert parked.reason == "undecodable"
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "trigger"])
-def test_what_was_never_seeded_is_told(verb: str) -> None:
-    async def play(stage: Stage) -> None:
-        await stage.broker.delete(stage.app.names.hatchery(TASK))
-        with pytest.raises(QueueNotFound, match="loop task is not in.*Nothing was changed"):
-            await getattr(stage.verbs, verb)(the_loop(stage))
-
-    staged(looping(), play)
+async def test_what_was_never_seeded_is_told(stage: Stage, verb: str) -> None:
+    await stage.seed(looping())
+    stage.expects_none(TASK)
+    await stage.broker.delete(stage.app.names.hatchery(TASK))
+    with pytest.raises(QueueNotFound, match="loop task is not in.*Nothing was changed"):
+        await getattr(stage.verbs, verb)(the_loop(stage))
 
 
 # Seed
@@ -324,169 +301,148 @@ Deed = Callable[[Stage], Awaitable[None]]
         (delete_all, "1h", Did.CREATED),
     ],
 )
-def test_what_a_seed_does(deed: Deed, every: str, did: Did) -> None:
+async def test_what_a_seed_does(stage: Stage, deed: Deed, every: str, did: Did) -> None:
     app = looping(every=every)
-
-    async def play(stage: Stage) -> None:
-        await deed(stage)
-        states: dict[Deed, State] = {
-            pause: State.PAUSED,
-            lose: State.GUARD,
-            delete_slot: State.GUARD,
-        }
-        (report,) = await Program(app, stage.broker, stage.clock).seeding.seed()
-        assert report.did is did
-        assert report.token is not None
-        assert report.token.state is states.get(deed, State.ARMED)
-        assert report.token.schedule == Every(every)
-        assert await stage.tokens() == 1
-
-    staged(looping(), play)
+    await stage.seed(looping())
+    await deed(stage)
+    states: dict[Deed, State] = {
+        pause: State.PAUSED,
+        lose: State.GUARD,
+        delete_slot: State.GUARD,
+    }
+    (report,) = await program_of(app, stage.broker, stage.clock).seeding.seed()
+    assert report.did is did
+    assert report.token is not None
+    assert report.token.state is states.get(deed, State.ARMED)
+    assert report.token.schedule == Every(every)
+    assert await stage.tokens() == 1
 
 
-def test_a_seed_tells_of_each_loop_what_it_did() -> None:
-    async def play(stage: Stage) -> None:
-        await stage.seeding.seed()
-        seeded = of(LoopSeeded, stage.events)
-        assert [(str(each.loop), each.did) for each in seeded] == [
-            *(("task", "created"), ("other", "created")),
-            *(("task", "unchanged"), ("other", "unchanged")),
-        ]
-
-    staged(looping("task", "other"), play)
+async def test_a_seed_tells_of_each_loop_what_it_did(stage: Stage) -> None:
+    await stage.seed(looping("task", "other"))
+    await stage.seeding.seed()
+    seeded = of(LoopSeeded, stage.events)
+    assert [(str(each.loop), each.did) for each in seeded] == [
+        *(("task", "created"), ("other", "created")),
+        *(("task", "unchanged"), ("other", "unchanged")),
+    ]
 
 
-def test_a_plan_says_what_a_seed_would_do_and_does_nothing() -> None:
-    async def play(stage: Stage) -> None:
-        plans = [
-            await Program(looping(every=every), stage.broker, stage.clock).planning.plan()
-            for every in ("1h", "2h")
-        ]
-        assert [report.did for (report,) in plans] == [Did.UNCHANGED, Did.RESCHEDULED]
-        assert (await stage.token(TASK)).schedule == Every("1h")
-        await delete_slot(stage)
-        (report,) = await stage.program.planning.plan()
-        assert report.did is Did.CREATED
-        assert await stage.where(TASK) is Where.UNSEEDED
-
-    staged(looping(), play)
+async def test_a_plan_says_what_a_seed_would_do_and_does_nothing(stage: Stage) -> None:
+    await stage.seed(looping())
+    stage.expects_none(TASK)
+    plans = [
+        await program_of(looping(every=every), stage.broker, stage.clock).planning.plan()
+        for every in ("1h", "2h")
+    ]
+    assert [report.did for (report,) in plans] == [Did.UNCHANGED, Did.RESCHEDULED]
+    assert (await stage.token(TASK)).schedule == Every("1h")
+    await delete_slot(stage)
+    (report,) = await stage.program.planning.plan()
+    assert report.did is Did.CREATED
+    assert await stage.where(TASK) is Where.UNSEEDED
 
 
 # Remove, and prune
 
 
-def test_a_loop_of_the_code_is_not_removed() -> None:
-    async def play(stage: Stage) -> None:
-        with pytest.raises(UsageError, match="The loop task is in the code, which would start it"):
-            await stage.removal.remove(the_loop(stage))
-        assert await stage.where(TASK) is Where.WAITING
-
-    staged(looping(), play)
+async def test_a_loop_of_the_code_is_not_removed(stage: Stage) -> None:
+    await stage.seed(looping())
+    with pytest.raises(UsageError, match="The loop task is in the code, which would start it"):
+        await stage.removal.remove(the_loop(stage))
+    assert await stage.where(TASK) is Where.WAITING
 
 
 def newer(stage: Stage) -> Program:
     """The verbs of a version of the app that has `task` only."""
-    return Program(looping(), stage.broker, stage.clock)
+    return program_of(looping(), stage.broker, stage.clock)
 
 
-def test_a_loop_that_the_code_does_not_have_is_removed_with_its_queues() -> None:
-    async def play(stage: Stage) -> None:
-        program, names = newer(stage), stage.app.names
-        assert [str(loop) for loop in await program.loops.orphans()] == ["gone"]
-        orphan = await program.loops.find("gone")
-        assert (await program.removal.remove(orphan)).did is Did.REMOVED
-        assert await program.loops.orphans() == []
-        for queue in (
-            names.hatchery(GONE),
-            names.processor_queue("gone"),
-            names.failed_queue("gone"),
-        ):
-            assert await stage.broker.depth(queue) is None
-        assert await stage.history("gone") == ["seeded", "removed"]
-        assert (await program.removal.remove(orphan)).did is Did.NOT_THERE
-        with pytest.raises(UnknownLoop):
-            await program.loops.find("gone")
-
-    staged(looping("task", "gone"), play)
+async def test_a_loop_that_the_code_does_not_have_is_removed_with_its_queues(stage: Stage) -> None:
+    await stage.seed(looping("task", "gone"))
+    program, names = newer(stage), stage.app.names
+    assert [str(loop) for loop in await program.loops.orphans()] == ["gone"]
+    orphan = await program.loops.find("gone")
+    assert (await program.removal.remove(orphan)).did is Did.REMOVED
+    assert await program.loops.orphans() == []
+    for queue in (
+        names.hatchery(GONE),
+        names.processor_queue("gone"),
+        names.failed_queue("gone"),
+    ):
+        assert await stage.broker.depth(queue) is None
+    assert await stage.history("gone") == ["seeded", "removed"]
+    assert (await program.removal.remove(orphan)).did is Did.NOT_THERE
+    with pytest.raises(UnknownLoop):
+        await program.loops.find("gone")
 
 
-def test_only_a_seed_that_was_told_to_prunes() -> None:
-    async def play(stage: Stage) -> None:
-        program = newer(stage)
-        assert [(str(each.loop), each.did) for each in await program.seeding.seed()] == [
-            ("task", Did.UNCHANGED)
-        ]
-        assert (await stage.token(GONE)).seq == 0
-        assert [(str(each.loop), each.did) for each in await program.seeding.seed(prune=True)] == [
-            *(("task", Did.UNCHANGED), ("gone", Did.REMOVED))
-        ]
-        assert len(await program.seeding.seed(prune=True)) == 1
-
-    staged(looping("task", "gone"), play)
+async def test_only_a_seed_that_was_told_to_prunes(stage: Stage) -> None:
+    await stage.seed(looping("task", "gone"))
+    program = newer(stage)
+    assert [(str(each.loop), each.did) for each in await program.seeding.seed()] == [
+        ("task", Did.UNCHANGED)
+    ]
+    assert (await stage.token(GONE)).seq == 0
+    assert [(str(each.loop), each.did) for each in await program.seeding.seed(prune=True)] == [
+        *(("task", Did.UNCHANGED), ("gone", Did.REMOVED))
+    ]
+    assert len(await program.seeding.seed(prune=True)) == 1
 
 
-def test_what_is_in_the_queue_of_a_task_that_is_removed_is_parked() -> None:
+async def test_what_is_in_the_queue_of_a_task_that_is_removed_is_parked(stage: Stage) -> None:
     old = looping("task", "gone")
-
-    async def play(stage: Stage) -> None:
-        names = stage.app.names
-        await stage.verbs.trigger(old.loop("gone"))
-        await newer(stage).seeding.seed(prune=True)
-        assert await stage.broker.depth(names.processor_queue("gone")) is None
-        (parked,) = await stage.parked()
-        assert (parked.queue, parked.loop, parked.reason) == (
-            names.failed_queue("gone"),
-            "gone",
-            "removed",
-        )
-        assert "The task 'gone' was removed, with this message in its queue." in parked.error
-        assert await stage.history("gone") == ["seeded", "triggered", "removed", "parked"]
-
-    staged(old, play)
+    await stage.seed(old)
+    names = stage.app.names
+    await stage.verbs.trigger(old.loop("gone"))
+    await newer(stage).seeding.seed(prune=True)
+    assert await stage.broker.depth(names.processor_queue("gone")) is None
+    (parked,) = await stage.parked()
+    assert (parked.queue, parked.loop, parked.reason) == (
+        names.failed_queue("gone"),
+        "gone",
+        "removed",
+    )
+    assert "The task 'gone' was removed, with this message in its queue." in parked.error
+    assert await stage.history("gone") == ["seeded", "triggered", "removed", "parked"]
 
 
-def test_all_the_loops_of_a_task_that_is_gone_are_pruned() -> None:
+async def test_all_the_loops_of_a_task_that_is_gone_are_pruned(stage: Stage) -> None:
     old = looping("task", "gone")
 
     @old.task()
     async def report() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        for key in ("a", "b"):
-            await report.start(key, every="1h")
-        pruned = [str(each.loop) for each in await newer(stage).seeding.seed(prune=True)]
-        assert pruned == ["task", "gone", "report.a", "report.b"]
-        left = [await stage.broker.depth(queue.name) for queue in looping().topology().queues]
-        assert None not in left
-        assert await stage.broker.depth(stage.app.names.processor_queue("report")) is None
-
-    staged(old, play)
+    await stage.seed(old)
+    for key in ("a", "b"):
+        await report.start(key, every="1h")
+    pruned = [str(each.loop) for each in await newer(stage).seeding.seed(prune=True)]
+    assert pruned == ["task", "gone", "report.a", "report.b"]
+    left = [await stage.broker.depth(queue.name) for queue in looping().topology().queues]
+    assert None not in left
+    assert await stage.broker.depth(stage.app.names.processor_queue("report")) is None
 
 
-def test_while_older_processors_work_on_a_task_its_queue_stays() -> None:
+async def test_while_older_processors_work_on_a_task_its_queue_stays(stage: Stage) -> None:
     old = looping("task", "gone", every="1m")
-
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await asyncio.sleep(1)
-            await newer(stage).seeding.seed(prune=True)
-            depth = await stage.broker.depth(stage.app.names.processor_queue("gone"))
-            assert depth is not None
-            assert depth.consumers == 1
-            await asyncio.sleep(120)
-        assert await stage.history("gone") == ["seeded", "removed"]
-
-    staged(old, play)
-
-
-def test_a_removal_has_the_journal_forget_where_the_loop_was() -> None:
-    async def play(stage: Stage) -> None:
-        assert set(
-            await stage.journal.last_tokens({TASK, GONE}, since=None, within=10 * SECOND)
-        ) == {TASK, GONE}
+    await stage.seed(old)
+    async with stage.processor():
+        await asyncio.sleep(1)
         await newer(stage).seeding.seed(prune=True)
-        assert set(
-            await stage.journal.last_tokens({TASK, GONE}, since=None, within=10 * SECOND)
-        ) == {TASK}
+        depth = await stage.broker.depth(stage.app.names.processor_queue("gone"))
+        assert depth is not None
+        assert depth.consumers == 1
+        await asyncio.sleep(120)
+    assert await stage.history("gone") == ["seeded", "removed"]
 
-    staged(looping("task", "gone"), play)
+
+async def test_a_removal_has_the_journal_forget_where_the_loop_was(stage: Stage) -> None:
+    await stage.seed(looping("task", "gone"))
+    assert set(await stage.journal.last_tokens({TASK, GONE}, since=None, within=10 * SECOND)) == {
+        TASK,
+        GONE,
+    }
+    await newer(stage).seeding.seed(prune=True)
+    assert set(await stage.journal.last_tokens({TASK, GONE}, since=None, within=10 * SECOND)) == {
+        TASK
+    }

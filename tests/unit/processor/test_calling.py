@@ -29,9 +29,8 @@ from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.protocol.topology import UNROUTED_FOR, Exchange, QueueType, Topology
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.tasks.context import current_run
-from scheduler.testing import run_virtually
 from tests.bad_input import BAD, GOOD, tasks_of
-from tests.stage import START, Stage, new_app, of, seconds_of, staged
+from tests.stage import START, Stage, new_app, of, seconds_of
 
 STEP = 0.1
 ONCE = Retry(0)
@@ -42,7 +41,7 @@ def is_about(seconds: float) -> Any:
     return pytest.approx(seconds + STEP / 2, abs=STEP / 2 + 0.001)
 
 
-def test_a_sent_message_runs_at_once_and_is_gone() -> None:
+async def test_a_sent_message_runs_at_once_and_is_gone(stage: Stage) -> None:
     app = new_app()
     seen: list[Any] = []
 
@@ -51,23 +50,23 @@ def test_a_sent_message_runs_at_once_and_is_gone() -> None:
         seen.append((name, times, ctx.loop, ctx.attempt, ctx.seq, ctx.message.message_id))
         seen.append((ctx.routing_key, ctx.scheduled_at, ctx.carried, ctx.previous_at))
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            name = await greet.send("Ada", times=2)
-            await asyncio.sleep(0.01)
-        assert seen == [("Ada", 2, "greet", 0, 0, name), ("task.greet", START, None, None)]
-        (settled,) = of(RunSettled, stage.events)
-        assert settled == RunSettled(LoopId("greet"), None, 0, name)
-        assert await stage.waiting() == 0
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        name = await greet.send("Ada", times=2)
+        await asyncio.sleep(0.01)
+    assert seen == [("Ada", 2, "greet", 0, 0, name), ("task.greet", START, None, None)]
+    (settled,) = of(RunSettled, stage.events)
+    assert settled == RunSettled(LoopId("greet"), None, 0, name)
+    assert await stage.waiting() == 0
 
 
 @pytest.mark.parametrize(
     ("delay", "after"),
     [("0s", 0), ("100ms", 0.1), ("1s", 1), ("1.25s", 1.3), ("5m", 300), ("90d", 90 * 86_400)],
 )
-def test_a_delayed_message_runs_after_its_delay(delay: str, after: float) -> None:
+async def test_a_delayed_message_runs_after_its_delay(
+    stage: Stage, delay: str, after: float
+) -> None:
     app = new_app()
     ticks: list[Any] = []
     keys: list[str] = []
@@ -77,38 +76,34 @@ def test_a_delayed_message_runs_after_its_delay(delay: str, after: float) -> Non
         ticks.append(ctx.scheduled_at)
         keys.append(ctx.routing_key)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await remind.send_later(delay)
-            await asyncio.sleep(after + 1)
-        assert stage.starts() == [pytest.approx(after, abs=0.001)]
-        # The run stands for the moment that was asked for, which may be up to a step before.
-        assert seconds_of(ticks) == [pytest.approx(after, abs=STEP)]
-        assert of(RunStarted, stage.events)[0].late < timedelta(seconds=STEP)
-        assert keys == ["task.remind"]
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await remind.send_later(delay)
+        await asyncio.sleep(after + 1)
+    assert stage.starts() == [pytest.approx(after, abs=0.001)]
+    # The run stands for the moment that was asked for, which may be up to a step before.
+    assert seconds_of(ticks) == [pytest.approx(after, abs=STEP)]
+    assert of(RunStarted, stage.events)[0].late < timedelta(seconds=STEP)
+    assert keys == ["task.remind"]
 
 
 @pytest.mark.parametrize(("offset", "after"), [(7, 7), (0, 0), (-3600, 0), (0.04, 0.1)])
-def test_a_message_for_a_moment_runs_then_or_now_if_it_has_passed(
-    offset: float, after: float
+async def test_a_message_for_a_moment_runs_then_or_now_if_it_has_passed(
+    stage: Stage, offset: float, after: float
 ) -> None:
     app = new_app()
 
     @app.task()
     async def remind() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await remind.send_at(START + timedelta(seconds=offset))
-            await asyncio.sleep(10)
-        assert stage.starts() == [pytest.approx(after, abs=0.001)]
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await remind.send_at(START + timedelta(seconds=offset))
+        await asyncio.sleep(10)
+    assert stage.starts() == [pytest.approx(after, abs=0.001)]
 
 
-def test_a_short_delay_is_not_held_up_by_a_long_one() -> None:
+async def test_a_short_delay_is_not_held_up_by_a_long_one(stage: Stage) -> None:
     app = new_app()
     seen: list[str] = []
 
@@ -116,18 +111,17 @@ def test_a_short_delay_is_not_held_up_by_a_long_one() -> None:
     async def remind(what: str) -> None:
         seen.append(what)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await remind.send_later("5m", "second")
-            await remind.send_later("1s", "first")
-            await asyncio.sleep(301)
-        assert seen == ["first", "second"]
-        assert stage.starts() == [pytest.approx(1, abs=0.001), pytest.approx(300, abs=0.001)]
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await remind.send_later("5m", "second")
+        await remind.send_later("1s", "first")
+        await asyncio.sleep(301)
+    assert seen == ["first", "second"]
+    assert stage.starts() == [pytest.approx(1, abs=0.001), pytest.approx(300, abs=0.001)]
 
 
-def test_a_message_that_fails_for_ever_is_tried_as_often_as_was_said_then_parked_once(
+async def test_a_message_that_fails_for_ever_is_tried_as_often_as_was_said_then_parked_once(
+    stage: Stage,
     queue_type: QueueType,
 ) -> None:
     app = new_app(queue_type)
@@ -138,31 +132,29 @@ def test_a_message_that_fails_for_ever_is_tried_as_often_as_was_said_then_parked
         attempts.append(ctx.attempt)
         raise ValueError("boom")
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            name = await fails.send()
-            await asyncio.sleep(600)
-        assert attempts == [0, 1, 2, 3]
-        assert stage.starts() == [0, is_about(1), is_about(11), is_about(71)]
-        endings = [run.ending for run in of(RunFinished, stage.events)]
-        assert endings == [Ending.RETRIED] * 3 + [Ending.ESCALATED]
-        (parked,) = await stage.parked()
-        assert parked.message.message_id == name
-        assert (parked.reason, parked.error, parked.attempts) == (
-            "exhausted",
-            "ValueError: boom",
-            4,
-        )
-        assert "in fails" in parked.traceback
-        assert parked.first_failed_at == START
-        assert parked.queue == app.names.failed_queue("fails")
-        assert len(of(MessageParked, stage.events)) == len(of(Escalated, stage.events)) == 1
-        assert await stage.waiting() == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        name = await fails.send()
+        await asyncio.sleep(600)
+    assert attempts == [0, 1, 2, 3]
+    assert stage.starts() == [0, is_about(1), is_about(11), is_about(71)]
+    endings = [run.ending for run in of(RunFinished, stage.events)]
+    assert endings == [Ending.RETRIED] * 3 + [Ending.ESCALATED]
+    (parked,) = await stage.parked()
+    assert parked.message.message_id == name
+    assert (parked.reason, parked.error, parked.attempts) == (
+        "exhausted",
+        "ValueError: boom",
+        4,
+    )
+    assert "in fails" in parked.traceback
+    assert parked.first_failed_at == START
+    assert parked.queue == app.names.failed_queue("fails")
+    assert len(of(MessageParked, stage.events)) == len(of(Escalated, stage.events)) == 1
+    assert await stage.waiting() == 1
 
 
-def test_a_replayed_message_has_all_its_attempts_again() -> None:
+async def test_a_replayed_message_has_all_its_attempts_again(stage: Stage) -> None:
     app = new_app()
     attempts: list[int] = []
     well = asyncio.Event()
@@ -173,23 +165,21 @@ def test_a_replayed_message_has_all_its_attempts_again() -> None:
         if not well.is_set():
             raise ValueError(f"boom {n}")
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            name = await task.send(7)
-            await asyncio.sleep(2)
-            (parked,) = await stage.parked()
-            assert await stage.failed.replay(app.tasks, EVERYTHING) == [parked]
-            await asyncio.sleep(2)
-            (again,) = await stage.parked()
-            assert (again.attempts, again.message.message_id) == (2, name)
-            assert again.id != parked.id
-            well.set()
-            await stage.failed.replay(app.tasks, Selection(ids=frozenset([again.id])))
-            await asyncio.sleep(2)
-        assert attempts == [0, 1, 0, 1, 0]
-        assert await stage.waiting() == 0
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        name = await task.send(7)
+        await asyncio.sleep(2)
+        (parked,) = await stage.parked()
+        assert await stage.failed.replay(app.tasks, EVERYTHING) == [parked]
+        await asyncio.sleep(2)
+        (again,) = await stage.parked()
+        assert (again.attempts, again.message.message_id) == (2, name)
+        assert again.id != parked.id
+        well.set()
+        await stage.failed.replay(app.tasks, Selection(ids=frozenset([again.id])))
+        await asyncio.sleep(2)
+    assert attempts == [0, 1, 0, 1, 0]
+    assert await stage.waiting() == 0
 
 
 @pytest.mark.parametrize(
@@ -211,8 +201,12 @@ def test_a_replayed_message_has_all_its_attempts_again() -> None:
     ],
     ids=["later", "at once", "reject", "stop", "error", "given up", "too late", "cancel"],
 )
-def test_a_task_ends_its_run_by_its_own_word(
-    raised: BaseException, endings: list[Ending], waits: list[float], reason: str | None
+async def test_a_task_ends_its_run_by_its_own_word(
+    stage: Stage,
+    raised: BaseException,
+    endings: list[Ending],
+    waits: list[float],
+    reason: str | None,
 ) -> None:
     app = new_app()
 
@@ -220,39 +214,35 @@ def test_a_task_ends_its_run_by_its_own_word(
     async def task() -> None:
         raise raised
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await task.send()
-            await asyncio.sleep(60)
-        assert [run.ending for run in of(RunFinished, stage.events)] == endings
-        starts = stage.starts()
-        gaps = [b - a for a, b in zip(starts, starts[1:], strict=False)]
-        assert gaps == [is_about(wait) for wait in waits]
-        assert [parked.reason for parked in await stage.parked()] == ([reason] if reason else [])
-        assert await stage.waiting() == (1 if reason else 0)
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await task.send()
+        await asyncio.sleep(60)
+    assert [run.ending for run in of(RunFinished, stage.events)] == endings
+    starts = stage.starts()
+    gaps = [b - a for a, b in zip(starts, starts[1:], strict=False)]
+    assert gaps == [is_about(wait) for wait in waits]
+    assert [parked.reason for parked in await stage.parked()] == ([reason] if reason else [])
+    assert await stage.waiting() == (1 if reason else 0)
 
 
-def test_a_run_that_takes_too_long_is_cancelled_and_tried_again() -> None:
+async def test_a_run_that_takes_too_long_is_cancelled_and_tried_again(stage: Stage) -> None:
     app = new_app()
 
     @app.task(timeout="5s", retry=Retry(1, delays=["1s"], jitter=0))
     async def hangs() -> None:
         await asyncio.sleep(3600)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await hangs.send()
-            await asyncio.sleep(20)
-        assert stage.starts() == [0, is_about(6)]
-        (parked,) = await stage.parked()
-        assert parked.error == "TimeoutError: it ran longer than its timeout of 5 s"
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await hangs.send()
+        await asyncio.sleep(20)
+    assert stage.starts() == [0, is_about(6)]
+    (parked,) = await stage.parked()
+    assert parked.error == "TimeoutError: it ran longer than its timeout of 5 s"
 
 
-def test_a_run_may_extend_its_deadline() -> None:
+async def test_a_run_may_extend_its_deadline(stage: Stage) -> None:
     app = new_app()
 
     @app.task(timeout="5s", retry=ONCE)
@@ -261,31 +251,27 @@ def test_a_run_may_extend_its_deadline() -> None:
         ctx.extend("10s")
         await asyncio.sleep(9)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await patient.send()
-            await asyncio.sleep(20)
-        (finished,) = of(RunFinished, stage.events)
-        assert finished.ending is Ending.SUCCEEDED
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await patient.send()
+        await asyncio.sleep(20)
+    (finished,) = of(RunFinished, stage.events)
+    assert finished.ending is Ending.SUCCEEDED
 
 
-def test_a_call_has_no_next_run_to_carry_to() -> None:
+async def test_a_call_has_no_next_run_to_carry_to(stage: Stage) -> None:
     app = new_app()
 
     @app.task(retry=ONCE)
     async def carries(ctx: Context) -> None:
         ctx.carry(1)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await carries.send()
-            await asyncio.sleep(1)
-        (finished,) = of(RunFinished, stage.events)
-        assert isinstance(finished.error, CarryError)
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await carries.send()
+        await asyncio.sleep(1)
+    (finished,) = of(RunFinished, stage.events)
+    assert isinstance(finished.error, CarryError)
 
 
 # What comes back
@@ -306,7 +292,9 @@ FOREIGN = Message(
 )
 
 
-def test_everything_of_a_message_survives_its_retries(queue_type: QueueType) -> None:
+async def test_everything_of_a_message_survives_its_retries(
+    stage: Stage, queue_type: QueueType
+) -> None:
     app = new_app(queue_type)
     seen: list[tuple[Message, str, int]] = []
 
@@ -320,23 +308,19 @@ def test_everything_of_a_message_survives_its_retries(queue_type: QueueType) -> 
         seen.append((replace(ctx.message, headers=headers), ctx.routing_key, ctx.attempt))
         raise ValueError("boom")
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await stage.publish(
-                replace(FOREIGN, expiration=timedelta(hours=1)), "order.paid", "orders"
-            )
-            await asyncio.sleep(100)
-            (parked,) = await stage.parked()
-            assert parked.queue == app.names.failed_queue("paid")
-            await stage.failed.replay(app.tasks, EVERYTHING)
-            await asyncio.sleep(1)
-        assert seen == [(FOREIGN, "order.paid", attempt) for attempt in (0, 1, 2, 0)]
-        assert not any(name.startswith("x-") for name in parked.message.headers)
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await stage.publish(replace(FOREIGN, expiration=timedelta(hours=1)), "order.paid", "orders")
+        await asyncio.sleep(100)
+        (parked,) = await stage.parked()
+        assert parked.queue == app.names.failed_queue("paid")
+        await stage.failed.replay(app.tasks, EVERYTHING)
+        await asyncio.sleep(1)
+    assert seen == [(FOREIGN, "order.paid", attempt) for attempt in (0, 1, 2, 0)]
+    assert not any(name.startswith("x-") for name in parked.message.headers)
 
 
-def test_a_retried_message_comes_back_to_the_task_that_failed_only() -> None:
+async def test_a_retried_message_comes_back_to_the_task_that_failed_only(stage: Stage) -> None:
     app = new_app()
     seen: list[tuple[str, int]] = []
 
@@ -350,18 +334,17 @@ def test_a_retried_message_comes_back_to_the_task_that_failed_only() -> None:
     async def ship(ctx: Context, order: bytes) -> None:
         seen.append(("ship", ctx.attempt))
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await stage.publish(FOREIGN, "order.paid", "orders")
-            await asyncio.sleep(60)
-        assert sorted(seen) == [("bill", 0), ("bill", 1), ("bill", 2), ("ship", 0)]
-        assert await stage.waiting() == 0
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await stage.publish(FOREIGN, "order.paid", "orders")
+        await asyncio.sleep(60)
+    assert sorted(seen) == [("bill", 0), ("bill", 1), ("bill", 2), ("ship", 0)]
+    assert await stage.waiting() == 0
 
 
 @pytest.mark.parametrize("message_id", ["m", None])  # somebody else need not give it one
-def test_an_ordered_task_and_another_one_count_the_same_message_apart(
+async def test_an_ordered_task_and_another_one_count_the_same_message_apart(
+    stage: Stage,
     message_id: str | None,
 ) -> None:
     app = new_app()
@@ -380,19 +363,17 @@ def test_an_ordered_task_and_another_one_count_the_same_message_apart(
     async def ship(ctx: Context, order: bytes) -> None:
         seen.append(("ship", ctx.attempt))
 
-    async def play(stage: Stage) -> None:
-        message = replace(FOREIGN, message_id=message_id)
-        async with stage.processor():
-            await stage.publish(message, "order.paid", "orders")
-            await asyncio.sleep(70)  # it waits for its last attempt
-            await stage.publish(message, "order.shipped", "orders")
-            await asyncio.sleep(70)
-        assert seen == [("bill", 0), ("bill", 1), ("ship", 0), ("bill", 2)]
-
-    staged(app, play)
+    await stage.seed(app)
+    message = replace(FOREIGN, message_id=message_id)
+    async with stage.processor():
+        await stage.publish(message, "order.paid", "orders")
+        await asyncio.sleep(70)  # it waits for its last attempt
+        await stage.publish(message, "order.shipped", "orders")
+        await asyncio.sleep(70)
+    assert seen == [("bill", 0), ("bill", 1), ("ship", 0), ("bill", 2)]
 
 
-def test_what_could_not_be_read_has_its_routing_key_when_it_is_replayed() -> None:
+async def test_what_could_not_be_read_has_its_routing_key_when_it_is_replayed(stage: Stage) -> None:
     old, new = new_app(), new_app()
     seen: list[tuple[str, str]] = []
 
@@ -403,17 +384,15 @@ def test_what_could_not_be_read_has_its_routing_key_when_it_is_replayed() -> Non
     async def after(ctx: Context, order: str) -> None:
         seen.append((ctx.routing_key, order))
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await stage.publish(Message(b"hello"), "order.paid", "orders")
-            await asyncio.sleep(1)
-        async with stage.processor(app=new):
-            (parked,) = await stage.failed.replay(new.tasks, EVERYTHING)
-            await asyncio.sleep(1)
-        assert parked.reason == "invalid-arguments"
-        assert seen == [("order.paid", "hello")]
-
-    staged(old, play)
+    await stage.seed(old)
+    async with stage.processor():
+        await stage.publish(Message(b"hello"), "order.paid", "orders")
+        await asyncio.sleep(1)
+    async with stage.processor(app=new):
+        (parked,) = await stage.failed.replay(new.tasks, EVERYTHING)
+        await asyncio.sleep(1)
+    assert parked.reason == "invalid-arguments"
+    assert seen == [("order.paid", "hello")]
 
 
 class Order(BaseModel):
@@ -472,7 +451,7 @@ def test_a_body_that_is_not_as_annotated_is_told(
         reads.read(Message(body, content_type=content_type))
 
 
-def test_a_task_with_a_subscription_can_be_sent_calls_too() -> None:
+async def test_a_task_with_a_subscription_can_be_sent_calls_too(stage: Stage) -> None:
     app = new_app()
     seen: list[int] = []
 
@@ -480,18 +459,16 @@ def test_a_task_with_a_subscription_can_be_sent_calls_too() -> None:
     async def paid(order: Order) -> None:
         seen.append(order.number)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await stage.publish(Message(b'{"number": 1}'), "order.paid", "orders")
-            await paid.send(Order(number=2))
-            await paid.send_later("1s", Order(number=3))
-            await asyncio.sleep(2)
-        assert seen == [1, 2, 3]
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await stage.publish(Message(b'{"number": 1}'), "order.paid", "orders")
+        await paid.send(Order(number=2))
+        await paid.send_later("1s", Order(number=3))
+        await asyncio.sleep(2)
+    assert seen == [1, 2, 3]
 
 
-def test_an_exchange_that_is_somebody_elses_must_be_there() -> None:
+async def test_an_exchange_that_is_somebody_elses_must_be_there(stage: Stage) -> None:
     app = new_app()
     seen: list[bytes] = []
 
@@ -499,19 +476,14 @@ def test_an_exchange_that_is_somebody_elses_must_be_there() -> None:
     async def paid(order: bytes) -> None:
         seen.append(order)
 
-    async def perform() -> None:
-        stage = Stage(app, [])
-        async with stage.broker:
-            with pytest.raises(IncompatibleBroker, match=r"'orders' does not exist.*its owner"):
-                await stage.seeding.seed()
-            await stage.broker.declare(Topology(exchanges=(Exchange("orders", "direct"),)))
-            await stage.seeding.seed()
-            async with stage.processor():
-                await stage.publish(Message(b"x"), "order.paid", "orders")
-                await asyncio.sleep(1)
-        assert seen == [b"x"]
-
-    run_virtually(perform())
+    with pytest.raises(IncompatibleBroker, match=r"'orders' does not exist.*its owner"):
+        await stage.seed(app)
+    await stage.broker.declare(Topology(exchanges=(Exchange("orders", "direct"),)))
+    await stage.seeding.seed()
+    async with stage.processor():
+        await stage.publish(Message(b"x"), "order.paid", "orders")
+        await asyncio.sleep(1)
+    assert seen == [b"x"]
 
 
 # What cannot be run
@@ -522,63 +494,55 @@ LONG_ENOUGH = 1 + UNROUTED_FOR.total_seconds()
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
-def test_what_cannot_be_run_is_parked_with_the_reason(bad: Any) -> None:
+async def test_what_cannot_be_run_is_parked_with_the_reason(stage: Stage, bad: Any) -> None:
     app = new_app()
     ran: list[tuple[str, Any]] = []
     tasks_of(app, "orders", ran)
-
-    async def play(stage: Stage) -> None:
-        message = bad.message(app.namespace)
-        async with stage.processor():
-            key, exchange = bad.key or "task.sms", "orders" if bad.is_foreign else ""
-            await stage.publish(message, key, exchange)
-            await asyncio.sleep(LONG_ENOUGH)
-            (parked,) = await stage.parked()
-            assert parked.reason == bad.reason
-            assert re.search(bad.told, parked.error)
-            assert parked.message.body == message.body
-            assert message.headers.items() <= dict(parked.headers).items()
-            assert ran == []
-            # A replay forgets the headers of retries: if they were all that was wrong, it runs.
-            await stage.failed.replay(app.tasks, EVERYTHING)
-            await asyncio.sleep(LONG_ENOUGH)
-        assert len(ran) + len(await stage.parked()) == 1
-        assert await stage.waiting() + len(ran) == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    message = bad.message(app.namespace)
+    async with stage.processor():
+        key, exchange = bad.key or "task.sms", "orders" if bad.is_foreign else ""
+        await stage.publish(message, key, exchange)
+        await asyncio.sleep(LONG_ENOUGH)
+        (parked,) = await stage.parked()
+        assert parked.reason == bad.reason
+        assert re.search(bad.told, parked.error)
+        assert parked.message.body == message.body
+        assert message.headers.items() <= dict(parked.headers).items()
+        assert ran == []
+        # A replay forgets the headers of retries: if they were all that was wrong, it runs.
+        await stage.failed.replay(app.tasks, EVERYTHING)
+        await asyncio.sleep(LONG_ENOUGH)
+    assert len(ran) + len(await stage.parked()) == 1
+    assert await stage.waiting() + len(ran) == 1
 
 
-def test_twenty_megabytes_are_run_by_whom_they_reach_but_not_sent() -> None:
+async def test_twenty_megabytes_are_run_by_whom_they_reach_but_not_sent(stage: Stage) -> None:
     app = new_app()
     ran: list[tuple[str, Any]] = []
     tasks_of(app, "orders", ran)
-
-    async def play(stage: Stage) -> None:
-        large = b"x" * 20_000_000
-        async with stage.processor():
-            await stage.publish(Message(large), "scan.page", "orders")
-            await asyncio.sleep(1)
-        assert ran == [("scan", large)]
-
-    staged(app, play)
+    await stage.seed(app)
+    large = b"x" * 20_000_000
+    async with stage.processor():
+        await stage.publish(Message(large), "scan.page", "orders")
+        await asyncio.sleep(1)
+    assert ran == [("scan", large)]
 
 
-def test_what_is_only_strange_is_run() -> None:
+async def test_what_is_only_strange_is_run(stage: Stage) -> None:
     app = new_app()
     ran: list[tuple[str, Any]] = []
     tasks_of(app, "orders", ran)
-
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            for message in GOOD:
-                await stage.publish(message, "scan.page", "orders")
-            await asyncio.sleep(1)
-        assert ran == [("scan", message.body) for message in GOOD]
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        for message in GOOD:
+            await stage.publish(message, "scan.page", "orders")
+        await asyncio.sleep(1)
+    assert ran == [("scan", message.body) for message in GOOD]
 
 
-def test_messages_to_a_task_that_was_deleted_are_kept_and_delay_nobody(
+async def test_messages_to_a_task_that_was_deleted_are_kept_and_delay_nobody(
+    stage: Stage,
     queue_type: QueueType,
 ) -> None:
     old, new = new_app(queue_type), new_app(queue_type)
@@ -589,90 +553,89 @@ def test_messages_to_a_task_that_was_deleted_are_kept_and_delay_nobody(
     @new.task()
     async def stays(n: int) -> None: ...
 
-    async def play(stage: Stage) -> None:
-        for _ in range(50):
-            await gone.send_later("1.1s")
-        await stage.broker.delete(old.names.processor_queue("gone"))
-        await stage.broker.delete(old.names.failed_queue("gone"))
-        new.outbox.use(stage.broker, stage.clock)
-        await stage.broker.declare(new.topology())
-        started: list[RunStarted] = []
-        new.listen(lambda event: started.append(event) if isinstance(event, RunStarted) else None)
-        async with stage.processor(app=new):
-            for n in range(50):
-                await stays.send_later("1.2s", n)
-            await asyncio.sleep(5 + LONG_ENOUGH)
-        starts = seconds_of([run.started_at for run in started])
-        assert starts == [pytest.approx(1.2, abs=0.001)] * 50
-        lost = await stage.failed.browse(new.tasks, limit=1000)
-        assert [(each.queue, each.task, each.reason) for each in lost] == [
-            ("test.v1.failed", "gone", "unknown-task")
-        ] * 50
-
-    staged(old, play)
+    await stage.seed(old)
+    for _ in range(50):
+        await gone.send_later("1.1s")
+    await stage.broker.delete(old.names.processor_queue("gone"))
+    await stage.broker.delete(old.names.failed_queue("gone"))
+    new.outbox.use(stage.broker, stage.clock)
+    await stage.broker.declare(new.topology())
+    started: list[RunStarted] = []
+    new.listen(lambda event: started.append(event) if isinstance(event, RunStarted) else None)
+    async with stage.processor(app=new):
+        for n in range(50):
+            await stays.send_later("1.2s", n)
+        await asyncio.sleep(5 + LONG_ENOUGH)
+    starts = seconds_of([run.started_at for run in started])
+    assert starts == [pytest.approx(1.2, abs=0.001)] * 50
+    lost = await stage.failed.browse(new.tasks, limit=1000)
+    assert [(each.queue, each.task, each.reason) for each in lost] == [
+        ("test.v1.failed", "gone", "unknown-task")
+    ] * 50
 
 
 # Too late
 
 
 @pytest.mark.parametrize("expired", ["park", "drop"])
-def test_a_message_that_is_too_old_is_parked_or_dropped_and_counted(expired: Any) -> None:
+async def test_a_message_that_is_too_old_is_parked_or_dropped_and_counted(
+    stage: Stage, expired: Any
+) -> None:
     app = new_app()
 
     @app.task(expires="1h", expired=expired)
     async def offer(n: int) -> None: ...
 
-    async def play(stage: Stage) -> None:
-        await offer.send(1)
-        await offer.options(expires="3h").send(2)
-        await offer.send_later("90m", 3)  # it expires an hour after its time
-        await asyncio.sleep(7200)
-        async with stage.processor():
-            await asyncio.sleep(3600)
-        endings = [(run.ending, run.message_id) for run in of(RunFinished, stage.events)]
-        assert [ending for ending, _ in endings].count(Ending.SKIPPED) == 1
-        reasons = [run.skipped for run in of(RunFinished, stage.events) if run.skipped is not None]
-        assert reasons == ["it expired 3600.0 s ago"]
-        assert len(of(RunStarted, stage.events)) == 2
-        assert not of(Escalated, stage.events)
-        parked = await stage.parked()
-        assert [(each.reason, each.attempts) for each in parked] == (
-            [("expired", 0)] if expired == "park" else []
-        )
-        assert len(of(MessageParked, stage.events)) == len(parked)
-        if parked:
-            assert parked[0].error == "TimeoutError: it expired 3600.0 s ago"
-            assert parked[0].message.body == b'{"args":{"n":1}}'
-            async with stage.processor():  # an operator who replays it wants it run
-                await stage.failed.replay(app.tasks, EVERYTHING)
-                await asyncio.sleep(1)
-            assert len(of(RunStarted, stage.events)) == 3
-
-    staged(app, play)
+    await stage.seed(app)
+    await offer.send(1)
+    await offer.options(expires="3h").send(2)
+    await offer.send_later("90m", 3)  # it expires an hour after its time
+    await asyncio.sleep(7200)
+    async with stage.processor():
+        await asyncio.sleep(3600)
+    endings = [(run.ending, run.message_id) for run in of(RunFinished, stage.events)]
+    assert [ending for ending, _ in endings].count(Ending.SKIPPED) == 1
+    reasons = [run.skipped for run in of(RunFinished, stage.events) if run.skipped is not None]
+    assert reasons == ["it expired 3600.0 s ago"]
+    assert len(of(RunStarted, stage.events)) == 2
+    assert not of(Escalated, stage.events)
+    parked = await stage.parked()
+    assert [(each.reason, each.attempts) for each in parked] == (
+        [("expired", 0)] if expired == "park" else []
+    )
+    assert len(of(MessageParked, stage.events)) == len(parked)
+    if parked:
+        assert parked[0].error == "TimeoutError: it expired 3600.0 s ago"
+        assert parked[0].message.body == b'{"args":{"n":1}}'
+        async with stage.processor():  # an operator who replays it wants it run
+            await stage.failed.replay(app.tasks, EVERYTHING)
+            await asyncio.sleep(1)
+        assert len(of(RunStarted, stage.events)) == 3
 
 
-def test_a_retry_that_comes_too_late_is_parked_with_the_attempts_that_were_made() -> None:
+async def test_a_retry_that_comes_too_late_is_parked_with_the_attempts_that_were_made(
+    stage: Stage,
+) -> None:
     app = new_app()
 
     @app.task(expires="30s", retry=Retry(5, delays=["20s"], jitter=0))
     async def offer() -> None:
         raise ValueError("boom")
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await offer.send()
-            await asyncio.sleep(300)
-        assert stage.starts() == [0, is_about(20)]
-        (parked,) = await stage.parked()
-        assert (parked.reason, parked.attempts, parked.first_failed_at) == ("expired", 2, START)
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await offer.send()
+        await asyncio.sleep(300)
+    assert stage.starts() == [0, is_about(20)]
+    (parked,) = await stage.parked()
+    assert (parked.reason, parked.attempts, parked.first_failed_at) == ("expired", 2, START)
 
 
 # One after the other
 
 
-def test_an_ordered_task_runs_one_message_after_the_other_over_all_processors(
+async def test_an_ordered_task_runs_one_message_after_the_other_over_all_processors(
+    stage: Stage,
     queue_type: QueueType,
 ) -> None:
     app = new_app(queue_type)
@@ -686,17 +649,17 @@ def test_an_ordered_task_runs_one_message_after_the_other_over_all_processors(
         await asyncio.sleep(1)
         done.append(going.pop())
 
-    async def play(stage: Stage) -> None:
-        for n in range(20):
-            await book.send(n)
-        async with stage.processor(), stage.processor():
-            await asyncio.sleep(30)
-        assert done == list(range(20))
-
-    staged(app, play)
+    await stage.seed(app)
+    for n in range(20):
+        await book.send(n)
+    async with stage.processor(), stage.processor():
+        await asyncio.sleep(30)
+    assert done == list(range(20))
 
 
-def test_in_an_ordered_task_a_retry_blocks_those_behind_it(queue_type: QueueType) -> None:
+async def test_in_an_ordered_task_a_retry_blocks_those_behind_it(
+    stage: Stage, queue_type: QueueType
+) -> None:
     app = new_app(queue_type)
     seen: list[tuple[int, int]] = []
 
@@ -706,21 +669,19 @@ def test_in_an_ordered_task_a_retry_blocks_those_behind_it(queue_type: QueueType
         if n == 1:
             raise ValueError("boom")
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor(), stage.processor():
-            for n in range(3):
-                await book.send(n)
-            await asyncio.sleep(100)
-        assert seen == [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
-        waits = [0, 0, is_about(1), is_about(11), is_about(71), is_about(71)]
-        assert stage.starts() == waits
-        (parked,) = await stage.parked()
-        assert (parked.reason, parked.attempts) == ("exhausted", 4)
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor(), stage.processor():
+        for n in range(3):
+            await book.send(n)
+        await asyncio.sleep(100)
+    assert seen == [(0, 0), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]
+    waits = [0, 0, is_about(1), is_about(11), is_about(71), is_about(71)]
+    assert stage.starts() == waits
+    (parked,) = await stage.parked()
+    assert (parked.reason, parked.attempts) == ("exhausted", 4)
 
 
-def test_an_ordered_task_is_taken_over_when_its_processor_stops() -> None:
+async def test_an_ordered_task_is_taken_over_when_its_processor_stops(stage: Stage) -> None:
     app = new_app()
     done: list[int] = []
 
@@ -729,19 +690,19 @@ def test_an_ordered_task_is_taken_over_when_its_processor_stops() -> None:
         await asyncio.sleep(1)
         done.append(n)
 
-    async def play(stage: Stage) -> None:
-        for n in range(10):
-            await book.send(n)
+    await stage.seed(app)
+    for n in range(10):
+        await book.send(n)
+    async with stage.processor():
         async with stage.processor():
-            async with stage.processor():
-                await asyncio.sleep(0.5)
-            await asyncio.sleep(20)
-        assert done == list(range(10))
-
-    staged(app, play)
+            await asyncio.sleep(0.5)
+        await asyncio.sleep(20)
+    assert done == list(range(10))
 
 
-def test_what_an_ordered_task_tries_again_is_not_counted_as_given_back_by_stopping() -> None:
+async def test_what_an_ordered_task_tries_again_is_not_counted_as_given_back_by_stopping(
+    stage: Stage,
+) -> None:
     app = new_app()
 
     @app.task(ordered=True, retry=Retry(5, delays=["1s"], jitter=0))
@@ -750,19 +711,17 @@ def test_what_an_ordered_task_tries_again_is_not_counted_as_given_back_by_stoppi
             raise ValueError("boom")
         await asyncio.sleep(60)
 
-    async def play(stage: Stage) -> None:
-        await book.send(0)
-        await book.send(1)
-        async with stage.processor(grace=5):
-            await asyncio.sleep(10)
-        async with stage.processor():
-            await asyncio.sleep(100)
-        assert [stopped.returned for stopped in of(ProcessorStopped, stage.events)] == [1, 0]
-
-    staged(app, play)
+    await stage.seed(app)
+    await book.send(0)
+    await book.send(1)
+    async with stage.processor(grace=5):
+        await asyncio.sleep(10)
+    async with stage.processor():
+        await asyncio.sleep(100)
+    assert [stopped.returned for stopped in of(ProcessorStopped, stage.events)] == [1, 0]
 
 
-def test_a_rate_spreads_the_starts_and_fails_nobody() -> None:
+async def test_a_rate_spreads_the_starts_and_fails_nobody(stage: Stage) -> None:
     app = new_app()
 
     @app.task(rate="2/s", concurrency=5)
@@ -772,46 +731,44 @@ def test_a_rate_spreads_the_starts_and_fails_nobody() -> None:
     @app.task()
     async def other() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        for n in range(10):
-            await send_sms.send(n)
-        await other.send()
-        async with stage.processor(concurrency=6):
-            await asyncio.sleep(20)
-        starts = [seconds_of([run.started_at])[0] for run in of(RunStarted, stage.events)
-                  if run.loop.task == "send_sms"]  # fmt: skip
-        assert starts == [pytest.approx(n / 2, abs=0.01) for n in range(10)]
-        assert {run.ending for run in of(RunFinished, stage.events)} == {Ending.SUCCEEDED}
-        assert {run.attempt for run in of(RunStarted, stage.events)} == {0}
-        (run,) = [run for run in of(RunStarted, stage.events) if run.loop.task == "other"]
-        assert run.started_at - START < timedelta(seconds=0.1)  # it is not held up by a rate
-
-    staged(app, play)
+    await stage.seed(app)
+    for n in range(10):
+        await send_sms.send(n)
+    await other.send()
+    async with stage.processor(concurrency=6):
+        await asyncio.sleep(20)
+    starts = [seconds_of([run.started_at])[0] for run in of(RunStarted, stage.events)
+              if run.loop.task == "send_sms"]  # fmt: skip
+    assert starts == [pytest.approx(n / 2, abs=0.01) for n in range(10)]
+    assert {run.ending for run in of(RunFinished, stage.events)} == {Ending.SUCCEEDED}
+    assert {run.attempt for run in of(RunStarted, stage.events)} == {0}
+    (run,) = [run for run in of(RunStarted, stage.events) if run.loop.task == "other"]
+    assert run.started_at - START < timedelta(seconds=0.1)  # it is not held up by a rate
 
 
-def test_those_that_wait_for_their_turn_are_given_back_when_the_processor_stops() -> None:
+async def test_calls_that_wait_for_their_turn_are_given_back_when_the_processor_stops(
+    stage: Stage,
+) -> None:
     app = new_app()
 
     @app.task(rate="1/m", concurrency=5)
     async def send_sms(n: int) -> None: ...
 
-    async def play(stage: Stage) -> None:
-        for n in range(5):
-            await send_sms.send(n)
-        loop = asyncio.get_running_loop()
-        async with stage.processor(grace=30):
-            await asyncio.sleep(1)
-            began = loop.time()
-        assert loop.time() - began < 1
-        assert len(of(RunSettled, stage.events)) == 1
-        assert await stage.waiting() == 4
-
-    staged(app, play)
+    await stage.seed(app)
+    for n in range(5):
+        await send_sms.send(n)
+    loop = asyncio.get_running_loop()
+    async with stage.processor(grace=30):
+        await asyncio.sleep(1)
+        began = loop.time()
+    assert loop.time() - began < 1
+    assert len(of(RunSettled, stage.events)) == 1
+    assert await stage.waiting() == 4
 
 
 @pytest.mark.parametrize(("of_task", "of_processor", "at_once"), [(3, 10, 3), (10, 4, 4)])
-def test_no_more_runs_go_on_at_once_than_a_task_and_its_processor_allow(
-    of_task: int, of_processor: int, at_once: int
+async def test_no_more_runs_go_on_at_once_than_a_task_and_its_processor_allow(
+    stage: Stage, of_task: int, of_processor: int, at_once: int
 ) -> None:
     app = new_app()
     going: list[int] = []
@@ -824,92 +781,88 @@ def test_no_more_runs_go_on_at_once_than_a_task_and_its_processor_allow(
         await asyncio.sleep(1)
         going.remove(n)
 
-    async def play(stage: Stage) -> None:
-        for n in range(20):
-            await work.send(n)
-        async with stage.processor(concurrency=of_processor):
-            await asyncio.sleep(0.5)
-            queue = await stage.broker.depth(app.names.processor_queue("work"))
-            assert queue is not None
-            assert queue.ready == 20 - at_once  # it holds what it runs, and no more
-            await asyncio.sleep(20)
-        assert max(most) == at_once
-        assert len(most) == 20
-
-    staged(app, play)
+    await stage.seed(app)
+    for n in range(20):
+        await work.send(n)
+    async with stage.processor(concurrency=of_processor):
+        await asyncio.sleep(0.5)
+        queue = await stage.broker.depth(app.names.processor_queue("work"))
+        assert queue is not None
+        assert queue.ready == 20 - at_once  # it holds what it runs, and no more
+        await asyncio.sleep(20)
+    assert max(most) == at_once
+    assert len(most) == 20
 
 
 # What goes wrong around it
 
 
-def test_a_run_whose_connection_goes_is_run_again_and_no_attempt_is_counted() -> None:
+async def test_a_run_whose_connection_goes_is_run_again_and_no_attempt_is_counted(
+    stage: Stage,
+) -> None:
     app = new_app()
 
     @app.task()
     async def work() -> None:
         await asyncio.sleep(5)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await work.send()
-            await asyncio.sleep(2)
-            stage.server.disconnect_all()
-            await asyncio.sleep(10)
-        assert len(of(RunLost, stage.events)) == 1
-        assert [(run.attempt, run.redelivered) for run in of(RunStarted, stage.events)] == [
-            (0, False),
-            (0, True),
-        ]
-        assert len(of(RunSettled, stage.events)) == 1
-        assert await stage.waiting() == 0
-
-    staged(app, play)
-
-
-def test_a_run_that_a_stopping_processor_gives_back_counts_no_attempt() -> None:
-    app = new_app()
-
-    @app.task()
-    async def work() -> None:
-        await asyncio.sleep(60)
-
-    async def play(stage: Stage) -> None:
+    await stage.seed(app)
+    async with stage.processor():
         await work.send()
-        async with stage.processor(grace=5):
-            await asyncio.sleep(1)
-        assert len(of(RunReturned, stage.events)) == 1
-        assert await stage.waiting() == 1
-        async with stage.processor(grace=5):
-            await asyncio.sleep(61)
-        assert [run.attempt for run in of(RunStarted, stage.events)] == [0, 0]
-        assert await stage.waiting() == 0
+        await asyncio.sleep(2)
+        stage.server.disconnect_all()
+        await asyncio.sleep(10)
+    assert len(of(RunLost, stage.events)) == 1
+    assert [(run.attempt, run.redelivered) for run in of(RunStarted, stage.events)] == [
+        (0, False),
+        (0, True),
+    ]
+    assert len(of(RunSettled, stage.events)) == 1
+    assert await stage.waiting() == 0
 
-    staged(app, play)
 
-
-def test_a_message_that_kills_its_processors_is_parked_by_the_broker() -> None:
+async def test_a_run_that_a_stopping_processor_gives_back_counts_no_attempt(stage: Stage) -> None:
     app = new_app()
 
     @app.task()
     async def work() -> None:
         await asyncio.sleep(60)
 
-    async def play(stage: Stage) -> None:
-        name = await work.send()
-        for _ in range(21):
-            async with MemoryBroker(stage.server) as doomed:
-                assert await doomed.get(app.names.processor_queue("work"))
-        (parked,) = await stage.parked()
-        assert (parked.reason, parked.queue) == ("delivery-limit", app.names.failed_queue("work"))
-        async with stage.processor():
-            await stage.failed.replay(app.tasks, EVERYTHING)
-            await asyncio.sleep(61)
-        assert [run.message_id for run in of(RunSettled, stage.events)] == [name]
-
-    staged(app, play)
+    await stage.seed(app)
+    await work.send()
+    async with stage.processor(grace=5):
+        await asyncio.sleep(1)
+    assert len(of(RunReturned, stage.events)) == 1
+    assert await stage.waiting() == 1
+    async with stage.processor(grace=5):
+        await asyncio.sleep(61)
+    assert [run.attempt for run in of(RunStarted, stage.events)] == [0, 0]
+    assert await stage.waiting() == 0
 
 
-def test_a_message_of_somebody_else_that_kills_its_processors_can_be_replayed_too() -> None:
+async def test_a_message_that_kills_its_processors_is_parked_by_the_broker(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task()
+    async def work() -> None:
+        await asyncio.sleep(60)
+
+    await stage.seed(app)
+    name = await work.send()
+    for _ in range(21):
+        async with MemoryBroker(stage.server) as doomed:
+            assert await doomed.get(app.names.processor_queue("work"))
+    (parked,) = await stage.parked()
+    assert (parked.reason, parked.queue) == ("delivery-limit", app.names.failed_queue("work"))
+    async with stage.processor():
+        await stage.failed.replay(app.tasks, EVERYTHING)
+        await asyncio.sleep(61)
+    assert [run.message_id for run in of(RunSettled, stage.events)] == [name]
+
+
+async def test_a_message_of_somebody_else_that_kills_its_processors_can_be_replayed_too(
+    stage: Stage,
+) -> None:
     app = new_app()
     seen: list[tuple[str, bytes]] = []
 
@@ -917,23 +870,22 @@ def test_a_message_of_somebody_else_that_kills_its_processors_can_be_replayed_to
     async def paid(ctx: Context, order: bytes) -> None:
         seen.append((ctx.routing_key, order))
 
-    async def play(stage: Stage) -> None:
-        await stage.publish(FOREIGN, "order.paid", "orders")
-        for _ in range(app.settings.delivery_limit + 1):
-            async with MemoryBroker(stage.server) as doomed:
-                assert await doomed.get(app.names.processor_queue("paid"))
-        (parked,) = await stage.parked()
-        assert (parked.reason, parked.task) == ("delivery-limit", "paid")
-        assert parked.queue == app.names.failed_queue("paid")
-        async with stage.processor():
-            await stage.failed.replay(app.tasks, EVERYTHING)
-            await asyncio.sleep(1)
-        assert seen == [("order.paid", FOREIGN.body)]
-
-    staged(app, play)
+    await stage.seed(app)
+    await stage.publish(FOREIGN, "order.paid", "orders")
+    for _ in range(app.settings.delivery_limit + 1):
+        async with MemoryBroker(stage.server) as doomed:
+            assert await doomed.get(app.names.processor_queue("paid"))
+    (parked,) = await stage.parked()
+    assert (parked.reason, parked.task) == ("delivery-limit", "paid")
+    assert parked.queue == app.names.failed_queue("paid")
+    async with stage.processor():
+        await stage.failed.replay(app.tasks, EVERYTHING)
+        await asyncio.sleep(1)
+    assert seen == [("order.paid", FOREIGN.body)]
 
 
-def test_escalation_hooks_are_told_and_what_they_raise_does_no_harm(
+async def test_escalation_hooks_are_told_and_what_they_raise_does_no_harm(
+    stage: Stage,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = new_app()
@@ -964,25 +916,23 @@ def test_escalation_hooks_are_told_and_what_they_raise_does_no_harm(
         await asyncio.sleep(1)
         told.append(("coroutine", event.paused))
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            name = await ours.send(1)
-            await asyncio.sleep(60)
-        assert told == [("plain", "ours", "boom", 1, name), ("coroutine", False)]
-        assert len(await stage.parked()) == 1
-        assert await stage.waiting() == 1
-        failed = [r for r in caplog.records if "escalation hook" in r.getMessage()]
-        assert [type(r.exc_info[1]).__name__ for r in failed if r.exc_info] == [
-            "RuntimeError",
-            "RuntimeError",
-            "TimeoutError",
-        ]
-        assert {record.levelno for record in failed} == {logging.ERROR}
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        name = await ours.send(1)
+        await asyncio.sleep(60)
+    assert told == [("plain", "ours", "boom", 1, name), ("coroutine", False)]
+    assert len(await stage.parked()) == 1
+    assert await stage.waiting() == 1
+    failed = [r for r in caplog.records if "escalation hook" in r.getMessage()]
+    assert [type(r.exc_info[1]).__name__ for r in failed if r.exc_info] == [
+        "RuntimeError",
+        "RuntimeError",
+        "TimeoutError",
+    ]
+    assert {record.levelno for record in failed} == {logging.ERROR}
 
 
-def test_what_a_hook_logs_names_the_run_that_it_is_about() -> None:
+async def test_what_a_hook_logs_names_the_run_that_it_is_about(stage: Stage) -> None:
     app = new_app()
     named: list[Any] = []
 
@@ -999,16 +949,14 @@ def test_what_a_hook_logs_names_the_run_that_it_is_about() -> None:
     def hook(event: Escalated) -> None:
         named.append(current_run.get())
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await sends.send()
-            await asyncio.sleep(5)
-        assert named == [("fails", "at once"), ("fails", "later")]
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await sends.send()
+        await asyncio.sleep(5)
+    assert named == [("fails", "at once"), ("fails", "later")]
 
 
-def test_a_task_may_send_messages_itself() -> None:
+async def test_a_task_may_send_messages_itself(stage: Stage) -> None:
     app = new_app()
     seen: list[int] = []
 
@@ -1022,15 +970,13 @@ def test_a_task_may_send_messages_itself() -> None:
     async def begin() -> None:
         await count.send(3)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await asyncio.sleep(3610)
-        assert seen == [3, 2, 1, 0]
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(3610)
+    assert seen == [3, 2, 1, 0]
 
 
-def test_a_thousand_messages_are_each_run_once() -> None:
+async def test_a_thousand_messages_are_each_run_once(stage: Stage) -> None:
     app: Scheduler = new_app()
     seen: list[int] = []
 
@@ -1041,12 +987,10 @@ def test_a_thousand_messages_are_each_run_once() -> None:
             raise ValueError("now and then")
         seen.append(n)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor(concurrency=100), stage.processor(concurrency=100):
-            for n in range(1000):
-                await work.send_later(timedelta(milliseconds=n), n)
-            await asyncio.sleep(10)
-        assert sorted(seen) == list(range(1000))
-        assert await stage.waiting() == 0
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor(concurrency=100), stage.processor(concurrency=100):
+        for n in range(1000):
+            await work.send_later(timedelta(milliseconds=n), n)
+        await asyncio.sleep(10)
+    assert sorted(seen) == list(range(1000))
+    assert await stage.waiting() == 0

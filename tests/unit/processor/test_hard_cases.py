@@ -31,7 +31,7 @@ from scheduler.protocol.tokens import LoopId, State, Token, decode, encode, gene
 from scheduler.queues.hatchery import merge
 from scheduler.tasks.policy import Policy
 from scheduler.testing import simulate
-from tests.stage import Stage, staged
+from tests.stage import Stage
 
 NINE = datetime(2026, 6, 1, 9, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -243,7 +243,7 @@ def test_a_hook_that_cancels_itself_does_not_hold_up_its_loop() -> None:
 
 
 @pytest.mark.parametrize("verbs", ["pause,resume", "seed,pause,resume", "pause,seed,resume"])
-def test_no_verb_during_a_run_makes_it_overlap_with_another(verbs: str) -> None:
+async def test_no_verb_during_a_run_makes_it_overlap_with_another(stage: Stage, verbs: str) -> None:
     app = new_app()
     going: list[int] = []
     most: list[int] = []
@@ -255,27 +255,27 @@ def test_no_verb_during_a_run_makes_it_overlap_with_another(verbs: str) -> None:
         await asyncio.sleep(10)
         going.pop()
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor(), stage.processor():
-            await asyncio.sleep(2)
-            loop = app.loop("slow")
-            for verb in verbs.split(","):
-                match verb:
-                    case "pause":
-                        await stage.verbs.pause(loop)
-                    case "resume":
-                        await stage.verbs.resume(loop, at_once=True)
-                    case _:
-                        await stage.seeding.seed()
-            await asyncio.sleep(60)
-        assert max(most) == 1
-        assert len(most) > 3
-        assert await stage.tokens() == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor(), stage.processor():
+        await asyncio.sleep(2)
+        loop = app.loop("slow")
+        for verb in verbs.split(","):
+            match verb:
+                case "pause":
+                    await stage.verbs.pause(loop)
+                case "resume":
+                    await stage.verbs.resume(loop, at_once=True)
+                case _:
+                    await stage.seeding.seed()
+        await asyncio.sleep(60)
+    assert max(most) == 1
+    assert len(most) > 3
+    assert await stage.tokens() == 1
 
 
-def test_a_task_that_swallows_its_cancellation_does_not_hold_up_the_shutdown() -> None:
+async def test_a_task_that_swallows_its_cancellation_does_not_hold_up_the_shutdown(
+    stage: Stage,
+) -> None:
     app = new_app()
 
     @app.periodic(every="1s")
@@ -284,15 +284,14 @@ def test_a_task_that_swallows_its_cancellation_does_not_hold_up_the_shutdown() -
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(60)
 
-    async def play(stage: Stage) -> None:
-        loop = asyncio.get_running_loop()
-        async with stage.processor(grace=5):
-            await asyncio.sleep(2)
-            began = loop.time()
-        assert loop.time() - began < 15
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            for _ in range(101):
-                task.cancel()
-                await asyncio.sleep(0)
-
-    staged(app, play)
+    await stage.seed(app)
+    stage.expects_some_in_hand()
+    loop = asyncio.get_running_loop()
+    async with stage.processor(grace=5):
+        await asyncio.sleep(2)
+        began = loop.time()
+    assert loop.time() - began < 15
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        for _ in range(101):
+            task.cancel()
+            await asyncio.sleep(0)

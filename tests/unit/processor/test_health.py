@@ -4,9 +4,8 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import pytest
 
@@ -16,7 +15,7 @@ from scheduler.processor import health
 from scheduler.processor.health import BLOCKED_AFTER_S, NO_ANSWER_S, Health
 from scheduler.processor.pages import serving
 from scheduler.processor.worker import Worker
-from scheduler.testing import run_virtually
+from scheduler.timing.clock import LoopClock
 from tests.integration.watched import ask
 from tests.rabbitmq import free_ports
 
@@ -58,154 +57,116 @@ class Case:
         self.health = Health(cast(Broker, self.broker), cast(Worker, self.worker))
 
 
-@asynccontextmanager
-async def case() -> AsyncGenerator[Case]:
+@pytest.fixture
+async def case(clock: LoopClock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Case]:
+    """In virtual time, which the health then reads too."""
+    monkeypatch.setattr(health, "monotonic", lambda: asyncio.get_running_loop().time())
     case = Case()
     async with case.health:
         await asyncio.sleep(0.1)
         yield case
 
 
-def play(test: Coroutine[Any, Any, None]) -> None:
-    """Run a test in virtual time, which the health then reads too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(health, "monotonic", lambda: asyncio.get_running_loop().time())
-        run_virtually(test)
+async def test_a_processor_that_processes_is_live_and_ready(case: Case) -> None:
+    await asyncio.sleep(60)
+    assert case.health.why_not_live() == []
+    assert case.health.why_not_ready() == []
 
 
-def virtually(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """A test in virtual time."""
-
-    def run() -> None:
-        play(test())
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
+async def test_the_broker_is_asked_now_and_then_and_never_by_a_probe(case: Case) -> None:
+    for _ in range(1000):
+        case.health.why_not_ready()
+    assert case.broker.asked == QUEUES
+    await asyncio.sleep(60)
+    assert len(case.broker.asked) == 13 * len(QUEUES)
 
 
-@virtually
-async def test_a_processor_that_processes_is_live_and_ready() -> None:
-    async with case() as it:
-        await asyncio.sleep(60)
-        assert it.health.why_not_live() == []
-        assert it.health.why_not_ready() == []
+async def test_asking_that_takes_long_is_done_less_often(case: Case) -> None:
+    case.broker.answers.clear()
+    await asyncio.sleep(6)  # it is asking
+    case.broker.answers.set()
+    asked = len(case.broker.asked)
+    await asyncio.sleep(15)
+    assert len(case.broker.asked) == asked + 1  # the other queue
+    await asyncio.sleep(60)
+    assert len(case.broker.asked) > asked + 1
 
 
-@virtually
-async def test_the_broker_is_asked_now_and_then_and_never_by_a_probe() -> None:
-    async with case() as it:
-        for _ in range(1000):
-            it.health.why_not_ready()
-        assert it.broker.asked == QUEUES
-        await asyncio.sleep(60)
-        assert len(it.broker.asked) == 13 * len(QUEUES)
+async def test_a_processor_that_has_lost_its_connection_lives_and_is_not_ready(case: Case) -> None:
+    case.broker.connected = False
+    await asyncio.sleep(600)
+    assert case.health.why_not_live() == []
+    assert case.health.why_not_ready() == ["there is no connection to amqp://shop@broker/"]
+    case.broker.connected = True
+    assert case.health.why_not_ready() == []
 
 
-@virtually
-async def test_asking_that_takes_long_is_done_less_often() -> None:
-    async with case() as it:
-        it.broker.answers.clear()
-        await asyncio.sleep(6)  # it is asking
-        it.broker.answers.set()
-        asked = len(it.broker.asked)
-        await asyncio.sleep(15)
-        assert len(it.broker.asked) == asked + 1  # the other queue
-        await asyncio.sleep(60)
-        assert len(it.broker.asked) > asked + 1
-
-
-@virtually
-async def test_one_that_has_lost_its_connection_lives_and_is_not_ready() -> None:
-    async with case() as it:
-        it.broker.connected = False
-        await asyncio.sleep(600)
-        assert it.health.why_not_live() == []
-        assert it.health.why_not_ready() == ["there is no connection to amqp://shop@broker/"]
-        it.broker.connected = True
-        assert it.health.why_not_ready() == []
-
-
-@virtually
-async def test_a_consumer_that_this_end_misses_is_told_at_once() -> None:
-    async with case() as it:
-        it.worker.silent = QUEUES[1:]
-        assert it.health.why_not_ready() == [f"nothing is delivered from {QUEUES[1]}"]
+async def test_a_consumer_that_this_end_misses_is_told_at_once(case: Case) -> None:
+    case.worker.silent = QUEUES[1:]
+    assert case.health.why_not_ready() == [f"nothing is delivered from {QUEUES[1]}"]
 
 
 @pytest.mark.parametrize("gone", [True, False])
-def test_a_consumer_that_the_broker_does_not_know_is_told_soon(gone: bool) -> None:
-    async def test() -> None:
-        async with case() as it:
-            it.broker.consumers = {QUEUES[0]: 1} if gone else {QUEUES[0]: 1, QUEUES[1]: 0}
-            await asyncio.sleep(5)
-            assert it.health.why_not_ready() == [f"nothing is delivered from {QUEUES[1]}"]
-            it.broker.consumers = dict.fromkeys(QUEUES, 3)
-            await asyncio.sleep(1)
-            assert it.health.why_not_ready() == []
-
-    play(test())
-
-
-@virtually
-async def test_a_broker_that_does_not_answer_is_told() -> None:
-    async with case() as it:
-        it.broker.answers.clear()
-        await asyncio.sleep(5 + NO_ANSWER_S - 1)
-        assert it.health.why_not_ready() == []
-        await asyncio.sleep(2)
-        (why,) = it.health.why_not_ready()
-        assert "does not answer" in why
-        assert it.health.why_not_live() == []
-        it.broker.answers.set()
-        await asyncio.sleep(0)
-        assert it.health.why_not_ready() == []
-
-
-@virtually
-async def test_one_that_drains_lives_and_is_not_ready() -> None:
-    async with case() as it:
-        it.worker.stopping = True
-        assert it.health.why_not_live() == []
-        assert "draining" in it.health.why_not_ready()[0]
-
-
-def test_one_whose_event_loop_is_blocked_is_neither_and_tells_once(
-    caplog: pytest.LogCaptureFixture,
+async def test_a_consumer_that_the_broker_does_not_know_is_told_soon(
+    case: Case, gone: bool
 ) -> None:
-    async def test() -> None:
-        async with case() as it:
-            now = asyncio.get_running_loop().time()
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(health, "monotonic", lambda: now + BLOCKED_AFTER_S - 1)
-                assert it.health.why_not_live() == []
-                patch.setattr(health, "monotonic", lambda: now + BLOCKED_AFTER_S + 2)
-                (why,) = it.health.why_not_live()
-                assert why.startswith("the event loop has been blocked for 12 s, now by ")
-                assert it.health.why_not_ready() == [why]
-                assert len(caplog.records) == 1
-            assert it.health.why_not_live() == []
+    case.broker.consumers = {QUEUES[0]: 1} if gone else {QUEUES[0]: 1, QUEUES[1]: 0}
+    await asyncio.sleep(5)
+    assert case.health.why_not_ready() == [f"nothing is delivered from {QUEUES[1]}"]
+    case.broker.consumers = dict.fromkeys(QUEUES, 3)
+    await asyncio.sleep(1)
+    assert case.health.why_not_ready() == []
 
-    with caplog.at_level(logging.ERROR):
-        play(test())
+
+async def test_a_broker_that_does_not_answer_is_told(case: Case) -> None:
+    case.broker.answers.clear()
+    await asyncio.sleep(5 + NO_ANSWER_S - 1)
+    assert case.health.why_not_ready() == []
+    await asyncio.sleep(2)
+    (why,) = case.health.why_not_ready()
+    assert "does not answer" in why
+    assert case.health.why_not_live() == []
+    case.broker.answers.set()
+    await asyncio.sleep(0)
+    assert case.health.why_not_ready() == []
+
+
+async def test_a_processor_that_drains_lives_and_is_not_ready(case: Case) -> None:
+    case.worker.stopping = True
+    assert case.health.why_not_live() == []
+    assert "draining" in case.health.why_not_ready()[0]
+
+
+async def test_a_processor_whose_event_loop_is_blocked_is_neither_and_tells_once(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = asyncio.get_running_loop().time()
+    with caplog.at_level(logging.ERROR), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(health, "monotonic", lambda: now + BLOCKED_AFTER_S - 1)
+        assert case.health.why_not_live() == []
+        patch.setattr(health, "monotonic", lambda: now + BLOCKED_AFTER_S + 2)
+        (why,) = case.health.why_not_live()
+        assert why.startswith("the event loop has been blocked for 12 s, now by ")
+        assert case.health.why_not_ready() == [why]
+        assert len(caplog.records) == 1
+    assert case.health.why_not_live() == []
 
 
 # The pages
 
 
-def test_a_page_is_json_with_the_reason() -> None:
+async def test_a_page_is_json_with_the_reason() -> None:
     (port,) = free_ports(1)
-
-    async def test() -> None:
-        async with case() as it:
-            with serving(port, it.health.pages):
-                it.worker.silent = QUEUES[:1]
-                lives = await asyncio.to_thread(ask, port, "/livez?verbose")
-                ready = await asyncio.to_thread(ask, port, "/readyz")
-        assert (lives.status, lives.json) == (200, {"live": True, "why": []})
-        assert ready.status == 503
-        assert ready.json == {"ready": False, "why": [f"nothing is delivered from {QUEUES[0]}"]}
-
-    asyncio.run(test())
+    case = Case()
+    async with case.health:
+        await asyncio.sleep(0.1)
+        with serving(port, case.health.pages):
+            case.worker.silent = QUEUES[:1]
+            lives = await asyncio.to_thread(ask, port, "/livez?verbose")
+            ready = await asyncio.to_thread(ask, port, "/readyz")
+    assert (lives.status, lives.json) == (200, {"live": True, "why": []})
+    assert ready.status == 503
+    assert ready.json == {"ready": False, "why": [f"nothing is delivered from {QUEUES[0]}"]}
 
 
 def test_what_is_not_there_says_what_is() -> None:

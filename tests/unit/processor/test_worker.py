@@ -1,7 +1,6 @@
 """What happens to a message in a processor, on the embedded broker and in virtual time."""
 
 import asyncio
-import math
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -34,7 +33,8 @@ from scheduler.protocol.tokens import Ending, LoopId, State, decode, encode
 from scheduler.protocol.topology import UNROUTED_FOR
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.testing import simulate
-from tests.stage import START, Inspecting, Stage, new_app, of, seconds_of, staged
+from tests.faulty import Call, Fault, FaultyBroker
+from tests.stage import START, Stage, new_app, of, seconds_of
 
 
 def test_the_period_counts_from_the_end_of_the_run_before() -> None:
@@ -81,22 +81,20 @@ def test_after_its_last_retry_a_loop_goes_on_with_the_next_tick() -> None:
     assert len(of(Escalated, events)) == 4
 
 
-def test_or_is_paused_after_its_last_retry_if_it_was_told_so() -> None:
+async def test_a_loop_is_paused_after_its_last_retry_if_it_was_told_so(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s", retry=Retry(0), after_failure="pause")
     async def fails() -> None:
         raise ValueError("boom")
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await asyncio.sleep(60)
-        assert len(of(RunStarted, stage.events)) == 1
-        (status,) = await stage.survey.status()
-        assert status.where is Where.PAUSED
-        assert status.reason == "paused after a failure: ValueError: boom"
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(60)
+    assert len(of(RunStarted, stage.events)) == 1
+    (status,) = await stage.survey.status()
+    assert status.where is Where.PAUSED
+    assert status.reason == "paused after a failure: ValueError: boom"
 
 
 @pytest.mark.parametrize(
@@ -215,25 +213,23 @@ def test_a_run_knows_the_tick_before_its_own() -> None:
         (Every("10s"), [10], []),  # the next one is counted from the end of the late run
     ],
 )
-def test_ticks_that_no_processor_was_there_for(
-    schedule: Every | Cron, ticks: list[int], skipped: list[tuple[str, int]]
+async def test_ticks_that_no_processor_was_there_for(
+    stage: Stage, schedule: Every | Cron, ticks: list[int], skipped: list[tuple[str, int]]
 ) -> None:
     app = new_app()
 
     @app.periodic(schedule=schedule)
     async def task() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        await asyncio.sleep(55)
-        async with stage.processor():
-            await asyncio.sleep(8)
-        ran = [(run.scheduled_at - START).seconds for run in of(RunStarted, stage.events)]
-        assert ran == ticks
-        told = [(event.reason, event.count) for event in of(TicksSkipped, stage.events)]
-        assert told == skipped
-        assert await stage.tokens() == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    await asyncio.sleep(55)
+    async with stage.processor():
+        await asyncio.sleep(8)
+    ran = [(run.scheduled_at - START).seconds for run in of(RunStarted, stage.events)]
+    assert ran == ticks
+    told = [(event.reason, event.count) for event in of(TicksSkipped, stage.events)]
+    assert told == skipped
+    assert await stage.tokens() == 1
 
 
 def test_ticks_that_a_long_run_runs_over_are_skipped_and_told() -> None:
@@ -249,56 +245,52 @@ def test_ticks_that_a_long_run_runs_over_are_skipped_and_told() -> None:
     assert {(event.reason, event.count) for event in of(TicksSkipped, events)} == {("overrun", 2)}
 
 
-def test_a_triggered_run_comes_besides_the_schedule() -> None:
+async def test_a_triggered_run_comes_besides_the_schedule(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="1h", mode="fixed_rate")
     async def task() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await asyncio.sleep(600)
-            report = await stage.verbs.trigger(app.loop("task"))
-            assert report.did is Did.TRIGGERED
-            await asyncio.sleep(3600)
-        ran = [(run.scheduled_at - START).total_seconds() for run in of(RunStarted, stage.events)]
-        assert ran == [pytest.approx(600, abs=0.1), 3600]
-        assert await stage.tokens() == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(600)
+        report = await stage.verbs.trigger(app.loop("task"))
+        assert report.did is Did.TRIGGERED
+        await asyncio.sleep(3600)
+    ran = [(run.scheduled_at - START).total_seconds() for run in of(RunStarted, stage.events)]
+    assert ran == [pytest.approx(600, abs=0.1), 3600]
+    assert await stage.tokens() == 1
 
 
-def test_a_paused_loop_waits_until_it_is_resumed() -> None:
+async def test_a_paused_loop_waits_until_it_is_resumed(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s")
     async def task() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await asyncio.sleep(15)
-            assert (await stage.verbs.pause(app.loop("task"), "for lunch")).did is Did.PAUSED
-            assert (await stage.verbs.pause(app.loop("task"))).did is Did.UNCHANGED
-            assert (await stage.verbs.trigger(app.loop("task"))).did is Did.IS_PAUSED
-            assert (await stage.seeding.seed())[0].did is Did.UNCHANGED
-            await asyncio.sleep(86_400)
-            assert len(of(RunStarted, stage.events)) == 1
-            (status,) = await stage.survey.status()
-            assert (status.where, status.reason) == (Where.PAUSED, "for lunch")
-            assert (await stage.verbs.resume(app.loop("task"))).did is Did.RESUMED
-            assert (await stage.verbs.resume(app.loop("task"))).did is Did.NOT_PAUSED
-            await asyncio.sleep(15)
-            assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1]
-            await stage.verbs.pause(app.loop("task"))
-            await stage.verbs.resume(app.loop("task"), at_once=True)
-            await asyncio.sleep(1)
-            assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1, 2]
-        assert await stage.tokens() == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(15)
+        assert (await stage.verbs.pause(app.loop("task"), "for lunch")).did is Did.PAUSED
+        assert (await stage.verbs.pause(app.loop("task"))).did is Did.UNCHANGED
+        assert (await stage.verbs.trigger(app.loop("task"))).did is Did.IS_PAUSED
+        assert (await stage.seeding.seed())[0].did is Did.UNCHANGED
+        await asyncio.sleep(86_400)
+        assert len(of(RunStarted, stage.events)) == 1
+        (status,) = await stage.survey.status()
+        assert (status.where, status.reason) == (Where.PAUSED, "for lunch")
+        assert (await stage.verbs.resume(app.loop("task"))).did is Did.RESUMED
+        assert (await stage.verbs.resume(app.loop("task"))).did is Did.NOT_PAUSED
+        await asyncio.sleep(15)
+        assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1]
+        await stage.verbs.pause(app.loop("task"))
+        await stage.verbs.resume(app.loop("task"), at_once=True)
+        await asyncio.sleep(1)
+        assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1, 2]
+    assert await stage.tokens() == 1
 
 
-def test_a_loop_that_is_paused_during_a_run_is_paused_after_it() -> None:
+async def test_a_loop_that_is_paused_during_a_run_is_paused_after_it(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s")
@@ -306,19 +298,17 @@ def test_a_loop_that_is_paused_during_a_run_is_paused_after_it() -> None:
         await asyncio.sleep(5)
         ctx.carry("what it found")
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await asyncio.sleep(12)
-            assert (await stage.verbs.pause(app.loop("task"))).did is Did.PAUSED
-            await asyncio.sleep(600)
-            assert len(of(RunStarted, stage.events)) == 1
-            assert len(of(TokenMerged, stage.events)) == 1
-            await stage.verbs.resume(app.loop("task"))
-            await asyncio.sleep(14)
-            assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1]
-        assert await stage.tokens() == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(12)
+        assert (await stage.verbs.pause(app.loop("task"))).did is Did.PAUSED
+        await asyncio.sleep(600)
+        assert len(of(RunStarted, stage.events)) == 1
+        assert len(of(TokenMerged, stage.events)) == 1
+        await stage.verbs.resume(app.loop("task"))
+        await asyncio.sleep(14)
+        assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1]
+    assert await stage.tokens() == 1
 
 
 @pytest.mark.parametrize(
@@ -329,35 +319,35 @@ def test_a_loop_that_is_paused_during_a_run_is_paused_after_it() -> None:
         (b"\xff\xfe", {"scheduler-version": "1"}, "undecodable"),
     ],
 )
-def test_what_is_not_a_token_is_parked_with_the_reason(
-    body: bytes, headers: dict[str, Any], reason: str
+async def test_what_is_not_a_token_is_parked_with_the_reason(
+    stage: Stage, body: bytes, headers: dict[str, Any], reason: str
 ) -> None:
     app = new_app()
 
     @app.periodic(every="1h")
     async def task() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await stage.broker.publish(
-                Message(body, headers, message_id="m"),
-                exchange=app.names.processor,
-                routing_key="loop.task",
-            )
-            await asyncio.sleep(1)
-        (parked,) = await stage.failed.browse(app.tasks)
-        assert (parked.reason, parked.message.body, parked.queue) == (
-            reason,
-            body,
-            app.names.failed_queue("task"),
+    await stage.seed(app)
+    async with stage.processor():
+        await stage.broker.publish(
+            Message(body, headers, message_id="m"),
+            exchange=app.names.processor,
+            routing_key="loop.task",
         )
-        assert parked.headers == headers
-        assert await stage.tokens() == 1
+        await asyncio.sleep(1)
+    (parked,) = await stage.failed.browse(app.tasks)
+    assert (parked.reason, parked.message.body, parked.queue) == (
+        reason,
+        body,
+        app.names.failed_queue("task"),
+    )
+    assert parked.headers == headers
+    assert await stage.tokens() == 1
 
-    staged(app, play)
 
-
-def test_each_version_of_the_code_runs_a_loop_with_arguments_that_fit_it() -> None:
+async def test_each_version_of_the_code_runs_a_loop_with_arguments_that_fit_it(
+    stage: Stage,
+) -> None:
     old, new = new_app(), new_app()
     ran: list[str] = []
 
@@ -368,16 +358,14 @@ def test_each_version_of_the_code_runs_a_loop_with_arguments_that_fit_it() -> No
     async def after(city: str) -> None:
         ran.append(city)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor(app=new):
-            await asyncio.sleep(25)
-        assert ran == ["Rome", "Rome"]
-        assert await stage.parked() == []
-
-    staged(old, play)
+    await stage.seed(old)
+    async with stage.processor(app=new):
+        await asyncio.sleep(25)
+    assert ran == ["Rome", "Rome"]
+    assert await stage.parked() == []
 
 
-def test_a_keyed_loop_whose_arguments_fit_no_more_is_parked_and_paused() -> None:
+async def test_a_keyed_loop_whose_arguments_fit_no_more_is_parked_and_paused(stage: Stage) -> None:
     old, new = new_app(), new_app()
 
     @old.task(name="digest")
@@ -386,38 +374,34 @@ def test_a_keyed_loop_whose_arguments_fit_no_more_is_parked_and_paused() -> None
     @new.task(name="digest")
     async def after(account: int) -> None: ...
 
-    async def play(stage: Stage) -> None:
-        await before.start("ann", every="10s", args={"user": "ann"})
-        async with stage.processor(app=new):
-            await asyncio.sleep(25)
-        (parked,) = await stage.parked()
-        assert parked.reason == "invalid-arguments"
-        assert "account" in parked.error
-        (status,) = await stage.survey.status()
-        assert status.where is Where.PAUSED
-        assert "account" in (status.reason or "")
-
-    staged(old, play)
+    await stage.seed(old)
+    await before.start("ann", every="10s", args={"user": "ann"})
+    async with stage.processor(app=new):
+        await asyncio.sleep(25)
+    (parked,) = await stage.parked()
+    assert parked.reason == "invalid-arguments"
+    assert "account" in parked.error
+    (status,) = await stage.survey.status()
+    assert status.where is Where.PAUSED
+    assert "account" in (status.reason or "")
 
 
-def test_a_token_for_a_task_that_nobody_has_is_kept_for_whoever_looks() -> None:
+async def test_a_token_for_a_task_that_nobody_has_is_kept_for_whoever_looks(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s")
     async def task() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        await stage.broker.publish(
-            Message(b"{}", message_id="m"), exchange=app.names.processor, routing_key="loop.gone"
-        )
-        await asyncio.sleep(1 + UNROUTED_FOR.total_seconds())
-        (parked,) = await stage.failed.browse(app.tasks)
-        assert (parked.queue, parked.reason) == (app.names.failed, "unknown-task")
-
-    staged(app, play)
+    await stage.seed(app)
+    await stage.broker.publish(
+        Message(b"{}", message_id="m"), exchange=app.names.processor, routing_key="loop.gone"
+    )
+    await asyncio.sleep(1 + UNROUTED_FOR.total_seconds())
+    (parked,) = await stage.failed.browse(app.tasks)
+    assert (parked.queue, parked.reason) == (app.names.failed, "unknown-task")
 
 
-def test_a_replayed_tick_runs_once_more_beside_its_loop() -> None:
+async def test_a_replayed_tick_runs_once_more_beside_its_loop(stage: Stage) -> None:
     app = new_app()
     well = asyncio.Event()
 
@@ -426,125 +410,112 @@ def test_a_replayed_tick_runs_once_more_beside_its_loop() -> None:
         if not well.is_set():
             raise ValueError("boom")
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await asyncio.sleep(3601)
-            await stage.failed.replay(app.tasks, EVERYTHING)
-            await asyncio.sleep(1)
-            (again,) = await stage.failed.browse(app.tasks)  # it failed again: parked again
-            well.set()
-            assert [
-                p.id
-                for p in await stage.failed.replay(app.tasks, Selection(ids=frozenset([again.id])))
-            ] == [again.id]
-            await asyncio.sleep(1)
-        assert await stage.failed.browse(app.tasks) == []
-        assert [run.seq for run in of(RunStarted, stage.events)] == [0, 0, 0]
-        ticks = {run.scheduled_at for run in of(RunStarted, stage.events)}
-        assert len(ticks) == 1
-        assert await stage.tokens() == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(3601)
+        await stage.failed.replay(app.tasks, EVERYTHING)
+        await asyncio.sleep(1)
+        (again,) = await stage.failed.browse(app.tasks)  # it failed again: parked again
+        well.set()
+        assert [
+            p.id for p in await stage.failed.replay(app.tasks, Selection(ids=frozenset([again.id])))
+        ] == [again.id]
+        await asyncio.sleep(1)
+    assert await stage.failed.browse(app.tasks) == []
+    assert [run.seq for run in of(RunStarted, stage.events)] == [0, 0, 0]
+    ticks = {run.scheduled_at for run in of(RunStarted, stage.events)}
+    assert len(ticks) == 1
+    assert await stage.tokens() == 1
 
 
-def test_a_stopping_processor_lets_its_runs_finish() -> None:
+async def test_a_stopping_processor_lets_its_runs_finish(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s")
     async def task() -> None:
         await asyncio.sleep(3)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor(grace=5):
-            await asyncio.sleep(11)
-        assert len(of(RunSettled, stage.events)) == 1
-        assert not of(RunReturned, stage.events)
-        assert await stage.tokens() == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor(grace=5):
+        await asyncio.sleep(11)
+    assert len(of(RunSettled, stage.events)) == 1
+    assert not of(RunReturned, stage.events)
+    assert await stage.tokens() == 1
 
 
-def test_after_its_grace_it_gives_them_back_uncounted() -> None:
+async def test_after_its_grace_a_processor_gives_its_runs_back_uncounted(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s")
     async def task() -> None:
         await asyncio.sleep(3600)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor(grace=5):
-            await asyncio.sleep(11)
-        assert len(of(RunReturned, stage.events)) == 1
-        assert await stage.tokens() == 1
-        async with stage.processor(grace=5):
-            await asyncio.sleep(1)
-        assert [run.attempt for run in of(RunStarted, stage.events)] == [0, 0]
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor(grace=5):
+        await asyncio.sleep(11)
+    assert len(of(RunReturned, stage.events)) == 1
+    assert await stage.tokens() == 1
+    async with stage.processor(grace=5):
+        await asyncio.sleep(1)
+    assert [run.attempt for run in of(RunStarted, stage.events)] == [0, 0]
 
 
-def test_aborting_does_not_wait_for_the_grace() -> None:
+async def test_aborting_does_not_wait_for_the_grace(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s")
     async def task() -> None:
         await asyncio.sleep(3600)
 
-    async def play(stage: Stage) -> None:
-        loop = asyncio.get_running_loop()
-        async with stage.processor(grace=600) as worker:
-            await asyncio.sleep(11)
-            began = loop.time()
-            worker.abort()
-        assert loop.time() - began < 1
-        assert await stage.tokens() == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    loop = asyncio.get_running_loop()
+    async with stage.processor(grace=600) as worker:
+        await asyncio.sleep(11)
+        began = loop.time()
+        worker.abort()
+    assert loop.time() - began < 1
+    assert await stage.tokens() == 1
 
 
-def test_a_run_whose_connection_goes_is_cancelled_and_runs_again() -> None:
+async def test_a_run_whose_connection_goes_is_cancelled_and_runs_again(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s")
     async def task() -> None:
         await asyncio.sleep(5)
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await asyncio.sleep(12)
-            stage.server.disconnect_all()
-            await asyncio.sleep(10)
-        assert len(of(RunLost, stage.events)) == 1
-        assert [(run.seq, run.redelivered) for run in of(RunStarted, stage.events)] == [
-            (0, False),
-            (0, True),
-        ]
-        assert len(of(RunSettled, stage.events)) == 1
-        assert await stage.tokens() == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(12)
+        stage.server.disconnect_all()
+        await asyncio.sleep(10)
+    assert len(of(RunLost, stage.events)) == 1
+    assert [(run.seq, run.redelivered) for run in of(RunStarted, stage.events)] == [
+        (0, False),
+        (0, True),
+    ]
+    assert len(of(RunSettled, stage.events)) == 1
+    assert await stage.tokens() == 1
 
 
-def test_a_redelivered_token_whose_successor_waits_is_not_run_again() -> None:
+async def test_a_redelivered_token_whose_successor_waits_is_not_run_again(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s")
     async def task() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        # As if a processor had died between publish and ack: old token ready, successor waiting.
-        await asyncio.sleep(11)
-        delivery = await taken_from_queue(stage)
-        await delivery.requeue()
-        async with stage.processor():
-            await asyncio.sleep(1)
-        await come_back(stage, delivery.message)
-        async with stage.processor():
-            await asyncio.sleep(1)
-        assert [run.seq for run in of(RunStarted, stage.events)] == [0]
-        assert len(of(TokenSuperseded, stage.events)) == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    # As if a processor had died between publish and ack: old token ready, successor waiting.
+    await asyncio.sleep(11)
+    delivery = await taken_from_queue(stage)
+    await delivery.requeue()
+    async with stage.processor():
+        await asyncio.sleep(1)
+    await come_back(stage, delivery.message)
+    async with stage.processor():
+        await asyncio.sleep(1)
+    assert [run.seq for run in of(RunStarted, stage.events)] == [0]
+    assert len(of(TokenSuperseded, stage.events)) == 1
 
 
 def slow_loop() -> Scheduler:
@@ -588,60 +559,59 @@ def runs_of_task(stage: Stage) -> list[tuple[float, int | None]]:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_a_token_that_came_back_waits_for_a_run_of_which_it_was_not_told(lost: bool) -> None:
-    async def play(stage: Stage) -> None:
-        async with stage.supervised() as first:
-            await asyncio.sleep(5)
-            token = await waiting(stage)
+async def test_a_token_that_came_back_waits_for_a_run_of_which_it_was_not_told(
+    stage: Stage, lost: bool
+) -> None:
+    await stage.seed(slow_loop())
+    async with stage.supervised() as first:
+        await asyncio.sleep(5)
+        token = await waiting(stage)
+        await asyncio.sleep(10)
+        await come_back(stage, token)
+        async with stage.supervised():
             await asyncio.sleep(10)
-            await come_back(stage, token)
-            async with stage.supervised():
-                await asyncio.sleep(10)
-                if lost:
-                    first.worker.abort()
-                await asyncio.sleep(8)
-        again = [(pytest.approx(25, abs=1), 0)] if lost else []
-        assert runs_of_task(stage) == [(10.0, 0), *again]
-        assert len(of(TokenSuperseded, stage.events)) == (not lost)
-
-    staged(slow_loop(), play)
+            if lost:
+                first.worker.abort()
+                stage.expects_two(LoopId("task"))
+            await asyncio.sleep(8)
+    again = [(pytest.approx(25, abs=1), 0)] if lost else []
+    assert runs_of_task(stage) == [(10.0, 0), *again]
+    assert len(of(TokenSuperseded, stage.events)) == (not lost)
 
 
-def test_nor_does_it_run_when_that_one_settles_and_ends() -> None:
-    async def play(stage: Stage) -> None:
-        async with AsyncExitStack() as first:
-            await first.enter_async_context(stage.supervised(grace=60))
+async def test_a_token_that_came_back_does_not_run_when_the_other_run_settles_and_ends(
+    stage: Stage,
+) -> None:
+    await stage.seed(slow_loop())
+    async with AsyncExitStack() as first:
+        await first.enter_async_context(stage.supervised(grace=60))
+        await asyncio.sleep(5)
+        token = await waiting(stage)
+        await asyncio.sleep(10)
+        await come_back(stage, token)
+        async with stage.supervised():
             await asyncio.sleep(5)
-            token = await waiting(stage)
-            await asyncio.sleep(10)
-            await come_back(stage, token)
-            async with stage.supervised():
-                await asyncio.sleep(5)
-                await first.aclose()
-                await asyncio.sleep(3)
-                assert runs_of_task(stage) == [(10.0, 0)]
-                assert len(of(TokenSuperseded, stage.events)) == 1
-
-    staged(slow_loop(), play)
+            await first.aclose()
+            await asyncio.sleep(3)
+            assert runs_of_task(stage) == [(10.0, 0)]
+            assert len(of(TokenSuperseded, stage.events)) == 1
 
 
-def test_that_one_is_waited_for_though_it_is_stopping() -> None:
-    async def play(stage: Stage) -> None:
-        async with stage.supervised(grace=60) as first:
-            await asyncio.sleep(5)
-            token = await waiting(stage)
-            await asyncio.sleep(10)
-            first.worker.stop()
-            await asyncio.sleep(1)
-            await come_back(stage, token)
-            async with stage.supervised():
-                await asyncio.sleep(20)
-        assert runs_of_task(stage) == [(10.0, 0)]
-
-    staged(slow_loop(), play)
+async def test_a_run_is_waited_for_though_its_processor_is_stopping(stage: Stage) -> None:
+    await stage.seed(slow_loop())
+    async with stage.supervised(grace=60) as first:
+        await asyncio.sleep(5)
+        token = await waiting(stage)
+        await asyncio.sleep(10)
+        first.worker.stop()
+        await asyncio.sleep(1)
+        await come_back(stage, token)
+        async with stage.supervised():
+            await asyncio.sleep(20)
+    assert runs_of_task(stage) == [(10.0, 0)]
 
 
-def test_that_one_is_waited_for_though_it_was_given_more_time() -> None:
+async def test_a_run_is_waited_for_though_it_was_given_more_time(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s", timeout="12s", concurrency=1)
@@ -649,207 +619,191 @@ def test_that_one_is_waited_for_though_it_was_given_more_time() -> None:
         ctx.extend("60s")
         await asyncio.sleep(40)
 
-    async def play(stage: Stage) -> None:
+    await stage.seed(app)
+    stage.expects_two(LoopId("task"))
+    async with stage.supervised():
+        await asyncio.sleep(5)
+        token = await waiting(stage)
+        await asyncio.sleep(10)
+        await come_back(stage, token)
+        async with stage.supervised():
+            await asyncio.sleep(33)
+    assert runs_of_task(stage) == [(10.0, 0)]
+
+
+def is_answer(call: Call) -> bool:
+    return call.message.type == "scheduler.answer"
+
+
+async def test_a_run_is_waited_for_though_an_answer_about_it_is_missing(stage: Stage) -> None:
+    await stage.seed(slow_loop())
+    stage.expects_two(LoopId("task"))
+    broker = FaultyBroker(stage.server)
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(5)
+        token = await waiting(stage)
+        await asyncio.sleep(10)
+        await come_back(stage, token)
         async with stage.supervised():
             await asyncio.sleep(5)
-            token = await waiting(stage)
-            await asyncio.sleep(10)
-            await come_back(stage, token)
-            async with stage.supervised():
-                await asyncio.sleep(33)
-        assert runs_of_task(stage) == [(10.0, 0)]
-
-    staged(app, play)
+            faltering = broker.on("publish", where=is_answer, times=1)
+            faltering.fails(Unconfirmed("The connection faltered."))
+            await asyncio.sleep(9)
+            assert faltering.met
+            assert runs_of_task(stage) == [(10.0, 0)]
 
 
-class Faltering(Inspecting):
-    """A connection over which one answer to a roll call is lost, when it is told so."""
-
-    falters = False
-
-    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None:
-        if message.type == "scheduler.answer" and self.falters:
-            self.falters = False
-            raise Unconfirmed("The connection faltered.")
-
-
-def test_that_one_is_waited_for_though_an_answer_is_missing() -> None:
-    async def play(stage: Stage) -> None:
-        broker = Faltering(stage.server)
-        async with stage.supervised(over=broker):
-            await asyncio.sleep(5)
-            token = await waiting(stage)
-            await asyncio.sleep(10)
-            await come_back(stage, token)
-            async with stage.supervised():
-                await asyncio.sleep(5)
-                broker.falters = True
-                await asyncio.sleep(9)
-                assert not broker.falters
-                assert runs_of_task(stage) == [(10.0, 0)]
-
-    staged(slow_loop(), play)
+async def test_of_a_token_and_its_successor_that_come_back_together_the_successor_runs(
+    stage: Stage,
+) -> None:
+    await stage.seed(slow_loop())
+    old = await waiting(stage)
+    await asyncio.sleep(10)
+    taken = await taken_from_queue(stage)
+    await taken.ack()
+    token = decode(old, "test")
+    new = encode(replace(token, seq=token.seq + 1), "test", expiration=None)
+    await come_back(stage, old, new)
+    async with stage.supervised(), stage.supervised():
+        await asyncio.sleep(25)
+    assert [seq for _, seq in runs_of_task(stage)] == [1]
+    assert len(of(TokenSuperseded, stage.events)) == 1
 
 
-def test_of_a_token_and_its_successor_that_come_back_together_the_successor_runs() -> None:
-    async def play(stage: Stage) -> None:
-        old = await waiting(stage)
-        await asyncio.sleep(10)
-        taken = await taken_from_queue(stage)
-        await taken.ack()
-        token = decode(old, "test")
-        new = encode(replace(token, seq=token.seq + 1), "test", expiration=None)
-        await come_back(stage, old, new)
-        async with stage.supervised(), stage.supervised():
-            await asyncio.sleep(25)
-        assert [seq for _, seq in runs_of_task(stage)] == [1]
-        assert len(of(TokenSuperseded, stage.events)) == 1
-
-    staged(slow_loop(), play)
-
-
-class Lenient(Inspecting):
+def lenient(stage: Stage) -> tuple[FaultyBroker, Fault]:
     """A broker whose slot takes a token, whoever is in it, for some time after a look into it."""
+    broker, requeuing = FaultyBroker(stage.server), list[asyncio.Task[None]]()
+    looking = broker.on("get", ".hatchery.task")
 
-    looked_at = -math.inf
+    async def make_room(call: Call) -> None:
+        if looking.met and call.at - looking.met[-1].at < 0.02:
+            for occupant in await stage.hatchery.take_all(LoopId("task")):
+                requeuing.append(asyncio.create_task(occupant.delivery.requeue()))
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage.server)
-        self._stage = stage
-
-    async def get(self, queue: str) -> Delivery | None:
-        if queue.endswith(".hatchery.task"):
-            self.looked_at = asyncio.get_running_loop().time()
-        return await super().get(queue)
-
-    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None:
-        lately = asyncio.get_running_loop().time() - self.looked_at < 0.02
-        if lately and exchange.endswith(".scheduler") and routing_key == "loop.task":
-            for occupant in await self._stage.hatchery.take_all(LoopId("task")):
-                self._requeuing = asyncio.create_task(occupant.delivery.requeue())
+    broker.on("publish", ".scheduler", key="loop.task").first(make_room)
+    return broker, looking
 
 
-def test_a_run_that_looked_into_its_slot_does_not_put_its_token_beside_a_pause() -> None:
+async def test_a_run_that_looked_into_its_slot_does_not_put_its_token_beside_a_pause(
+    stage: Stage,
+) -> None:
     app = new_app()
 
     @app.periodic(every="10s")
     async def task() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        await asyncio.sleep(11)
-        taken = await taken_from_queue(stage)
-        await stage.verbs.pause(app.loop("task"), "for lunch")
-        async with Lenient(stage) as broker, stage.supervised(over=broker):
-            await asyncio.sleep(1)
-            app.events.emit(Connected("memory://", "4.0", timedelta(seconds=9)))
-            await stage.publish(taken.message, "loop.task")
-            await taken.ack()
-            await asyncio.sleep(1)
-            assert broker.looked_at >= 0
-            assert await stage.tokens() == 1
-            left = await stage.token(LoopId("task"))
-            assert (left.seq, left.state, left.reason) == (1, State.PAUSED, "for lunch")
-
-    staged(app, play)
+    await stage.seed(app)
+    await asyncio.sleep(11)
+    taken = await taken_from_queue(stage)
+    await stage.verbs.pause(app.loop("task"), "for lunch")
+    broker, looking = lenient(stage)
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(1)
+        app.events.emit(Connected("memory://", "4.0", timedelta(seconds=9)))
+        await stage.publish(taken.message, "loop.task")
+        await taken.ack()
+        await asyncio.sleep(1)
+        assert looking.met
+        assert await stage.tokens() == 1
+        left = await stage.token(LoopId("task"))
+        assert (left.seq, left.state, left.reason) == (1, State.PAUSED, "for lunch")
 
 
 @pytest.mark.parametrize("away", [True, False])
-def test_what_a_broker_that_was_away_hands_on_twice_is_run_once(away: bool) -> None:
+async def test_what_a_broker_that_was_away_hands_on_twice_is_run_once(
+    stage: Stage, away: bool
+) -> None:
     app = new_app()
 
     @app.periodic(every="10s")
     async def task() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await asyncio.sleep(5)
-            copy = await waiting(stage)
-            if away:
-                app.events.emit(Connected("memory://", "4.0", timedelta(seconds=9)))
-            await asyncio.sleep(6)
-            await stage.publish(replace(copy, expiration=None), "loop.task")
-            await asyncio.sleep(1)
-        runs = [run.seq for run in of(RunStarted, stage.events)]
-        assert runs == ([0] if away else [0, 0])
-        assert len(of(TokenSuperseded, stage.events)) == away
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(5)
+        copy = await waiting(stage)
+        if away:
+            app.events.emit(Connected("memory://", "4.0", timedelta(seconds=9)))
+        await asyncio.sleep(6)
+        await stage.publish(replace(copy, expiration=None), "loop.task")
+        await asyncio.sleep(1)
+    runs = [run.seq for run in of(RunStarted, stage.events)]
+    assert runs == ([0] if away else [0, 0])
+    assert len(of(TokenSuperseded, stage.events)) == away
 
 
-def test_a_processor_does_not_run_again_what_it_has_settled() -> None:
+async def test_a_processor_does_not_run_again_what_it_has_settled(stage: Stage) -> None:
     app = new_app()
 
     @app.periodic(every="10s")
     async def task() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        @app.listen
-        def lose_the_ack(event: Event) -> None:
-            if isinstance(event, SuccessorConfirmed):
-                # As if another processor had the successor in hand already.
-                assert stage.server.queue(app.names.hatchery(LoopId("task"))).take()
-                stage.server.disconnect_all()
+    await stage.seed(app)
+    stage.expects_none(LoopId("task"))
 
-        async with stage.processor():
-            await asyncio.sleep(15)
-        assert [run.seq for run in of(RunStarted, stage.events)] == [0]
-        assert len(of(TokenSuperseded, stage.events)) == 1
+    @app.listen
+    def lose_the_ack(event: Event) -> None:
+        if isinstance(event, SuccessorConfirmed):
+            # As if another processor had the successor in hand already.
+            assert stage.server.queue(app.names.hatchery(LoopId("task"))).take()
+            stage.server.disconnect_all()
 
-    staged(app, play)
+    async with stage.processor():
+        await asyncio.sleep(15)
+    assert [run.seq for run in of(RunStarted, stage.events)] == [0]
+    assert len(of(TokenSuperseded, stage.events)) == 1
 
 
-def test_a_loop_that_is_seeded_anew_runs_again_what_its_processor_has_settled() -> None:
+async def test_a_loop_that_is_seeded_anew_runs_again_what_its_processor_has_settled(
+    stage: Stage,
+) -> None:
     app = new_app()
 
     @app.periodic(every="10s")
     async def task() -> None: ...
 
-    async def play(stage: Stage) -> None:
-        async with stage.processor():
-            await asyncio.sleep(25)
-            occupant = await stage.broker.get(app.names.hatchery(LoopId("task")))
-            assert occupant is not None
-            await occupant.ack()
-            anew = replace(
-                decode(occupant.message, "test"), seq=0, generation="9", due_at=stage.clock.now()
-            )
-            lost = False
-
-            @app.listen
-            def lose_it_once(event: Event) -> None:
-                nonlocal lost
-                if isinstance(event, RunStarted) and not lost:
-                    lost = True
-                    stage.server.disconnect_all()
-
-            await stage.publish(encode(anew, "test", expiration=None), "loop.task")
-            await asyncio.sleep(25)
-        assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1, 0, 0, 1, 2]
-
-    staged(app, play)
-
-
-def test_two_tokens_of_a_loop_become_one() -> None:
-    app = new_app()
-
-    @app.periodic(every="10s")
-    async def task() -> None: ...
-
-    async def play(stage: Stage) -> None:
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(25)
         occupant = await stage.broker.get(app.names.hatchery(LoopId("task")))
         assert occupant is not None
-        await stage.broker.publish(
-            occupant.message, exchange=app.names.processor, routing_key="loop.task"
+        await occupant.ack()
+        anew = replace(
+            decode(occupant.message, "test"), seq=0, generation="9", due_at=stage.clock.now()
         )
-        await occupant.requeue()
-        async with stage.processor():
-            await asyncio.sleep(35)
-        assert await stage.tokens() == 1
+        lost = False
 
-    staged(app, play)
+        @app.listen
+        def lose_it_once(event: Event) -> None:
+            nonlocal lost
+            if isinstance(event, RunStarted) and not lost:
+                lost = True
+                stage.server.disconnect_all()
+
+        await stage.publish(encode(anew, "test", expiration=None), "loop.task")
+        await asyncio.sleep(25)
+    assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1, 0, 0, 1, 2]
 
 
-def test_a_loop_whose_hatchery_queue_is_gone_goes_on_from_the_journal() -> None:
+async def test_two_tokens_of_a_loop_become_one(stage: Stage) -> None:
+    app = new_app()
+
+    @app.periodic(every="10s")
+    async def task() -> None: ...
+
+    await stage.seed(app)
+    occupant = await stage.broker.get(app.names.hatchery(LoopId("task")))
+    assert occupant is not None
+    await stage.broker.publish(
+        occupant.message, exchange=app.names.processor, routing_key="loop.task"
+    )
+    await occupant.requeue()
+    async with stage.processor():
+        await asyncio.sleep(35)
+    assert await stage.tokens() == 1
+
+
+async def test_a_loop_whose_hatchery_queue_is_gone_goes_on_from_the_journal(stage: Stage) -> None:
     app = new_app(supervision_interval="1h")
     carried: list[tuple[int, Any]] = []
 
@@ -859,20 +813,18 @@ def test_a_loop_whose_hatchery_queue_is_gone_goes_on_from_the_journal() -> None:
         await asyncio.sleep(2)
         ctx.carry(f"got at {ctx.seq}")
 
-    async def play(stage: Stage) -> None:
-        async with stage.supervised():
-            await asyncio.sleep(23)
-            await stage.broker.delete(app.names.hatchery(LoopId("task")))
-            await asyncio.sleep(5)
-            assert await stage.parked() == []
-            (status,) = await stage.survey.status()
-            assert (status.where, status.seq) == (Where.UNSEEDED, 2)
-            (report,) = await stage.seeding.seed()
-            assert report.did is Did.REPAIRED
-            assert report.token is not None
-            assert (report.token.seq, report.token.carry) == (2, "got at 1")
-            await asyncio.sleep(10)
-        assert carried == [(0, None), (1, "got at 0"), (2, "got at 1")]
-        assert await stage.tokens() == 1
-
-    staged(app, play)
+    await stage.seed(app)
+    async with stage.supervised():
+        await asyncio.sleep(23)
+        await stage.broker.delete(app.names.hatchery(LoopId("task")))
+        await asyncio.sleep(5)
+        assert await stage.parked() == []
+        (status,) = await stage.survey.status()
+        assert (status.where, status.seq) == (Where.UNSEEDED, 2)
+        (report,) = await stage.seeding.seed()
+        assert report.did is Did.REPAIRED
+        assert report.token is not None
+        assert (report.token.seq, report.token.carry) == (2, "got at 1")
+        await asyncio.sleep(10)
+    assert carried == [(0, None), (1, "got at 0"), (2, "got at 1")]
+    assert await stage.tokens() == 1

@@ -50,7 +50,7 @@ def test_the_exchange_of_somebody_else_is_read_from():
     )
 
 
-def test_one_that_is_declared_here_is_configured_too():
+def test_an_exchange_that_is_declared_here_is_configured_too():
     assert to_seed(Subscription("bill", "orders", "#", "topic")) == Rights(
         r"^(shop\.v1\.|orders$)", OURS, r"^(shop\.v1\.|orders$)"
     )

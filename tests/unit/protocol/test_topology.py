@@ -23,7 +23,6 @@ from scheduler.protocol.topology import (
     routing_key,
     topology,
 )
-from scheduler.testing import run_virtually
 from scheduler.timing.clock import LoopClock
 
 NAMES = Names("shop")
@@ -343,26 +342,23 @@ async def test_a_token_that_hatches_reaches_its_task(queue_type: QueueType):
 @pytest.mark.parametrize(
     ("key", "queue"), [("loop.a.k", "shop.v1.processor.a"), ("loop.gone", "shop.v1.failed")]
 )
-def test_what_found_no_queue_is_tried_once_more_and_then_parked(
-    key: str, queue: str, queue_type: QueueType
+async def test_what_found_no_queue_is_tried_once_more_and_then_parked(
+    clock: LoopClock, key: str, queue: str, queue_type: QueueType
 ):
     before, wanted = (
         topology("shop", tasks, [LoopId("a")], queue_type=queue_type) for tasks in ([], ["a"])
     )
 
-    async def play() -> None:
-        async with MemoryBroker(MemoryServer(LoopClock(NOON))) as broker:
-            await broker.declare(before)
-            await broker.publish(Message(b"token"), exchange=NAMES.processor, routing_key=key)
-            await broker.declare(wanted)
-            await asyncio.sleep(UNROUTED_FOR.total_seconds() - 0.1)
-            assert await broker.get(queue) is None
-            await asyncio.sleep(0.2)
-            found = await broker.get(queue)
-            assert found is not None
-            assert (found.message.body, found.routing_key) == (b"token", key)
-
-    run_virtually(play())
+    async with MemoryBroker(MemoryServer(clock)) as broker:
+        await broker.declare(before)
+        await broker.publish(Message(b"token"), exchange=NAMES.processor, routing_key=key)
+        await broker.declare(wanted)
+        await asyncio.sleep(UNROUTED_FOR.total_seconds() - 0.1)
+        assert await broker.get(queue) is None
+        await asyncio.sleep(0.2)
+        found = await broker.get(queue)
+        assert found is not None
+        assert (found.message.body, found.routing_key) == (b"token", key)
 
 
 # One-off messages

@@ -24,7 +24,8 @@ from scheduler.queues.failed import (
     replayed_at,
 )
 from scheduler.timing.clock import SystemClock
-from tests.stage import Inspecting
+from tests.faulty import Call, Fault, FaultyBroker
+from tests.stage import failed_of
 
 NAMES = Names("shop")
 AT = datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC)
@@ -251,7 +252,7 @@ async def broker() -> AsyncIterator[MemoryBroker]:
 
 @pytest.fixture
 def failed(broker: MemoryBroker) -> FailedQueues:
-    return FailedQueues(broker, NAMES, SystemClock())
+    return failed_of(NAMES, broker)
 
 
 TASKS = ("report", "mail")
@@ -318,7 +319,7 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
     assert len(await failed.browse(TASKS)) == 3
 
 
-async def test_all_of_them_can_be_replayed(broker: MemoryBroker, failed: FailedQueues):
+async def test_all_parked_messages_can_be_replayed(broker: MemoryBroker, failed: FailedQueues):
     await park_some(failed)
     assert len(await failed.replay(TASKS, EVERYTHING)) == 4
     # The one that no task is known for is tried once more, before it is back here.
@@ -330,67 +331,77 @@ async def test_all_of_them_can_be_replayed(broker: MemoryBroker, failed: FailedQ
     assert depth.ready == 2
 
 
-class Narrow(Inspecting):
+ROOM = 6000
+
+
+def excess(message: Message) -> int:
+    return sum(len(name) + len(str(value)) for name, value in message.headers.items()) - ROOM
+
+
+@pytest.fixture
+async def narrow() -> AsyncIterator[FaultyBroker]:
     """A broker that takes so many characters of headers, and says so as RabbitMQ's does."""
-
-    room = 6000
-    refused = 0
-
-    async def inspect(self, message: Message, exchange: str, routing_key: str) -> None:
-        size = sum(len(name) + len(str(value)) for name, value in message.headers.items())
-        if size > self.room:
-            self.refused += 1
-            raise TooLarge(excess=size - self.room)
+    async with FaultyBroker() as broker:
+        await broker.declare(topology("shop", ["report"], []))
+        yield broker
 
 
-async def test_what_is_too_large_to_be_parked_is_parked_with_less():
+@pytest.fixture
+def refusing(narrow: FaultyBroker) -> Fault:
+    async def refuse(call: Call) -> None:
+        raise TooLarge(excess=excess(call.message))
+
+    return narrow.on("publish", where=lambda call: excess(call.message) > 0).first(refuse)
+
+
+async def test_what_is_too_large_to_be_parked_is_parked_with_less(
+    narrow: FaultyBroker, refusing: Fault
+):
     full = Message(b"b", OWN | {"blob": "x" * 5000, "list": ["x" * 800]}, message_id="1")
-    async with Narrow() as broker:
-        await broker.declare(topology("shop", ["report"], []))
-        failed = FailedQueues(broker, NAMES, SystemClock())
-        await failed.park(full, "task.report", Reason.BROKEN, failure())
-        (parked,) = await failed.browse(["report"])
-        assert (parked.reason, parked.error) == ("broken", "ValueError: no way")
-        assert "in failure" in parked.traceback
-        assert parked.headers == OWN | {"list": ["x" * 800], "scheduler-left-out": "blob"}
-        assert parked.message.body == b"b"
-        assert broker.refused == 1
+    failed = failed_of(NAMES, narrow)
+    await failed.park(full, "task.report", Reason.BROKEN, failure())
+    (parked,) = await failed.browse(["report"])
+    assert (parked.reason, parked.error) == ("broken", "ValueError: no way")
+    assert "in failure" in parked.traceback
+    assert parked.headers == OWN | {"list": ["x" * 800], "scheduler-left-out": "blob"}
+    assert parked.message.body == b"b"
+    assert len(refusing.met) == 1
 
 
-async def test_headers_of_a_thousand_others_are_left_out_in_a_few_steps():
+async def test_headers_of_a_thousand_others_are_left_out_in_a_few_steps(
+    narrow: FaultyBroker, refusing: Fault
+):
     full = Message(headers={f"header-{n}": "x" * (n % 7) for n in range(2000)})
-    async with Narrow() as broker:
-        await broker.declare(topology("shop", ["report"], []))
-        failed = FailedQueues(broker, NAMES, SystemClock())
-        await failed.park(full, "task.report", Reason.BROKEN, failure())
-        (parked,) = await failed.browse(["report"])
-        assert parked.reason == "broken"
-        assert 0 < broker.refused < 10
+    failed = failed_of(NAMES, narrow)
+    await failed.park(full, "task.report", Reason.BROKEN, failure())
+    (parked,) = await failed.browse(["report"])
+    assert parked.reason == "broken"
+    assert 0 < len(refusing.met) < 10
 
 
-async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_no_room():
+async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_no_room(
+    narrow: FaultyBroker, refusing: Fault
+):
     died = [{"reason": "delivery_limit", "exchange": "orders", "routing-keys": ["order.paid"]}]
     full = {"blob": "x" * 5000, "more": "y" * 900}
-    async with Narrow() as broker:
-        await broker.declare(topology("shop", ["report"], []))
-        await MemoryBroker.publish(
-            broker,
-            Message(b"b", full | {"x-death": died, "tail": "z" * 80}),
-            exchange=NAMES.failed,
-            routing_key="task.report",
-        )
-        await FailedQueues(broker, NAMES, SystemClock()).replay(["report"], EVERYTHING)
-        delivery = await broker.get(NAMES.processor_queue("report"))
-        assert delivery is not None
-        headers = dict(delivery.message.headers)
-        assert headers.pop("scheduler-replayed-at-ms") > AT_MS
-        assert headers == {
-            "more": "y" * 900,
-            "tail": "z" * 80,
-            "scheduler-exchange": "orders",
-            "scheduler-key": "order.paid",
-            "scheduler-left-out": "blob",
-        }
+    await MemoryBroker.publish(
+        narrow,
+        Message(b"b", full | {"x-death": died, "tail": "z" * 80}),
+        exchange=NAMES.failed,
+        routing_key="task.report",
+    )
+    await failed_of(NAMES, narrow).replay(["report"], EVERYTHING)
+    delivery = await narrow.get(NAMES.processor_queue("report"))
+    assert delivery is not None
+    headers = dict(delivery.message.headers)
+    assert headers.pop("scheduler-replayed-at-ms") > AT_MS
+    assert headers == {
+        "more": "y" * 900,
+        "tail": "z" * 80,
+        "scheduler-exchange": "orders",
+        "scheduler-key": "order.paid",
+        "scheduler-left-out": "blob",
+    }
 
 
 async def test_purging_deletes_what_was_named_and_nothing_else(
@@ -450,7 +461,7 @@ def test_whose_a_message_is_is_told_by_its_routing_key(routing_key: str, whose: 
         (Selection(task="mail", reason="rejected"), ""),
     ],
 )
-async def test_those_are_taken_that_fit_everything_that_is_given(
+async def test_parked_messages_are_chosen_by_all_that_is_given(
     failed: FailedQueues, selection: Selection, chosen: str
 ):
     await park_some(failed)

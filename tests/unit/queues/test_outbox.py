@@ -1,11 +1,12 @@
 import asyncio
+import itertools
+import math
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import Sequence
+from datetime import timedelta
 
 import pytest
 
@@ -22,75 +23,61 @@ from scheduler.errors import (
     UsageError,
 )
 from scheduler.events import CallNotSent, CallSending, CallSent, Event
-from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.outbox import LARGEST_MESSAGE, BlockingBridge, Outbox, Posting
 from scheduler.testing import run_virtually
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import SECOND
+from tests.faulty import Call, FaultyBroker
+from tests.stage import START
 
 NAMES = Names("shop")
-START = datetime(2026, 6, 1, 12, tzinfo=UTC)
-
-
-class Moody(MemoryBroker):
-    """A broker whose publishing raises, or hangs, for as long as the list of its moods says."""
-
-    def __init__(self, server: MemoryServer, moods: list[Exception | float]) -> None:
-        super().__init__(server)
-        self._moods = moods
-        self.tries: list[tuple[float, timedelta]] = []
-
-    async def publish(
-        self,
-        message: Message,
-        *,
-        exchange: str,
-        routing_key: str,
-        timeout: timedelta = timedelta(seconds=30),
-    ) -> None:
-        self.tries.append((asyncio.get_running_loop().time(), timeout))
-        mood = self._moods.pop(0) if self._moods else None
-        if isinstance(mood, Exception):
-            raise mood
-        if mood is not None:
-            await asyncio.sleep(min(mood, timeout.total_seconds()))
-            raise Unconfirmed("It did not confirm in time.")
-        await super().publish(message, exchange=exchange, routing_key=routing_key, timeout=timeout)
 
 
 class Office:
-    """An outbox, and the brokers that it has opened."""
+    """An outbox, and the brokers that it has opened.
 
-    def __init__(
+    Attributes:
+        moods: what becomes of each publishing: it raises this, or hangs for so many seconds.
+        connecting: what becomes of each connecting.
+    """
+
+    def __init__(self, clock: LoopClock) -> None:
+        self.clock = clock
+        self.server = MemoryServer(clock)
+        self.moods = list[Exception | float]()
+        self.connecting = list[Exception | float]()
+        self.opened: list[FaultyBroker] = []
+        self.closed = 0
+        self.events: list[Event] = []
+        self.outbox = Outbox(NAMES, clock, self._connect, self.events.append)
+
+    def suffers(
         self, *moods: Exception | float, connecting: Sequence[Exception | float] = ()
     ) -> None:
-        self.server = MemoryServer()
-        self.moods = list(moods)
-        self.connecting = list(connecting)
-        self.opened: list[Moody] = []
-        self.closed: list[Moody] = []
-        self.events: list[Event] = []
-        self.outbox = Outbox(NAMES, LoopClock(START), self._connect, self.events.append)
+        self.moods += moods
+        self.connecting += connecting
 
-    def _connect(self) -> Any:
-        office = self
+    def _connect(self) -> FaultyBroker:
+        broker = FaultyBroker(self.server)
 
-        class Counted(Moody):
-            async def __aenter__(self) -> Any:
-                mood = office.connecting.pop(0) if office.connecting else None
-                if isinstance(mood, Exception):
-                    raise mood
-                if mood is not None:
-                    await asyncio.sleep(mood)
-                office.opened.append(self)
-                return await super().__aenter__()
+        async def connect(_: Call) -> None:
+            if self.connecting:
+                await suffer(self.connecting.pop(0))
+            self.opened.append(broker)
 
-            async def __aexit__(self, *exception: object) -> None:
-                office.closed.append(self)
-                await super().__aexit__(*exception)
+        async def publish(call: Call) -> None:
+            if self.moods:
+                await suffer(self.moods.pop(0), call.timeout.total_seconds())
+                raise Unconfirmed("It did not confirm in time.")
 
-        return Counted(self.server, self.moods)
+        async def close(_: Call) -> None:
+            self.closed += 1
+
+        broker.on("connect").first(connect)
+        broker.on("publish").first(publish)
+        broker.on("close").first(close)
+        return broker
 
     async def seed(self) -> None:
         async with MemoryBroker(self.server) as broker:
@@ -102,78 +89,69 @@ class Office:
             return depth.ready if depth else 0
 
 
-def virtually(office: Office, play: Callable[[], Awaitable[None]]) -> None:
-    async def perform() -> None:
-        await office.seed()
-        await play()
+async def suffer(mood: Exception | float, timeout: float = math.inf) -> None:
+    if isinstance(mood, Exception):
+        raise mood
+    await asyncio.sleep(min(mood, timeout))
 
-    run_virtually(perform())
+
+def tries(broker: FaultyBroker) -> list[Call]:
+    return [call for call in broker.calls if call.operation == "publish"]
+
+
+@pytest.fixture
+async def office(clock: LoopClock) -> Office:
+    office = Office(clock)
+    await office.seed()
+    return office
 
 
 AWAY = BrokerUnavailable("Cannot connect to amqp://nowhere/: refused.")
 
 
-def test_a_connection_is_opened_on_first_use_and_used_again() -> None:
-    office = Office()
-
-    async def play() -> None:
-        assert office.opened == []
-        for _ in range(3):
-            await office.outbox.send("sms", {}, Posting())
-        assert len(office.opened) == 1
-        assert await office.received() == 3
-
-    virtually(office, play)
-
-
-def test_all_that_send_at_once_share_one_connection() -> None:
-    office = Office(connecting=[1.0])
-
-    async def play() -> None:
-        sending = [office.outbox.send("sms", {}, Posting()) for _ in range(20)]
-        assert len(set(await asyncio.gather(*sending))) == 20
-        assert len(office.opened) == 1
-
-    virtually(office, play)
-
-
-def test_a_call_is_told_of_before_it_is_sent_and_after() -> None:
-    office = Office(*[Unconfirmed("no")] * 99)
-
-    async def play() -> None:
-        with pytest.raises(NotSent) as caught:
-            await office.outbox.send("sms", {}, Posting(message_id="a", deadline=SECOND))
-        office.moods.clear()
-        await office.outbox.send("sms", {}, Posting(message_id="b", headers={"x": 1}))
-        assert office.events == [
-            CallSending("sms", "a", {}),
-            CallNotSent("sms", "a", caught.value),
-            CallSending("sms", "b", {"x": 1}),
-            CallSent("sms", "b"),
-        ]
-
-    virtually(office, play)
-
-
-def test_after_closing_it_is_opened_again() -> None:
-    office = Office()
-
-    async def play() -> None:
-        await office.outbox.open()
+async def test_a_connection_is_opened_on_first_use_and_used_again(office: Office) -> None:
+    assert office.opened == []
+    for _ in range(3):
         await office.outbox.send("sms", {}, Posting())
-        await office.outbox.close()
-        await office.outbox.close()
-        assert len(office.opened) == len(office.closed) == 1
-        await office.outbox.send("sms", {}, Posting())
-        assert len(office.opened) == 2
-        await office.outbox.close()
-        assert len(office.closed) == 2
+    assert len(office.opened) == 1
+    assert await office.received() == 3
 
-    virtually(office, play)
+
+async def test_all_that_send_at_once_share_one_connection(office: Office) -> None:
+    office.suffers(connecting=[1.0])
+    sending = [office.outbox.send("sms", {}, Posting()) for _ in range(20)]
+    assert len(set(await asyncio.gather(*sending))) == 20
+    assert len(office.opened) == 1
+
+
+async def test_a_call_is_told_of_before_it_is_sent_and_after(office: Office) -> None:
+    office.suffers(*[Unconfirmed("no")] * 99)
+    with pytest.raises(NotSent) as caught:
+        await office.outbox.send("sms", {}, Posting(message_id="a", deadline=SECOND))
+    office.moods.clear()
+    await office.outbox.send("sms", {}, Posting(message_id="b", headers={"x": 1}))
+    assert office.events == [
+        CallSending("sms", "a", {}),
+        CallNotSent("sms", "a", caught.value),
+        CallSending("sms", "b", {"x": 1}),
+        CallSent("sms", "b"),
+    ]
+
+
+async def test_a_connection_that_was_closed_is_opened_again(office: Office) -> None:
+    await office.outbox.open()
+    await office.outbox.send("sms", {}, Posting())
+    await office.outbox.close()
+    await office.outbox.close()
+    assert len(office.opened) == office.closed == 1
+    await office.outbox.send("sms", {}, Posting())
+    assert len(office.opened) == 2
+    await office.outbox.close()
+    assert office.closed == 2
 
 
 def test_a_connection_is_not_taken_from_one_event_loop_to_another() -> None:
-    office = Office()
+    office = Office(LoopClock(START))
 
     async def send() -> None:
         await office.seed()
@@ -184,27 +162,22 @@ def test_a_connection_is_not_taken_from_one_event_loop_to_another() -> None:
     assert len(office.opened) == 2
 
 
-def test_a_connection_that_is_lent_is_used_and_not_closed() -> None:
-    office = Office()
-
-    async def play() -> None:
-        first, second = Moody(office.server, []), Moody(office.server, [])
-        async with first, second:
-            await office.outbox.send("sms", {}, Posting())
-            for lent in (first, second):
-                office.outbox.use(lent, LoopClock(START))
-            await office.outbox.send("sms", {}, Posting())
-            office.outbox.release(second)
-            await office.outbox.send("sms", {}, Posting())
-            await office.outbox.close()
-            assert (len(first.tries), len(second.tries)) == (1, 1)
-            assert first.connected
-            assert len(office.closed) == 1  # its own
-            office.outbox.release(first)
-            await office.outbox.send("sms", {}, Posting())
-        assert (len(first.tries), len(office.opened)) == (1, 2)
-
-    virtually(office, play)
+async def test_a_connection_that_is_lent_is_used_and_not_closed(office: Office) -> None:
+    first, second = FaultyBroker(office.server), FaultyBroker(office.server)
+    async with first, second:
+        await office.outbox.send("sms", {}, Posting())
+        for lent in (first, second):
+            office.outbox.use(lent, office.clock)
+        await office.outbox.send("sms", {}, Posting())
+        office.outbox.release(second)
+        await office.outbox.send("sms", {}, Posting())
+        await office.outbox.close()
+        assert (len(tries(first)), len(tries(second))) == (1, 1)
+        assert first.connected
+        assert office.closed == 1  # its own
+        office.outbox.release(first)
+        await office.outbox.send("sms", {}, Posting())
+    assert (len(tries(first)), len(office.opened)) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -216,118 +189,94 @@ def test_a_connection_that_is_lent_is_used_and_not_closed() -> None:
         [BrokerUnavailable("gone"), Unconfirmed("gone"), 0.5],
     ],
 )
-def test_what_passes_within_the_deadline_is_waited_out(moods: list[Exception | float]) -> None:
-    office = Office(*moods)
-    failures = len(moods)
-
-    async def play() -> None:
-        assert await office.outbox.send("sms", {}, Posting(message_id="id")) == "id"
-        assert await office.received() == 1
-        (broker,) = office.opened
-        assert len(broker.tries) == failures + 1
-        pauses = [b - a for (a, _), (b, _) in zip(broker.tries, broker.tries[1:], strict=False)]
-        for n, pause in enumerate(pauses):
-            assert 0.05 * 2**n <= pause <= 0.1 * 2**n + 0.5
-
-    virtually(office, play)
+async def test_what_passes_within_the_deadline_is_waited_out(
+    office: Office, moods: list[Exception | float]
+) -> None:
+    office.suffers(*moods)
+    assert await office.outbox.send("sms", {}, Posting(message_id="id")) == "id"
+    assert await office.received() == 1
+    (broker,) = office.opened
+    tried_at = [call.at for call in tries(broker)]
+    assert len(tried_at) == len(moods) + 1
+    pauses = [b - a for a, b in itertools.pairwise(tried_at)]
+    for n, pause in enumerate(pauses):
+        assert 0.05 * 2**n <= pause <= 0.1 * 2**n + 0.5
 
 
-def test_connecting_is_tried_again_too() -> None:
-    office = Office(connecting=[AWAY] * 4)
-
-    async def play() -> None:
-        await office.outbox.send("sms", {}, Posting())
-        assert await office.received() == 1
-
-    virtually(office, play)
+async def test_connecting_is_tried_again_too(office: Office) -> None:
+    office.suffers(connecting=[AWAY] * 4)
+    await office.outbox.send("sms", {}, Posting())
+    assert await office.received() == 1
 
 
 @pytest.mark.parametrize(
-    ("office", "told"),
+    ("moods", "connecting", "told"),
     [
-        (Office(*[Unconfirmed("The broker is blocked.")] * 99), "The broker is blocked"),
-        (Office(*[Rejected("The queue is full.")] * 99), "The queue is full"),
-        (Office(3600.0), "It did not confirm in time"),
-        (Office(connecting=[AWAY] * 99), "Cannot connect to amqp://nowhere/: refused"),
-        (Office(connecting=[3600.0]), "did not answer when it was connected to"),
+        ([Unconfirmed("The broker is blocked.")] * 99, [], "The broker is blocked"),
+        ([Rejected("The queue is full.")] * 99, [], "The queue is full"),
+        ([3600.0], [], "It did not confirm in time"),
+        ([], [AWAY] * 99, "Cannot connect to amqp://nowhere/: refused"),
+        ([], [3600.0], "did not answer when it was connected to"),
     ],
     ids=["blocked", "full", "silent", "away", "black hole"],
 )
-def test_after_the_deadline_it_is_told_that_nothing_is_certain(office: Office, told: str) -> None:
-    async def play() -> None:
-        loop = asyncio.get_running_loop()
+async def test_after_the_deadline_it_is_told_that_nothing_is_certain(
+    office: Office,
+    moods: list[Exception | float],
+    connecting: list[Exception | float],
+    told: str,
+) -> None:
+    office.suffers(*moods, connecting=connecting)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(NotSent) as caught:
+        await office.outbox.send("sms", {}, Posting(message_id="id", deadline=timedelta(0, 10)))
+    assert 4 < loop.time() - began <= 10.01
+    message = str(caught.value)
+    assert message.startswith("The message for 'sms' was not confirmed within 10 s: ")
+    assert told in message
+    assert "Send it again with the same message id (id) if running it twice" in message
+    assert all(call.timeout <= timedelta(seconds=10) for b in office.opened for call in tries(b))
+    office.moods.clear()
+    office.connecting.clear()
+    await office.outbox.send("sms", {}, Posting())  # what was, is over
+
+
+async def test_a_task_that_was_never_seeded_is_told_at_once(office: Office) -> None:
+    loop = asyncio.get_running_loop()
+    for delay in (timedelta(0), timedelta(seconds=5)):
         began = loop.time()
-        with pytest.raises(NotSent) as caught:
-            await office.outbox.send("sms", {}, Posting(message_id="id", deadline=timedelta(0, 10)))
-        assert 4 < loop.time() - began <= 10.01
-        message = str(caught.value)
-        assert message.startswith("The message for 'sms' was not confirmed within 10 s: ")
-        assert told in message
-        assert "Send it again with the same message id (id) if running it twice" in message
-        assert all(
-            timeout <= timedelta(seconds=10) for b in office.opened for _, timeout in b.tries
+        outbox = Outbox(
+            Names("other"),
+            office.clock,
+            lambda: FaultyBroker(office.server),
+            office.events.append,
         )
-        office.moods.clear()
-        office.connecting.clear()
-        await office.outbox.send("sms", {}, Posting())  # what was, is over
-
-    virtually(office, play)
+        with pytest.raises(Unroutable, match="no queue for the task 'sms'.*`scheduler seed`"):
+            await outbox.send("sms", {}, Posting(delay=delay))
+        assert loop.time() == began
 
 
-def test_a_task_that_was_never_seeded_is_told_at_once() -> None:
-    office = Office()
-
-    async def play() -> None:
-        loop = asyncio.get_running_loop()
-        for delay in (timedelta(0), timedelta(seconds=5)):
-            began = loop.time()
-            outbox = Outbox(
-                Names("other"),
-                LoopClock(START),
-                lambda: Moody(office.server, []),
-                office.events.append,
-            )
-            with pytest.raises(Unroutable, match="no queue for the task 'sms'.*`scheduler seed`"):
-                await outbox.send("sms", {}, Posting(delay=delay))
-            assert loop.time() == began
-
-    virtually(office, play)
+async def test_wrong_credentials_do_not_get_better_by_trying_again(office: Office) -> None:
+    office.suffers(connecting=[AccessRefused("Wrong password.")])
+    with pytest.raises(AccessRefused):
+        await office.outbox.send("sms", {}, Posting())
+    assert asyncio.get_running_loop().time() == 0
 
 
-def test_wrong_credentials_do_not_get_better_by_trying_again() -> None:
-    office = Office(connecting=[AccessRefused("Wrong password.")])
-
-    async def play() -> None:
-        with pytest.raises(AccessRefused):
-            await office.outbox.send("sms", {}, Posting())
-        assert asyncio.get_running_loop().time() == 0
-
-    virtually(office, play)
+async def test_what_is_larger_than_a_broker_takes_is_not_sent(office: Office) -> None:
+    fits = "x" * (LARGEST_MESSAGE - len('{"args":{"a":""}}'))
+    await office.outbox.send("sms", {"a": fits}, Posting())
+    with pytest.raises(InvalidArguments, match=r"are 16\.0 MiB of JSON.*nothing was sent"):
+        await office.outbox.send("sms", {"a": fits + "x"}, Posting())
+    assert await office.received() == 1
 
 
-def test_what_is_larger_than_a_broker_takes_is_not_sent() -> None:
-    office = Office()
-
-    async def play() -> None:
-        fits = "x" * (LARGEST_MESSAGE - len('{"args":{"a":""}}'))
-        await office.outbox.send("sms", {"a": fits}, Posting())
-        with pytest.raises(InvalidArguments, match=r"are 16\.0 MiB of JSON.*nothing was sent"):
-            await office.outbox.send("sms", {"a": fits + "x"}, Posting())
-        assert await office.received() == 1
-
-    virtually(office, play)
-
-
-def test_what_is_longer_than_the_ladder_is_not_sent() -> None:
-    office = Office()
-
-    async def play() -> None:
-        with pytest.raises(UsageError, match="from 0 to 1183 days, got "):
-            await office.outbox.send("sms", {}, Posting(delay=timedelta(days=1184)))
-        with pytest.raises(UsageError, match="from 0 to 1183 days, got "):
-            await office.outbox.send("sms", {}, Posting(at=START + timedelta(days=1184)))
-
-    virtually(office, play)
+async def test_what_is_longer_than_the_ladder_is_not_sent(office: Office) -> None:
+    with pytest.raises(UsageError, match="from 0 to 1183 days, got "):
+        await office.outbox.send("sms", {}, Posting(delay=timedelta(days=1184)))
+    with pytest.raises(UsageError, match="from 0 to 1183 days, got "):
+        await office.outbox.send("sms", {}, Posting(at=START + timedelta(days=1184)))
 
 
 # Callers without an event loop
