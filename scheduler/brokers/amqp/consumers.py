@@ -125,6 +125,8 @@ class RecoveringConsumer(ABC):
         self, deliveries: DeliveryChannel
     ) -> Callable[[DeliveredMessage], Coroutine[Any, Any, None]]:
         async def receive(taken: DeliveredMessage) -> None:
+            if deliveries is self._deliveries and self._tag is None:
+                self._tag = taken.consumer_tag  # the answer may be read a moment later
             await self._receive(deliveries, taken)
 
         return receive
