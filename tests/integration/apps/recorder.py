@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from scheduler import Context, Scheduler
-from scheduler.events import Event, RunEvent
+from scheduler.events import Event, RunEvent, TicksSkipped
 from scheduler.timing.schedules import schedule_of
 
 app = Scheduler(os.environ["NAMESPACE"])
@@ -51,3 +51,9 @@ def die(event: Event) -> None:
     if type(event).__name__ == moment and isinstance(event, RunEvent) and event.seq == int(seq):
         note(what="killed", seq=event.seq)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.listen
+def tell(event: Event) -> None:
+    if isinstance(event, TicksSkipped):
+        note(what="skipped", loop=str(event.loop), count=event.count)
