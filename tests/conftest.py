@@ -7,11 +7,17 @@ from collections.abc import Iterator
 import pytest
 
 from scheduler.protocol.topology import QueueType
+from tests.dealing import dealt
 from tests.rabbitmq import NoBroker, Users, administrator, shared_broker
 
 # pytest-xdist gives all its workers the same one.
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
 PROVISIONED = pytest.StashKey[str | NoBroker]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (workers := getattr(config, "workerinput", None)) is not None:
+        items[:] = dealt(items, workers["workercount"], lambda item: item.path.parts)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
