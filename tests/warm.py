@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 STREAMS = (0, 1, 2)
@@ -110,8 +111,9 @@ def _serve(requests: socket.socket) -> None:
             return _keep(*descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass  # keepers that are done
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass  # a keeper that is done
 
 
 def _keep(stdin: int, stdout: int, stderr: int, request: int, keeper: int) -> None:
