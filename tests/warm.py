@@ -43,7 +43,10 @@ class Program:
         return self.returncode
 
     def _told(self) -> int:
-        (number,) = NUMBER.unpack(self._keeper.recv(NUMBER.size))
+        told = self._keeper.recv(NUMBER.size)
+        if not told:
+            raise RuntimeError("The process that keeps the program, or starts it, has died.")
+        (number,) = NUMBER.unpack(told)
         return number
 
     def poll(self) -> int | None:
@@ -76,7 +79,7 @@ def start(
         request.flush()
         descriptors = [*streams, request.fileno(), keepers.fileno()]
         socket.send_fds(_origin(), [b"!"], descriptors)
-        return Program(ours)
+    return Program(ours)
 
 
 @functools.cache

@@ -28,7 +28,7 @@ from tests.shape import PACKAGE, ROOT, Module
 
 FORK = multiprocessing.get_context("fork")
 # Plain assertions fail as well; to rewrite them takes longer than most tests.
-OPTIONS = ("-q", "-n", "0", "-p", "no:cacheprovider", "--assert=plain")
+OPTIONS = ("-q", "-n", "0", "-p", "no:cacheprovider", "--assert=plain", "-o", "timeout=0")
 COMMON = ("tests.mutants", "tests.shape")
 MEMORY = 4 << 30
 # What a busy machine may add to the time of the tests, in seconds, and times which.
