@@ -6,8 +6,10 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	&& { echo $$python; break; }; done)
 UV := $(shell command -v uv 2>/dev/null)
 BIN := .venv/bin
+# Tests of a broker wait more than they compute.
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 2)))
 
-.PHONY: help demo test check bench chaos format clean
+.PHONY: help demo test mutants check bench chaos format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -16,7 +18,10 @@ demo: .venv/package ## run the heartbeat example on the embedded broker (FOR=10s
 	@$(BIN)/scheduler dev examples/heartbeat.py:app $(if $(FOR),--for $(FOR))
 
 test: .venv/dev ## run the tests on a real broker as well (ARGS="-k retry -n 0")
-	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+mutants: .venv/dev ## change the code a little, many times: do tests notice? (ARGS="--all --sample 5")
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 check: .venv/dev ## lint, check the format, check the types
 	@$(BIN)/ruff check

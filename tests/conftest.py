@@ -10,6 +10,7 @@ import pytest
 from scheduler.protocol.topology import QueueType
 from scheduler.testing import VirtualTimeLoop
 from scheduler.timing.clock import LoopClock
+from tests.dealing import dealt
 from tests.rabbitmq import NoBroker, Users, administrator, shared_broker
 from tests.stage import START, Stage
 
@@ -25,6 +26,11 @@ def pytest_asyncio_loop_factories(
     if "clock" in getattr(item, "fixturenames", ()):
         return {"virtual": VirtualTimeLoop}
     return {"real": asyncio.new_event_loop}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (workers := getattr(config, "workerinput", None)) is not None:
+        items[:] = dealt(items, workers["workercount"], lambda item: item.path.parts)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

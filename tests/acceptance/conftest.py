@@ -6,21 +6,28 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, TextIO
 
 import aiormq
 import pytest
 
+from tests import warm
 from tests.stage import an_app
 
 APPS = Path(__file__).parent / "apps"
 SHOP = f"{APPS}/shop.py:app"
 LOOPS = ("report", "sell", "wait_for_input")
-TIME_LIMIT = 20
+TIME_LIMIT = 50
+Process = warm.Program | subprocess.Popen[bytes]
+Start = Callable[
+    [Sequence[str], Path, Mapping[str, str], tuple[int, int, int]],
+    Process,
+]
 
 
 @dataclass(frozen=True)
@@ -48,14 +55,15 @@ class Done:
 class Processor:
     """A `scheduler run` that is going on."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Process, stdin: TextIO, stderr: TextIO) -> None:
         self._process = process
+        self._stdin = stdin
+        self._stderr = stderr
         self.lines: list[str] = []
 
     def until(self, words: str) -> str:
         """The first further line of the log that holds these words."""
-        assert self._process.stderr
-        for line in self._process.stderr:
+        for line in self._stderr:
             self.lines.append(line)
             if words in line:
                 return line
@@ -63,17 +71,15 @@ class Processor:
 
     def say(self, text: str) -> None:
         """Write a line to its standard input."""
-        assert self._process.stdin
-        self._process.stdin.write(f"{text}\n")
-        self._process.stdin.flush()
+        self._stdin.write(f"{text}\n")
+        self._stdin.flush()
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         self._process.send_signal(number)
 
     def end(self) -> Done:
         """Wait for its end; all its log is in `lines` then."""
-        assert self._process.stderr
-        self.lines += self._process.stderr
+        self.lines += self._stderr
         return Done(self._process.wait(TIME_LIMIT), "", "".join(self.lines))
 
 
@@ -84,38 +90,63 @@ class CommandLine:
         self._directory = directory
         clean = {k: v for k, v in os.environ.items() if not k.startswith("SCHEDULER_")}
         self._environment = clean | environment
+        self._start: Start = warm.start
+
+    @property
+    def installed(self) -> "CommandLine":
+        """The same by the program as it is installed, in an interpreter of its own."""
+        command_line = CommandLine(self._directory, **self._environment)
+        command_line._start = started
+        return command_line
 
     def __call__(self, *arguments: str, answer: str = "", **environment: str) -> Done:
-        done = subprocess.run(
-            self._command(arguments),
-            cwd=self._directory,
-            env=self._environment | environment,
-            input=answer,
-            capture_output=True,
-            text=True,
-            timeout=TIME_LIMIT,
-        )
-        return Done(done.returncode, done.stdout, done.stderr)
+        with TemporaryFile("w+") as stdin, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
+            stdin.write(answer)
+            stdin.seek(0)
+            streams = (stdin.fileno(), out.fileno(), err.fileno())
+            process = self._start(
+                arguments, self._directory, self._environment | environment, streams
+            )
+            try:
+                code = process.wait(TIME_LIMIT)
+            finally:
+                process.kill()
+                process.wait(TIME_LIMIT)
+            out.seek(0)
+            err.seek(0)
+            return Done(code, out.read(), err.read())
 
     @contextmanager
     def processor(self, *arguments: str, **environment: str) -> Generator[Processor]:
         """A `scheduler run`; killed at the end, unless it has ended."""
-        with subprocess.Popen(
-            self._command(("run", *arguments)),
-            cwd=self._directory,
-            env=self._environment | environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
+        (theirs_in, ours_in), (ours_err, theirs_err) = os.pipe(), os.pipe()
+        with os.fdopen(ours_in, "w") as stdin, os.fdopen(ours_err) as stderr:
+            with os.fdopen(theirs_in), os.fdopen(theirs_err, "w"), TemporaryFile() as nowhere:
+                streams = (theirs_in, nowhere.fileno(), theirs_err)
+                whole = self._environment | environment
+                process = self._start(("run", *arguments), self._directory, whole, streams)
             try:
-                yield Processor(process)
+                yield Processor(process, stdin, stderr)
             finally:
                 process.kill()
+                process.wait(TIME_LIMIT)
 
-    def _command(self, arguments: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "scheduler", *arguments]
+
+def started(
+    arguments: Sequence[str],
+    directory: Path,
+    environment: Mapping[str, str],
+    streams: tuple[int, int, int],
+) -> subprocess.Popen[bytes]:
+    stdin, stdout, stderr = streams
+    return subprocess.Popen(
+        [Path(sys.executable).with_name("scheduler"), *arguments],
+        cwd=directory,
+        env=environment,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+    )
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What a user sees: commands, their output, their exit codes."""
 
 import json
+import re
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,6 +37,53 @@ def assert_refused(done: Done, code: int, *words: str) -> None:
     assert line.startswith("scheduler: ")
     assert [word for word in words if word not in line] == []
     assert PASSWORD not in line
+
+
+# The program itself: most tests fork it off one that is imported already (`tests.warm`)
+
+COMMANDS = {
+    "dev": (f"{APPS}/quick.py:app --for 300ms", FINE, "beat #0  beat 1"),
+    "seed": ("", FINE, "unchanged"),
+    "run": ("--tasks raport", MISUSE, "did you mean 'report'?"),
+    "status": ("", FINE, "waiting"),
+    "next": ("", FINE, "report  (every 1h)"),
+    "pause": ("report", FINE, "report: paused"),
+    "resume": ("report", WRONG, "report: not paused"),
+    "trigger": ("report", FINE, "report: triggered"),
+    "remove": ("report", MISUSE, "The loop report is in the code"),
+    "history": ("", FINE, "report"),
+    "failed list": ("", FINE, "ERROR"),
+    "failed show": ("some-id", WRONG, "no parked message 'some-id'"),
+    "failed replay": ("--all", FINE, "0 replayed"),
+    "failed purge": ("--all --yes", FINE, "0 purged"),
+    "topology show": ("", FINE, ".v1.hatchery.report"),
+    "topology export": ("", FINE, ".v1.hatchery.report"),
+    "doctor": ("", FINE, "rabbitmqctl"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_installed_program_has_the_command(seeded: CommandLine, command: str):
+    arguments, code, words = COMMANDS[command]
+    done = seeded.installed(*command.split(), *arguments.split())
+    assert (done.code, words in done.output) == (code, True), done.output
+
+
+def test_the_installed_program_processes_until_it_is_told_to_stop(seeded: CommandLine):
+    assert seeded("trigger", "report").code == FINE
+    with seeded.installed.processor() as processor:
+        processor.until("reported Bonn")
+        processor.signal()
+        assert processor.end().code == FINE
+
+
+def test_no_command_is_left_out(offline: CommandLine):
+    def listed(*group: str) -> set[str]:
+        _, _, lines = offline(*group, "--help").out.partition("Commands:\n")
+        return {" ".join((*group, name)) for name in re.findall(r"^  (\w+)", lines, re.MULTILINE)}
+
+    groups = {"failed", "topology"}
+    assert listed() - groups | listed("failed") | listed("topology") == set(COMMANDS)
 
 
 # Seeding

@@ -1,7 +1,6 @@
 """The examples do what their first lines promise."""
 
 import asyncio
-import json
 import os
 import re
 import subprocess
@@ -20,6 +19,7 @@ from scheduler.cli.loading import load_app
 from scheduler.events import Escalated, RunFinished
 from scheduler.protocol.tokens import Ending
 from scheduler.testing import simulate
+from tests.acceptance.conftest import CommandLine, Done
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ORDERS = f"{EXAMPLES / 'poll_orders.py'}:app"
@@ -28,14 +28,8 @@ REMINDERS = f"{EXAMPLES / 'reminders.py'}:app"
 SMS = f"{EXAMPLES / 'sms.py'}:app"
 
 
-def scheduler(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "scheduler", *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=50,
-    )
+def scheduler(*arguments: str, **environment: str) -> Done:
+    return CommandLine(EXAMPLES)(*arguments, **environment)
 
 
 def until(condition: Callable[[], bool], seconds: float = 60) -> None:
@@ -47,8 +41,8 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 def test_the_heartbeat_beats_on_the_embedded_broker() -> None:
     done = scheduler("dev", f"{EXAMPLES / 'heartbeat.py'}:app", "--for", "4s")
-    assert done.returncode == 0, done.stderr
-    beats = [int(count) for count in re.findall(r"beat #\d+  beat (\d+)", done.stderr)]
+    assert done.code == 0, done.err
+    beats = [int(count) for count in re.findall(r"beat #\d+  beat (\d+)", done.err)]
     assert beats == list(range(1, len(beats) + 1))
     assert len(beats) >= 2
 
@@ -83,11 +77,11 @@ def test_polling_survives_a_shop_that_fails_and_replays_what_was_parked(
 
     def parked() -> list[str]:
         listed = scheduler("failed", "list", ORDERS, "--json", **environment)
-        assert listed.returncode == 0, listed.stdout
-        return [message["id"] for message in json.loads(listed.stdout)]
+        assert listed.code == 0, listed.output
+        return [message["id"] for message in listed.json]
 
     with swept(broker_url, ORDERS):
-        assert scheduler("seed", ORDERS, **environment).returncode == 0
+        assert scheduler("seed", ORDERS, **environment).code == 0
         with running("run", ORDERS, log=tmp_path / "log", **environment) as lines:
             until(lambda: len(stored()) >= 3)
             tell(shop, "fail")
@@ -97,7 +91,7 @@ def test_polling_survives_a_shop_that_fails_and_replays_what_was_parked(
             until(lambda: len(stored()) >= before + 3)
             assert stored() == list(range(1, len(stored()) + 1)), "an order was lost"
             replayed = scheduler("failed", "replay", ORDERS, "--all", **environment)
-            assert replayed.returncode == 0, replayed.stderr
+            assert replayed.code == 0, replayed.err
             until(lambda: any("known already" in line for line in lines()))
             assert parked() == []
 
@@ -155,7 +149,7 @@ def test_what_one_subscriber_retries_the_other_does_not_see_again(
         done = place_orders("tea", **environment)
         assert done.returncode == 1
         assert "Nobody listens" in done.stderr
-        assert scheduler("seed", ORDER_SERVICE, **environment).returncode == 0
+        assert scheduler("seed", ORDER_SERVICE, **environment).code == 0
         # Placed before anybody runs: what was seeded does not miss them.
         assert place_orders("tea", "honey", **environment).returncode == 0
         with running("run", ORDER_SERVICE, log=tmp_path / "log", **environment) as lines:

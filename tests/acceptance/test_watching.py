@@ -49,7 +49,7 @@ def test_metrics_without_their_package_say_how_to_install_it(
     offline: CommandLine, tmp_path: Path, port: int
 ):
     ports = {"SCHEDULER_METRICS_PORT": str(port), "SCHEDULER_BROKER_URL": UNREACHABLE}
-    done = offline("run", SHOP, **ports, **without(tmp_path, "prometheus_client"))
+    done = offline.installed("run", SHOP, **ports, **without(tmp_path, "prometheus_client"))
     assert (done.code, done.out) == (MISUSE, "")
     assert done.err.startswith("scheduler: Metrics are asked for (--metrics-port, SCHEDULER_ME")
     assert "pip install 'scheduler[metrics]'" in done.err
@@ -59,7 +59,7 @@ def test_metrics_without_their_package_say_how_to_install_it(
 def test_everything_else_works_without_the_packages_of_extras(offline: CommandLine, tmp_path: Path):
     app = f"{APPS}/quick.py:app"
     absent = without(tmp_path, "prometheus_client", "opentelemetry", "uvloop")
-    done = offline("dev", app, "--for", "1s", **absent)
+    done = offline.installed("dev", app, "--for", "1s", **absent)
     assert done.code == FINE, done.err
     assert "beat 1" in done.err
 

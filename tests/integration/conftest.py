@@ -3,8 +3,6 @@
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +15,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.topology import QueueType
 from tests.stage import an_app
+from tests.warm import Program, start
 
 APP = f"{Path(__file__).parent / 'apps' / 'recorder.py'}:app"
 
@@ -30,34 +29,33 @@ class Field:
     queue_type: QueueType
     record: Path
     app: str = APP
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list[Any])
+    processes: list[Program] = field(default_factory=list[Any])
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, **environment: str) -> Program:
         """Start `scheduler` with these arguments, on the app."""
         command, *options = arguments
         # A file, because a pipe that nobody reads fills up, and blocks the process that logs.
-        log = self.log_of(len(self.processes)).open("w")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "scheduler", command, self.app, *options],
-            env={
-                **os.environ,
-                "SCHEDULER_BROKER_URL": self.url,
-                "SCHEDULER_QUEUE_TYPE": self.queue_type,
-                "NAMESPACE": self.namespace,
-                "RECORD": str(self.record),
-                **environment,
-            },
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        log.close()
+        with self.log_of(len(self.processes)).open("w") as log, Path(os.devnull).open() as nothing:
+            process = start(
+                [command, self.app, *options],
+                directory=Path.cwd(),
+                environment={
+                    **os.environ,
+                    "SCHEDULER_BROKER_URL": self.url,
+                    "SCHEDULER_QUEUE_TYPE": self.queue_type,
+                    "NAMESPACE": self.namespace,
+                    "RECORD": str(self.record),
+                    **environment,
+                },
+                streams=(nothing.fileno(), log.fileno(), log.fileno()),
+            )
         self.processes.append(process)
         return process
 
     def log_of(self, number: int) -> Path:
         return self.record.with_name(f"process-{number}.log")
 
-    def output_of(self, process: subprocess.Popen[bytes]) -> str:
+    def output_of(self, process: Program) -> str:
         """Wait until the process has ended; what it printed."""
         process.wait(timeout=100)
         return self.log_of(self.processes.index(process)).read_text()

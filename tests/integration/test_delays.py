@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import statistics
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from scheduler.protocol.topology import QueueType
 from tests.integration.conftest import Field
 from tests.integration.shop import Run, Shop, eventually, opened
 from tests.rabbitmq import PrivateNode
+from tests.warm import Program
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -120,7 +120,7 @@ class Clerks:
     def __init__(self, url: str, shop: Shop, record: Path) -> None:
         self.field = Field(url, shop.namespace, shop.queue_type, record, app=CLERK)
 
-    def work(self, **environment: str) -> subprocess.Popen[bytes]:
+    def work(self, **environment: str) -> Program:
         """A processor that takes messages from now on."""
         return self.field.start("run", "--tasks", "work,fails", "--json", **environment)
 

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
-from subprocess import Popen
 from time import monotonic
 from typing import Any
 
@@ -20,6 +19,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from tests.integration.conftest import Field, at_rest, ready, sweep
 from tests.k8s.builds import container, environment, one
 from tests.rabbitmq import free_ports
+from tests.warm import Program
 
 SOME = 4
 LOOPS = 50
@@ -46,7 +46,7 @@ class Rollout:
         }
         self._field = field
 
-    async def up(self) -> Popen[bytes]:
+    async def up(self) -> Program:
         """A new processor, when its readiness probe has passed."""
         (port,) = free_ports(1)
         process = self.start("run", SCHEDULER_HEALTH_PORT=str(port))
@@ -55,14 +55,14 @@ class Rollout:
                 await asyncio.sleep(min(self._asked_every, 0.2))
         return process
 
-    async def down(self, process: Popen[bytes]) -> float:
+    async def down(self, process: Program) -> float:
         """SIGTERM; how long it took to end."""
         began = monotonic()
         process.terminate()
         assert await asyncio.to_thread(process.wait, self.killed_after) == 0
         return monotonic() - began
 
-    def start(self, *arguments: str, **environment: str) -> Popen[bytes]:
+    def start(self, *arguments: str, **environment: str) -> Program:
         return self._field.start(
             *arguments, LOOPS=str(LOOPS), EVERY="1s", **self._environment, **environment
         )

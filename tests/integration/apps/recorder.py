@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from scheduler import Context, Scheduler
-from scheduler.events import Event, RunEvent
+from scheduler.events import Event, RunEvent, TicksSkipped
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.schedules import schedule_of
 
@@ -54,3 +54,9 @@ def die(event: Event) -> None:
     if event.loop != SUPERVISION and seq in ("", str(event.seq)):
         note(what="killed", seq=event.seq)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.listen
+def tell(event: Event) -> None:
+    if isinstance(event, TicksSkipped):
+        note(what="skipped", loop=str(event.loop), count=event.count)

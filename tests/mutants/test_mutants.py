@@ -1,0 +1,108 @@
+"""What is changed, what the changes do, and that tests which look away are told."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.mutants.changes import mutants_of
+
+
+def every_change(source: str) -> list[str]:
+    """The module after each of its changes, alone."""
+    count = len(mutants_of(ast.parse(source)))
+    found: list[str] = []
+    for number in range(count):
+        tree = ast.parse(source)
+        mutants_of(tree)[number].apply()
+        found.append(ast.unparse(tree))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "changes"),
+    [
+        ("a < b", ["a <= b"]),
+        ("a is not b", ["a is b"]),
+        ("a not in b", ["a in b"]),
+        ("a and b", ["a or b"]),
+        ("not a", ["a"]),
+        ("a + b", ["a - b"]),
+        ("a = True", ["a = False"]),
+        ("a = 5", ["a = 6", "a = 4"]),
+        ("a = x[-1]", ["a = x[-2]", "a = x[-0]"]),
+        ("a.b = c", ["pass"]),
+        ("a += b", ["pass"]),
+        ("raise a", ["pass"]),
+        ("a()", ["pass"]),
+        ("a if b else c", ["a if not b else c"]),
+        ("[a for a in b if c]", ["[a for a in b if not c]"]),
+        ("while a:\n    break", ["while not a:\n    break", "while a:\n    continue"]),
+        ("def f(a=False):\n    return a", ["def f(a=True):\n    return a"]),
+    ],
+)
+def test_one_thing_is_changed_at_a_time(source: str, changes: list[str]) -> None:
+    found = every_change(source)
+    assert found[: len(changes)] == changes
+
+
+def test_a_statement_and_a_value_that_is_returned_are_left_out() -> None:
+    source = "async def f():\n    await g()\n    return h"
+    assert every_change(source) == [
+        "async def f():\n    pass\n    return h",
+        "async def f():\n    await g()\n    return None",
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""A docstring."""',
+        "a: Literal[5]",
+        "def f(a: Literal[5]) -> Literal[6]: ...",
+        "@dataclass(frozen=True)\nclass A: ...",
+        "if TYPE_CHECKING:\n    a = 5",
+        "def f():\n    return None",
+    ],
+)
+def test_what_does_not_run_is_left_as_it_is(source: str) -> None:
+    assert every_change(source) == []
+
+
+def test_a_change_is_met_by_who_executes_its_lines() -> None:
+    (mutant,) = mutants_of(ast.parse("a = b(\n    c,\n    d < e,\n)"))
+    assert (mutant.line, mutant.lines) == (3, {1, 3})
+    assert mutant.what == "d < e  ->  d <= e"
+
+
+def run(*arguments: str) -> tuple[int, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.mutants", *arguments], capture_output=True, text=True
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_tests_that_look_notice_what_is_changed() -> None:
+    code, lines = run("timing.rates", "--sample", "3", "--tests", "tests/unit/timing/test_rates.py")
+    assert (code, lines[1].split()) == (0, ["timing.rates", "3", "3", "100%", "90%"])
+    assert len(lines) == 2
+
+
+def test_tests_that_look_elsewhere_leave_a_module_under_its_goal() -> None:
+    code, lines = run(
+        "timing.rates", "--sample", "3", "--tests", "tests/unit/timing/test_durations.py"
+    )
+    assert code == 1
+    assert lines[1].split()[-2:] == ["90%", "under"]
+    survivors = [line for line in lines[2:] if line.startswith("scheduler/timing/rates.py:")]
+    assert survivors
+    assert all("  ->  " in line for line in survivors)
+
+
+def test_a_module_that_does_not_exist_is_told() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.mutants", "timing.rate"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "there is no module 'timing.rate'" in done.stderr

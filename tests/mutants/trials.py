@@ -1,0 +1,238 @@
+"""Running tests in forked processes, on a package of which one module is changed in memory."""
+
+import ast
+import importlib
+import io
+import multiprocessing
+import os
+import resource
+import sys
+import time
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.metadata import entry_points
+from importlib.util import spec_from_file_location
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from types import CodeType
+
+import pytest
+from coverage import Coverage
+
+from tests.mutants.changes import Mutant
+from tests.shape import PACKAGE, ROOT, Module
+
+FORK = multiprocessing.get_context("fork")
+# Plain assertions fail as well; to rewrite them takes longer than most tests.
+OPTIONS = ("-q", "-n", "0", "-p", "no:cacheprovider", "--assert=plain", "-o", "timeout=0")
+COMMON = ("tests.mutants", "tests.shape")
+MEMORY = 4 << 30
+# What a busy machine may add to the time of the tests, in seconds, and times which.
+PATIENCE, SLOWER = 30.0, 5.0
+
+
+class TestsFail(Exception):
+    """Tests fail on the package as it is."""
+
+
+@dataclass
+class Record:
+    """Which tests execute which lines, and how long they take.
+
+    Attributes:
+        tests: by file and line.
+        imported: the lines of each file that are executed when it is imported.
+        seconds: by test.
+    """
+
+    tests: dict[str, dict[int, set[str]]] = field(default_factory=dict[str, dict[int, set[str]]])
+    imported: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    def add(self, other: "Record") -> None:
+        self.seconds |= other.seconds
+        for path, lines in other.imported.items():
+            self.imported.setdefault(path, set()).update(lines)
+        for path, by_line in other.tests.items():
+            mine = self.tests.setdefault(path, {})
+            for line, names in by_line.items():
+                mine.setdefault(line, set()).update(names)
+
+    def of(self, path: Path, lines: frozenset[int]) -> list[str]:
+        """The tests that may notice a change of these lines, the shortest first."""
+        by_line = self.tests.get(str(path), {})
+        at_import = lines & self.imported.get(str(path), set())
+        met = [names for line, names in by_line.items() if at_import or line in lines]
+        return sorted(set[str]().union(*met), key=lambda name: self.seconds[name])
+
+
+def record(paths: Sequence[str], parts: int) -> Record:
+    """Run the tests, in so many processes, and see what they execute.
+
+    Raises:
+        TestsFail: some fail.
+    """
+    whole = Record()
+    readers: list[Connection] = []
+    for part in range(parts):
+        reader, writer = FORK.Pipe(duplex=False)
+        FORK.Process(target=_record_part, args=(paths, part, parts, writer)).start()
+        writer.close()
+        readers.append(reader)
+    for reader in readers:
+        found: Record | str = reader.recv()
+        if isinstance(found, str):
+            raise TestsFail(found)
+        whole.add(found)
+    return whole
+
+
+def _record_part(paths: Sequence[str], part: int, parts: int, writer: Connection) -> None:
+    os.environ["COVERAGE_CORE"] = "ctrace"  # the others do not tell one test from another
+    coverage = Coverage(data_file=None, config_file=False, source=[str(ROOT)])
+    recorder = Recorder(coverage, part, parts)
+    printed = io.StringIO()
+    coverage.start()
+    with redirect_stdout(printed):
+        code = pytest.main([*paths, *OPTIONS], plugins=[recorder])
+    coverage.stop()
+    writer.send(printed.getvalue() if code else recorder.result())
+
+
+class Recorder:
+    """A plugin of pytest that runs every nth test, and notes what each executes."""
+
+    def __init__(self, coverage: Coverage, part: int, parts: int) -> None:
+        self._coverage = coverage
+        self._mine = slice(part, None, parts)
+        self._seconds: dict[str, float] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = items[self._mine]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, bool, bool]:
+        self._coverage.switch_context(item.nodeid)
+        began = time.monotonic()
+        try:
+            return (yield)
+        finally:
+            self._seconds[item.nodeid] = time.monotonic() - began
+            self._coverage.switch_context("")
+
+    def result(self) -> Record:
+        found = Record(seconds=self._seconds)
+        data = self._coverage.get_data()
+        for path in data.measured_files():
+            by_line = data.contexts_by_lineno(path)
+            found.imported[path] = {line for line, names in by_line.items() if "" in names}
+            found.tests[path] = {line: set(names) - {""} for line, names in by_line.items()}
+        return found
+
+
+@dataclass
+class Trial:
+    """A mutant, the tests that may notice it, and whether one did."""
+
+    module: Module
+    mutant: Mutant
+    tests: list[str]
+    noticed: bool = False
+
+
+def run(trials: Iterable[Trial], record: Record, jobs: int) -> None:
+    """Try each mutant that a test executes, so many at a time."""
+    waiting = iter([trial for trial in trials if trial.tests])
+    going: dict[int, tuple[ForkProcess, Trial, float]] = {}
+    while True:
+        while len(going) < jobs and (trial := next(waiting, None)):
+            process = FORK.Process(target=_attempt, args=(trial,))
+            process.start()
+            seconds = sum(record.seconds[name] for name in trial.tests)
+            going[process.sentinel] = (
+                process,
+                trial,
+                time.monotonic() + PATIENCE + SLOWER * seconds,
+            )
+        if not going:
+            return
+        wait(list(going), timeout=1)
+        for sentinel, (process, trial, deadline) in list(going.items()):
+            if process.is_alive() and time.monotonic() > deadline:
+                process.kill()  # it hangs
+                process.join()
+            if not process.is_alive():
+                trial.noticed = process.exitcode != pytest.ExitCode.OK
+                del going[sentinel]
+
+
+def _attempt(trial: Trial) -> None:
+    """Run the tests until one fails; exits as pytest does."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    trial.mutant.apply()
+    sys.meta_path.insert(0, Finder(trial.module))
+    files = dict.fromkeys(name.partition("::")[0] for name in trial.tests)
+    code = pytest.main([*files, *OPTIONS, "-x"], plugins=[Chosen(trial.tests)])
+    os._exit(code)
+
+
+class Chosen:
+    """A plugin of pytest that runs these tests, in this order."""
+
+    def __init__(self, tests: Sequence[str]) -> None:
+        self._place = {name: place for place, name in enumerate(tests)}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        mine = [item for item in items if item.nodeid in self._place]
+        items[:] = sorted(mine, key=lambda item: self._place[item.nodeid])
+
+
+class Finder(MetaPathFinder):
+    """Finds the changed module in the place of the one on the disk."""
+
+    def __init__(self, module: Module) -> None:
+        path = str(module.path)
+        self._name = ".".join(module.path.relative_to(ROOT.parent).with_suffix("").parts)
+        self._name = self._name.removesuffix(".__init__")
+        self._loader = Changed(module.tree, self._name, path)
+        self._path = path
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        return spec_from_file_location(fullname, self._path, loader=self._loader)
+
+
+class Changed(SourceFileLoader):
+    """Loads a tree as if it were what is in the file."""
+
+    def __init__(self, tree: ast.Module, name: str, path: str) -> None:
+        super().__init__(name, path)
+        self._tree = tree
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._tree, self.path, "exec")
+
+
+def import_the_rest() -> None:
+    """Have what all processes import in common: everything but the package, and its tests."""
+    plugins = [entry.module for entry in entry_points(group="pytest11")]
+    for name in (
+        f"{PACKAGE}.cli.commands",
+        f"{PACKAGE}.testing",
+        "tests.conftest",
+        "hypothesis",
+        *plugins,
+    ):
+        importlib.import_module(name)
+    for name in list(sys.modules):
+        if name.startswith((f"{PACKAGE}.", "tests.")) and not name.startswith(COMMON):
+            del sys.modules[name]
+    del sys.modules[PACKAGE]
