@@ -92,6 +92,8 @@ class EventStream:
 
 @dataclass(frozen=True, slots=True)
 class Connected(Event):
+    """The broker can be reached."""
+
     address: str
     version: str
     after: timedelta
@@ -99,6 +101,8 @@ class Connected(Event):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRetried(Event):
+    """It could not be reached; the next try is due."""
+
     address: str
     reason: str
     attempt: int
@@ -107,23 +111,31 @@ class ConnectionRetried(Event):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost(Event):
+    """It cannot be reached any more; we keep trying."""
+
     address: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInterrupted(Event):
+    """The broker stopped delivering from a queue; we keep trying."""
+
     queue: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerResumed(Event):
+    """It delivers again."""
+
     queue: str
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStarted(Event):
+    """A processor takes messages of these tasks."""
+
     namespace: str
     address: str
     tasks: tuple[str, ...]
@@ -132,12 +144,16 @@ class ProcessorStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStopping(Event):
+    """It takes no more, and lets its runs finish."""
+
     running: int
     grace: timedelta
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStopped(Event):
+    """It has ended."""
+
     returned: int
 
 
@@ -176,11 +192,13 @@ class CallSending(CallEvent):
 
 @dataclass(frozen=True, slots=True)
 class CallSent(CallEvent):
-    pass
+    """The broker has confirmed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallNotSent(CallEvent):
+    """It was not confirmed."""
+
     error: BaseException
 
 
@@ -250,22 +268,22 @@ class RunFinished(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class SuccessorConfirmed(RunEvent):
-    pass
+    """The broker has confirmed what comes after the run; the ack is next."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettled(RunEvent):
-    pass
+    """Its message is acked: the run is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLost(RunEvent):
-    pass
+    """Its delivery went with the connection: somebody else runs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunReturned(RunEvent):
-    pass
+    """Its processor is stopping: the message goes back to its queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,11 +296,13 @@ class TicksSkipped(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class TokenSuperseded(RunEvent):
-    pass
+    """A redelivered token whose successor exists: acked without a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenMerged(RunEvent):
+    """The slot was taken: of the two tokens this one goes on."""
+
     winner: Token
 
 
@@ -300,6 +320,8 @@ EscalationHook = Callable[[Escalated], Awaitable[None] | None]
 
 @dataclass(frozen=True, slots=True)
 class MessageParked(Event):
+    """A message is in a failed queue, with the reason."""
+
     routing_key: str
     message_id: str | None
     reason: str
@@ -331,11 +353,15 @@ class LoopReported(Event):
 
 @dataclass(frozen=True, slots=True)
 class SupervisionDelayed(Event):
+    """Supervision could not do its work; it tries again."""
+
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SettlementDelayed(Event):
+    """The broker did not confirm a settlement; it is tried again."""
+
     routing_key: str
     reason: str
     next_in: timedelta

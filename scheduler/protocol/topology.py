@@ -75,6 +75,8 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
+    """A queue or a stream: its arguments say which."""
+
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -303,6 +305,8 @@ def definitions(wanted: Topology, vhost: str = "/") -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Builder:
+    """Makes the parts of a topology."""
+
     names: Names
     queue_type: QueueType
     delivery_limit: int = 0

@@ -12,6 +12,8 @@ DeathCause = Literal["expired", "maxlen", "delivery_limit"]
 
 @dataclass(frozen=True, slots=True)
 class Death:
+    """Why a message left a queue other than to a consumer."""
+
     queue: str
     reason: DeathCause
     exchange: str
