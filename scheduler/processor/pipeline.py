@@ -14,6 +14,7 @@ Then, at one place, the delivery is acked or given back.
 
 import logging
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -110,45 +111,37 @@ class Pipeline:
 
     async def handle(self, delivery: Delivery, task: TaskSpec) -> None:
         """Take a delivery through all steps, and be rid of it."""
-        try:
-            verdict = await self._process(delivery, task)
-        except DeliveryLost:
-            verdict = Verdict(Disposition.NOTHING)  # somebody else has it already
-        except BrokerError:
-            verdict = Verdict(Disposition.REQUEUE)
-        except Exception:
-            logging.getLogger(__name__).exception("A message of %s is given back", task.name)
-            await self._shutdown.pause(delivery, LONGEST_PAUSE.total_seconds())
-            verdict = Verdict(Disposition.REQUEUE)
-        await self._dispose(delivery, verdict)
+        async with AsyncExitStack() as turns:  # which it has until then
+            try:
+                verdict = await self._process(delivery, task, turns)
+            except DeliveryLost:
+                verdict = Verdict(Disposition.NOTHING)  # somebody else has it already
+            except BrokerError:
+                verdict = Verdict(Disposition.REQUEUE)
+            except Exception:
+                logging.getLogger(__name__).exception("A message of %s is given back", task.name)
+                await self._shutdown.pause(delivery, LONGEST_PAUSE.total_seconds())
+                verdict = Verdict(Disposition.REQUEUE)
+            await self._dispose(delivery, verdict)
 
-    async def _process(self, delivery: Delivery, task: TaskSpec) -> Verdict:
+    async def _process(self, delivery: Delivery, task: TaskSpec, turns: AsyncExitStack) -> Verdict:
         try:
             subject = self._decode(delivery, task)
             run = self._resolve(delivery, task, subject)
-            if isinstance(subject, Call):
-                return await self._work(run)
-            async with self._turns.taken(subject) as waited:
-                if await self._recognise(run, subject, waited=waited):
-                    return Verdict(Disposition.ACK, TokenSuperseded(*run.about))
-                return await self._work(run)
+            if isinstance(subject, Token) and await self._recognise(run, subject, turns):
+                return Verdict(Disposition.ACK, TokenSuperseded(*run.about))
+            await turns.enter_async_context(self._capacity.taken(task, delivery))
+            if (declined := await self._decline(run)) is not None:
+                return declined
+            turns.enter_context(self._turns.begun(subject))
+            run = self._admit(run)
+            run = await self._execute(run)
+            return await self._settle(run)
         except BrokerError:
             raise
         except Exception as error:
             await self._escalation.refuse(delivery, task, error)
             return Verdict(Disposition.ACK)
-
-    async def _work(self, run: Run) -> Verdict:
-        async with self._capacity.taken(run.task, run.delivery):
-            if self._shutdown.stopping or run.delivery.lost.done():
-                return await self._decline(run)
-            if isinstance(run.subject, Token) and _is_far_too_early(run.subject, self._clock.now()):
-                await self._settling.put(run, run.subject)
-                return Verdict(Disposition.ACK)
-            with self._turns.begun(run.subject):
-                run = self._admit(run)
-                run = await self._execute(run)
-                return await self._settle(run)
 
     def _decode(self, delivery: Delivery, task: TaskSpec) -> Token | Call:
         message = delivery.message
@@ -175,16 +168,22 @@ class Pipeline:
             arguments, tick = _arguments_of_loop(subject, task, self._app), subject.scheduled_at
         return Run(delivery, task, subject, arguments, tick, received_at=now)
 
-    async def _recognise(self, run: Run, token: Token, *, waited: bool) -> bool:
+    async def _recognise(self, run: Run, token: Token, turns: AsyncExitStack) -> bool:
+        waited = await turns.enter_async_context(self._turns.taken(token))
         return await self._redelivery.was_settled(run, token, waited=waited)
 
-    async def _decline(self, run: Run) -> Verdict:
-        """A message is not ours to run any more; if we are stopping, it is given back."""
+    async def _decline(self, run: Run) -> Verdict | None:
+        """What becomes of a message that is not ours to run now; None: it is."""
         if run.delivery.lost.done():
             return Verdict(Disposition.NOTHING)
-        # Given back while we still consume from its queue, it would come straight back to us.
-        await self._shutdown.until_unsubscribed()
-        return Verdict(Disposition.REQUEUE)
+        if self._shutdown.stopping:
+            # Given back while we still consume from its queue, it would come straight back to us.
+            await self._shutdown.until_unsubscribed()
+            return Verdict(Disposition.REQUEUE)
+        if isinstance(run.subject, Token) and _is_far_too_early(run.subject, self._clock.now()):
+            await self._settling.put(run, run.subject)
+            return Verdict(Disposition.ACK)
+        return None
 
     def _admit(self, run: Run) -> Run:
         run = replace(run, started_at=self._clock.now())
