@@ -8,7 +8,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
@@ -32,7 +32,7 @@ OPTIONS = ("-q", "-n", "0", "-p", "no:cacheprovider", "--assert=plain", "-o", "t
 COMMON = ("tests.mutants", "tests.shape")
 MEMORY = 4 << 30
 # What a busy machine may add to the time of the tests, in seconds, and times which.
-PATIENCE, SLOWER = 30.0, 5.0
+PATIENCE, SLOWER = 10.0, 5.0
 
 
 class TestsFail(Exception):
@@ -62,12 +62,13 @@ class Record:
             for line, names in by_line.items():
                 mine.setdefault(line, set()).update(names)
 
-    def of(self, path: Path, lines: frozenset[int]) -> list[str]:
-        """The tests that may notice a change of these lines, the shortest first."""
+    def of(self, path: Path, lines: frozenset[int]) -> dict[str, float]:
+        """The tests that may notice a change of these lines, and their times, in that order."""
         by_line = self.tests.get(str(path), {})
         at_import = lines & self.imported.get(str(path), set())
         met = [names for line, names in by_line.items() if at_import or line in lines]
-        return sorted(set[str]().union(*met), key=lambda name: self.seconds[name])
+        times = {name: self.seconds[name] for name in set[str]().union(*met)}
+        return dict(sorted(times.items(), key=lambda item: item[1]))
 
 
 def record(paths: Sequence[str], parts: int) -> Record:
@@ -136,15 +137,15 @@ class Recorder:
 
 @dataclass
 class Trial:
-    """A mutant, the tests that may notice it, and whether one did."""
+    """A mutant, the tests that may notice it with their times, and whether one did."""
 
     module: Module
     mutant: Mutant
-    tests: list[str]
+    tests: dict[str, float]
     noticed: bool = False
 
 
-def run(trials: Iterable[Trial], record: Record, jobs: int) -> None:
+def run(trials: Iterable[Trial], jobs: int) -> None:
     """Try each mutant that a test executes, so many at a time."""
     waiting = iter([trial for trial in trials if trial.tests])
     going: dict[int, tuple[ForkProcess, Trial, float]] = {}
@@ -152,21 +153,19 @@ def run(trials: Iterable[Trial], record: Record, jobs: int) -> None:
         while len(going) < jobs and (trial := next(waiting, None)):
             process = FORK.Process(target=_attempt, args=(trial,))
             process.start()
-            seconds = sum(record.seconds[name] for name in trial.tests)
-            going[process.sentinel] = (
-                process,
-                trial,
-                time.monotonic() + PATIENCE + SLOWER * seconds,
-            )
+            limit = time.monotonic() + sum(map(bearable, trial.tests.values()))
+            going[process.sentinel] = (process, trial, limit)
         if not going:
             return
         wait(list(going), timeout=1)
         for sentinel, (process, trial, deadline) in list(going.items()):
             if process.is_alive() and time.monotonic() > deadline:
-                process.kill()  # it hangs
+                process.kill()  # it hangs, and could not be interrupted
                 process.join()
             if not process.is_alive():
                 trial.noticed = process.exitcode != pytest.ExitCode.OK
+                sys.stderr.write("." if trial.noticed else "S")
+                sys.stderr.flush()
                 del going[sentinel]
 
 
@@ -184,14 +183,23 @@ def _attempt(trial: Trial) -> None:
 
 
 class Chosen:
-    """A plugin of pytest that runs these tests, in this order."""
+    """A plugin of pytest that runs these tests, in this order, none for much longer than before."""
 
-    def __init__(self, tests: Sequence[str]) -> None:
+    def __init__(self, tests: Mapping[str, float]) -> None:
+        self._tests = tests
         self._place = {name: place for place, name in enumerate(tests)}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         mine = [item for item in items if item.nodeid in self._place]
+        for item in mine:
+            limit = bearable(self._tests[item.nodeid])
+            item.add_marker(pytest.mark.timeout(limit), append=False)
         items[:] = sorted(mine, key=lambda item: self._place[item.nodeid])
+
+
+def bearable(seconds: float) -> float:
+    """How long a test may take that took so long."""
+    return PATIENCE + SLOWER * seconds
 
 
 class Finder(MetaPathFinder):
