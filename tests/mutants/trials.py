@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from types import CodeType
+from typing import cast
 
 import pytest
 from coverage import Coverage
@@ -33,6 +35,7 @@ COMMON = ("tests.mutants", "tests.shape")
 MEMORY = 4 << 30
 # What a busy machine may add to the time of the tests, in seconds, and times which.
 PATIENCE, SLOWER = 10.0, 5.0
+STARTING = 5.0
 
 
 class TestsFail(Exception):
@@ -148,30 +151,26 @@ class Trial:
 def run(trials: Iterable[Trial], jobs: int) -> None:
     """Try each mutant that a test executes, so many at a time."""
     waiting = iter([trial for trial in trials if trial.tests])
-    going: dict[int, tuple[ForkProcess, Trial, float]] = {}
+    going: dict[int, tuple[ForkProcess, Trial]] = {}
     while True:
         while len(going) < jobs and (trial := next(waiting, None)):
             process = FORK.Process(target=_attempt, args=(trial,))
             process.start()
-            limit = time.monotonic() + sum(map(bearable, trial.tests.values()))
-            going[process.sentinel] = (process, trial, limit)
+            going[process.sentinel] = (process, trial)
         if not going:
             return
-        wait(list(going), timeout=1)
-        for sentinel, (process, trial, deadline) in list(going.items()):
-            if process.is_alive() and time.monotonic() > deadline:
-                process.kill()  # it hangs, and could not be interrupted
-                process.join()
-            if not process.is_alive():
-                trial.noticed = process.exitcode != pytest.ExitCode.OK
-                sys.stderr.write("." if trial.noticed else "S")
-                sys.stderr.flush()
-                del going[sentinel]
+        for sentinel in wait(list(going)):
+            process, trial = going.pop(cast(int, sentinel))
+            process.join()
+            trial.noticed = process.exitcode != pytest.ExitCode.OK
+            sys.stderr.write("." if trial.noticed else "S")
+            sys.stderr.flush()
 
 
 def _attempt(trial: Trial) -> None:
     """Run the tests until one fails; exits as pytest does."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    signal.alarm(int(bearable(STARTING + sum(trial.tests.values()))))  # it ends the process
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -192,8 +191,9 @@ class Chosen:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         mine = [item for item in items if item.nodeid in self._place]
         for item in mine:
-            limit = bearable(self._tests[item.nodeid])
-            item.add_marker(pytest.mark.timeout(limit), append=False)
+            # By thread: it ends the process, where another way may be waited for in vain.
+            limit = pytest.mark.timeout(bearable(self._tests[item.nodeid]), method="thread")
+            item.add_marker(limit, append=False)
         items[:] = sorted(mine, key=lambda item: self._place[item.nodeid])
 
 
