@@ -1,7 +1,6 @@
 """A rollout, played with real processes under the numbers of the manifests."""
 
 import asyncio
-import itertools
 import urllib.error
 import urllib.request
 from collections import Counter, defaultdict
@@ -81,11 +80,12 @@ def is_ready(port: int) -> bool:
 async def sending(client: Scheduler, work: Any) -> AsyncGenerator[list[int]]:
     """Calls, so many a second, from another process than the processors'."""
     sent: list[int] = []
+    enough = asyncio.Event()
 
     async def send() -> None:
-        for n in itertools.count():
-            await work.send(n)
-            sent.append(n)
+        while not enough.is_set():
+            await work.send(len(sent))
+            sent.append(len(sent))
             await asyncio.sleep(1 / PER_SECOND)
 
     async with client:
@@ -93,8 +93,8 @@ async def sending(client: Scheduler, work: Any) -> AsyncGenerator[list[int]]:
         try:
             yield sent
         finally:
-            going_on.cancel()
-            await asyncio.wait([going_on])
+            enough.set()  # what is cancelled may have been sent
+            await going_on
 
 
 def is_going_round(field: Field, since: float) -> bool:

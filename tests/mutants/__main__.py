@@ -44,7 +44,7 @@ def main() -> int:
         name: list(sampled(module, recorded, asked.sample, asked.seed))
         for name, module in chosen.items()
     }
-    run([trial for each in trials.values() for trial in each], recorded, asked.jobs)
+    run([trial for each in trials.values() for trial in each], asked.jobs)
     return told(trials)
 
 

@@ -6,9 +6,10 @@ import io
 import multiprocessing
 import os
 import resource
+import signal
 import sys
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
@@ -19,6 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 from types import CodeType
+from typing import cast
 
 import pytest
 from coverage import Coverage
@@ -32,7 +34,8 @@ OPTIONS = ("-q", "-n", "0", "-p", "no:cacheprovider", "--assert=plain", "-o", "t
 COMMON = ("tests.mutants", "tests.shape")
 MEMORY = 4 << 30
 # What a busy machine may add to the time of the tests, in seconds, and times which.
-PATIENCE, SLOWER = 30.0, 5.0
+PATIENCE, SLOWER = 10.0, 5.0
+STARTING = 5.0
 
 
 class TestsFail(Exception):
@@ -62,12 +65,13 @@ class Record:
             for line, names in by_line.items():
                 mine.setdefault(line, set()).update(names)
 
-    def of(self, path: Path, lines: frozenset[int]) -> list[str]:
-        """The tests that may notice a change of these lines, the shortest first."""
+    def of(self, path: Path, lines: frozenset[int]) -> dict[str, float]:
+        """The tests that may notice a change of these lines, and their times, in that order."""
         by_line = self.tests.get(str(path), {})
         at_import = lines & self.imported.get(str(path), set())
         met = [names for line, names in by_line.items() if at_import or line in lines]
-        return sorted(set[str]().union(*met), key=lambda name: self.seconds[name])
+        times = {name: self.seconds[name] for name in set[str]().union(*met)}
+        return dict(sorted(times.items(), key=lambda item: item[1]))
 
 
 def record(paths: Sequence[str], parts: int) -> Record:
@@ -136,43 +140,37 @@ class Recorder:
 
 @dataclass
 class Trial:
-    """A mutant, the tests that may notice it, and whether one did."""
+    """A mutant, the tests that may notice it with their times, and whether one did."""
 
     module: Module
     mutant: Mutant
-    tests: list[str]
+    tests: dict[str, float]
     noticed: bool = False
 
 
-def run(trials: Iterable[Trial], record: Record, jobs: int) -> None:
+def run(trials: Iterable[Trial], jobs: int) -> None:
     """Try each mutant that a test executes, so many at a time."""
     waiting = iter([trial for trial in trials if trial.tests])
-    going: dict[int, tuple[ForkProcess, Trial, float]] = {}
+    going: dict[int, tuple[ForkProcess, Trial]] = {}
     while True:
         while len(going) < jobs and (trial := next(waiting, None)):
             process = FORK.Process(target=_attempt, args=(trial,))
             process.start()
-            seconds = sum(record.seconds[name] for name in trial.tests)
-            going[process.sentinel] = (
-                process,
-                trial,
-                time.monotonic() + PATIENCE + SLOWER * seconds,
-            )
+            going[process.sentinel] = (process, trial)
         if not going:
             return
-        wait(list(going), timeout=1)
-        for sentinel, (process, trial, deadline) in list(going.items()):
-            if process.is_alive() and time.monotonic() > deadline:
-                process.kill()  # it hangs
-                process.join()
-            if not process.is_alive():
-                trial.noticed = process.exitcode != pytest.ExitCode.OK
-                del going[sentinel]
+        for sentinel in wait(list(going)):
+            process, trial = going.pop(cast(int, sentinel))
+            process.join()
+            trial.noticed = process.exitcode != pytest.ExitCode.OK
+            sys.stderr.write("." if trial.noticed else "S")
+            sys.stderr.flush()
 
 
 def _attempt(trial: Trial) -> None:
     """Run the tests until one fails; exits as pytest does."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    signal.alarm(int(bearable(STARTING + sum(trial.tests.values()))))  # it ends the process
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -184,14 +182,24 @@ def _attempt(trial: Trial) -> None:
 
 
 class Chosen:
-    """A plugin of pytest that runs these tests, in this order."""
+    """A plugin of pytest that runs these tests, in this order, none for much longer than before."""
 
-    def __init__(self, tests: Sequence[str]) -> None:
+    def __init__(self, tests: Mapping[str, float]) -> None:
+        self._tests = tests
         self._place = {name: place for place, name in enumerate(tests)}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         mine = [item for item in items if item.nodeid in self._place]
+        for item in mine:
+            # By thread: it ends the process, where another way may be waited for in vain.
+            limit = pytest.mark.timeout(bearable(self._tests[item.nodeid]), method="thread")
+            item.add_marker(limit, append=False)
         items[:] = sorted(mine, key=lambda item: self._place[item.nodeid])
+
+
+def bearable(seconds: float) -> float:
+    """How long a test may take that took so long."""
+    return PATIENCE + SLOWER * seconds
 
 
 class Finder(MetaPathFinder):
