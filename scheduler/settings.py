@@ -1,20 +1,11 @@
 """Every knob, validated once at the edge: keyword arguments, then `SCHEDULER_*`, then defaults."""
 
-import os
-from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from scheduler.errors import ScheduleError, SettingsError
 from scheduler.timing.durations import parse_duration
@@ -42,7 +33,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 PortSetting = Annotated[Port | None, BeforeValidator(_port)]
 
 
-class Settings(BaseModel):
+class Settings(BaseSettings):
     """How a process of the scheduler behaves.
 
     Each field is read from the environment as `SCHEDULER_` and its name in capitals; durations are
@@ -52,7 +43,7 @@ class Settings(BaseModel):
         SettingsError: a value cannot be used; the message names the variable.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="SCHEDULER_", frozen=True, extra="forbid")
 
     broker_url: SecretStr = SecretStr("amqp://guest:guest@localhost:5672/")
     """Where RabbitMQ is; `memory://` is the embedded broker, which lives as long as the process."""
@@ -121,7 +112,7 @@ class Settings(BaseModel):
 
     def __init__(self, **values: Any) -> None:
         try:
-            super().__init__(**(_environment(type(self).model_fields) | values))
+            super().__init__(**values)
             return
         except ValidationError as error:
             message = _message_of(error)
@@ -137,12 +128,6 @@ class Settings(BaseModel):
                     f"{_variable(name)} and {_variable(name)}_FILE are both set: leave out one"
                 )
         return self
-
-
-def _environment(names: Iterable[str]) -> dict[str, str]:
-    """What the environment says of these settings, in capitals or not."""
-    variables = {variable.upper(): value for variable, value in os.environ.items()}
-    return {name: variables[_variable(name)] for name in names if _variable(name) in variables}
 
 
 def _message_of(error: ValidationError) -> str:

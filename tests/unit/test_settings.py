@@ -86,11 +86,6 @@ def test_what_is_given_in_code_comes_before_the_environment(monkeypatch: pytest.
     assert (settings.concurrency, settings.delivery_limit) == (3, 8)
 
 
-def test_a_variable_may_be_written_in_small_letters(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("scheduler_concurrency", "7")
-    assert Settings().concurrency == 7
-
-
 def test_a_variable_without_the_prefix_is_not_ours(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CONCURRENCY", "7")
     assert Settings().concurrency == 100
