@@ -446,3 +446,30 @@ async def test_a_removal_has_the_journal_forget_where_the_loop_was(stage: Stage)
     assert set(await stage.journal.last_tokens({TASK, GONE}, since=None, within=10 * SECOND)) == {
         TASK
     }
+
+
+# The mutex
+
+
+CREATORS: dict[str, Callable[[Program, Loop], Awaitable[object]]] = {
+    "seed": lambda program, _: program.seeding.seed(),
+    "adopt": lambda program, _: program.seeding.adopt(patience=10 * SECOND),
+    "start": lambda program, loop: program.seeding.start(loop),
+    "pause": lambda program, loop: program.verbs.pause(loop),
+    "resume": lambda program, loop: program.verbs.resume(loop),
+    "trigger": lambda program, loop: program.verbs.trigger(loop),
+    "remove": lambda program, loop: program.removal.remove(replace(loop, id=GONE)),
+    "unite": lambda program, loop: program.repairs.unite(loop),
+    "repair": lambda program, loop: program.repairs.repair([loop]),
+    "renew": lambda program, loop: program.repairs.renew([loop]),
+}
+
+
+@pytest.mark.parametrize("creator", CREATORS)
+async def test_whoever_may_create_a_token_waits_for_the_mutex(stage: Stage, creator: str) -> None:
+    await stage.seed(looping())
+    async with FaultyBroker(stage.server) as somebody, somebody.mutex(stage.app.names.lock):
+        at_work = asyncio.ensure_future(CREATORS[creator](stage.program, the_loop(stage)))
+        await asyncio.wait([at_work], timeout=5)
+        assert not at_work.done()
+    await at_work

@@ -119,6 +119,19 @@ def test_a_task_ends_its_run_by_its_own_word(raised: Exception, endings: list[En
     assert gaps <= {7.0}
 
 
+def test_a_tick_that_is_tried_again_stays_the_tick_it_was_though_others_pass() -> None:
+    app = new_app()
+
+    @app.periodic(every="10s", mode="fixed_rate", retry=Retry(1, delays=["25s"], jitter=0))
+    async def fails() -> None:
+        raise ValueError("boom")
+
+    events = simulate(app, "45s", start=START)
+    runs = [(run.seq, run.attempt, run.scheduled_at) for run in of(RunStarted, events)]
+    ten, forty = START + timedelta(seconds=10), START + timedelta(seconds=40)
+    assert runs == [(0, 0, ten), (0, 1, ten), (1, 0, forty)]
+
+
 def test_a_run_that_takes_too_long_is_cancelled_and_counts_as_failed() -> None:
     app = new_app()
     cleaned_up: list[bool] = []

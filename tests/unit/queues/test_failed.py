@@ -24,8 +24,9 @@ from scheduler.queues.failed import (
     replayed_at,
 )
 from scheduler.timing.clock import SystemClock
+from scheduler.timing.rates import parse_rate
 from tests.faulty import Call, Fault, FaultyBroker
-from tests.stage import failed_of
+from tests.stage import Stage, failed_of, new_app
 
 NAMES = Names("shop")
 AT = datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC)
@@ -487,3 +488,26 @@ async def test_parked_messages_are_chosen_by_all_that_is_given(
 def test_of_the_deaths_of_a_message_the_last_one_tells_why_it_is_here(deaths: Any, reason: str):
     headers = {"x-death": deaths, "x-first-death-reason": "expired"}
     assert read_parked(Message(headers=headers), QUEUE, "task.gone").reason == reason
+
+
+async def test_what_was_replayed_or_purged_does_not_come_back(stage: Stage):
+    await stage.seed(new_app())
+    await stage.broker.declare(topology("shop", TASKS, [LoopId("report")]))
+    async with MemoryBroker(stage.server) as broker:
+        failed = failed_of(NAMES, broker, stage.clock)
+        await park_some(failed)
+        await failed.replay(["report"], Selection(task="report"))
+        await failed.purge(["mail"], Selection(task="mail"))
+    # With the connection, what it had not acked is back in its queue.
+    left = [await stage.broker.depth(NAMES.failed_queue(task)) for task in TASKS]
+    assert [depth.ready for depth in left if depth] == [0, 0]
+
+
+async def test_no_more_are_replayed_than_the_rate_allows(stage: Stage):
+    await stage.seed(new_app())
+    await stage.broker.declare(topology("shop", TASKS, [LoopId("report")]))
+    failed = failed_of(NAMES, stage.broker, stage.clock)
+    await park_some(failed)
+    began = stage.clock.now()
+    assert len(await failed.replay(TASKS, EVERYTHING, rate=parse_rate("10/m"))) == 4
+    assert stage.clock.now() - began >= timedelta(seconds=18)
