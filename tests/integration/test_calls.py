@@ -126,7 +126,9 @@ async def caught():
 async def connected():
     async with app:
         await work.send(1)
-asyncio.run({main}, debug=True)
+with asyncio.Runner(debug=True) as runner:
+    runner.get_loop().slow_callback_duration = 60  # of a busy machine nothing is to be said
+    runner.run({main})
 """
 
 

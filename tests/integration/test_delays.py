@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from time import monotonic
 
 import pytest
 
@@ -54,16 +55,18 @@ async def test_messages_of_random_delays_all_arrive_and_none_is_early(
 ) -> None:
     delays = random_delays(500)
     async with shop.app, shop.working("work"):
+        began = monotonic()
         await asyncio.gather(
             *(shop.work.send_later(f"{delay}s", n) for n, delay in enumerate(delays))
         )
+        sending = monotonic() - began  # a delay counts from its send, which waits for the others
         await shop.until(lambda: shop.count(RunSettled) == len(delays))
     assert Counter(run.value for run in shop.runs) == Counter(range(len(delays)))
     late = lateness(shop.runs)
     cuts = statistics.quantiles(late, n=100)
     record_property("lateness p50/p99, ms", f"{cuts[49] * 1000:.0f}/{cuts[98] * 1000:.0f}")
     assert min(late) >= 0
-    assert cuts[49] < STEP + SLACK
+    assert cuts[49] < STEP + SLACK + sending
 
 
 async def test_what_waits_is_held_by_the_broker_and_by_no_processor(shop: Shop) -> None:

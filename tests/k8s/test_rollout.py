@@ -164,8 +164,9 @@ async def test_a_rollout_loses_nothing_repeats_nothing_and_stops_no_loop(
         assert not field.notes("cancelled")
         before = pauses([note for note in starts if calm < note["at"] < rolled])
         during = pauses([note for note in starts if note["at"] > rolled])
-        # On a machine that is busy with other things as well, loops pause without a rollout too.
-        noise = max(before.values()) - 1
+        # On a machine that is busy with other things as well, loops pause without a rollout too;
+        # and in it each processor that starts takes some time of a core.
+        noise = (max(before.values()) - 1) * (rollout.replicas + 1)
         record_property("longest pauses", (max(before.values()), max(during.values())))
         record_property("SIGTERM to exit", took)
         assert max(during.values()) < PAUSE + noise
