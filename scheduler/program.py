@@ -11,9 +11,9 @@ from datetime import timedelta
 from scheduler.brokers.contract import Broker
 from scheduler.control.declaring import Declaring
 from scheduler.control.doctor import Doctor
+from scheduler.control.dry_run import DryRun
 from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
-from scheduler.control.planning import Planning
 from scheduler.control.preparation import Preparation
 from scheduler.control.recovery import Recovery
 from scheduler.control.removal import Removal
@@ -29,8 +29,8 @@ from scheduler.processor.pipeline import Pipeline
 from scheduler.processor.processor import ProcessedApp, Processor
 from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.redelivery import Redelivery
-from scheduler.processor.settling import Settling
 from scheduler.processor.shutdown import Shutdown
+from scheduler.processor.successors import Successors
 from scheduler.processor.worker import Worker
 from scheduler.queues.failed import FailedQueues
 from scheduler.queues.hatchery import Hatchery
@@ -85,7 +85,7 @@ class Program:
             self.declaring,
             patience,
         )
-        self.planning = Planning(*here, self.hatchery)
+        self.dry_run = DryRun(*here, self.hatchery)
         self.verbs = Verbs(
             *here, self.hatchery, self.locator, self.recovery, self.repairs, patience
         )
@@ -173,7 +173,7 @@ def _pipeline(
     escalation = Escalation(
         app.namespace, program.failed, hatchery, publisher, app.escalation_hooks, clock, emit
     )
-    settling = Settling(
+    successors = Successors(
         broker, names, hatchery, turns, publisher, escalation, shutdown, clock, emit
     )
-    return Pipeline(app, clock, turns, capacity, redelivery, escalation, settling, shutdown)
+    return Pipeline(app, clock, turns, capacity, redelivery, escalation, successors, shutdown)

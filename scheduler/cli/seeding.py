@@ -30,7 +30,7 @@ def seed(reference: str | None, *, dry_run: bool, prune: bool, as_json: bool) ->
 async def _seed(app: Scheduler, *, dry_run: bool, prune: bool) -> list[Report]:
     async with connected(app, rights_to_seed(app.names, app.topology())) as program:
         require_fit(program.broker)
-        return await (program.planning.plan() if dry_run else program.seeding.seed(prune=prune))
+        return await (program.dry_run.plan() if dry_run else program.seeding.seed(prune=prune))
 
 
 def _print_reports(reports: Sequence[Report]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.creation import revived, with_act
+from scheduler.control.new_tokens import revived, with_act
 from scheduler.errors import BrokerError, BrokerUnavailable, QueueNotFound
 from scheduler.events import SupervisionDelayed
 from scheduler.protocol.tokens import LoopId, State, Token, Verb

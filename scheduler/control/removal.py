@@ -4,7 +4,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.creation import first_token, with_act
+from scheduler.control.new_tokens import first_token, with_act
 from scheduler.control.reports import Did, Report
 from scheduler.errors import DeliveryLost, QueueNotFound, UnknownLoop, UsageError
 from scheduler.protocol.tokens import Verb, encode

@@ -12,10 +12,10 @@ from types import MappingProxyType
 
 from scheduler.brokers.contract import Broker, Delivery
 from scheduler.control.concurrency import side_by_side
-from scheduler.control.creation import STAND_IN, first_token, reseeded, with_act
 from scheduler.control.declaring import Declaring
 from scheduler.control.location import Locator
 from scheduler.control.loops import loops_of, orphans_of
+from scheduler.control.new_tokens import STAND_IN, first_token, reseeded, with_act
 from scheduler.control.recovery import Recovery
 from scheduler.control.removal import Removal
 from scheduler.control.reports import Did, Report

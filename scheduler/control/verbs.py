@@ -10,8 +10,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.creation import STAND_IN, first_token, paused, rescheduled, with_act
 from scheduler.control.location import Locator
+from scheduler.control.new_tokens import STAND_IN, first_token, paused, rescheduled, with_act
 from scheduler.control.recovery import Recovery
 from scheduler.control.repairs import Repairs
 from scheduler.control.reports import Did, Report

@@ -47,8 +47,8 @@ from scheduler.processor.settlement import (
     settle,
     settle_call,
 )
-from scheduler.processor.settling import Settling
 from scheduler.processor.shutdown import Shutdown
+from scheduler.processor.successors import Successors
 from scheduler.protocol.calls import Call, decode_call, is_call
 from scheduler.protocol.tokens import State, Token, decode, is_token
 from scheduler.tasks.registry import App
@@ -79,7 +79,7 @@ class Pipeline:
         capacity: Capacity,
         redelivery: Redelivery,
         escalation: Escalation,
-        settling: Settling,
+        successors: Successors,
         shutdown: Shutdown,
     ) -> None:
         self._app = app
@@ -89,7 +89,7 @@ class Pipeline:
         self._capacity = capacity
         self._redelivery = redelivery
         self._escalation = escalation
-        self._settling = settling
+        self._successors = successors
         self._shutdown = shutdown
         self._executing: set[Execution] = set()
         self._returned = 0
@@ -153,7 +153,7 @@ class Pipeline:
                 exchange=delivery.exchange,
                 routing_key=delivery.routing_key,
             )
-            failed_here = self._settling.attempts_of(task.name, call)
+            failed_here = self._successors.attempts_of(task.name, call)
             return replace(call, attempt=max(call.attempt, failed_here))
         token = decode(message, self._app.namespace)
         if token.loop.task != task.name:
@@ -181,7 +181,7 @@ class Pipeline:
             await self._shutdown.until_unsubscribed()
             return Verdict(Disposition.REQUEUE)
         if isinstance(run.subject, Token) and _is_far_too_early(run.subject, self._clock.now()):
-            await self._settling.put(run, run.subject)
+            await self._successors.put(run, run.subject)
             return Verdict(Disposition.ACK)
         return None
 
@@ -219,7 +219,7 @@ class Pipeline:
 
     async def _settle(self, run: Run) -> Verdict:
         settlement = self._announced(run, _decided(run))
-        disposition = await self._settling.perform(run, settlement)
+        disposition = await self._successors.perform(run, settlement)
         match disposition:
             case Disposition.ACK:
                 return Verdict(disposition, RunSettled(*run.about))

@@ -2,20 +2,23 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import MISSING, Field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 
 from scheduler.errors import Undecodable
-from scheduler.protocol.messages import PREFIX, Message
+from scheduler.protocol.messages import PREFIX, TRACE_HEADERS, Message
 from scheduler.protocol.tokens import (
+    Act,
     Ending,
     LastRun,
     LoopId,
     State,
     Token,
+    Verb,
     decode,
     encode,
     generation_of,
@@ -68,7 +71,20 @@ tokens = st.builds(
     reason=st.none() | texts,
     previous_at=st.none() | moments,
     last=st.none() | last_runs,
+    act=st.none() | st.builds(Act, st.sampled_from(Verb), moments),
+    trace=st.dictionaries(st.sampled_from(TRACE_HEADERS), texts),
 )
+
+
+def test_tokens_of_every_kind_are_made():
+    made = find(tokens, lambda token: all(differs(token, each) for each in fields(Token)))
+    assert isinstance(made, Token)
+
+
+def differs(token: Token, field: Field[Any]) -> bool:
+    """Whether a field has another value than its default; those without one have always."""
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return bool(getattr(token, field.name) != default)
 
 
 @lawful
@@ -103,8 +119,8 @@ amqp_values = st.recursive(
 OURS = sorted(
     encode(
         Token(
-            LoopId("report"), Every("1s"), "g", EPOCH, EPOCH, reason="r",
-            last=LastRun(Ending.SUCCEEDED, EPOCH, EPOCH, MS, "e"),
+            LoopId("report"), Every("1s"), "g", EPOCH, EPOCH, reason="r", previous_at=EPOCH,
+            last=LastRun(Ending.SUCCEEDED, EPOCH, EPOCH, MS, "e"), act=Act(Verb.PAUSED, EPOCH),
         ),
         "shop",
         expiration=None,

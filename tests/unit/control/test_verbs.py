@@ -332,13 +332,13 @@ async def test_a_plan_says_what_a_seed_would_do_and_does_nothing(stage: Stage) -
     await stage.seed(looping())
     stage.expects_none(TASK)
     plans = [
-        await program_of(looping(every=every), stage.broker, stage.clock).planning.plan()
+        await program_of(looping(every=every), stage.broker, stage.clock).dry_run.plan()
         for every in ("1h", "2h")
     ]
     assert [report.did for (report,) in plans] == [Did.UNCHANGED, Did.RESCHEDULED]
     assert (await stage.token(TASK)).schedule == Every("1h")
     await delete_slot(stage)
-    (report,) = await stage.program.planning.plan()
+    (report,) = await stage.program.dry_run.plan()
     assert report.did is Did.CREATED
     assert await stage.where(TASK) is Where.UNSEEDED
 

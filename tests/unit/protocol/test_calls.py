@@ -1,22 +1,11 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from scheduler.errors import Undecodable
-from scheduler.processor.settlement import (
-    Broken,
-    Disposition,
-    Outcome,
-    Parking,
-    Raised,
-    Returned,
-    Settlement,
-    Skipped,
-    settle_call,
-)
 from scheduler.protocol.calls import (
     Call,
     decode_call,
@@ -28,10 +17,7 @@ from scheduler.protocol.calls import (
     task_key,
 )
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import Ending, is_token
-from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
-from scheduler.tasks.policy import Policy
-from scheduler.tasks.retries import Retry
+from scheduler.protocol.tokens import is_token
 from scheduler.timing.moments import LATEST_MS
 
 SENT = datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC)
@@ -280,62 +266,3 @@ def test_a_body_that_is_not_ours_is_told(body: bytes, told: str):
     with pytest.raises(Undecodable, match=told) as caught:
         read(replace(CALL, body=body))
     assert len(str(caught.value)) < 1000
-
-
-NO = ValueError("no")
-POLICY = Policy(Retry(2, delays=["10s", "1m"], jitter=0.5))
-
-SLOW, LATER = TimeoutError(), RetryLater("3h")
-
-
-def again(error: Exception, delay: timedelta) -> Settlement:
-    """A retry; if its headers find no room, the message is parked."""
-    cannot = Parking(None, "too-large", error)
-    return Settlement(Ending.RETRIED, retry_in=delay, otherwise=cannot)
-
-
-@pytest.mark.parametrize(
-    ("attempt", "outcome", "expected"),
-    [
-        (0, Returned("anything"), Settlement(Ending.SUCCEEDED)),
-        (2, Returned(None), Settlement(Ending.SUCCEEDED)),
-        (0, Raised(NO), again(NO, 10 * SECOND)),
-        (1, Raised(NO), again(NO, 60 * SECOND)),
-        (2, Raised(NO), Settlement(Ending.ESCALATED, park=Parking(None, "exhausted", NO))),
-        (99, Raised(NO), Settlement(Ending.ESCALATED, park=Parking(None, "exhausted", NO))),
-        (0, Raised(SLOW), again(SLOW, 10 * SECOND)),
-        (1, Raised(LATER), again(LATER, 3 * HOUR)),
-        (0, Raised(StopLoop("enough")), Settlement(Ending.STOPPED)),
-        (0, Broken.INTERRUPTED, Settlement(None, disposition=Disposition.REQUEUE)),
-        (0, Broken.LOST, Settlement(None, disposition=Disposition.NOTHING)),
-    ],
-)
-def test_a_call_settles_so(attempt: int, outcome: Outcome, expected: Settlement):
-    assert settle_call(attempt, outcome, POLICY, chance=lambda: 0.5) == expected
-
-
-@pytest.mark.parametrize(
-    ("attempt", "error", "reason"),
-    [(0, Reject("bad order"), "rejected"), (2, RetryLater("3h"), "exhausted")],
-)
-def test_a_call_is_parked_with_the_error_that_was_its_last(
-    attempt: int, error: Exception, reason: Literal["rejected", "exhausted"]
-):
-    settlement = settle_call(attempt, Raised(error), POLICY, chance=lambda: 0.5)
-    assert settlement == Settlement(Ending.ESCALATED, park=Parking(None, reason, error))
-
-
-@pytest.mark.parametrize(("chance", "seconds"), [(0.0, 5), (0.5, 10), (0.75, 12.5)])
-def test_a_retry_of_a_call_is_spread_by_its_jitter(chance: float, seconds: float):
-    settlement = settle_call(0, Raised(NO), POLICY, chance=lambda: chance)
-    assert settlement.retry_in == seconds * SECOND
-
-
-def test_a_call_that_is_too_old_is_parked_or_dropped():
-    late = Skipped("it expired 5.0 s ago")
-    settlement = settle_call(0, late, POLICY, chance=float)
-    assert settlement.park is not None
-    assert (settlement.ending, settlement.park.reason) == (Ending.SKIPPED, "expired")
-    assert str(settlement.park.error) == "it expired 5.0 s ago"
-    dropped = settle_call(0, late, replace(POLICY, expired="drop"), chance=float)
-    assert dropped == Settlement(Ending.SKIPPED)

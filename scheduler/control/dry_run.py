@@ -1,7 +1,7 @@
 """What a seed would do, without doing it."""
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.creation import first_token
+from scheduler.control.new_tokens import first_token
 from scheduler.control.reports import Did, Report
 from scheduler.protocol.tokens import same_seeding
 from scheduler.queues.hatchery import Hatchery
@@ -10,8 +10,8 @@ from scheduler.tasks.registry import App
 from scheduler.timing.clock import Clock
 
 
-class Planning:
-    """Looks at the slots of an app's loops."""
+class DryRun:
+    """Looks at the slots of an app's loops, as a seed does, and changes nothing."""
 
     def __init__(self, app: App, broker: Broker, clock: Clock, hatchery: Hatchery) -> None:
         self._app = app

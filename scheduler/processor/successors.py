@@ -1,4 +1,4 @@
-"""Performs settlements: publishes what comes after a run, confirmed."""
+"""What comes after a run, published and confirmed, as its settlement has decided."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -20,8 +20,8 @@ from scheduler.queues.hatchery import Hatchery
 from scheduler.timing.clock import Clock
 
 
-class Settling:
-    """Publishes on behalf of the runs of a processor."""
+class Successors:
+    """Publishes what the settlements of a processor's runs decide."""
 
     def __init__(
         self,
