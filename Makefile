@@ -7,7 +7,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 UV := $(shell command -v uv 2>/dev/null)
 BIN := .venv/bin
 
-.PHONY: help demo test check bench chaos format clean
+.PHONY: help demo test check model bench chaos format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -22,6 +22,9 @@ check: .venv/dev ## lint, check the format, check the types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+model: .venv/dev ## take the epochs through all that can happen (ARGS="--small", ARGS="--show R4")
+	@$(BIN)/python -m tests.model $(ARGS)
 
 bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--rounds 1")
 	@$(BIN)/python tests/benchmarks/loops.py $(ARGS)
