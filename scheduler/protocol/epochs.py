@@ -228,13 +228,13 @@ def awaited(epoch: int, answers: Mapping[Processor, Answer | None]) -> list[Proc
 
     Only then the journal is read: before, an older run might still settle what is adopted.
     """
-    running = [
+    late = set(unaware(epoch, answers))
+    return [
         processor
         for processor, answer in answers.items()
-        if answer is not None and answer.running is not None and answer.running < epoch
+        if processor in late
+        or (answer is not None and answer.running is not None and answer.running < epoch)
     ]
-    late = unaware(epoch, answers)
-    return late + [processor for processor in running if processor not in late]
 
 
 def adopted(first: Position, heard: Iterable[Position], life: int) -> Position:
@@ -244,7 +244,8 @@ def adopted(first: Position, heard: Iterable[Position], life: int) -> Position:
 
     Args:
         heard: what the journal has heard of the loop, after a barrier; of a creator, what it found.
-        life: the epoch of the last start that came before the token's.
+        life: of the token's epoch, as its creator knew it: one that is told of an epoch may not
+            have read of its start yet.
     """
     alive = (put for put in heard if put.epoch >= life)
     return max((first, *alive), key=lambda position: position.progress)

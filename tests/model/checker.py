@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.model import broker, creator, processor, properties, supervision
+from tests.model.canonical import canonical
 from tests.model.graph import Graph
 from tests.model.moves import Actor, Move, Moves, Wrong
-from tests.model.state import Bounds, Processor, State, canonical, initial
+from tests.model.state import Bounds, Processor, State, initial
 
 
 def moves(state: State, bounds: Bounds) -> Moves:
@@ -71,7 +72,7 @@ class Search:
 
     def run(self, until: set[Wrong], limit: int | None) -> bool:
         """Whether all was searched."""
-        self._number(canonical(initial(self._bounds)), 0)
+        self._number(initial(self._bounds), 0)
         number = 0
         while number < len(self.states):
             if (until and until <= self.found.keys()) or number == limit:
@@ -119,19 +120,24 @@ class Search:
         state = self.states[number]
         edges: list[tuple[int, int]] = []
         for move in moves(state, self._bounds):
-            after = canonical(move.state)
-            edges.append((self._number(after, number), properties.marks_of(move, state)))
+            target = self._number(move.state, number)
+            edges.append((target, properties.marks_of(move, state)))
             if move.wrong is not None:
-                self.found.setdefault(move.wrong, (number, after))
+                self.found.setdefault(move.wrong, (number, self.states[target]))
         if self._with_graph:
             self.graph.add(edges)
 
     def _number(self, state: State, parent: int) -> int:
-        number = self._numbers.get(state)
-        if number is None:
-            number = self._numbers[state] = len(self.states)
-            self.states.append(State(*map(self._shared, state)))
-            self._parents.append(parent)
+        # Many are canonical as they are, and known.
+        if (number := self._numbers.get(state)) is not None:
+            return number
+        state = canonical(state)
+        if (number := self._numbers.get(state)) is not None:
+            return number
+        state = State(*map(self._shared, state))
+        number = self._numbers[state] = len(self.states)
+        self.states.append(state)
+        self._parents.append(parent)
         return number
 
     def _shared(self, part: Any) -> Any:

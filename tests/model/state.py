@@ -4,7 +4,6 @@ Time is left out: what waits and is not paused may hatch at any moment, and who 
 takes no step. Processors are interchangeable, the ready queue has no order.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -14,8 +13,6 @@ from scheduler.protocol.epochs import Entry, LoopState, Position, Verb, Watch
 
 IN_AN_EARLIER_LIFE = 3
 """The progress that a loop had come to before it was started again."""
-FARTHEST = 2
-"""Progress that is farther ahead is taken for this far ahead: the rules ask for more or less."""
 
 
 class Token(NamedTuple):
@@ -179,7 +176,7 @@ class Bounds:
     budget: Budget = Budget()
     blank: bool = False
     precise: bool = False
-    most: int = 4
+    most: int = 3
 
 
 def initial(bounds: Bounds) -> State:
@@ -197,81 +194,3 @@ def initial(bounds: Bounds) -> State:
         verbs=bounds.verbs,
         truth=Truth(),
     )
-
-
-def canonical(state: State) -> State:
-    """The same state for all that behave alike.
-
-    Epochs are numbered anew: even numbers for those that tokens have, odd ones for all between;
-    what was before all tokens is as good as the oldest of them. Progress too: only what is ahead,
-    level or next matters, and whether there is any.
-    """
-    roster = state.roster
-    tokens = state.tokens
-    tokens += [each.delivered for each in state.processors if each.delivered is not NOTHING]
-    if state.creator.token is not NOTHING:
-        tokens.append(state.creator.token)
-    epochs = sorted({roster.epoch, *(token.position.epoch for token in tokens)})
-    greatest = [put for put in state.journal.greatest if put.epoch in epochs]
-    progress = {token.position.seq for token in tokens} | {put.seq for put in greatest}
-    progress |= {0, state.journal.furthest, state.truth.settled}
-    seqs = _spaced(progress)
-    numbers = {epoch: 2 * at for at, epoch in enumerate(epochs, 1)}
-
-    def numbered(epoch: int) -> int:
-        return numbers.get(epoch) or max(2 * bisect_left(epochs, epoch) + 1, 2)
-
-    renamed = {
-        token: Token(Position(numbers[token.position.epoch], seqs[token.position.seq]), *token[1:])
-        for token in tokens
-    }
-    renamed[NOTHING] = NOTHING
-    supervisor = state.supervisor
-    return State(
-        tuple([renamed[token] for token in state.slot]),
-        tuple(sorted([(renamed[token], redelivered) for token, redelivered in state.ready])),
-        tuple(
-            sorted(
-                [
-                    Processor(
-                        each.phase,
-                        numbered(each.known),
-                        renamed[each.token],
-                        renamed[each.delivered],
-                        renamed[each.held],
-                        each.heard,
-                    )
-                    for each in state.processors
-                ]
-            )
-        ),
-        Creator(*state.creator[:2], renamed[state.creator.token]),
-        Supervisor(supervisor.asked, _watching(supervisor.watch, roster.epoch, numbers)),
-        Journal(
-            seqs[state.journal.furthest],
-            state.journal.earlier,
-            tuple(sorted([Position(numbers[put.epoch], seqs[put.seq]) for put in greatest])),
-            state.journal.doubled,
-        ),
-        Entry(numbers[roster.epoch], roster.state, numbered(roster.life)),
-        state.budget,
-        state.verbs,
-        Truth(seqs[state.truth.settled], state.truth.stopped),
-    )
-
-
-def _watching(watch: Watch, epoch: int, numbers: dict[int, int]) -> Watch:
-    # Misses of an epoch that has passed count for nothing.
-    counts = watch.epoch == epoch and watch.misses
-    return Watch(numbers[epoch], watch.misses) if counts else Watch()
-
-
-def _spaced(progress: set[int]) -> dict[int, int]:
-    """Each progress with its number: as far apart as they are, up to the farthest that counts."""
-    spaced: dict[int, int] = {}
-    last = number = 0
-    for seq in sorted(progress):
-        number += min(seq - last, FARTHEST)
-        last = seq
-        spaced[seq] = number
-    return spaced

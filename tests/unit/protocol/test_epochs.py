@@ -168,6 +168,12 @@ def test_a_first_run_waits_for_who_does_not_know_and_for_older_runs(
     assert awaited(3, answers) == ["a"] * is_awaited
 
 
+def test_a_first_run_waits_for_each_of_them():
+    answers = {"a": Answer(3, running=2), "b": Answer(3), "c": None, "d": Answer(2, running=1)}
+    assert unaware(3, answers) == ["c", "d"]
+    assert awaited(3, answers) == ["a", "c", "d"]
+
+
 def test_nobody_is_awaited_where_nobody_is_subscribed():
     assert unaware(3, {}) == awaited(3, {}) == []
 
@@ -177,7 +183,7 @@ def test_nobody_is_awaited_where_nobody_is_subscribed():
     [
         ([], Position(5, 2)),
         ([Position(4, 1)], Position(5, 2)),
-        ([Position(5, 2)], Position(5, 2)),
+        ([Position(4, 2)], Position(5, 2)),
         ([Position(4, 7), Position(3, 8)], Position(3, 8)),
         ([Position(3, 8), Position(4, 8, attempt=1)], Position(4, 8, attempt=1)),
         ([Position(2, 99), Position(3, 3)], Position(3, 3)),
