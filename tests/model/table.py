@@ -95,6 +95,8 @@ LARGE = (
     row(*PAUSED, states=269_501, deaths=1, precise=True),
     row(Verb.TRIGGER, states=133_906, deaths=1, precise=True),
     row(states=122_153, outages=1, precise=True),
+    row(*PAUSED, states=130_229, processors=3, precise=True),
     row(states=241_972, processors=3, outages=1, precise=True),
+    row(*PAUSED, states=1_556_266, outages=1, precise=True),
 )
 """Up to some minutes each."""
