@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Tests of a broker wait more than they compute.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 2)))
 
-.PHONY: help demo test mutants check bench chaos format clean
+.PHONY: help demo test mutants check model bench chaos format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -27,6 +27,9 @@ check: .venv/dev ## lint, check the format, check the types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+model: .venv/dev ## take the epochs through all that can happen (ARGS="--small", ARGS="--show R4")
+	@$(BIN)/python -m tests.model $(ARGS)
 
 bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--rounds 1")
 	@$(BIN)/python tests/benchmarks/loops.py $(ARGS)

@@ -1,0 +1,94 @@
+"""`python -m tests.model`: the whole table, and what goes wrong without each rule."""
+
+import argparse
+import sys
+from collections.abc import Iterable
+
+from tests.model.checker import check
+from tests.model.moves import Move
+from tests.model.removals import REMOVALS, Removal
+from tests.model.state import NOTHING, Processor, State, Token
+from tests.model.table import LARGE, SMALL, Row
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
+    parser.add_argument("--small", action="store_true", help="not the rows that take minutes")
+    parser.add_argument("--show", metavar="RULE", help="the shortest ways without this rule")
+    options = parser.parse_args()
+    if options.show:
+        chosen = [each for each in REMOVALS if each.name.startswith(options.show)]
+        for removal in chosen:
+            show(removal)
+        return 0 if chosen else 2
+    right = [report(each) for each in (SMALL if options.small else SMALL + LARGE)]
+    right += [report_without(each) for each in REMOVALS]
+    return 0 if all(right) else 1
+
+
+def report(row: Row) -> bool:
+    """Whether it is as the table says."""
+    result = check(row.bounds, graph=row.graph)
+    right = result.complete and result.states == row.states and result.found.keys() == row.found
+    found = " ".join(wrong.name for wrong in result.found) or "nothing"
+    say(f"{row!s:64} {result.states:>9,} {result.seconds:>6.0f} s  {found}", right)
+    return right
+
+
+def report_without(removal: Removal) -> bool:
+    """Whether what the rule prevents is found without it."""
+    with removal.taken_out():
+        result = check(removal.bounds, until=removal.shows)
+    right = removal.shows <= result.found.keys()
+    found = " ".join(f"{wrong.name} ({len(way)})" for wrong, way in result.found.items())
+    say(f"without {removal.name!s:56} {result.states:>9,} {result.seconds:>6.0f} s  {found}", right)
+    return right
+
+
+def say(line: str, right: bool = True) -> None:
+    sys.stdout.write(f"{line}{'' if right else '  NOT AS IN THE TABLE'}\n")
+    sys.stdout.flush()
+
+
+def show(removal: Removal) -> None:
+    """Print what goes wrong without a rule, on the shortest ways."""
+    with removal.taken_out():
+        result = check(removal.bounds, until=removal.shows)
+    for wrong in removal.shows:
+        say(f"\nwithout {removal.name} ({removal.what}): {wrong.value}")
+        for move in result.found[wrong]:
+            say(f"  {line_of(move)}")
+
+
+def line_of(move: Move) -> str:
+    who = "" if move.which is None else f"P{move.which} "
+    state = move.state
+    said = f"{who}{move.what} {brief(move.token)}".strip()
+    return f"{said:60} {slots(state)}  epoch {state.roster.epoch} {state.roster.state}"
+
+
+def slots(state: State) -> str:
+    ready = [f"{brief(token)}{'!' * redelivered}" for token, redelivered in state.ready]
+    hands = [hand(each) for each in state.processors]
+    waiting = listed(map(brief, state.slot))
+    return f"slot {waiting:12} ready {listed(ready):12} hands {listed(hands):28}"
+
+
+def hand(processor: Processor) -> str:
+    tokens = [each for each in (processor.token, processor.held) if each is not NOTHING]
+    return "+".join(map(brief, tokens)) or processor.phase.name.lower()
+
+
+def listed(what: Iterable[str]) -> str:
+    return " ".join(what) or "-"
+
+
+def brief(token: Token) -> str:
+    if token is NOTHING:
+        return ""
+    epoch, seq, _ = token.position
+    return f"{epoch}.{seq}{'first' * token.first}{'paused' * token.paused}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""What creators do, one at a time under the mutex: operators' verbs, and repairs."""
+
+from scheduler.protocol import epochs
+from scheduler.protocol.epochs import Step, Verb
+from tests.model import broker, processor
+from tests.model.moves import Actor, Move, Moves, with_processor
+from tests.model.state import NOTHING, Bounds, Creator, State, Supervisor, Token
+
+STOPS = {Verb.PAUSE, Verb.GONE}
+
+
+def moves(state: State, bounds: Bounds) -> Moves:
+    """The next step of the creator at work, or the first of the next verb."""
+    creator = state.creator
+    if creator.verb is None:
+        if state.verbs:
+            yield begins(state._replace(verbs=state.verbs[1:]), state.verbs[0])
+        return
+    match epochs.steps(creator.verb)[creator.done]:
+        case Step.PURGE:
+            yield purges(state, creator.verb, bounds)
+        case Step.PUT:
+            yield from puts(state, creator.verb)
+        case Step.CALL:
+            yield from calls(state, creator.verb)
+        case step:
+            raise AssertionError(f"a creator does not {step.value}")
+    if state.budget.deaths:
+        less = state.budget._replace(deaths=state.budget.deaths - 1)
+        dead = state._replace(creator=Creator(), budget=less)
+        yield Move(Actor.FAULT, f"{creator.verb} dies", dead)
+
+
+def begins(state: State, verb: Verb) -> Move:
+    """It appends its entry, where it has something to do."""
+    beginning = epochs.begun(verb, state.roster)
+    if beginning is None:
+        truth = state.truth._replace(stopped=verb in STOPS or state.truth.stopped)
+        return Move(Actor.CREATOR, f"{verb} has nothing to do", state._replace(truth=truth))
+    journal, truth = state.journal._replace(doubled=False), state.truth
+    if verb is Verb.START:
+        earlier = journal.earlier or truth.settled > 0
+        journal, truth = journal._replace(furthest=0, earlier=earlier), truth._replace(settled=0)
+    if verb in (Verb.START, Verb.RESUME):
+        truth = truth._replace(stopped=False)
+    first = beginning.token
+    token = NOTHING if first is None else Token(first.position, first.first, first.paused)
+    begun = state._replace(
+        roster=beginning.entry,
+        journal=journal,
+        truth=truth,
+        supervisor=Supervisor(),
+        creator=Creator(verb, token=token),
+    )
+    return _stepped(begun, f"{verb} appends epoch {beginning.entry.epoch}", token)
+
+
+def purges(state: State, verb: Verb, bounds: Bounds) -> Move:
+    """It adopts what it finds in the slot, and purges it."""
+    token = state.creator.token
+    if state.slot and token is not NOTHING and not bounds.blank:
+        found = state.slot[0].position
+        seq = epochs.adopted(token.position, [found], state.roster.life).seq
+        token = token._replace(position=token.position._replace(seq=seq))
+    purged = state._replace(slot=(), creator=state.creator._replace(token=token))
+    return _stepped(purged, f"{verb} purges the slot of", *state.slot[:1])
+
+
+def puts(state: State, verb: Verb) -> Moves:
+    """It puts the first token; refused, it purges and puts again."""
+    token = state.creator.token
+    for put in broker.puts(state, token, republished=True):
+        if put.taken:
+            yield _stepped(put.state, f"{verb} puts{put.how}", token)
+        else:
+            plan = epochs.steps(verb)
+            back = plan.index(Step.PURGE if Step.PURGE in plan else Step.PUT)
+            again = put.state._replace(creator=state.creator._replace(done=back))
+            yield Move(Actor.CREATOR, f"{verb} is refused", again, token=token)
+
+
+def calls(state: State, verb: Verb) -> Moves:
+    """It calls the roll: who has not answered answers, one by one."""
+    epoch = state.roster.epoch
+    late = epochs.unaware(epoch, processor.answers(state))
+    for which in late:
+        asked = state.processors[which]
+        told = asked._replace(known=epochs.learned(asked.known, epoch))
+        after = state._replace(processors=with_processor(state, which, told))
+        yield Move(Actor.PROCESSOR, f"answers {verb}, and knows {epoch}", after, which=which)
+    if not late:
+        yield _stepped(state, f"{verb} has heard all")
+
+
+def _stepped(state: State, what: str, token: Token = NOTHING) -> Move:
+    """After a step; after the last one it returns."""
+    creator = state.creator
+    assert creator.verb is not None
+    done = creator.done + 1
+    if done < len(epochs.steps(creator.verb)):
+        after = state._replace(creator=creator._replace(done=done))
+    else:
+        truth = state.truth._replace(stopped=creator.verb in STOPS or state.truth.stopped)
+        after = state._replace(creator=Creator(), truth=truth)
+    return Move(Actor.CREATOR, what, after, token=token)

@@ -1,0 +1,302 @@
+"""Rules that are taken out, each by putting something else in place of what decides it."""
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+from scheduler.protocol import epochs
+from scheduler.protocol.epochs import (
+    Beginning,
+    Entry,
+    LoopState,
+    Position,
+    Refused,
+    Step,
+    Verb,
+)
+from tests.model import processor
+from tests.model.moves import Wrong
+from tests.model.state import Bounds, Budget, State
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A rule that is not kept.
+
+    Attributes:
+        instead: what is put in its place, in the rules or (what is no rule, but a step) the model.
+        bounds: where the way to what goes wrong is short.
+        shows: what goes wrong.
+    """
+
+    name: str
+    what: str
+    module: ModuleType | type
+    instead: Mapping[str, Any]
+    bounds: Bounds
+    shows: AbstractSet[Wrong]
+
+    @contextmanager
+    def taken_out(self) -> Generator[None]:
+        """Meanwhile, the rule is not kept."""
+        with patch.multiple(self.module, **self.instead):
+            yield
+
+
+def always(answer: Any) -> Callable[..., Any]:
+    return lambda *asked: answer  # pyright: ignore[reportUnknownLambdaType]
+
+
+def the_first_of(first: Any, *_: Any) -> Any:
+    return first
+
+
+begun, steps, adopted = epochs.begun, epochs.steps, epochs.adopted
+
+
+def _not_first(*verbs: Verb) -> Mapping[str, Any]:
+    def instead(verb: Verb, latest: Entry | None) -> Beginning | None:
+        beginning = begun(verb, latest)
+        if beginning is None or beginning.token is None or verb not in verbs:
+            return beginning
+        return beginning._replace(token=beginning.token._replace(first=False))
+
+    return {"begun": instead}
+
+
+def _of_the_same_epoch(verb: Verb, latest: Entry | None) -> Beginning | None:
+    beginning = begun(verb, latest)
+    if beginning is None or beginning.token is None or latest is None:
+        return beginning
+    position = beginning.token.position._replace(epoch=latest.epoch)
+    entry = beginning.entry._replace(epoch=latest.epoch, life=latest.life)
+    return Beginning(entry, beginning.token._replace(position=position))
+
+
+def _without(step: Step) -> Mapping[str, Any]:
+    def instead(verb: Verb) -> tuple[Step, ...]:
+        return tuple(each for each in steps(verb) if each is not step)
+
+    return {"steps": instead}
+
+
+def _once(verb: Verb, latest: Entry | None) -> Beginning | None:
+    done = verb is Verb.PAUSE and latest is not None and latest.state is LoopState.PAUSED
+    return None if done else begun(verb, latest)
+
+
+def _of_any_life(first: Position, heard: Iterable[Position], life: int) -> Position:
+    return adopted(first, heard, 0)
+
+
+def _in_slot_and_hands(state: State) -> list[Position]:
+    hands = [each.token.position for each in state.processors]
+    return [token.position for token in state.slot] + hands
+
+
+def _bounds(*verbs: Verb, **budget: int) -> Bounds:
+    return Bounds(verbs=verbs, budget=Budget(**budget))
+
+
+PAUSED = Verb.PAUSE, Verb.RESUME
+STARTED = Verb.GONE, Verb.START
+
+REMOVALS = (
+    Removal(
+        "R1, a pause",
+        "void tokens are run",
+        epochs,
+        {"is_void": always(False)},
+        _bounds(*PAUSED),
+        {Wrong.STOPPED, Wrong.OVERLAP},
+    ),
+    Removal(
+        "R1, a repair",
+        "void tokens are run",
+        epochs,
+        {"is_void": always(False)},
+        _bounds(repairs=1),
+        {Wrong.OVERLAP},
+    ),
+    Removal(
+        "R1, learning",
+        "a token's epoch is not learned on receipt",
+        processor,
+        {"known_with": the_first_of},
+        _bounds(repairs=1),
+        {Wrong.BACKWARDS, Wrong.OVERLAP},
+    ),
+    Removal(
+        "following",
+        "processors read the roster when they start, and never again",
+        processor,
+        {"reads_on": always(())},
+        _bounds(repairs=1),
+        {Wrong.OLD_LINE},
+    ),
+    Removal(
+        "R2, replacing",
+        "a refused put leaves whatever is in the slot",
+        epochs,
+        {"refused": always(Refused.LEAVE)},
+        _bounds(Verb.TRIGGER),
+        {Wrong.DROPPED},
+    ),
+    Removal(
+        "R2, leaving",
+        "a refused put replaces whatever is in the slot",
+        epochs,
+        {"refused": always(Refused.REPLACE)},
+        _bounds(Verb.TRIGGER),
+        {Wrong.DROPPED},
+    ),
+    Removal(
+        "R3",
+        "redelivered tokens are run",
+        epochs,
+        {"was_settled": always(False)},
+        _bounds(outages=1),
+        {Wrong.BACKWARDS, Wrong.OVERLAP},
+    ),
+    Removal(
+        "R3, the journal",
+        "slot and hands are asked in its place",
+        processor,
+        {"heard": _in_slot_and_hands},
+        _bounds(outages=1),
+        {Wrong.BACKWARDS, Wrong.OVERLAP},
+    ),
+    *(
+        Removal(
+            f"R4, {verb}",
+            "its first token is run like any other",
+            epochs,
+            _not_first(verb),
+            bounds,
+            {Wrong.OVERLAP},
+        )
+        for verb, bounds in {
+            Verb.TRIGGER: _bounds(Verb.TRIGGER),
+            Verb.RESCHEDULE: _bounds(Verb.RESCHEDULE),
+            Verb.REPAIR: _bounds(repairs=1),
+            Verb.RESUME: _bounds(*PAUSED),
+            Verb.START: _bounds(*STARTED),
+        }.items()
+    ),
+    Removal(
+        "R4, asking",
+        "nobody is asked",
+        epochs,
+        {"awaited": always(())},
+        _bounds(repairs=1),
+        {Wrong.OVERLAP},
+    ),
+    Removal(
+        "R4, waiting",
+        "all are asked, and no run is waited for",
+        epochs,
+        {"awaited": epochs.unaware},
+        _bounds(repairs=1),
+        {Wrong.OVERLAP},
+    ),
+    Removal(
+        "R4, adopting",
+        "the first token keeps its own progress",
+        epochs,
+        {"adopted": the_first_of},
+        _bounds(repairs=1),
+        {Wrong.BACKWARDS},
+    ),
+    Removal(
+        "R4, life",
+        "progress of an earlier life is adopted",
+        epochs,
+        {"adopted": _of_any_life},
+        _bounds(*STARTED),
+        {Wrong.SKIPPED},
+    ),
+    Removal(
+        "C, a new epoch",
+        "a creator puts a token of the same epoch",
+        epochs,
+        {"begun": _of_the_same_epoch},
+        _bounds(Verb.TRIGGER),
+        {Wrong.OVERLAP},
+    ),
+    Removal(
+        "C, purging",
+        "the slot is not purged",
+        epochs,
+        _without(Step.PURGE),
+        _bounds(*PAUSED),
+        {Wrong.LOST},
+    ),
+    Removal(
+        "C, calling: pause",
+        "it returns without a roll call",
+        epochs,
+        _without(Step.CALL),
+        _bounds(*PAUSED),
+        {Wrong.STOPPED},
+    ),
+    Removal(
+        "C, calling: gone",
+        "it returns without a roll call",
+        epochs,
+        _without(Step.CALL),
+        _bounds(*STARTED),
+        {Wrong.STOPPED},
+    ),
+    Removal(
+        "C, pausing again",
+        "what is paused is not paused again, though the one who did it died",
+        epochs,
+        {"begun": _once},
+        _bounds(Verb.PAUSE, Verb.PAUSE, deaths=1),
+        {Wrong.STOPPED},
+    ),
+    Removal(
+        "P0, the roster",
+        "who starts does not read it",
+        epochs,
+        {"STARTING": (Step.SUBSCRIBE,)},
+        _bounds(*PAUSED, outages=1),
+        {Wrong.STOPPED, Wrong.OVERLAP},
+    ),
+    Removal(
+        "P0, its order",
+        "who starts reads the roster, and then subscribes",
+        epochs,
+        {"STARTING": (Step.READ, Step.SUBSCRIBE)},
+        _bounds(*PAUSED, outages=1),
+        {Wrong.STOPPED, Wrong.OVERLAP},
+    ),
+    Removal(
+        "S1",
+        "no loop is lost",
+        epochs.Watch,
+        {"is_lost": False},
+        _bounds(Verb.TRIGGER, deaths=1),
+        {Wrong.LOST},
+    ),
+    Removal(
+        "S2, a token doubled",
+        "no loop is doubled",
+        epochs,
+        {"is_doubled": always(False)},
+        _bounds(doublings=1),
+        {Wrong.TWO_LINES},
+    ),
+    Removal(
+        "S2, a put unheard",
+        "no loop is doubled",
+        epochs,
+        {"is_doubled": always(False)},
+        _bounds(unheard=1, outages=1),
+        {Wrong.TWO_LINES},
+    ),
+)

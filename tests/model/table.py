@@ -1,0 +1,102 @@
+"""The table: what happens in a model, and what is found: nothing, but where a node fails."""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from scheduler.protocol.epochs import Verb
+from tests.model.moves import Wrong
+from tests.model.state import Bounds, Budget
+
+FAILED_NODE: AbstractSet[Wrong] = {Wrong.OVERLAP, Wrong.BACKWARDS, Wrong.RESETTLED}
+"""A token that a node hands out twice runs twice, until S2 sees it. It must not last."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model, and what is found in it.
+
+    Attributes:
+        states: how many there are.
+        found: what goes wrong.
+        graph: whether the whole graph is looked at: the ways back, and what lasts.
+    """
+
+    bounds: Bounds
+    states: int
+    found: AbstractSet[Wrong] = frozenset()
+    graph: bool = True
+
+    def __str__(self) -> str:
+        bounds = self.bounds
+        said = [f"{bounds.processors} processors", " ".join(bounds.verbs)]
+        said += [f"{what} {many}" for what, many in bounds.budget._asdict().items() if many]
+        said += ["blank"] * bounds.blank + ["precise"] * bounds.precise
+        return ", ".join(filter(None, said))
+
+
+def row(
+    *verbs: Verb,
+    states: int,
+    processors: int = 2,
+    found: AbstractSet[Wrong] = frozenset(),
+    blank: bool = False,
+    precise: bool = False,
+    graph: bool = True,
+    **budget: int,
+) -> Row:
+    """A row of the table: verbs, and how often what may go wrong."""
+    bounds = Bounds(processors, verbs, Budget(**budget), blank, precise)
+    return Row(bounds, states, found, graph)
+
+
+PAUSED = Verb.PAUSE, Verb.RESUME
+STARTED = Verb.GONE, Verb.START
+
+SMALL = (
+    row(states=1_260, outages=3),
+    row(*PAUSED, states=1_001, deaths=1),
+    row(*PAUSED, states=16_806, deaths=1, outages=1),
+    row(*PAUSED, states=6_140, repairs=1),
+    row(Verb.TRIGGER, states=7_109, deaths=1, outages=1),
+    row(Verb.TRIGGER, states=3_565, repairs=1),
+    row(Verb.RESCHEDULE, states=1_703, races=1),
+    row(Verb.PAUSE, Verb.PAUSE, states=928, deaths=1),
+    row(*STARTED, states=9_654, deaths=1, races=1),
+    row(*STARTED, states=9_448, repairs=1),
+    row(*STARTED, states=17_064, deaths=1, outages=1, blank=True),
+    row(states=5_863, repairs=2, deaths=1),
+    row(states=2_004, processors=3, outages=3),
+    row(*PAUSED, states=6_971, processors=3, outages=1),
+    row(*PAUSED, states=1_286, processors=3, deaths=1),
+    row(Verb.TRIGGER, states=8_555, processors=3, deaths=1, outages=1),
+    row(states=6_352, precise=True),
+    row(states=3_294, doublings=1, found=FAILED_NODE),
+    row(states=6_451, unheard=1, outages=1, found=FAILED_NODE),
+)
+"""Some seconds each."""
+
+LARGE = (
+    row(*PAUSED, states=94_468, outages=3),
+    row(*PAUSED, states=84_849, outages=2, deaths=1),
+    row(*PAUSED, states=26_996, outages=1, races=1),
+    row(*PAUSED, states=178_194, outages=1, repairs=1),
+    row(*PAUSED, states=75_629, doublings=1, found=FAILED_NODE),
+    row(*PAUSED, states=146_879, outages=1, unheard=1, found=FAILED_NODE),
+    row(*PAUSED, Verb.TRIGGER, states=89_822, outages=1, blank=True),
+    row(Verb.TRIGGER, states=61_089, outages=3),
+    row(Verb.TRIGGER, Verb.GONE, states=43_740, outages=1, deaths=1),
+    row(*STARTED, states=377_779, outages=1, repairs=1),
+    row(states=146_667, processors=3, outages=1, repairs=1, races=1),
+    row(*PAUSED, states=23_028, processors=3, outages=1, deaths=1),
+    row(*PAUSED, states=166_498, processors=3, outages=2, deaths=1),
+    row(*PAUSED, states=213_701, processors=3, outages=3),
+    row(*STARTED, states=23_259, processors=3, outages=1, deaths=1),
+    row(*PAUSED, states=66_878, precise=True),
+    row(*PAUSED, states=269_501, deaths=1, precise=True),
+    row(Verb.TRIGGER, states=133_906, deaths=1, precise=True),
+    row(states=122_153, outages=1, precise=True),
+    row(*PAUSED, states=130_229, processors=3, precise=True),
+    row(states=241_972, processors=3, outages=1, precise=True),
+    row(*PAUSED, states=1_556_266, outages=1, precise=True),
+)
+"""Up to some minutes each."""

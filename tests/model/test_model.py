@@ -1,0 +1,38 @@
+"""The epochs in every order in which things can happen, as far as a minute goes."""
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler.protocol.epochs import is_void
+from tests.model.__main__ import report, report_without
+from tests.model.checker import check
+from tests.model.moves import Wrong
+from tests.model.removals import REMOVALS, Removal
+from tests.model.table import SMALL, Row
+
+
+@pytest.mark.parametrize("row", SMALL, ids=str)
+def test_nothing_goes_wrong_but_where_a_node_fails(row: Row):
+    result = check(row.bounds, graph=row.graph)
+    assert result.complete
+    assert result.found.keys() == row.found
+    assert result.states == row.states
+
+
+@pytest.mark.parametrize("removal", REMOVALS, ids=lambda each: each.name)
+def test_each_rule_is_needed(removal: Removal):
+    with removal.taken_out():
+        result = check(removal.bounds, until=removal.shows)
+    assert removal.shows <= result.found.keys()
+
+
+def test_the_table_says_what_is_not_as_it_stands_there(capsys: pytest.CaptureFixture[str]):
+    row = SMALL[0]
+    assert report(row)
+    assert not report(replace(row, states=row.states + 1))
+    assert not report(replace(row, found={Wrong.OVERLAP}))
+    removal = REMOVALS[0]
+    assert report_without(removal)
+    assert not report_without(replace(removal, instead={"is_void": is_void}))
+    assert capsys.readouterr().out.count("NOT AS IN THE TABLE") == 3
