@@ -21,7 +21,7 @@ from scheduler.control.removal import Removal
 from scheduler.control.reports import Did, Report
 from scheduler.errors import MessageError
 from scheduler.events import LoopRepaired, LoopSeeded
-from scheduler.protocol.tokens import LoopId, State, Token, Verb, decode, encode, same_seeding
+from scheduler.protocol.tokens import LoopId, State, Verb, decode, encode, same_seeding
 from scheduler.protocol.topology import routing_key
 from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery, Occupant, left_in_place
 from scheduler.queues.roster import Listed, Roster
@@ -116,7 +116,7 @@ class Seeding:
                 await self._roster.add(_listing(loop))
                 # A run of the loop as it was before it was removed may be going on.
                 busy = loop.id in (await self._locator.who_has([loop.id])).claims
-                token = self._new_token(loop)
+                token = first_token(loop, self._clock.now())
                 token = await self._recovery.guard_for(loop, token) if busy else token
                 return Report(loop, Did.CREATED, await self._hatchery.put(token))
             report = await self._seeded(loop, fresh=False)
@@ -139,7 +139,7 @@ class Seeding:
         async def seed(loop: Loop) -> Report:
             # With its task's queue there before, a listed loop may have a run going on.
             fresh = self._app.names.hatchery(loop.id) in gone and (
-                self._queue_of(loop) in gone or loop.id not in listed
+                self._app.names.processor_queue(loop.id.task) in gone or loop.id not in listed
             )
             if listed.get(loop.id) != (listing := _listing(loop)):
                 await self._roster.add(listing)
@@ -162,11 +162,15 @@ class Seeding:
 
     async def _seeded(self, loop: Loop, *, fresh: bool) -> Report:
         if fresh:
-            return Report(loop, Did.CREATED, await self._hatchery.put(self._new_token(loop)))
+            return Report(
+                loop, Did.CREATED, await self._hatchery.put(first_token(loop, self._clock.now()))
+            )
         for _ in range(LOOKS):
             if (occupant := await self._hatchery.take(loop.id)) is not None:
                 return await self._reseed_waiting(loop, occupant)
-            if (delivery := await self._broker.get(self._queue_of(loop))) is not None:
+            if (
+                delivery := await self._broker.get(self._app.names.processor_queue(loop.id.task))
+            ) is not None:
                 return await self._reseed_ready(loop, delivery)
             await asyncio.sleep(LOOK_PAUSE)
         is_lost = (
@@ -184,16 +188,16 @@ class Seeding:
         return Report(loop, Did.ON_ITS_WAY)
 
     async def _reseed_waiting(self, loop: Loop, occupant: Occupant) -> Report:
-        new = self._new_token(loop)
+        new = first_token(loop, self._clock.now())
         stands_in = occupant.token.generation == STAND_IN
         if stands_in or same_seeding(new.generation, occupant.token.generation):
-            return await self._leave(loop, Did.UNCHANGED, occupant)
+            return Report(loop, Did.UNCHANGED, await self._hatchery.leave(occupant))
         changed = with_act(Verb.RESCHEDULED, reseeded(occupant.token, new), self._clock.now())
-        return await self._replace(loop, Did.RESCHEDULED, occupant, changed)
+        return Report(loop, Did.RESCHEDULED, await self._hatchery.replace(occupant, changed))
 
     async def _reseed_ready(self, loop: Loop, delivery: Delivery) -> Report:
         """A token that waits for a processor stays where it is; its schedule may be changed."""
-        new = self._new_token(loop)
+        new = first_token(loop, self._clock.now())
         try:
             token = decode(delivery.message, self._app.namespace)
         except MessageError:
@@ -214,19 +218,6 @@ class Seeding:
             )
         await delivery.ack()
         return Report(loop, Did.UNCHANGED if same else Did.RESCHEDULED, ready)
-
-    async def _leave(self, loop: Loop, did: Did, occupant: Occupant) -> Report:
-        await occupant.delivery.requeue()
-        return Report(loop, did, occupant.token)
-
-    async def _replace(self, loop: Loop, did: Did, occupant: Occupant, token: Token) -> Report:
-        return Report(loop, did, await self._hatchery.replace(occupant, token))
-
-    def _new_token(self, loop: Loop) -> Token:
-        return first_token(loop, self._clock.now())
-
-    def _queue_of(self, loop: Loop) -> str:
-        return self._app.names.processor_queue(loop.id.task)
 
 
 def _listing(loop: Loop) -> Listed:

@@ -16,7 +16,7 @@ from scheduler.control.recovery import Recovery
 from scheduler.control.repairs import Repairs
 from scheduler.control.reports import Did, Report
 from scheduler.errors import QueueNotFound
-from scheduler.protocol.tokens import State, Token, Verb
+from scheduler.protocol.tokens import State, Verb
 from scheduler.queues.hatchery import Hatchery, Occupant, left_in_place
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
@@ -69,15 +69,15 @@ class Verbs:
     async def _pause(self, loop: Loop, reason: str) -> Report:
         occupant = await self._take(loop)
         if occupant is None:
-            token = replace(self._new_token(loop), generation=STAND_IN)
+            token = replace(first_token(loop, self._clock.now()), generation=STAND_IN)
             token = await self._hatchery.put(paused(token, reason, self._clock.now()))
             return Report(loop, Did.PAUSED, token)
         if occupant.token.state is State.PAUSED:
-            return await self._leave(loop, Did.UNCHANGED, occupant)
+            return Report(loop, Did.UNCHANGED, await self._hatchery.leave(occupant))
         held = paused(occupant.token, reason, self._clock.now())
         if occupant.token.state is State.GUARD:
             held = replace(held, generation=STAND_IN)
-        return await self._replace(loop, Did.PAUSED, occupant, held)
+        return Report(loop, Did.PAUSED, await self._hatchery.replace(occupant, held))
 
     async def _see_arrive(self, loop: Loop) -> None:
         """Wait a while for a token that is on its way, lest it goes on beside its stand-in.
@@ -98,7 +98,7 @@ class Verbs:
 
     async def _is_on_its_way(self, loop: Loop) -> bool:
         """Whether its token is not known to be ready, or in a hand."""
-        depth = await self._broker.depth(self._queue_of(loop))
+        depth = await self._broker.depth(self._app.names.processor_queue(loop.id.task))
         if depth is None or depth.ready or not depth.consumers:
             return False
         answers = await self._locator.who_has([loop.id])
@@ -113,19 +113,19 @@ class Verbs:
                 return Report(loop, Did.NOT_PAUSED)
             held = occupant.token
             if held.state is not State.PAUSED:
-                return await self._leave(loop, Did.NOT_PAUSED, occupant)
+                return Report(loop, Did.NOT_PAUSED, await self._hatchery.leave(occupant))
             if held.generation == STAND_IN:
                 async with left_in_place([occupant]):
                     held = await self._recovery.last_token(loop)
                     armed = replace(held, state=State.ARMED, reason=None)
                     guard = None if is_lost else await self._recovery.guard_for(loop, armed)
                 if guard is not None:
-                    return await self._replace(loop, Did.GUARDED, occupant, guard)
+                    return Report(loop, Did.GUARDED, await self._hatchery.replace(occupant, guard))
             armed = rescheduled(held, self._clock.now())
             if at_once:
                 armed = replace(armed, due_at=self._clock.now())
             armed = with_act(Verb.RESUMED, armed, self._clock.now())
-            return await self._replace(loop, Did.RESUMED, occupant, armed)
+            return Report(loop, Did.RESUMED, await self._hatchery.replace(occupant, armed))
 
     async def _stands_in(self, loop: Loop) -> bool:
         """Whether it was paused during a run, which may be going on, or lost."""
@@ -141,13 +141,13 @@ class Verbs:
             if occupant is None:
                 return Report(loop, Did.RUNNING)
             if occupant.token.state is State.PAUSED:
-                return await self._leave(loop, Did.IS_PAUSED, occupant)
+                return Report(loop, Did.IS_PAUSED, await self._hatchery.leave(occupant))
             if occupant.token.state is State.GUARD:
-                return await self._leave(loop, Did.RUNNING, occupant)
+                return Report(loop, Did.RUNNING, await self._hatchery.leave(occupant))
             now = self._clock.now()
             due_now = replace(occupant.token, due_at=min(now, occupant.token.due_at))
             due_now = with_act(Verb.TRIGGERED, due_now, now)
-            return await self._replace(loop, Did.TRIGGERED, occupant, due_now)
+            return Report(loop, Did.TRIGGERED, await self._hatchery.replace(occupant, due_now))
 
     async def _take(self, loop: Loop) -> Occupant | None:
         try:
@@ -157,16 +157,3 @@ class Verbs:
                 f"The loop {loop} is not in {self._broker.address} yet. Nothing was changed; "
                 "run `scheduler seed` first."
             ) from None
-
-    async def _leave(self, loop: Loop, did: Did, occupant: Occupant) -> Report:
-        await occupant.delivery.requeue()
-        return Report(loop, did, occupant.token)
-
-    async def _replace(self, loop: Loop, did: Did, occupant: Occupant, token: Token) -> Report:
-        return Report(loop, did, await self._hatchery.replace(occupant, token))
-
-    def _new_token(self, loop: Loop) -> Token:
-        return first_token(loop, self._clock.now())
-
-    def _queue_of(self, loop: Loop) -> str:
-        return self._app.names.processor_queue(loop.id.task)

@@ -141,8 +141,10 @@ class Hatchery:
             QueueNotFound: the hatchery queue does not exist.
         """
         occupant = await self.take(loop)
-        if occupant is None:
-            return None
+        return None if occupant is None else await self.leave(occupant)
+
+    async def leave(self, occupant: Occupant) -> Token:
+        """Put the one in hand back, as it was."""
         await occupant.delivery.requeue()
         return occupant.token
 
