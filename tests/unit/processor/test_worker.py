@@ -841,3 +841,22 @@ async def test_a_loop_whose_hatchery_queue_is_gone_goes_on_from_the_journal(stag
         await asyncio.sleep(10)
     assert carried == [(0, None), (1, "got at 0"), (2, "got at 1")]
     assert await stage.tokens() == 1
+
+
+async def test_a_token_that_comes_days_before_its_time_waits_for_the_rest_of_it(
+    stage: Stage,
+) -> None:
+    app = new_app()
+
+    @app.periodic(every="30d")
+    async def monthly() -> None: ...
+
+    await stage.seed(app)
+    loop = LoopId("monthly")
+    token = await stage.token(loop)
+    await stage.lose(loop)
+    await stage.publish(encode(token, "test", expiration=None), "loop.monthly.")
+    async with stage.processor():
+        await asyncio.sleep(1)
+    assert not stage.starts()
+    assert await stage.token(loop) == token
