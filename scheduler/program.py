@@ -129,7 +129,6 @@ def processor(
         concurrency=concurrency,
         grace=grace,
     )
-    preparation = Preparation(app, broker, program.declaring, program.seeding)
     return Processor(
         app,
         broker,
@@ -137,7 +136,7 @@ def processor(
         worker,
         redelivery,
         program.roll_call,
-        preparation,
+        _preparation(app, broker, clock),
         supervises_with,
         tasks,
     )
@@ -156,6 +155,12 @@ def supervisor(program: Program, app: App, broker: Broker, clock: Clock) -> Supe
         program.seeding,
         program.declaring,
     )
+
+
+def _preparation(app: App, broker: Broker, clock: Clock) -> Preparation:
+    # Who does not consume yet answers to no roll call: it would be counted for one that is silent.
+    asking = Program(app, broker, clock, patience=PATIENCE)
+    return Preparation(app, broker, asking.declaring, asking.seeding)
 
 
 def _pipeline(

@@ -11,7 +11,14 @@ from scheduler.control.recovery import CONSUMER_TIMEOUT, GUARD_GRACE
 from scheduler.control.status import Where
 from scheduler.control.supervision import LOOKED_AT_IN_A_ROUND, Memory
 from scheduler.errors import QueueNotFound, Rejected, Unconfirmed
-from scheduler.events import CensusTaken, LoopReported, RunStarted, SupervisionDelayed
+from scheduler.events import (
+    CensusTaken,
+    LoopReported,
+    ProcessorStarted,
+    RunStarted,
+    SupervisionDelayed,
+)
+from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, State, Verb
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording
@@ -542,3 +549,21 @@ async def test_a_queue_that_may_not_be_declared_is_reported(stage: Stage) -> Non
     async with stage.supervised(over=not_allowed(stage.server)):
         await asyncio.sleep(5 * ROUND)
     assert reported(stage.events) == [("task", "missing")]
+
+
+async def test_a_processor_that_does_not_consume_yet_answers_to_no_roll_call(stage: Stage) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    for loop in (TASK, SUPERVISION):
+        await stage.broker.delete(app.names.hatchery(loop))
+    heard: list[tuple[str | None, bool]] = []
+
+    def hear(message: Message) -> None:
+        heard.append((message.type, bool(of(ProcessorStarted, stage.events))))
+
+    following = await stage.broker.follow(app.names.roll_call, hear)
+    async with stage.supervised():
+        await asyncio.sleep(10)
+    await following.cancel()
+    assert ("scheduler.question", False) in heard
+    assert ("scheduler.answer", False) not in heard
