@@ -37,28 +37,30 @@ class Position(NamedTuple):
     Attributes:
         seq: how many ticks of the loop have been settled before this token.
         attempt: how many attempts of its tick have failed.
+        joined: False for the first of an epoch, until the processors were asked (R4).
     """
 
     epoch: int
     seq: int
     attempt: int = 0
+    joined: bool = True
 
     @property
-    def progress(self) -> tuple[int, int]:
+    def progress(self) -> tuple[int, int, bool]:
         """How far the loop had come when the token was made, whatever its epoch."""
-        return self.seq, self.attempt
+        return self.seq, self.attempt, self.joined
 
 
 class Verb(StrEnum):
-    """What creators do. A loop that is seeded is started."""
+    """What creators do, as the journal tells of it."""
 
-    START = "start"
-    PAUSE = "pause"
-    RESUME = "resume"
-    TRIGGER = "trigger"
-    RESCHEDULE = "reschedule"
-    REPAIR = "repair"
-    GONE = "gone"
+    START = "seeded"
+    PAUSE = "paused"
+    RESUME = "resumed"
+    TRIGGER = "triggered"
+    RESCHEDULE = "rescheduled"
+    REPAIR = "repaired"
+    GONE = "removed"
 
 
 class LoopState(StrEnum):
@@ -82,15 +84,10 @@ class Entry(NamedTuple):
 
 
 class First(NamedTuple):
-    """The token that a creator puts.
-
-    Attributes:
-        first: nobody runs it before the processors were asked (R4).
-    """
+    """The token that a creator puts."""
 
     position: Position
     paused: bool
-    first: bool = True
 
 
 class Beginning(NamedTuple):
@@ -132,13 +129,18 @@ _AFTER = {
 }
 
 
-def begun(verb: Verb, latest: Entry | None) -> Beginning | None:
+def begun(verb: Verb, latest: Entry | None, *, at_ms: int = 0) -> Beginning | None:
     """C: whoever creates a token begins a new epoch, so that all older tokens are void.
 
     A start begins a new life, from no progress; all others go on from what R4 adopts.
 
+    Epochs are numbered as a hybrid logical clock counts (Kulkarni et al., "Logical Physical
+    Clocks", 2014): by the time, but always onwards. So a loop whose roster was lost begins after
+    all that was before, and two that hold the mutex at once do not begin the same epoch.
+
     Args:
         latest: the loop's last entry in the roster, if it has one.
+        at_ms: the time, in milliseconds since the Unix epoch.
 
     Returns:
         The entry to append and the token to put. None: the verb has nothing to do.
@@ -147,8 +149,9 @@ def begun(verb: Verb, latest: Entry | None) -> Beginning | None:
     if state not in _BEFORE[verb] or (latest is None and verb is Verb.GONE):
         return None
     state = _AFTER.get(verb, state)
-    epoch, life = epoch + 1, epoch + 1 if verb is Verb.START else life
-    token = First(Position(epoch, seq=0), paused=state is LoopState.PAUSED)
+    epoch = max(epoch + 1, at_ms)
+    life = epoch if verb is Verb.START else life
+    token = First(Position(epoch, seq=0, joined=False), paused=state is LoopState.PAUSED)
     return Beginning(Entry(epoch, state, life), None if state is LoopState.GONE else token)
 
 

@@ -12,10 +12,11 @@ type                                  ``scheduler.token``
 expiration                            the wait, in milliseconds; none: until somebody acts
 scheduler-version                     1, the version of this format
 scheduler-namespace, -task, -key      whose token it is; the key is empty for the task's own loop
-scheduler-generation                  when its schedule was seeded, and the schedule's fingerprint
+scheduler-epoch, -life                the epoch that it is of, and that of its loop's last start
+scheduler-first                       1: it is the first of its epoch, made by no run; else none
 scheduler-seq                         how many ticks of the loop have been settled before this one
 scheduler-attempt                     how many attempts of this tick have failed
-scheduler-state                       armed, paused, guard or replay
+scheduler-state                       armed, paused or replay
 scheduler-scheduled-at-ms             nominal time of the tick, milliseconds since the Unix epoch
 scheduler-due-at-ms                   when the wait ends: the tick with its jitter, or a retry
 scheduler-previous-at-ms              nominal time of the tick before; none: this is the first
@@ -37,12 +38,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.errors import ScheduleError, Undecodable
+from scheduler.protocol.epochs import Position, Verb
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
     PREFIX,
@@ -69,30 +70,15 @@ class LoopId(NamedTuple):
 
 
 class State(StrEnum):
-    """What a waiting token is: due at its time, held by an operator, or a stand-in.
+    """What a waiting token is: due at its time, or held by an operator.
 
-    A guard waits for a run that may be going on: the run's own token replaces it; if the run was
-    lost, the guard hatches and the loop goes on. A replay is a parked tick that an operator runs
-    once more, beside its loop: it has no successor.
+    A replay is a parked tick that an operator runs once more, beside its loop: it has no
+    successor, and its epoch means nothing.
     """
 
     ARMED = "armed"
     PAUSED = "paused"
-    GUARD = "guard"
     REPLAY = "replay"
-
-
-class Verb(StrEnum):
-    """What was done to a token by somebody else than a run of its loop."""
-
-    SEEDED = "seeded"
-    RESCHEDULED = "rescheduled"
-    PAUSED = "paused"
-    RESUMED = "resumed"
-    TRIGGERED = "triggered"
-    GUARDED = "guarded"
-    REPAIRED = "repaired"
-    REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +122,9 @@ class Token:
     Attributes:
         scheduled_at: nominal time of the tick.
         due_at: when the wait ends. Before the nominal time only when an operator triggered it.
-        generation: made by `generation_of`; orders the seedings of a loop in time.
+        epoch: the epoch that it is of; 0 for what was made before there were epochs.
+        life: the epoch of its loop's last start.
+        first: whether it is the first of its epoch, made by no run (`scheduler.protocol.epochs`).
         seq: how many ticks of the loop have been settled before this one.
         attempt: how many attempts of this tick have failed.
         carry: what the run before handed on.
@@ -149,9 +137,11 @@ class Token:
 
     loop: LoopId
     schedule: Schedule
-    generation: str
     scheduled_at: datetime
     due_at: datetime
+    epoch: int = 0
+    life: int = 0
+    first: bool = False
     seq: int = 0
     attempt: int = 0
     state: State = State.ARMED
@@ -169,21 +159,9 @@ class Token:
         return self.due_at < self.scheduled_at
 
     @property
-    def progress(self) -> tuple[int, int]:
-        """How far the loop had come when this token was made."""
-        return self.seq, self.attempt
-
-
-def generation_of(schedule: Schedule, args: Mapping[str, Any], seeded_at: datetime) -> str:
-    """The name of a seeding: sorts by its time, ends in the fingerprint of what was seeded."""
-    seeded = json.dumps([to_wire(schedule), dict(args)], sort_keys=True)
-    fingerprint = blake2b(seeded.encode(), digest_size=6).hexdigest()
-    return f"{milliseconds_since_epoch(seeded_at):015d}-{fingerprint}"
-
-
-def same_seeding(generation: str, other: str) -> bool:
-    """Whether two generations were seeded with the same schedule and arguments."""
-    return generation.rpartition("-")[2] == other.rpartition("-")[2]
+    def position(self) -> Position:
+        """Where it stands among its loop's tokens."""
+        return Position(self.epoch, self.seq, self.attempt, joined=not self.first)
 
 
 def encode(token: Token, namespace: str, *, expiration: timedelta | None) -> Message:
@@ -193,13 +171,16 @@ def encode(token: Token, namespace: str, *, expiration: timedelta | None) -> Mes
         "namespace": namespace,
         "task": token.loop.task,
         "key": token.loop.key,
-        "generation": token.generation,
+        "epoch": token.epoch,
+        "life": token.life,
         "seq": token.seq,
         "attempt": token.attempt,
         "state": token.state.value,
         "scheduled-at-ms": milliseconds_since_epoch(token.scheduled_at),
         "due-at-ms": milliseconds_since_epoch(token.due_at),
     }
+    if token.first:
+        headers["first"] = 1
     if token.reason is not None:
         headers["reason"] = token.reason
     if token.previous_at is not None:
@@ -222,7 +203,7 @@ def encode(token: Token, namespace: str, *, expiration: timedelta | None) -> Mes
 
 def is_token(message: Message) -> bool:
     """Whether a message is, or claims to be, a token."""
-    return f"{PREFIX}generation" in message.headers
+    return f"{PREFIX}scheduled-at-ms" in message.headers
 
 
 def decode(message: Message, namespace: str) -> Token:
@@ -241,7 +222,9 @@ def decode(message: Message, namespace: str) -> Token:
         return Token(
             loop=LoopId(wire.task, wire.key),
             schedule=from_wire(body.schedule),
-            generation=wire.generation,
+            epoch=wire.epoch,
+            life=wire.life,
+            first=wire.first > 0,
             scheduled_at=moment_of(wire.scheduled_at_ms),
             due_at=moment_of(wire.due_at_ms),
             seq=wire.seq,
@@ -269,7 +252,9 @@ class _Headers(BaseModel):
     namespace: str
     task: str = Field(min_length=1)
     key: str = ""
-    generation: str = Field(max_length=64)
+    epoch: int = Field(default=0, ge=0)
+    life: int = Field(default=0, ge=0)
+    first: int = Field(default=0, ge=0)
     seq: int = Field(ge=0)
     attempt: int = Field(ge=0)
     state: State = Field(strict=False)

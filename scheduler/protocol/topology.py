@@ -207,6 +207,11 @@ class Names:
         return f"{self.prefix}.rollcall"
 
     @property
+    def presence(self) -> str:
+        """The queue that each processor consumes from, to be counted: nothing is put there."""
+        return f"{self.prefix}.presence"
+
+    @property
     def lock(self) -> str:
         """The mutex under which tokens are created."""
         return f"{self.prefix}.lock"
@@ -334,6 +339,7 @@ class _Builder:
                 self._journal(),
                 Queue(names.roster, {"x-queue-type": "stream"}),
                 self._roll_call(),
+                self._queue(names.presence, {}),
             ),
             bindings=(
                 Binding(names.unmatched, names.failed, ""),

@@ -113,9 +113,9 @@ def asks(state: State, which: int) -> Moves:
             yield _moved(state, other, "answers, and knows", told, token)
     if not epochs.awaited(epoch, said):
         position = epochs.adopted(token.position, heard(state), state.roster.life)
-        adopted = Token(Position(epoch, position.seq))
-        cleared = processor._replace(phase=Phase.CLEARED, token=adopted)
-        yield _moved(state, which, "has heard all, adopts", cleared, adopted)
+        adopted = Token(Position(epoch, position.seq, joined=False))
+        exchanging = processor._replace(phase=Phase.PUTTING, token=adopted)
+        yield _moved(state, which, "has heard all, adopts", exchanging, adopted)
 
 
 def answers(state: State) -> dict[int, Answer | None]:
@@ -124,11 +124,15 @@ def answers(state: State) -> dict[int, Answer | None]:
     return {
         which: Answer(
             processor.known,
-            processor.token.position.epoch if processor.phase in RUN_BEGAN else None,
+            processor.token.position.epoch if has_run_begun(processor) else None,
         )
         for which, processor in enumerate(state.processors)
         if processor.phase >= subscribed
     }
+
+
+def has_run_begun(processor: Processor) -> bool:
+    return processor.phase in RUN_BEGAN and not processor.token.first
 
 
 def runs(state: State, which: int, token: Token) -> Moves:
@@ -161,12 +165,13 @@ def wrong_with(state: State, which: int, position: Position) -> Wrong | None:
 
 
 def settles(state: State, which: int) -> Moves:
-    """R2: the run returns, its successor is put; taken: the token is acked, or redelivered."""
+    """R2: what comes after it is put; taken: the token is acked, or redelivered."""
     processor = state.processors[which]
     position = processor.token.position
-    successor = Token(position._replace(seq=position.seq + 1))
+    successor = successor_of(processor.token)
+    unsettled = processor.heard or processor.token.first
     for put in broker.puts(state, successor, republished=processor.heard):
-        after, wrong = (put.state, None) if processor.heard else _settled(put.state, position)
+        after, wrong = (put.state, None) if unsettled else _settled(put.state, position)
         if not put.taken:
             refused = processor._replace(phase=Phase.REFUSED, heard=True)
             yield _moved(after, which, "is refused", refused, successor)._replace(wrong=wrong)
@@ -177,6 +182,13 @@ def settles(state: State, which: int) -> Moves:
         if after.budget.outages:
             cut_off = cut(after, which)
             yield done._replace(actor=Actor.FAULT, what="is cut off after it put", state=cut_off)
+
+
+def successor_of(token: Token) -> Token:
+    """What is put after it: a first one is not run, but exchanged for one that has joined."""
+    position = token.position
+    joined = position._replace(joined=True)
+    return Token(joined if token.first else joined._replace(seq=position.seq + 1))
 
 
 def _settled(state: State, position: Position) -> tuple[State, Wrong | None]:
@@ -202,11 +214,8 @@ def looks(state: State, which: int) -> Move:
 def decides(state: State, which: int) -> Move:
     """R2: what to do with the occupant."""
     processor = state.processors[which]
-    occupant, position = processor.held, processor.token.position
-    if (
-        epochs.refused(position._replace(seq=position.seq + 1), occupant.position)
-        is Refused.REPLACE
-    ):
+    occupant, mine = processor.held, successor_of(processor.token)
+    if epochs.refused(mine.position, occupant.position) is Refused.REPLACE:
         again = processor._replace(phase=Phase.PUTTING, held=NOTHING)
         return _moved(state, which, "acks the occupant", again, occupant)
     left = state._replace(slot=(occupant, *state.slot))

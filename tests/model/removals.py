@@ -63,7 +63,8 @@ def _not_first(*verbs: Verb) -> Mapping[str, Any]:
         beginning = begun(verb, latest)
         if beginning is None or beginning.token is None or verb not in verbs:
             return beginning
-        return beginning._replace(token=beginning.token._replace(first=False))
+        joined = beginning.token.position._replace(joined=True)
+        return beginning._replace(token=beginning.token._replace(position=joined))
 
     return {"begun": instead}
 
@@ -172,7 +173,7 @@ REMOVALS = (
     ),
     *(
         Removal(
-            f"R4, {verb}",
+            f"R4, {verb.name.lower()}",
             "its first token is run like any other",
             epochs,
             _not_first(verb),

@@ -17,8 +17,11 @@ IN_AN_EARLIER_LIFE = 3
 
 class Token(NamedTuple):
     position: Position
-    first: bool = False
     paused: bool = False
+
+    @property
+    def first(self) -> bool:
+        return not self.position.joined
 
 
 NOTHING = Token(Position(-1, 0))
@@ -97,7 +100,7 @@ class Journal(NamedTuple):
     doubled: bool = False
 
     def positions(self, life: int) -> Iterator[Position]:
-        yield Position(life, self.furthest)
+        yield Position(life, self.furthest, joined=False)
         yield from self.greatest
         if self.earlier:
             yield Position(life - 1, IN_AN_EARLIER_LIFE)
