@@ -23,8 +23,8 @@ RunSettled             its message is acked: the run is over
 RunLost                its delivery went with the connection: somebody else runs it
 RunReturned            its processor is stopping: the message goes back to its queue
 TicksSkipped           nominal times that no run stood for, and why
-TokenSuperseded        a redelivered token whose successor exists: acked without a run
-TokenMerged            the slot was taken: of the two tokens this one goes on
+TokenSuperseded        a token that is void, or was settled before: acked without a run
+TokenOvertaken         the slot was taken by a token that is as far as this one, or farther
 Escalated              a run failed for the last time
 MessageParked          a message is in a failed queue, with the reason
 LoopReported           supervision found a trouble that it cannot mend
@@ -296,14 +296,20 @@ class TicksSkipped(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class TokenSuperseded(RunEvent):
-    """A redelivered token whose successor exists: acked without a run."""
+    """A token was acked without a run.
+
+    Attributes:
+        reason: void (a later epoch of its loop has begun) or settled (its successor was put).
+    """
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class TokenMerged(RunEvent):
-    """The slot was taken: of the two tokens this one goes on."""
+class TokenOvertaken(RunEvent):
+    """What comes after the run was not needed: the slot is taken by one that is as far."""
 
-    winner: Token
+    by: Token
 
 
 @dataclass(frozen=True, slots=True)

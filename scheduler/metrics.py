@@ -75,7 +75,7 @@ from scheduler.events import (
     RunReturned,
     RunStarted,
     TicksSkipped,
-    TokenMerged,
+    TokenOvertaken,
 )
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.timing.clock import Clock, SystemClock
@@ -175,8 +175,8 @@ class Series:
     def escalate(self) -> None:
         self.escalations += 1
 
-    def merge(self, event: TokenMerged) -> None:
-        self._wait(event.winner)
+    def overtake(self, event: TokenOvertaken) -> None:
+        self._wait(event.by)
 
     def _wait(self, token: Token) -> None:
         if token.state is State.PAUSED:
@@ -278,7 +278,7 @@ class Metrics(Collector):
             RunFinished: lambda event: self._of_run(event).finish(event),
             RunLost: lambda event: self._of_run(event).break_off("lost"),
             RunReturned: lambda event: self._of_run(event).break_off("returned"),
-            TokenMerged: lambda event: self._of_run(event).merge(event),
+            TokenOvertaken: lambda event: self._of_run(event).overtake(event),
             Escalated: lambda event: self._of_run(event).escalate(),
             TicksSkipped: lambda event: self._of_run(event).skipped.update(
                 {event.reason: event.count}

@@ -14,6 +14,7 @@ scheduler-version                     1, the version of this format
 scheduler-namespace, -task, -key      whose token it is; the key is empty for the task's own loop
 scheduler-epoch, -life                the epoch that it is of, and that of its loop's last start
 scheduler-first                       1: it is the first of its epoch, made by no run; else none
+scheduler-known-until-ms              of a first one: what the journal heard later is not in it
 scheduler-seq                         how many ticks of the loop have been settled before this one
 scheduler-attempt                     how many attempts of this tick have failed
 scheduler-state                       armed, paused or replay
@@ -125,6 +126,8 @@ class Token:
         epoch: the epoch that it is of; 0 for what was made before there were epochs.
         life: the epoch of its loop's last start.
         first: whether it is the first of its epoch, made by no run (`scheduler.protocol.epochs`).
+        known_until: until when what became of its loop is in it, if it is a first one; None: its
+            creator did not know.
         seq: how many ticks of the loop have been settled before this one.
         attempt: how many attempts of this tick have failed.
         carry: what the run before handed on.
@@ -142,6 +145,7 @@ class Token:
     epoch: int = 0
     life: int = 0
     first: bool = False
+    known_until: datetime | None = None
     seq: int = 0
     attempt: int = 0
     state: State = State.ARMED
@@ -181,6 +185,8 @@ def encode(token: Token, namespace: str, *, expiration: timedelta | None) -> Mes
     }
     if token.first:
         headers["first"] = 1
+    if token.known_until is not None:
+        headers["known-until-ms"] = milliseconds_since_epoch(token.known_until)
     if token.reason is not None:
         headers["reason"] = token.reason
     if token.previous_at is not None:
@@ -225,6 +231,7 @@ def decode(message: Message, namespace: str) -> Token:
             epoch=wire.epoch,
             life=wire.life,
             first=wire.first > 0,
+            known_until=optional_moment(wire.known_until_ms),
             scheduled_at=moment_of(wire.scheduled_at_ms),
             due_at=moment_of(wire.due_at_ms),
             seq=wire.seq,
@@ -255,6 +262,7 @@ class _Headers(BaseModel):
     epoch: int = Field(default=0, ge=0)
     life: int = Field(default=0, ge=0)
     first: int = Field(default=0, ge=0)
+    known_until_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
     seq: int = Field(ge=0)
     attempt: int = Field(ge=0)
     state: State = Field(strict=False)
