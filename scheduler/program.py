@@ -111,17 +111,7 @@ def processor(
     capacity = Capacity(worked_on, concurrency, shutdown)
     knowledge = Knowledge(app.names, program.roster, program.roll_call, listing)
     publisher = PatientPublisher(shutdown, app.events.emit)
-    recognition = Recognition(
-        knowledge,
-        turns,
-        program.journal,
-        program.roll_call,
-        program.hatchery,
-        publisher,
-        shutdown,
-        clock,
-        app.events.emit,
-    )
+    recognition = _recognition(program, knowledge, turns, publisher, shutdown, clock, app)
     pipeline = _pipeline(
         program, app, broker, clock, shutdown, turns, capacity, recognition, publisher
     )
@@ -165,6 +155,28 @@ def _preparation(app: App, broker: Broker, clock: Clock) -> Preparation:
     # Who does not consume yet answers to no roll call: it would be counted for one that is silent.
     asking = Program(app, broker, clock, patience=PATIENCE)
     return Preparation(app, broker, asking.declaring, asking.seeding)
+
+
+def _recognition(
+    program: Program,
+    knowledge: Knowledge,
+    turns: LoopTurns,
+    publisher: PatientPublisher,
+    shutdown: Shutdown,
+    clock: Clock,
+    app: App,
+) -> Recognition:
+    return Recognition(
+        knowledge,
+        turns,
+        program.journal,
+        program.roll_call,
+        program.hatchery,
+        publisher,
+        shutdown,
+        clock,
+        app.events.emit,
+    )
 
 
 def _pipeline(

@@ -32,7 +32,7 @@ def first_token(loop: Loop, entry: Entry, verb: Verb, now: datetime, reason: str
 def going_on(first: Token, found: Iterable[Token]) -> Token:
     """The first token of an epoch, with what was found in the slot, if that is of the same life.
 
-    Paused by its own run, the loop stays so.
+    Paused by its own run, the loop stays so. It keeps its time, unless its schedule was changed.
     """
     alive = [token for token in found if token.epoch >= first.life]
     if not alive:
@@ -40,6 +40,7 @@ def going_on(first: Token, found: Iterable[Token]) -> Token:
     assert first.act is not None
     last = max(alive, key=lambda token: token.position.progress)
     paused = State.PAUSED in (first.state, last.state)
+    timing = first if first.act.verb is Verb.RESCHEDULE else last
     return replace(
         last,
         schedule=first.schedule,
@@ -47,6 +48,8 @@ def going_on(first: Token, found: Iterable[Token]) -> Token:
         epoch=first.epoch,
         life=first.life,
         first=True,
+        scheduled_at=timing.scheduled_at,
+        due_at=timing.due_at,
         known_until=last.known_until if last.first else first.act.at,
         state=State.PAUSED if paused else State.ARMED,
         act=first.act,

@@ -177,12 +177,9 @@ class Pipeline:
     async def _recognise(
         self, delivery: Delivery, task: TaskSpec, subject: Token | Call, turns: AsyncExitStack
     ) -> str | None:
-        """Why it is not run, if it is not."""
         if isinstance(subject, Call):
             return None
         await turns.enter_async_context(self._turns.taken(subject))
-        if subject.state is State.REPLAY:
-            return None
         return await self._recognition.why_not(delivery, task, subject)
 
     async def _decline(self, run: Run) -> Verdict | None:

@@ -13,7 +13,7 @@ from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.publishing import REPORT_AFTER, PatientPublisher
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.epochs import awaited, was_settled
-from scheduler.protocol.tokens import Token
+from scheduler.protocol.tokens import State, Token
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.journal import MARGIN, Heard, Journal, look_backs
 from scheduler.queues.roll_call import RollCall
@@ -71,6 +71,8 @@ class Recognition:
             DeliveryLost: somebody else has it.
             BrokerError: it could not be found out, and the processor stops.
         """
+        if token.state is State.REPLAY:
+            return None
         await self._knowledge.current()
         self._turns.learn(token.loop, token.epoch)
         if self._turns.is_void(token):

@@ -184,9 +184,7 @@ def encode(token: Token, namespace: str, *, expiration: timedelta | None) -> Mes
         "due-at-ms": milliseconds_since_epoch(token.due_at),
     }
     if token.first:
-        headers["first"] = 1
-    if token.known_until is not None:
-        headers["known-until-ms"] = milliseconds_since_epoch(token.known_until)
+        headers |= _first_headers(token)
     if token.reason is not None:
         headers["reason"] = token.reason
     if token.previous_at is not None:
@@ -285,6 +283,12 @@ class _Body(BaseModel):
     schedule: dict[str, Any]
     args: dict[str, Any] = {}
     carry: Any = None
+
+
+def _first_headers(token: Token) -> dict[str, Any]:
+    if token.known_until is None:
+        return {"first": 1}
+    return {"first": 1, "known-until-ms": milliseconds_since_epoch(token.known_until)}
 
 
 def _last_headers(last: LastRun) -> dict[str, Any]:

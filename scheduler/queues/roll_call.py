@@ -191,7 +191,9 @@ class RollCall:
         Raises:
             QueueNotFound: nothing was seeded.
         """
-        answers = await self.ask(loops, expected=await self._count(), timeout=timeout)
+        if not (expected := await self._count()):
+            return Answers(0, {})
+        answers = await self.ask(loops, expected=expected, timeout=timeout)
         # One that came meanwhile may have answered in place of one that is silent.
         return replace(answers, expected=max(answers.expected, await self._count()))
 
