@@ -1,0 +1,97 @@
+"""What is parked, and what is not: only what was run and failed, or killed its pods, and once."""
+
+import asyncio
+from typing import Literal
+
+import pytest
+
+from scheduler import Context, Scheduler
+from scheduler.control.status import Where
+from tests.integration.lines.scene import Pod, Scene
+
+DEADLY = 1  # the tick whose run kills its pod
+LIMIT = 2
+
+
+async def test_a_seed_parks_nothing_that_waits_for_a_pod(scene: Scene) -> None:
+    app = scene.release(delivery_limit=LIMIT)
+    keys = [f"k{number}" for number in range(10)]
+
+    @app.task()
+    async def report(ctx: Context) -> None:
+        await scene.diary.write(ctx)
+
+    await scene.operator(app).seeding.seed()
+    for key in keys:
+        await report.start(key, every="1s")
+    await report.send()
+    await scene.until_ready(app, "report", len(keys) + 1)
+    await scene.operator(app).seeding.seed()
+    assert [parked.reason for parked in await scene.parked(app)] == []
+    expected = {"report", *(f"report.{key}" for key in keys)}
+    async with scene.pod(app):
+        await scene.diary.until(lambda: {run.loop for run in scene.diary.runs} == expected)
+    assert len(scene.diary.of("report")) == 1
+
+
+class Cluster:
+    """Has a pod work, and another one as soon as it has died."""
+
+    def __init__(self, scene: Scene, app: Scheduler) -> None:
+        self._scene = scene
+        self._app = app
+        self._pod: Pod | None = None
+
+    async def run(self) -> None:
+        while True:
+            async with self._scene.pod(self._app) as self._pod:
+                await self._pod.connection.dead.wait()
+
+    async def kill(self) -> None:
+        assert self._pod is not None
+        await self._pod.die()
+
+
+@pytest.mark.parametrize("queue_type", ["quorum"])
+@pytest.mark.parametrize("after_failure", ["continue", "pause"])
+async def test_a_tick_that_kills_its_pods_is_parked_once_and_never_run_again(
+    scene: Scene, after_failure: Literal["continue", "pause"]
+) -> None:
+    app = scene.release(delivery_limit=LIMIT)
+    cluster = Cluster(scene, app)
+
+    @app.periodic(every="300ms", after_failure=after_failure)
+    async def beat(ctx: Context) -> None:
+        if ctx.seq == DEADLY:
+            await scene.diary.write(ctx)
+            await cluster.kill()
+            await asyncio.Future()
+        await scene.diary.write(ctx)
+
+    @app.periodic(every="300ms")
+    async def other(ctx: Context) -> None:
+        await scene.diary.write(ctx)
+
+    await scene.operator(app).seeding.seed()
+    working = asyncio.create_task(cluster.run())
+    try:
+        await scene.diary.until(lambda: scene.diary.seqs("beat").count(DEADLY) > LIMIT)
+        others = len(scene.diary.of("other"))
+        # Some rounds of supervision.
+        await scene.diary.until(lambda: len(scene.diary.of("other")) > others + 15)
+        assert scene.diary.seqs("beat").count(DEADLY) == LIMIT + 1
+        (parked,) = await scene.parked(app)
+        assert parked.loop == "beat"
+        if after_failure == "continue":
+            await scene.diary.until(lambda: max(scene.diary.seqs("beat")) > DEADLY + 2)
+        else:
+            (where,) = [
+                each.where
+                for each in await scene.operator(app).survey.status()
+                if str(each.loop) == "beat"
+            ]
+            assert where is Where.PAUSED
+            assert max(scene.diary.seqs("beat")) == DEADLY
+    finally:
+        working.cancel()
+        await asyncio.wait([working])
