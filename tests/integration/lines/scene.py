@@ -16,6 +16,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Consumer, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
+from scheduler.control.status import Where
 from scheduler.errors import BrokerUnavailable, DeliveryLost
 from scheduler.events import Event
 from scheduler.processor.worker import Worker
@@ -248,13 +249,18 @@ class Scene(ABC):
 
     async def until_ready(self, app: Scheduler, task: str, messages: int = 1) -> None:
         """Wait until so many messages are ready for a task of which no pod is there."""
-        queue = app.names.processor_queue(task)
+        await self._until_waiting(app.names.processor_queue(task), messages)
+
+    async def until_parked(self, app: Scheduler, task: str) -> None:
+        """Wait until a message of a task is parked, also where the broker does it."""
+        await self._until_waiting(app.names.failed_queue(task), 1)
+
+    async def _until_waiting(self, queue: str, messages: int) -> None:
         async with asyncio.timeout(20):
-            while await self.ready(queue) < messages:  # noqa: ASYNC110 - of this no event tells
+            while await self._depth(queue) < messages:  # noqa: ASYNC110 - of this no event tells
                 await asyncio.sleep(0.05)
 
-    async def ready(self, queue: str) -> int:
-        """How many messages wait in a queue."""
+    async def _depth(self, queue: str) -> int:
         depth = await self.broker.depth(queue)
         return depth.ready if depth else 0
 
@@ -265,6 +271,15 @@ class Scene(ABC):
 
     async def parked(self, app: Scheduler) -> list[Parked]:
         return await self.operator(app).failed.browse(app.tasks)
+
+    async def where(self, app: Scheduler, loop: str) -> Where:
+        """Where a loop is, as an operator is told."""
+        (found,) = [
+            each.where
+            for each in await self.operator(app).survey.status()
+            if str(each.loop) == loop
+        ]
+        return found
 
     async def _sweep(self) -> None:
         """Delete the queues of the namespace."""

@@ -11,8 +11,10 @@ from tests.integration.lines.scene import Pod, Scene
 
 DEADLY = 1  # the tick whose run kills its pod
 LIMIT = 2
+RESTART = 0.3
 
 
+@pytest.mark.parametrize("queue_type", ["quorum"])
 async def test_a_seed_parks_nothing_that_waits_for_a_pod(scene: Scene) -> None:
     app = scene.release(delivery_limit=LIMIT)
     keys = [f"k{number}" for number in range(10)]
@@ -34,18 +36,20 @@ async def test_a_seed_parks_nothing_that_waits_for_a_pod(scene: Scene) -> None:
     assert len(scene.diary.of("report")) == 1
 
 
-class Cluster:
-    """Has a pod work, and another one as soon as it has died."""
+class Restarted:
+    """A pod for a task, and another one whenever it has died."""
 
-    def __init__(self, scene: Scene, app: Scheduler) -> None:
+    def __init__(self, scene: Scene, app: Scheduler, task: str) -> None:
         self._scene = scene
         self._app = app
+        self._task = task
         self._pod: Pod | None = None
 
     async def run(self) -> None:
         while True:
-            async with self._scene.pod(self._app) as self._pod:
+            async with self._scene.pod(self._app, tasks=[self._task]) as self._pod:
                 await self._pod.connection.dead.wait()
+            await asyncio.sleep(RESTART)
 
     async def kill(self) -> None:
         assert self._pod is not None
@@ -58,13 +62,13 @@ async def test_a_tick_that_kills_its_pods_is_parked_once_and_never_run_again(
     scene: Scene, after_failure: Literal["continue", "pause"]
 ) -> None:
     app = scene.release(delivery_limit=LIMIT)
-    cluster = Cluster(scene, app)
+    restarted = Restarted(scene, app, "beat")
 
     @app.periodic(every="300ms", after_failure=after_failure)
     async def beat(ctx: Context) -> None:
         if ctx.seq == DEADLY:
             await scene.diary.write(ctx)
-            await cluster.kill()
+            await restarted.kill()
             await asyncio.Future()
         await scene.diary.write(ctx)
 
@@ -73,25 +77,22 @@ async def test_a_tick_that_kills_its_pods_is_parked_once_and_never_run_again(
         await scene.diary.write(ctx)
 
     await scene.operator(app).seeding.seed()
-    working = asyncio.create_task(cluster.run())
-    try:
-        await scene.diary.until(lambda: scene.diary.seqs("beat").count(DEADLY) > LIMIT)
-        others = len(scene.diary.of("other"))
-        # Some rounds of supervision.
-        await scene.diary.until(lambda: len(scene.diary.of("other")) > others + 15)
-        assert scene.diary.seqs("beat").count(DEADLY) == LIMIT + 1
-        (parked,) = await scene.parked(app)
-        assert parked.loop == "beat"
-        if after_failure == "continue":
-            await scene.diary.until(lambda: max(scene.diary.seqs("beat")) > DEADLY + 2)
-        else:
-            (where,) = [
-                each.where
-                for each in await scene.operator(app).survey.status()
-                if str(each.loop) == "beat"
-            ]
-            assert where is Where.PAUSED
-            assert max(scene.diary.seqs("beat")) == DEADLY
-    finally:
-        working.cancel()
-        await asyncio.wait([working])
+    async with scene.pod(app, tasks=["other"]):
+        working = asyncio.create_task(restarted.run())
+        try:
+            await scene.until_parked(app, "beat")
+            deaths, others = scene.diary.seqs("beat").count(DEADLY), len(scene.diary.of("other"))
+            assert deaths <= LIMIT + 1
+            # Some rounds of supervision.
+            await scene.diary.until(lambda: len(scene.diary.of("other")) > others + 15)
+            assert scene.diary.seqs("beat").count(DEADLY) == deaths
+            (parked,) = await scene.parked(app)
+            assert parked.loop == "beat"
+            if after_failure == "continue":
+                await scene.diary.until(lambda: max(scene.diary.seqs("beat")) > DEADLY + 2)
+            else:
+                assert await scene.where(app, "beat") is Where.PAUSED
+                assert max(scene.diary.seqs("beat")) == DEADLY
+        finally:
+            working.cancel()
+            await asyncio.wait([working])

@@ -105,7 +105,7 @@ async def test_started_with_another_schedule_behind_a_tick_of_another_key_a_loop
 async def test_seeded_with_another_schedule_while_it_is_paused_during_a_run_a_loop_takes_it(
     scene: Scene,
 ) -> None:
-    old, new = beating(scene, "old", OLD, takes=1), beating(scene, "new", NEW)
+    old, new = beating(scene, "old", OLD, takes=3), beating(scene, "new", NEW)
     await scene.operator(old).seeding.seed()
     async with scene.pod(old, grace=5):
         await scene.diary.until(lambda: bool(scene.diary.runs))
