@@ -93,7 +93,7 @@ async def test_a_tick_whose_pod_died_before_its_ack_is_not_run_again_behind_othe
     app, report = reporting(scene)
     operator = scene.operator(app)
     await operator.seeding.seed()
-    await report.start("a", every=EVERY)
+    await report.start("a", every="1500ms")
     for key in ("b", "c"):
         await report.start(key, every="1h")
     async with scene.pod(app, unacked="report") as pod:
