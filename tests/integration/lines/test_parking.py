@@ -17,8 +17,8 @@ RESTART = 0.3
 
 @pytest.mark.parametrize("queue_type", ["quorum"])
 async def test_a_seed_parks_nothing_that_waits_for_a_pod(scene: Scene) -> None:
-    app = scene.release(delivery_limit=LIMIT)
-    keys = [f"k{number}" for number in range(10)]
+    app = scene.release(delivery_limit=1)
+    keys = [f"k{number}" for number in range(40)]
 
     @app.task()
     async def report(ctx: Context) -> None:
@@ -133,6 +133,7 @@ async def test_a_tick_that_comes_back_is_run_though_a_replay_waits_behind_it(sce
     async with scene.pod(app):
         await scene.until_parked(app, "report")
     await report.stop("a")
+    await scene.broker.purge(app.names.processor_queue("report"))  # the tick that was due
     await report.start("a", every="300ms", args={"city": "Ulm"})
     await scene.until_ready(app, "report")
     await scene.kill_whoever_takes(app, "report")
