@@ -138,7 +138,7 @@ async def test_a_replay_of_what_the_broker_parked_begins_no_second_line(scene: S
     assert [seq for seq in twice(scene, "beat") if seq != 0] == []
 
 
-@pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.parametrize("after", [1, 2, 3])
 async def test_an_operator_who_dies_while_triggering_a_loop_leaves_it_in_one_line(
     scene: Scene, after: int
 ) -> None:
