@@ -175,7 +175,7 @@ async def test_a_run_that_a_stopping_pod_lets_finish_is_not_run_beside_by_anothe
 
     @app.periodic(every=EVERY)
     async def beat(ctx: Context) -> None:
-        await scene.diary.write(ctx, takes=5)
+        await scene.diary.write(ctx, takes=8)
 
     await scene.operator(app).seeding.seed()
     # Its answers to others are slow.

@@ -18,7 +18,7 @@ RESTART = 0.3
 @pytest.mark.parametrize("queue_type", ["quorum"])
 async def test_a_seed_parks_nothing_that_waits_for_a_pod(scene: Scene) -> None:
     app = scene.release(delivery_limit=1)
-    keys = [f"k{number}" for number in range(40)]
+    keys = [f"k{number}" for number in range(20)]
 
     @app.task()
     async def report(ctx: Context) -> None:
