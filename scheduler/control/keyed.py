@@ -78,7 +78,7 @@ class Keyed:
             args: arguments for the function's parameters, besides its `Context`.
 
         Returns:
-            created, rescheduled or unchanged; guarded: it takes effect when its run has ended.
+            created, rescheduled, unchanged, or repaired: its token had been lost.
 
         Raises:
             UsageError: the key, the schedule or the arguments cannot be used.
@@ -123,5 +123,11 @@ class Keyed:
             raise UsageError(
                 f"A key has 1 to {LONGEST_KEY} letters, digits, '_' or '-', and between them '.', "
                 f"'@' or '+', got {key!r}."
+            )
+        if ".task." in f".{self._keyed_spec.name}.{key}":
+            # The broker would hand the loop's token to the task of that name as well.
+            raise UsageError(
+                f"The loop {self._keyed_spec.name}.{key} would be taken for a call of the task "
+                f"{key.rpartition('.')[2]!r}: choose a key without the word 'task' before a '.'."
             )
         return key

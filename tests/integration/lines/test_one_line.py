@@ -47,10 +47,10 @@ def reporting(scene: Scene) -> tuple[Scheduler, CallTask[Any, Any, None]]:
 async def work_with_two_pods(scene: Scene, app: Scheduler, loop: str) -> None:
     """Have two pods work, until a loop has had its turn some times."""
     before = len(scene.diary.of(loop))
-    async with scene.pod(app):
+    async with scene.pod(app, grace=5):
         await scene.diary.until(lambda: len(scene.diary.of(loop)) > before)
         await asyncio.sleep(APART)
-        async with scene.pod(app):
+        async with scene.pod(app, grace=5):
             await scene.diary.until(lambda: len(scene.diary.of(loop)) > before + 3)
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from scheduler import Context, Reject, Scheduler
+from scheduler import Context, Reject, Scheduler, UsageError
 from scheduler.control.status import Where
 from scheduler.queues.failed import EVERYTHING
 from tests.integration.lines.scene import Pod, Scene
@@ -99,23 +99,18 @@ async def test_a_tick_that_kills_its_pods_is_parked_once_and_never_run_again(
             await asyncio.wait([working])
 
 
-async def test_a_key_that_looks_like_another_task_brings_that_nothing(scene: Scene) -> None:
+@pytest.mark.parametrize("key", ["project.task.send_sms", "task.send_sms"])
+async def test_a_key_that_looks_like_another_task_is_refused(scene: Scene, key: str) -> None:
     app = scene.release()
 
     @app.task()
     async def report(ctx: Context) -> None:
         await scene.diary.write(ctx)
 
-    @app.task()
-    async def send_sms(ctx: Context) -> None:
-        await scene.diary.write(ctx)
-
     await scene.operator(app).seeding.seed()
-    await report.start("project.task.send_sms", every="300ms")
-    async with scene.pod(app):
-        await scene.diary.until(lambda: len(scene.diary.runs) > 2)
-    assert [parked.error for parked in await scene.parked(app)] == []
-    assert {run.loop for run in scene.diary.runs} == {"report.project.task.send_sms"}
+    with pytest.raises(UsageError, match="taken for a call of the task 'send_sms'"):
+        await report.start(key, every="300ms")
+    assert await report.list() == []
 
 
 async def test_a_tick_that_comes_back_is_run_though_a_replay_waits_behind_it(scene: Scene) -> None:
