@@ -46,8 +46,8 @@ async def test_a_tick_that_waits_for_its_turn_does_not_run_once_its_loop_is_paus
         await scene.diary.until(lambda: bool(scene.diary.of("slow")))
         # It is with the pod, which runs one at a time.
         await asyncio.sleep(1)
-        ran = len(scene.diary.of("beat"))
         await operator.verbs.pause(app.loop("beat"))
+        ran = len(scene.diary.of("beat"))
         await scene.diary.until(lambda: len(scene.diary.of("slow")) > 2)
         assert len(scene.diary.of("beat")) == ran
         await operator.verbs.resume(app.loop("beat"))
