@@ -12,7 +12,7 @@ ProcessorStarted       a processor takes messages of these tasks
 ProcessorStopping      it takes no more, and lets its runs finish
 ProcessorStopped       it has ended
 LoopSeeded             what seeding found or did for a loop
-LoopRepaired           a loop had no token, or more than one, and has one again
+LoopRepaired           a loop had no token, and has one again
 CallSending            a call is about to be published
 CallSent               the broker has confirmed it
 CallNotSent            it was not confirmed
@@ -159,7 +159,7 @@ class ProcessorStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopSeeded(Event):
-    """Attributes: did is created, unchanged, rescheduled or guarded (a run may be going on)."""
+    """Attributes: did is created, unchanged, rescheduled or repaired."""
 
     loop: LoopId
     did: str
@@ -168,7 +168,7 @@ class LoopSeeded(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopRepaired(Event):
-    """Attributes: kind is lost, stuck, doubled, guarded (a run may be going on) or adopted."""
+    """Attributes: kind is lost, stuck, parked or adopted."""
 
     loop: LoopId
     kind: str
