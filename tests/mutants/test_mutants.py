@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from tests import shape
 from tests.mutants.changes import mutants_of
+from tests.mutants.trials import Record
 
 
 def every_change(source: str) -> list[str]:
@@ -74,6 +76,15 @@ def test_a_change_is_met_by_who_executes_its_lines() -> None:
     (mutant,) = mutants_of(ast.parse("a = b(\n    c,\n    d < e,\n)"))
     assert (mutant.line, mutant.lines) == (3, {1, 3})
     assert mutant.what == "d < e  ->  d <= e"
+
+
+def test_what_is_executed_at_import_is_met_by_who_imports_the_module():
+    path = shape.ROOT / "timing" / "moments.py"
+    who = "tests/unit/timing/test_moments.py::test_a_moment_travels_as_milliseconds"
+    other = "tests/unit/timing/test_backoff.py::test_waits_double_unless_told_otherwise"
+    recorded = Record(imported={str(path): {6}}, seconds={who: 0.2, other: 0.1})
+    assert recorded.of(path, frozenset({6})) == {who: 0.2}
+    assert recorded.of(path, frozenset({12})) == {}
 
 
 def run(*arguments: str) -> tuple[int, list[str]]:
