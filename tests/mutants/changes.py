@@ -118,7 +118,8 @@ def _changed(node: ast.expr | ast.stmt, field: str) -> Iterator[ast.AST]:
 
 def _changed_statement(node: ast.stmt) -> Iterator[ast.stmt]:
     match node:
-        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
+        # Who is told False would take None for it; that it turns into True is another change.
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) not in ("None", "False"):
             yield ast.Return(ast.Constant(None))
         case ast.Break():
             yield ast.Continue()

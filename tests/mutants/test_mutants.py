@@ -41,6 +41,7 @@ def every_change(source: str) -> list[str]:
         ("a if b else c", ["a if not b else c"]),
         ("[a for a in b if c]", ["[a for a in b if not c]"]),
         ("while a:\n    break", ["while not a:\n    break", "while a:\n    continue"]),
+        ("def f():\n    return False", ["def f():\n    return True"]),
         ("def f(a=False):\n    return a", ["def f(a=True):\n    return a"]),
     ],
 )
