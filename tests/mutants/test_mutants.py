@@ -3,12 +3,14 @@
 import ast
 import subprocess
 import sys
+from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
 from tests import shape
 from tests.mutants.changes import mutants_of
-from tests.mutants.trials import Record
+from tests.mutants.trials import Chosen, Record
 
 
 def every_change(source: str) -> list[str]:
@@ -86,6 +88,14 @@ def test_what_is_executed_at_import_is_met_by_who_imports_the_module():
     recorded = Record(imported={str(path): {6}}, seconds={who: 0.2, other: 0.1})
     assert recorded.of(path, frozenset({6})) == {who: 0.2}
     assert recorded.of(path, frozenset({12})) == {}
+
+
+def test_a_test_that_is_called_otherwise_after_a_change_is_run_all_the_same():
+    names = ["a.py::test_seen[5]", "a.py::test_seen[7]", "a.py::test_other[7]", "a.py::test_plain"]
+    items = [Mock(spec=pytest.Item, nodeid=name) for name in names]
+    chosen = Chosen({"a.py::test_plain": 0.1, "a.py::test_seen[6]": 0.2})
+    chosen.pytest_collection_modifyitems(cast(list[pytest.Item], items))
+    assert {item.nodeid for item in items} == set(names) - {"a.py::test_other[7]"}
 
 
 def run(*arguments: str) -> tuple[int, list[str]]:

@@ -92,6 +92,10 @@ def file_of(test: str) -> str:
     return test.partition("::")[0]
 
 
+def function_of(test: str) -> str:
+    return test.partition("[")[0]
+
+
 @cache
 def imports_of(file: str) -> frozenset[str]:
     """What a file of tests imports, by name: modules, and what may be modules in them."""
@@ -217,12 +221,20 @@ class Chosen:
         self._place = {name: place for place, name in enumerate(tests)}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        mine = [item for item in items if item.nodeid in self._place]
+        # A test has another name where the change made a value that it is called after.
+        gone = self._tests.keys() - {item.nodeid for item in items}
+        renamed = set(map(function_of, gone))
+        mine = [
+            item
+            for item in items
+            if item.nodeid in self._tests or function_of(item.nodeid) in renamed
+        ]
         for item in mine:
             # By thread: it ends the process, where another way may be waited for in vain.
-            limit = pytest.mark.timeout(bearable(self._tests[item.nodeid]), method="thread")
+            seconds = self._tests.get(item.nodeid, 0)
+            limit = pytest.mark.timeout(bearable(seconds), method="thread")
             item.add_marker(limit, append=False)
-        items[:] = sorted(mine, key=lambda item: self._place[item.nodeid])
+        items[:] = sorted(mine, key=lambda item: self._place.get(item.nodeid, 0))
 
 
 def bearable(seconds: float) -> float:
