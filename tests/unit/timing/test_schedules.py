@@ -3,10 +3,12 @@ import dataclasses
 import json
 import pickle
 import random
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from croniter import croniter  # pyright: ignore[reportMissingTypeStubs]
@@ -297,6 +299,16 @@ def test_a_tick_is_the_latest_until_itself_and_not_the_next_after_itself(schedul
     assert schedule.next_after(NOON - little) == NOON
 
 
+@pytest.mark.parametrize("pace", [1, 2, 5, 20, 30])
+def test_ticks_may_be_seconds_apart(pace: int):
+    cron, step = Cron(f"* * * * * */{pace}"), pace * SECOND
+    little = timedelta(microseconds=1)
+    for tick in (NOON, NOON + step):
+        assert cron.latest_until(tick) == cron.next_after(tick - little) == tick
+        assert cron.latest_until(tick - little) == tick - step
+        assert cron.next_after(tick) == tick + step
+
+
 @pytest.mark.parametrize("schedule", GRIDS)
 @pytest.mark.parametrize(
     ("after", "until", "count"),
@@ -346,7 +358,13 @@ def test_other_schedules_are_not_equal():
 
 def test_a_schedule_shows_only_what_was_written():
     assert repr(Cron("0 9 * * *", tz="UTC")).startswith("Cron(expression='0 9 * * *', tz='UTC'")
-    assert "_pattern" not in repr(Cron("0 9 * * *"))
+    assert not {"_pattern", "_zone"} & set(re.findall(r"\w+", repr(Cron("0 9 * * *"))))
+
+
+def test_schedules_are_equal_whenever_their_zone_was_read():
+    before = Cron("0 9 * * *", tz="Asia/Tokyo")
+    ZoneInfo.clear_cache(only_keys=["Asia/Tokyo"])
+    assert Cron("0 9 * * *", tz="Asia/Tokyo") == before
 
 
 @pytest.mark.parametrize(
