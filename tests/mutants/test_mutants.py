@@ -67,6 +67,7 @@ def test_a_statement_and_a_value_that_is_returned_are_left_out() -> None:
         "a: Literal[5]",
         "def f(a: Literal[5]) -> Literal[6]: ...",
         "@dataclass(frozen=True)\nclass A: ...",
+        "class A(TypedDict, total=False): ...",
         "if TYPE_CHECKING:\n    a = 5",
         "def f():\n    return None",
     ],
