@@ -422,6 +422,11 @@ def test_jitter_is_the_same_in_every_version(schedule: Schedule, late: timedelta
     assert jittered(schedule, "poll", NOON) == NOON + late
 
 
+def test_without_a_grid_jitter_may_be_longer_than_the_period():
+    every = Every("1s", jitter="1h")
+    assert max(jittered(every, f"loop {number}", NOON) for number in range(20)) > NOON + MINUTE
+
+
 def test_the_least_jitter_is_a_millisecond():
     every = Every("1h", jitter="1ms")
     late = {jittered(every, f"loop {number}", NOON) - NOON for number in range(50)}
@@ -499,9 +504,24 @@ HOURLY_ALL = Every("1h", mode="fixed_rate", catch_up="all")
             id="the latest is within the grace",
         ),
         pytest.param(
+            *(HOURLY_SKIP, "06-15 09:00", "06-15 12:05"),
+            ("06-15 12:00", True, 3),
+            id="the latest is just within the grace",
+        ),
+        pytest.param(
             *(HOURLY_SKIP, "06-15 09:00", "06-15 12:06"),
             ("06-15 12:00", False, 4),
             id="even the latest is beyond the grace",
+        ),
+        pytest.param(
+            *(Every("10s", mode="fixed_rate"), "06-15 09:00", "06-15 09:00:30"),
+            ("06-15 09:00:30", True, 3),
+            id="the latest, however little the first is late",
+        ),
+        pytest.param(
+            *(Every("10s", mode="fixed_rate", catch_up="skip"), "06-15 09:00", "06-15 09:00:30"),
+            ("06-15 09:00", True, 0),
+            id="within a grace of several ticks",
         ),
         pytest.param(
             *(HOURLY_ALL, "06-15 09:00", "06-15 12:30"),
@@ -544,6 +564,11 @@ def test_what_a_token_is_worth(
             *(HOURLY, "06-15 09:00", "06-15 09:10"),
             ("06-15 10:00", 0),
             id="the next tick",
+        ),
+        pytest.param(
+            *(HOURLY, "06-15 09:00", "06-15 10:00"),
+            ("06-15 11:00", 1),
+            id="a run that ends with the next tick",
         ),
         pytest.param(
             *(HOURLY, "06-15 09:00", "06-15 11:10"),
@@ -704,6 +729,7 @@ def test_a_fingerprint_tells_schedules_apart():
 
 def test_a_fingerprint_and_jitter_are_the_same_in_every_process():
     assert fingerprint(Every("30s")) == "9945bf7fbf99"
+    assert fingerprint(SCHEDULES[1]) == "c10bfde489d0"
     program = (
         "from scheduler.timing.schedules import *; from datetime import *;"
         "cron = Cron('0 9 * * *', jitter='1h');"
@@ -744,6 +770,7 @@ def test_arguments_become_a_schedule(arguments: dict[str, Any], schedule: Schedu
         ({}, "expected one of every=, cron= and schedule=, got: none"),
         ({"every": "1s", "cron": "@daily"}, "got: every and cron"),
         ({"every": "1s", "tz": "UTC"}, "tz= goes with cron=, not with every="),
+        ({"every": "1s", "jitter": "1s", "tz": "UTC"}, "tz= goes with cron=, not with every="),
         ({"cron": "@daily", "mode": "fixed_rate"}, "mode= goes with every=, not with cron="),
         ({"cron": "@daily", "offset": "1m"}, "offset= goes with every=, not with cron="),
         ({"schedule": Every("1s"), "jitter": "1s"}, "jitter= cannot stand beside schedule="),
