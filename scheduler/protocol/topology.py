@@ -406,7 +406,7 @@ class _Builder:
 
     def of_ladder(self) -> Topology:
         # From the last unit to the first, because a queue or a binding needs its target.
-        names, units = self.names, range(len(UNITS) - 1, -1, -1)
+        names, units = self.names, range(len(UNITS))[::-1]
         return Topology(
             exchanges=tuple(Exchange(names.delay(unit), "topic") for unit in units),
             queues=tuple(

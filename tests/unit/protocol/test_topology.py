@@ -1,5 +1,6 @@
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
@@ -195,11 +196,15 @@ TO = ("queue", "exchange")
 MANY = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k"), *map(LoopId, TASKS[1:])])
 
 
-def test_nothing_is_there_twice_even_if_tasks_are_called_like_parts_of_the_topology():
-    for kind in (MANY.exchanges, MANY.queues):
+@pytest.mark.parametrize("called", [(), TASKS])
+def test_nothing_is_there_twice_even_if_tasks_are_called_like_parts_of_the_topology(
+    called: Sequence[str],
+):
+    wanted = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k")], called=called)
+    for kind in (wanted.exchanges, wanted.queues):
         names = [each.name for each in kind]
         assert len(names) == len(set(names))
-    assert len(MANY.bindings) == len(set(MANY.bindings))
+    assert len(wanted.bindings) == len(set(wanted.bindings))
 
 
 def test_all_that_is_named_exists():
@@ -214,6 +219,26 @@ def test_all_that_is_named_exists():
         named = {each[argument] for each in arguments if argument in each}
         assert named
         assert named <= exchanges
+
+
+def test_the_part_that_some_queues_need_is_them_their_bindings_and_all_exchanges():
+    wanted = topology("shop", ["a", "b"], [LoopId("a"), LoopId("b")], called=["a"])
+    some = {NAMES.processor_queue("a"), NAMES.hatchery(LoopId("a")), "another"}
+    part = wanted.only(some)
+    assert part.exchanges == wanted.exchanges
+    assert {queue.name for queue in part.queues} == some - {"another"}
+    assert [each for each in part.bindings if each.to == "queue"] == [
+        each for each in wanted.bindings if each.destination in some
+    ]
+    between = [each for each in wanted.bindings if each.to == "exchange"]
+    assert between
+    assert [each for each in part.bindings if each.to == "exchange"] == between
+
+
+def test_a_binding_to_an_exchange_that_is_not_there_is_no_part():
+    elsewhere = Binding("ours", "theirs", "#", "exchange")
+    wanted = Topology(exchanges=(Exchange("ours", "topic"),), bindings=(elsewhere,))
+    assert wanted.only([]) == Topology(exchanges=wanted.exchanges)
 
 
 @pytest.mark.parametrize("argument", ["x-expires", "x-message-ttl"])
