@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings
+from scheduler.control.concurrency import side_by_side
 from scheduler.control.location import Locator, Sighting
 from scheduler.control.loops import as_listed, hatchery_of
 from scheduler.events import LoopRepaired
@@ -66,9 +67,9 @@ class Repairs:
         async with self._hatchery.mutex(self._patience):
             listing = await self._roster.read()
             lost = [loop for loop, watch in watched if watch.epoch == listing.known(loop.id)]
-            for loop in lost:
-                await self.put_again(loop, listing)
-                self._app.events.emit(LoopRepaired(loop.id, kind, "its token was put again"))
+            await side_by_side(lambda loop: self.put_again(loop, listing), lost)
+        for loop in lost:
+            self._app.events.emit(LoopRepaired(loop.id, kind, "its token was put again"))
         return [loop.id for loop in lost]
 
     async def renew(self, loops: Collection[Loop]) -> None:

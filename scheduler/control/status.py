@@ -73,7 +73,7 @@ class Survey:
     async def _remembered(self, loops: Collection[Loop]) -> dict[LoopId, Token]:
         if not loops:
             return {}
-        since, *_ = look_backs([loop.schedule for loop in loops], self._clock)
+        since, _ = look_backs([loop.schedule for loop in loops], self._clock)
         try:
             heard = await self._journal.heard(
                 {loop.id for loop in loops}, since=since, within=JOURNAL_TIMEOUT

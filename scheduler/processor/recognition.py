@@ -2,11 +2,19 @@
 
 import asyncio
 import math
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Delivery
-from scheduler.errors import BrokerError, DeliveryLost
-from scheduler.events import Connected, Emit, Event, LoopRepaired, SettlementDelayed
+from scheduler.errors import BrokerError, BrokerUnavailable, DeliveryLost, QueueNotFound
+from scheduler.events import (
+    Connected,
+    Emit,
+    Event,
+    LoopRepaired,
+    SettlementDelayed,
+    SupervisionDelayed,
+)
 from scheduler.processor.joining import joined
 from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.loop_turns import LoopTurns
@@ -26,6 +34,7 @@ from scheduler.timing.durations import SECOND
 # after its dead_letter_worker_publisher_confirm_timeout of 180 s.
 DUPLICATES_EXPECTED_S = 200.0
 FIRST_PAUSE = timedelta(milliseconds=50)
+LONGEST_READING = timedelta(minutes=2)
 VOID, SETTLED, JOINED = "void", "settled", "joined"
 
 
@@ -77,18 +86,26 @@ class Recognition:
         self._turns.learn(token.loop, token.epoch)
         if self._turns.is_void(token):
             return VOID
-        if self._may_be_settled(delivery) and await self._was_settled(delivery, token):
+        if await self._was_settled(delivery, token):
             return SETTLED
         return await self._exchanged(delivery, task, token) if token.first else None
 
-    def _may_be_settled(self, delivery: Delivery) -> bool:
-        return delivery.redelivered or asyncio.get_running_loop().time() < self._duplicates_until
-
     async def _was_settled(self, delivery: Delivery, token: Token) -> bool:
         """R3: whether its successor was put."""
-        came = token.due_at if token.act is None else min(token.due_at, token.act.at)
-        heard = await self._heard(delivery, token, came - MARGIN)
-        return was_settled(token.position, heard.positions)
+        if delivery.redelivered:
+            came = token.due_at if token.act is None else min(token.due_at, token.act.at)
+            heard = await self._heard(delivery, token, came - MARGIN)
+            return was_settled(token.position, heard.positions)
+        if asyncio.get_running_loop().time() < self._duplicates_until:
+            return await self._has_successor(token)
+        return False
+
+    async def _has_successor(self, token: Token) -> bool:
+        """Whether its successor waits in the slot: a broker that was away may give it twice."""
+        with suppress(QueueNotFound):
+            occupant = await self._hatchery.look(token.loop)
+            return occupant is not None and was_settled(token.position, [occupant.position])
+        return False
 
     async def _exchanged(self, delivery: Delivery, task: TaskSpec, first: Token) -> str:
         """R4: have the line go on with what the first token of its epoch is exchanged for."""
@@ -138,15 +155,23 @@ class Recognition:
             return Heard()
         if first.known_until is not None:
             return await self._heard(delivery, first, first.known_until - MARGIN)
-        heard = Heard()
         for since in look_backs([first.schedule], self._clock):
             heard = await self._heard(delivery, first, since)
             if heard.has_line(first.life):
-                break
-        return heard
+                return heard
+        return await self._whole_history(first)
 
-    async def _heard(self, delivery: Delivery, token: Token, since: datetime | None) -> Heard:
-        heard = await self._publisher.insist(
-            delivery, lambda: self._journal.heard([token.loop], since=since)
+    async def _whole_history(self, first: Token) -> Heard:
+        """What all of the journal tells of its loop; nothing, if that takes too long."""
+        try:
+            heard = await self._journal.heard([first.loop], since=None, within=LONGEST_READING)
+        except BrokerUnavailable as error:
+            detail = f"{error} {first.loop} goes on without what it may tell."
+            self._emit(SupervisionDelayed(detail))
+            return Heard()
+        return heard[first.loop]
+
+    async def _heard(self, delivery: Delivery, token: Token, since: datetime) -> Heard:
+        return await self._publisher.insist(
+            delivery, lambda: self._journal.heard_of(token.loop, since=since)
         )
-        return heard[token.loop]

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerUnavailable, MessageError
 from scheduler.protocol.epochs import Position, adopted
-from scheduler.protocol.messages import Message
+from scheduler.protocol.messages import PREFIX, Message
 from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, decode, is_token
 from scheduler.protocol.topology import Names
 from scheduler.queues.failed import PARKED as PARKED_HEADERS
@@ -104,6 +104,9 @@ class Journal:
     def __init__(self, broker: Broker, names: Names) -> None:
         self._broker = broker
         self._names = names
+        self._asked: dict[LoopId, datetime] = {}
+        self._next: asyncio.Task[dict[LoopId, Heard]] | None = None
+        self._reading = asyncio.Lock()
 
     async def entries(
         self, *, since: datetime | None = None, loop: str | None = None
@@ -129,6 +132,19 @@ class Journal:
                     seen.add(bare)
                     yield entry
 
+    async def heard_of(self, loop: LoopId, *, since: datetime) -> Heard:
+        """What was put of a loop: many who ask at once share a reading, as with `heard`."""
+        self._asked[loop] = min(since, self._asked.get(loop, since))
+        if self._next is None:
+            self._next = asyncio.create_task(self._read_for_all(), name="journal")
+        return (await asyncio.shield(self._next))[loop]
+
+    async def _read_for_all(self) -> dict[LoopId, Heard]:
+        async with self._reading:
+            # Who asks from here on is served by the next reading: this one begins now.
+            asked, self._asked, self._next = self._asked, {}, None
+            return await self.heard(asked, since=min(asked.values()))
+
     async def heard(
         self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta = WITHIN
     ) -> dict[LoopId, Heard]:
@@ -149,19 +165,30 @@ class Journal:
         try:
             async with asyncio.timeout(within.total_seconds()), aclosing(reading) as messages:
                 async for message in messages:
-                    token = _token_of(message, names.namespace)
-                    if token is None or token.loop not in heard or token.state is State.REPLAY:
-                        continue
-                    if not _was_parked(message):
-                        heard[token.loop].note(token)
-                    elif f"{PARKED_HEADERS}reason" not in message.headers:
-                        heard[token.loop].parked.add(token.position)
+                    if (about := heard.get(_loop_named_by(message))) is not None:
+                        _note(message, names.namespace, about)
         except TimeoutError:
             raise BrokerUnavailable(
                 f"The journal in {self._broker.address} could not be read to its end within "
                 f"{within.total_seconds():g} s."
             ) from None
         return heard
+
+
+def _loop_named_by(message: Message) -> LoopId:
+    """Whose it claims to be: to decode all would take many times as long."""
+    task, key = (message.headers.get(f"{PREFIX}{name}") for name in ("task", "key"))
+    return LoopId(str(task), str(key or ""))
+
+
+def _note(message: Message, namespace: str, heard: Heard) -> None:
+    token = _token_of(message, namespace)
+    if token is None or token.state is State.REPLAY:
+        return
+    if not _was_parked(message):
+        heard.note(token)
+    elif f"{PARKED_HEADERS}reason" not in message.headers:
+        heard.parked.add(token.position)
 
 
 def entry_of(message: Message, namespace: str) -> JournalEntry | None:
@@ -208,14 +235,11 @@ def _next_due(token: Token) -> datetime | None:
     return None if token.state is State.PAUSED else token.due_at
 
 
-def look_backs(schedules: Iterable[Schedule], clock: Clock) -> list[datetime | None]:
-    """From when on to look for the last tokens of such loops.
-
-    First near, then far; then from the first on, for those that were paused for long.
-    """
+def look_backs(schedules: Iterable[Schedule], clock: Clock) -> tuple[datetime, datetime]:
+    """From when on to look for the last tokens of such loops: first near, then far."""
     now = clock.now()
     period = max((_period(schedule, now) for schedule in schedules), default=timedelta(0))
-    return [*(now - MARGIN - periods * period for periods in (NEAR, FAR)), None]
+    return now - MARGIN - NEAR * period, now - MARGIN - FAR * period
 
 
 def _period(schedule: Schedule, now: datetime) -> timedelta:
