@@ -13,6 +13,7 @@ from scheduler.control.beginnings import Beginnings
 from scheduler.control.declaring import Declaring
 from scheduler.control.doctor import Doctor
 from scheduler.control.dry_run import DryRun
+from scheduler.control.follow_up import FollowUp
 from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
 from scheduler.control.preparation import Preparation
@@ -102,32 +103,31 @@ def processor(
         tasks: the tasks to work on.
         concurrency: how many runs may go on at once, over all tasks.
         grace: how long runs may take to finish once it is stopped, before they are cancelled.
-        supervises: whether it takes its part in supervision, and answers to roll calls.
+        supervises: whether it takes its part in supervision.
     """
     shutdown, turns = Shutdown(), LoopTurns(listing := Listing())
     program = Program(app, broker, clock, hands=turns, patience=PATIENCE)
+    publisher = PatientPublisher(shutdown, app.events.emit)
     supervises_with = supervisor(program, app, broker, clock, listing) if supervises else None
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
     capacity = Capacity(worked_on, concurrency, shutdown)
     knowledge = Knowledge(app.names, program.roster, program.roll_call, listing)
-    publisher = PatientPublisher(shutdown, app.events.emit)
     recognition = _recognition(program, knowledge, turns, publisher, shutdown, clock, app)
     pipeline = _pipeline(
         program, app, broker, clock, shutdown, turns, capacity, recognition, publisher
     )
-    worker = Worker(
+    worker = Worker(app, broker, pipeline, capacity, shutdown, worked_on, concurrency, grace)
+    return Processor(
         app,
         broker,
-        pipeline,
-        capacity,
-        shutdown,
-        tasks=worked_on,
-        concurrency=concurrency,
-        grace=grace,
-    )
-    preparation = _preparation(app, broker, clock)
-    return Processor(
-        app, broker, clock, worker, knowledge, recognition, preparation, supervises_with, tasks
+        clock,
+        worker,
+        knowledge,
+        recognition,
+        _preparation(app, broker, clock),
+        supervises_with,
+        FollowUp(app, listing, program.repairs),
+        tasks,
     )
 
 

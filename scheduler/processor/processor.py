@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Protocol
 
 from scheduler.brokers.contract import Broker
+from scheduler.control.follow_up import FollowUp
 from scheduler.control.preparation import Preparation
 from scheduler.control.supervision import Supervisor
 from scheduler.events import EscalationHook
@@ -46,6 +47,7 @@ class Processor:
         recognition: Recognition,
         preparation: Preparation,
         supervisor: Supervisor | None,
+        follow_up: FollowUp,
         tasks: Sequence[TaskSpec],
     ) -> None:
         self.worker = worker
@@ -56,6 +58,7 @@ class Processor:
         self._recognition = recognition
         self._preparation = preparation
         self._supervisor = supervisor
+        self._follow_up = follow_up
         self._tasks = tasks
 
     async def run(self) -> None:
@@ -74,5 +77,7 @@ class Processor:
             await stack.enter_async_context(self._knowledge)
             if self._supervisor is not None:
                 await stack.enter_async_context(self._supervisor)
+                await stack.enter_async_context(self._follow_up)
+                stack.enter_context(self._app.events.listening(self._follow_up.hear))
             stack.enter_context(self._app.lending(self._broker, self._clock))
             await self.worker.run()
