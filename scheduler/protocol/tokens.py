@@ -242,7 +242,7 @@ class _Headers(BaseModel):
     key: str = ""
     epoch: int = Field(default=0, ge=0)
     life: int = Field(default=0, ge=0)
-    first: int = Field(default=0, ge=0)
+    first: int = Field(default=0, ge=0, le=1)
     known_until_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
     seq: int = Field(ge=0)
     attempt: int = Field(ge=0)
