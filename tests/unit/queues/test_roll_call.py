@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.errors import Unconfirmed
+from scheduler.errors import QueueNotFound, Unconfirmed
 from scheduler.protocol.epochs import Answer, Position, awaited, unaware
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
@@ -221,6 +221,13 @@ async def test_a_question_that_could_not_be_asked_is_answered_by_nobody(room: Ro
     await room.seat(Hand())
     room.broker.on("publish", NAMES.control).fails(Unconfirmed())
     assert (await room.ask(A)).silent == 1
+
+
+async def test_without_the_queue_of_presence_it_is_not_known_who_is_there(room: Room) -> None:
+    await room.seat(Hand())
+    await room.broker.delete(NAMES.presence)
+    with pytest.raises(QueueNotFound, match="processors cannot be asked"):
+        await room.ask(A)
 
 
 # Who is counted
