@@ -54,7 +54,13 @@ from scheduler.protocol.messages import (
     trace_of,
     validated,
 )
-from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of, optional_moment
+from scheduler.timing.moments import (
+    LATEST_MS,
+    milliseconds_since_epoch,
+    moment_of,
+    optional_milliseconds,
+    optional_moment,
+)
 from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 TOKEN_TYPE = "scheduler.token"
@@ -170,30 +176,7 @@ class Token:
 
 def encode(token: Token, namespace: str, *, expiration: timedelta | None) -> Message:
     """The message of a token, to wait this long in a queue (None: until somebody acts)."""
-    headers: dict[str, Any] = {
-        "version": FORMAT_VERSION,
-        "namespace": namespace,
-        "task": token.loop.task,
-        "key": token.loop.key,
-        "epoch": token.epoch,
-        "life": token.life,
-        "seq": token.seq,
-        "attempt": token.attempt,
-        "state": token.state.value,
-        "scheduled-at-ms": milliseconds_since_epoch(token.scheduled_at),
-        "due-at-ms": milliseconds_since_epoch(token.due_at),
-    }
-    if token.first:
-        headers |= _first_headers(token)
-    if token.reason is not None:
-        headers["reason"] = token.reason
-    if token.previous_at is not None:
-        headers["previous-at-ms"] = milliseconds_since_epoch(token.previous_at)
-    if token.act is not None:
-        headers["act"] = token.act.verb.value
-        headers["acted-at-ms"] = milliseconds_since_epoch(token.act.at)
-    if token.last is not None:
-        headers |= _last_headers(token.last)
+    headers = {"version": FORMAT_VERSION, "namespace": namespace, **_headers_of(token)}
     body = {"schedule": to_wire(token.schedule), "args": token.args, "carry": token.carry}
     return Message(
         body=json.dumps(body, separators=(",", ":")).encode(),
@@ -259,7 +242,7 @@ class _Headers(BaseModel):
     key: str = ""
     epoch: int = Field(default=0, ge=0)
     life: int = Field(default=0, ge=0)
-    first: int = Field(default=0, ge=0)
+    first: int = Field(default=0, ge=0, le=1)
     known_until_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
     seq: int = Field(ge=0)
     attempt: int = Field(ge=0)
@@ -285,20 +268,43 @@ class _Body(BaseModel):
     carry: Any = None
 
 
-def _first_headers(token: Token) -> dict[str, Any]:
-    if token.known_until is None:
-        return {"first": 1}
-    return {"first": 1, "known-until-ms": milliseconds_since_epoch(token.known_until)}
+def _headers_of(token: Token) -> dict[str, Any]:
+    headers = {
+        "task": token.loop.task,
+        "key": token.loop.key,
+        "epoch": token.epoch,
+        "life": token.life,
+        "first": 1 if token.first else None,
+        "known-until-ms": optional_milliseconds(token.known_until if token.first else None),
+        "seq": token.seq,
+        "attempt": token.attempt,
+        "state": token.state.value,
+        "scheduled-at-ms": milliseconds_since_epoch(token.scheduled_at),
+        "due-at-ms": milliseconds_since_epoch(token.due_at),
+        "reason": token.reason,
+        "previous-at-ms": optional_milliseconds(token.previous_at),
+        **_act_headers(token.act),
+        **_last_headers(token.last),
+    }
+    return {name: value for name, value in headers.items() if value is not None}
 
 
-def _last_headers(last: LastRun) -> dict[str, Any]:
-    headers: dict[str, Any] = {
+def _act_headers(act: Act | None) -> dict[str, Any]:
+    if act is None:
+        return {}
+    return {"act": act.verb.value, "acted-at-ms": milliseconds_since_epoch(act.at)}
+
+
+def _last_headers(last: LastRun | None) -> dict[str, Any]:
+    if last is None:
+        return {}
+    return {
         "last-outcome": last.ending.value,
         "last-scheduled-at-ms": milliseconds_since_epoch(last.scheduled_at),
         "last-started-at-ms": milliseconds_since_epoch(last.started_at),
         "last-duration-ms": last.duration // timedelta(milliseconds=1),
+        "last-error": last.error,
     }
-    return headers if last.error is None else headers | {"last-error": last.error}
 
 
 def _last_run(wire: _Headers) -> LastRun | None:

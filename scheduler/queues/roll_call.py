@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import BaseModel, ConfigDict
 
 from scheduler.brokers.contract import Broker, Consumer, Delivery
-from scheduler.errors import BrokerError, MessageError
+from scheduler.errors import BrokerError, MessageError, QueueNotFound
 from scheduler.protocol.epochs import Answer, Position
 from scheduler.protocol.messages import Message, parsed_json, validated
 from scheduler.protocol.tokens import LoopId
@@ -219,7 +219,12 @@ class RollCall:
 
     async def _count(self) -> int:
         present = await self._broker.depth(self._names.presence)
-        return present.consumers if present else 0
+        if present is None:  # then nobody knows who is there
+            raise QueueNotFound(
+                f"There is no {self._names.presence!r} in {self._broker.address}: processors "
+                "cannot be asked. Run `scheduler seed` first."
+            )
+        return present.consumers
 
     def _gather(self, loops: Mapping[LoopId, int]) -> _Question:
         question = self._gathering

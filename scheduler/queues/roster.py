@@ -98,8 +98,9 @@ class Listing(dict[LoopId, Listed]):
 
     @property
     def there(self) -> list[Listed]:
-        """The loops that are not gone, in the order in which they came."""
-        return [listed for listed in self.values() if not listed.is_gone]
+        """The loops that are not gone, in the order in which they were started."""
+        there = [listed for listed in self.values() if not listed.is_gone]
+        return sorted(there, key=lambda listed: listed.entry.life)
 
 
 class Roster:

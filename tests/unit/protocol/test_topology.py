@@ -75,6 +75,7 @@ QUORUM = (
     Queue("shop.v1.failed", {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}),
     ASTRAY,
     *STREAMS,
+    Queue("shop.v1.presence", {"x-queue-type": "quorum"}),
     Queue(
         "shop.v1.processor.report",
         {
@@ -103,6 +104,7 @@ CLASSIC = (
     Queue("shop.v1.failed", {"x-queue-type": "classic"}),
     ASTRAY,
     *STREAMS,
+    Queue("shop.v1.presence", {"x-queue-type": "classic"}),
     Queue(
         "shop.v1.processor.report",
         {"x-queue-type": "classic", "x-dead-letter-exchange": "shop.v1.failed"},
@@ -149,7 +151,7 @@ def test_queues_are_quorum_queues_unless_told_otherwise():
 
 
 def test_a_namespace_without_tasks_can_still_park():
-    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:5], BINDINGS[:7])
+    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:6], BINDINGS[:7])
 
 
 def test_the_delivery_limit_is_for_processor_queues_only():
@@ -157,7 +159,7 @@ def test_the_delivery_limit_is_for_processor_queues_only():
     limits = {
         queue.name: queue.arguments["x-delivery-limit"]
         for queue in wanted.queues
-        if queue not in STREAMS and queue.name != "shop.v1.unrouted"
+        if queue not in STREAMS and queue.name not in (NAMES.unrouted, NAMES.presence)
     }
     assert limits.pop("shop.v1.processor.report") == 9
     assert set(limits.values()) == {UNREACHABLE_DELIVERY_LIMIT}
@@ -178,6 +180,7 @@ def test_the_delivery_limit_is_for_processor_queues_only():
         (NAMES.control, "shop.v1.control"),
         (NAMES.roster, "shop.v1.roster"),
         (NAMES.roll_call, "shop.v1.rollcall"),
+        (NAMES.presence, "shop.v1.presence"),
         (NAMES.lock, "shop.v1.lock"),
         (NAMES.hatchery(LoopId("report")), "shop.v1.hatchery.report"),
         (NAMES.hatchery(BERLIN), "shop.v1.hatchery.report.berlin"),
@@ -212,7 +215,7 @@ def test_all_that_is_named_exists():
     queues = {queue.name for queue in MANY.queues}
     assert {binding.source for binding in MANY.bindings} <= exchanges
     bound = {kind: {b.destination for b in MANY.bindings if b.to == kind} for kind in TO}
-    assert bound["queue"] == queues
+    assert bound["queue"] == queues - {NAMES.presence}  # nothing is ever put there
     assert bound["exchange"] <= exchanges
     arguments = [each.arguments for each in (*MANY.exchanges, *MANY.queues)]
     for argument in ("alternate-exchange", "x-dead-letter-exchange"):
@@ -287,7 +290,7 @@ def test_definitions_are_what_rabbitmq_imports():
         "arguments": {},
     }
     counts = {kind: len(entries) for kind, entries in wanted.items()}
-    assert counts == {"exchanges": 8, "queues": 8, "bindings": 14}
+    assert counts == {"exchanges": 8, "queues": 9, "bindings": 14}
     assert json.loads(json.dumps(wanted)) == wanted
 
 
