@@ -6,12 +6,14 @@ with what the journal heard last, once no older run goes on.
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings
 from scheduler.control.location import Locator, Sighting
 from scheduler.control.loops import as_listed, hatchery_of
+from scheduler.errors import Rejected
 from scheduler.events import LoopRepaired
 from scheduler.protocol.epochs import Verb, Watch
 from scheduler.protocol.tokens import LoopId, Token
@@ -61,15 +63,19 @@ class Repairs:
     async def repair(self, watched: Collection[tuple[Loop, Watch]], kind: str) -> list[LoopId]:
         """Put the tokens of lost loops again; returns those that it was done for.
 
-        A loop of which a later epoch has begun meanwhile is left alone.
+        A loop of which a later epoch has begun meanwhile is left alone. One whose slot takes
+        nothing keeps no other one waiting.
         """
         async with self._hatchery.mutex(self._patience):
             listing = await self._roster.read()
             lost = [loop for loop, watch in watched if watch.epoch == listing.known(loop.id)]
+            repaired: list[LoopId] = []
             for loop in lost:
-                await self.put_again(loop, listing)
-                self._app.events.emit(LoopRepaired(loop.id, kind, "its token was put again"))
-        return [loop.id for loop in lost]
+                with suppress(Rejected):  # it is missed again, and then its slot is made anew
+                    await self.put_again(loop, listing)
+                    self._app.events.emit(LoopRepaired(loop.id, kind, "its token was put again"))
+                    repaired.append(loop.id)
+        return repaired
 
     async def renew(self, loops: Collection[Loop]) -> None:
         """Make the slots anew of loops that do not go on.
