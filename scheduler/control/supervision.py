@@ -177,7 +177,7 @@ class Supervisor:
         turn = _turn(loops, memory)
         sightings = await self._find(turn)
         gone = [loop for loop in turn if sightings[loop.id].place in NOT_DECLARED]
-        incomplete = bool(gone) or await self._tasks_without_queue()
+        incomplete = bool(gone) or await self._lacks_queues()
         adopted = not incomplete or await self._adopt()
         suspects = await self._examine(turn, sightings, memory.suspects)
         troubles = {
@@ -200,9 +200,11 @@ class Supervisor:
     async def _find(self, loops: Collection[Loop]) -> dict[LoopId, Sighting]:
         return await self._locator.find({loop.id: self._listing.known(loop.id) for loop in loops})
 
-    async def _tasks_without_queue(self) -> bool:
-        queues = [self._app.names.processor_queue(task) for task in self._app.tasks]
-        return bool(await self._declaring.absent(queues))
+    async def _lacks_queues(self) -> bool:
+        names = self._app.names
+        shared = names.roster, names.journal, names.roll_call, names.presence
+        of_tasks = (names.processor_queue(task) for task in self._app.tasks)
+        return bool(await self._declaring.absent((*shared, *of_tasks)))
 
     async def _adopt(self) -> bool:
         try:
