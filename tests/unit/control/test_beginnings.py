@@ -23,7 +23,7 @@ from scheduler.queues.roll_call import TIMEOUT
 from scheduler.sending import CallTask
 from scheduler.tasks.loops import Loop
 from tests.faulty import Call, Fault, FaultyBroker
-from tests.stage import Stage, new_app, program_of
+from tests.stage import START, Stage, new_app, program_of
 
 BONN, NEW = LoopId("report", "bonn"), LoopId("report", "new")
 ROUND = 5.0
@@ -280,6 +280,46 @@ async def test_only_a_brand_new_loop_begins_with_a_token_that_is_run(stage: Stag
     await office.report.stop("bonn")
     await office.report.start("bonn", every="10s")
     assert (await stage.token(BONN)).first is True
+
+
+async def test_a_loop_that_the_roster_has_lost_goes_on_from_its_slot(stage: Stage) -> None:
+    app = an_office().app
+    app.periodic(every="1h", name="task")(nothing)
+    await stage.seed(app)
+    before = replace(await stage.token(LoopId("task")), seq=7, carry="kept")
+    await stage.lose(before.loop)
+    assert await stage.hatchery.offer(before)
+    await stage.broker.delete(app.names.roster)
+    (report,) = await stage.seeding.seed()
+    token = await stage.token(before.loop)
+    assert (report.did, report.token) == (Did.REPAIRED, token)
+    assert (token.seq, token.carry, token.life) == (7, "kept", before.life)
+    assert token.epoch > before.epoch
+    assert (await stage.listing()).known(before.loop) == token.epoch
+
+
+async def nothing() -> None: ...
+
+
+async def test_a_loop_of_which_nothing_is_left_but_its_run_does_not_begin_beside_it(
+    stage: Stage,
+) -> None:
+    app, starts = new_app(), list[float]()
+
+    @app.periodic(every="10s")
+    async def task() -> None:
+        starts.append((stage.clock.now() - START).total_seconds())
+        await asyncio.sleep(60)
+
+    await stage.seed(app)
+    async with stage.processor(), stage.processor():
+        await asyncio.sleep(15)
+        await stage.broker.delete(app.names.hatchery(LoopId("task")))
+        await stage.broker.delete(app.names.roster)
+        (report,) = await stage.seeding.seed()
+        assert report.did is Did.CREATED
+        await asyncio.sleep(60)
+    assert starts == [10.0, pytest.approx(70, abs=1.1)]
 
 
 async def test_a_repair_keeps_what_the_roster_says_whatever_the_code_of_the_repairing_says(

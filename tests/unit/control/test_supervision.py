@@ -122,6 +122,7 @@ async def test_a_token_that_the_journal_does_not_know_is_a_new_one(stage: Stage)
     app, carried = counting()
     await stage.seed(app)
     async with stage.supervised():
+        await asyncio.sleep(1)
         await stage.broker.delete(app.names.journal)
         await stage.lose(TASK)
         await asyncio.sleep(TWO_ROUNDS)
@@ -347,6 +348,25 @@ async def test_a_hatchery_queue_that_is_gone_is_declared_and_the_loop_goes_on(st
         assert stage.repairs() == [("task", "adopted")]
         await asyncio.sleep(600)
     assert carried == [(0, None), (1, 1)]
+
+
+@pytest.mark.parametrize("queue", ["roster", "journal", "roll_call", "presence"])
+async def test_what_all_loops_share_is_declared_again_and_a_lost_loop_goes_on(
+    stage: Stage, queue: str
+) -> None:
+    app, carried = counting()
+    await stage.seed(app)
+    async with stage.supervised():
+        await run_once(stage)
+        name = getattr(app.names, queue)
+        await stage.broker.delete(name)
+        await asyncio.sleep(ROUND + 3)
+        assert await stage.broker.depth(name) is not None
+        await stage.lose(TASK)
+        await asyncio.sleep(TWO_ROUNDS)
+        assert stage.repairs() == [("task", "lost")]
+        await asyncio.sleep(600)
+    assert len(carried) == 2
 
 
 async def test_when_everything_is_deleted_all_comes_back(stage: Stage) -> None:
