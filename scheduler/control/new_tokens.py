@@ -38,7 +38,8 @@ def going_on(first: Token, found: Iterable[Token]) -> Token:
     if not alive:
         return first
     assert first.act is not None
-    last = max(alive, key=lambda token: token.position.progress)
+    # Of two that have come as far, the older one is void: it may have been paused, and resumed.
+    last = max(alive, key=lambda token: (token.position.progress, token.epoch))
     paused = State.PAUSED in (first.state, last.state)
     timing = first if first.act.verb is Verb.RESCHEDULE else last
     return replace(

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings, Begun
+from scheduler.control.loops import as_listed
 from scheduler.control.new_tokens import first_token
 from scheduler.control.reports import Did, Report
 from scheduler.errors import UnknownLoop, UsageError
@@ -65,6 +66,7 @@ class Removal:
         listed = listing.get(loop.id)
         was_there = listed is not None and not listed.is_gone
         queue = self._app.names.hatchery(loop.id)
+        loop = as_listed(loop, listing)
         epoch = await self._beginnings.begin(Verb.GONE, loop, listing.entry(loop.id))
         if await self._broker.depth(queue) is not None:
             await self._broker.delete(queue)

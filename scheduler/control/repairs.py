@@ -6,6 +6,7 @@ with what the journal heard last, once no older run goes on.
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
@@ -13,6 +14,7 @@ from scheduler.control.beginnings import Beginnings
 from scheduler.control.concurrency import side_by_side
 from scheduler.control.location import Locator, Sighting
 from scheduler.control.loops import as_listed, hatchery_of
+from scheduler.errors import Rejected
 from scheduler.events import LoopRepaired
 from scheduler.protocol.epochs import Verb, Watch
 from scheduler.protocol.tokens import LoopId, Token
@@ -62,15 +64,21 @@ class Repairs:
     async def repair(self, watched: Collection[tuple[Loop, Watch]], kind: str) -> list[LoopId]:
         """Put the tokens of lost loops again; returns those that it was done for.
 
-        A loop of which a later epoch has begun meanwhile is left alone.
+        A loop of which a later epoch has begun meanwhile is left alone. One whose slot takes
+        nothing keeps no other one waiting.
         """
         async with self._hatchery.mutex(self._patience):
             listing = await self._roster.read()
             lost = [loop for loop, watch in watched if watch.epoch == listing.known(loop.id)]
-            await side_by_side(lambda loop: self.put_again(loop, listing), lost)
-        for loop in lost:
+            repaired = await side_by_side(lambda loop: self._repair(loop, listing, kind), lost)
+        return [loop.id for loop, is_done in zip(lost, repaired, strict=True) if is_done]
+
+    async def _repair(self, loop: Loop, listing: Listing, kind: str) -> bool:
+        with suppress(Rejected):  # it is missed again, and then its slot is made anew
+            await self.put_again(loop, listing)
             self._app.events.emit(LoopRepaired(loop.id, kind, "its token was put again"))
-        return [loop.id for loop in lost]
+            return True
+        return False
 
     async def renew(self, loops: Collection[Loop]) -> None:
         """Make the slots anew of loops that do not go on.

@@ -52,7 +52,6 @@ from scheduler.timing.durations import SECOND
 # rounds to come.
 LOOKED_AT_IN_A_ROUND = 1000
 REMEMBERED = 300  # suspects and troubles: what a token can carry is limited
-STUCK = 2
 PATIENCE = 20 * SECOND  # how long a round waits for others who create tokens
 
 NOT_DECLARED = (Place.NO_SLOT, Place.NO_TASK)
@@ -71,27 +70,23 @@ class Suspicion(BaseModel):
     Attributes:
         epoch: of which it holds.
         misses: how often in a row no token was found, or the slot took none.
-        repairs: how often in a row it was repaired, and went on to be missed.
+        repaired: whether it was put again, and went on to be missed; or that would not help.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     epoch: int = 0
     misses: int = 0
-    repairs: int = 0
+    repaired: bool = False
 
     @property
     def watch(self) -> Watch:
         return Watch(self.epoch, self.misses)
 
-    def missed(self, epoch: int) -> "Suspicion":
-        """After one more look that found no token of this epoch."""
+    def missed(self, epoch: int, *, refused: bool) -> "Suspicion":
+        """After one more look that found no token of this epoch, or one that its slot refused."""
         watch = self.watch.looked(epoch, found=False)
-        return Suspicion(epoch=epoch, misses=watch.misses, repairs=self.repairs)
-
-    def repaired(self) -> "Suspicion":
-        """After a repair, which has begun another epoch."""
-        return Suspicion(repairs=self.repairs + 1)
+        return Suspicion(epoch=epoch, misses=watch.misses, repaired=self.repaired or refused)
 
     @property
     def is_lost(self) -> bool:
@@ -99,8 +94,8 @@ class Suspicion(BaseModel):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether repairs do not help."""
-        return self.is_lost and self.repairs >= STUCK
+        """Whether to put its token again does not help."""
+        return self.is_lost and self.repaired
 
 
 Suspects = Mapping[str, Suspicion]
@@ -182,7 +177,7 @@ class Supervisor:
         turn = _turn(loops, memory)
         sightings = await self._find(turn)
         gone = [loop for loop in turn if sightings[loop.id].place in NOT_DECLARED]
-        incomplete = bool(gone) or await self._tasks_without_queue()
+        incomplete = bool(gone) or await self._lacks_queues()
         adopted = not incomplete or await self._adopt()
         suspects = await self._examine(turn, sightings, memory.suspects)
         troubles = {
@@ -205,9 +200,11 @@ class Supervisor:
     async def _find(self, loops: Collection[Loop]) -> dict[LoopId, Sighting]:
         return await self._locator.find({loop.id: self._listing.known(loop.id) for loop in loops})
 
-    async def _tasks_without_queue(self) -> bool:
-        queues = [self._app.names.processor_queue(task) for task in self._app.tasks]
-        return bool(await self._declaring.absent(queues))
+    async def _lacks_queues(self) -> bool:
+        names = self._app.names
+        shared = names.roster, names.journal, names.roll_call, names.presence
+        of_tasks = (names.processor_queue(task) for task in self._app.tasks)
+        return bool(await self._declaring.absent((*shared, *of_tasks)))
 
     async def _adopt(self) -> bool:
         try:
@@ -224,12 +221,11 @@ class Supervisor:
         for loop in loops:
             seen, suspicion = sightings[loop.id], before.get(str(loop), Suspicion())
             if seen.is_lost or seen.refused:
-                suspects[str(loop)] = suspicion.missed(self._listing.known(loop.id))
+                epoch = self._listing.known(loop.id)
+                suspects[str(loop)] = suspicion.missed(epoch, refused=seen.refused)
             elif seen.place is Place.UNKNOWN and suspicion != Suspicion():
                 suspects[str(loop)] = suspicion
         stuck = [loop for loop in loops if _of(suspects, loop).is_stuck]
-        refused = [loop for loop in loops if sightings[loop.id].refused]
-        stuck += [loop for loop in refused if _of(suspects, loop).is_lost and loop not in stuck]
         lost = [loop for loop in loops if _of(suspects, loop).is_lost and loop not in stuck]
         if stuck:
             dice.shuffle(stuck)  # one that the broker fails at shall not keep the others waiting
@@ -239,7 +235,7 @@ class Supervisor:
         if lost:
             watched = [(loop, _of(suspects, loop).watch) for loop in lost]
             await self._repairs.repair(watched, "lost")
-            suspects |= {str(loop): _of(suspects, loop).repaired() for loop in lost}
+            suspects |= {str(loop): Suspicion(repaired=True) for loop in lost}
         return suspects
 
     def _report(self, troubles: Mapping[str, str], known: Mapping[str, str]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
+from scheduler.errors import Rejected
 from scheduler.protocol.calls import Call
 from scheduler.protocol.epochs import is_void
 from scheduler.protocol.tokens import LoopId, State, Token
@@ -18,13 +19,13 @@ class LoopTurn:
 
     Attributes:
         running: the one that it runs.
-        refused: whether the slot has not taken what was to be put last.
+        refused: the one after which the slot has not taken what was to be put last.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     tokens: list[Token] = field(default_factory=list[Token])
     running: Token | None = None
-    refused: bool = False
+    refused: Token | None = None
 
 
 class LoopTurns:
@@ -37,10 +38,6 @@ class LoopTurns:
     def __init__(self, listing: Listing) -> None:
         self._listing = listing
         self._turns: dict[LoopId, LoopTurn] = {}
-
-    def __getitem__(self, loop: LoopId) -> LoopTurn:
-        """The turn of a loop of which a token is in hand."""
-        return self._turns[loop]
 
     def learn(self, loop: LoopId, epoch: int) -> None:
         """Take note that this epoch of a loop has begun."""
@@ -68,6 +65,8 @@ class LoopTurns:
                 yield
         finally:
             turn.tokens.remove(token)
+            if turn.refused is token:
+                turn.refused = None
             if not turn.tokens:
                 del self._turns[token.loop]
 
@@ -79,13 +78,24 @@ class LoopTurns:
         try:
             yield
         finally:
-            turn.running, turn.refused = None, False
+            turn.running = None
+
+    @contextmanager
+    def putting(self, token: Token) -> Generator[None]:
+        """Have it known whether the slot takes what is put inside the block, after this token."""
+        turn = self._turns[token.loop]
+        try:
+            yield
+        except Rejected:
+            turn.refused = token
+            raise
+        turn.refused = None
 
     def in_hand(self, loop: LoopId) -> Sequence[InHand]:
         """The tokens of a loop that are in hand, but those that run beside it."""
         turn = self._turns.get(loop, LoopTurn())
         return [
-            InHand(token.position, token is turn.running, token is turn.running and turn.refused)
+            InHand(token.position, token is turn.running, token is turn.refused)
             for token in turn.tokens
             if token.state is not State.REPLAY
         ]

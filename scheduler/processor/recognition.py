@@ -113,13 +113,15 @@ class Recognition:
             return VOID
         heard = await self._history(delivery, first)
         token, was_parked = joined(first, heard, task.policy, self._clock.now())
-        await self._publisher.insist(
-            delivery, lambda: self._hatchery.put(token, timeout=SETTLEMENT_TIMEOUT)
-        )
+        await self._publisher.insist(delivery, lambda: self._put(first, token))
         if was_parked:
             detail = f"tick {token.seq - 1} is parked: it goes on with the next"
             self._emit(LoopRepaired(token.loop, "parked", detail))
         return JOINED
+
+    async def _put(self, first: Token, token: Token) -> None:
+        with self._turns.putting(first):
+            await self._hatchery.put(token, timeout=SETTLEMENT_TIMEOUT)
 
     async def _is_nobody_before(self, delivery: Delivery, first: Token) -> bool:
         """Wait until all processors know its epoch, and none is in an older run.

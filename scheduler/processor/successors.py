@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Broker
-from scheduler.errors import Rejected, TooLarge
+from scheduler.errors import TooLarge
 from scheduler.events import Emit, SuccessorConfirmed, TokenOvertaken
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.loop_turns import LoopTurns
@@ -96,13 +96,9 @@ class Successors:
         await post(self._broker, self._names, call.task, message, delay, SETTLEMENT_TIMEOUT)
 
     async def _put(self, run: Run, token: Token) -> None:
-        turn = self._turns[token.loop]
-        try:
+        assert isinstance(run.subject, Token)
+        with self._turns.putting(run.subject):
             waiting = await self._hatchery.put(token, timeout=SETTLEMENT_TIMEOUT)
-        except Rejected:
-            turn.refused = True
-            raise
-        turn.refused = False
         if waiting is not token:
             self._emit(TokenOvertaken(*run.about, by=waiting))
 

@@ -243,7 +243,8 @@ def awaited(epoch: int, answers: Mapping[Processor, Answer | None]) -> list[Proc
 def adopted(first: Position, heard: Iterable[Position], life: int) -> Position:
     """R4: whose progress and carry the first token of an epoch goes on with.
 
-    That of the greatest progress in this life, whatever its epoch; its own, if none is ahead.
+    That of the greatest progress in this life, whatever its epoch; its own, if none is ahead. Of
+    two that have come as far, the later one.
 
     Args:
         heard: what the journal has heard of the loop, after a barrier; of a creator, what it found.
@@ -251,7 +252,7 @@ def adopted(first: Position, heard: Iterable[Position], life: int) -> Position:
             have read of its start yet.
     """
     alive = (put for put in heard if put.epoch >= life)
-    return max((first, *alive), key=lambda position: position.progress)
+    return max((first, *alive), key=lambda position: (position.progress, position.epoch))
 
 
 @dataclass(frozen=True, slots=True)
