@@ -159,7 +159,7 @@ class ProcessorStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopSeeded(Event):
-    """Attributes: did is created, unchanged, rescheduled or guarded (a run may be going on)."""
+    """Attributes: did is created, unchanged, rescheduled or repaired."""
 
     loop: LoopId
     did: str
@@ -168,7 +168,7 @@ class LoopSeeded(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopRepaired(Event):
-    """Attributes: kind is lost, stuck, doubled, guarded (a run may be going on) or adopted."""
+    """Attributes: kind is lost, stuck, doubled, parked (the broker parked its tick) or adopted."""
 
     loop: LoopId
     kind: str
