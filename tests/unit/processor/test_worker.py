@@ -25,7 +25,7 @@ from scheduler.events import (
     RunStarted,
     SuccessorConfirmed,
     TicksSkipped,
-    TokenMerged,
+    TokenOvertaken,
     TokenSuperseded,
 )
 from scheduler.protocol.messages import Message
@@ -317,7 +317,7 @@ async def test_a_loop_that_is_paused_during_a_run_is_paused_after_it(stage: Stag
         assert (await stage.verbs.pause(app.loop("task"))).did is Did.PAUSED
         await asyncio.sleep(600)
         assert len(of(RunStarted, stage.events)) == 1
-        assert len(of(TokenMerged, stage.events)) == 1
+        assert len(of(TokenOvertaken, stage.events)) == 1
         await stage.verbs.resume(app.loop("task"))
         await asyncio.sleep(14)
         assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1]
