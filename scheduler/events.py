@@ -168,7 +168,7 @@ class LoopSeeded(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopRepaired(Event):
-    """Attributes: kind is lost, stuck, parked or adopted."""
+    """Attributes: kind is lost, stuck, doubled, parked (the broker parked its tick) or adopted."""
 
     loop: LoopId
     kind: str

@@ -52,17 +52,22 @@ class Knowledge:
             await cancelled(self._catching_up)
         await self._opened.aclose()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it knows all epochs that had begun before its last interruption ended."""
+        return self._current.is_set()
+
     async def current(self) -> None:
-        """Wait until it knows all epochs that had begun before its last interruption ended."""
+        """Wait until it is current."""
         await self._current.wait()
 
     def hear(self, event: Event) -> None:
         """Learn of interruptions; to be called with each event."""
         match event:
             case ConnectionLost():
-                self._current.clear()
+                self._interrupt()
             case ConsumerInterrupted(queue=queue) if queue in self._queues:
-                self._current.clear()
+                self._interrupt()
             case Connected():
                 self._start_anew()
             case ConsumerResumed(queue=queue) if queue in self._queues:
@@ -70,10 +75,13 @@ class Knowledge:
             case _:
                 pass
 
-    def _start_anew(self) -> None:
+    def _interrupt(self) -> None:
         self._current.clear()
         if self._catching_up is not None:
             self._catching_up.cancel()
+
+    def _start_anew(self) -> None:
+        self._interrupt()
         self._catching_up = asyncio.create_task(self._catch_up_patiently(), name="roster")
 
     async def _catch_up_patiently(self) -> None:

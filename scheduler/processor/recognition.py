@@ -5,6 +5,7 @@ import math
 from contextlib import suppress
 from datetime import datetime, timedelta
 
+from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Delivery
 from scheduler.errors import BrokerError, BrokerUnavailable, DeliveryLost, QueueNotFound
 from scheduler.events import (
@@ -82,13 +83,24 @@ class Recognition:
         """
         if token.state is State.REPLAY:
             return None
-        await self._knowledge.current()
+        await self._until_current(delivery)
         self._turns.learn(token.loop, token.epoch)
         if self._turns.is_void(token):
             return VOID
         if await self._was_settled(delivery, token):
             return SETTLED
         return await self._exchanged(delivery, task, token) if token.first else None
+
+    async def _until_current(self, delivery: Delivery) -> None:
+        """P0: wait until all epochs are known, for as long as the delivery is ours."""
+        if self._knowledge.is_current:
+            return
+        current = asyncio.create_task(self._knowledge.current())
+        ends = [current, delivery.lost, self._shutdown.begun]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if not current.done():
+            await cancelled(current)
+            raise DeliveryLost if delivery.lost.done() else Interrupted
 
     async def _was_settled(self, delivery: Delivery, token: Token) -> bool:
         """R3: whether its successor was put."""
