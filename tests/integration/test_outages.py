@@ -173,8 +173,10 @@ async def test_a_channel_that_the_broker_closes_is_opened_again(
 
     async with working(app, broker_url) as broker:
         await witness.until(RunSettled, 2)
-        (consumer,) = broker._consumers  # pyright: ignore[reportPrivateUsage]
-        deliveries: Any = consumer._deliveries  # pyright: ignore[reportPrivateUsage]
+        consumers: Any = broker._consumers  # pyright: ignore[reportPrivateUsage]
+        queue = app.names.processor_queue("beat")
+        (consumer,) = [each for each in consumers if each._queue == queue]
+        deliveries = consumer._deliveries
         # An unknown delivery: the broker closes the channel.
         await deliveries.channel.basic_ack(999_999)
         await witness.until(ConsumerResumed, 1)
