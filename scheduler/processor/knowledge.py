@@ -52,8 +52,13 @@ class Knowledge:
             await cancelled(self._catching_up)
         await self._opened.aclose()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether it knows all epochs that had begun before its last interruption ended."""
+        return self._current.is_set()
+
     async def current(self) -> None:
-        """Wait until it knows all epochs that had begun before its last interruption ended."""
+        """Wait until it is current."""
         await self._current.wait()
 
     def hear(self, event: Event) -> None:

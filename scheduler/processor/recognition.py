@@ -4,6 +4,7 @@ import asyncio
 import math
 from datetime import datetime, timedelta
 
+from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Delivery
 from scheduler.errors import BrokerError, DeliveryLost
 from scheduler.events import Connected, Emit, Event, LoopRepaired, SettlementDelayed
@@ -73,13 +74,24 @@ class Recognition:
         """
         if token.state is State.REPLAY:
             return None
-        await self._knowledge.current()
+        await self._until_current(delivery)
         self._turns.learn(token.loop, token.epoch)
         if self._turns.is_void(token):
             return VOID
         if self._may_be_settled(delivery) and await self._was_settled(delivery, token):
             return SETTLED
         return await self._exchanged(delivery, task, token) if token.first else None
+
+    async def _until_current(self, delivery: Delivery) -> None:
+        """P0: wait until all epochs are known, for as long as the delivery is ours."""
+        if self._knowledge.is_current:
+            return
+        current = asyncio.create_task(self._knowledge.current())
+        ends = [current, delivery.lost, self._shutdown.begun]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if not current.done():
+            await cancelled(current)
+            raise DeliveryLost if delivery.lost.done() else Interrupted
 
     def _may_be_settled(self, delivery: Delivery) -> bool:
         return delivery.redelivered or asyncio.get_running_loop().time() < self._duplicates_until

@@ -16,6 +16,7 @@ from scheduler.control.status import Where
 from scheduler.errors import BrokerUnavailable, Unconfirmed
 from scheduler.events import (
     Connected,
+    ConnectionLost,
     Event,
     ProcessorStopped,
     RunFinished,
@@ -638,3 +639,18 @@ async def test_a_processor_that_stops_gives_a_first_token_back_that_still_waits(
         async with stage.processor():
             await asyncio.sleep(35)
     assert runs(stage) == [(10.0, 0), (50.0, 1)]
+
+
+async def test_a_processor_that_stops_gives_back_what_waits_to_know_all_epochs(
+    stage: Stage,
+) -> None:
+    await stage.seed(app_with())
+    async with stage.processor(grace=20):
+        await asyncio.sleep(5)
+        stage.app.events.emit(ConnectionLost("memory://", "cut"))
+        await asyncio.sleep(10)
+        assert ready(stage) == 0
+        stopped_at = stage.clock.now()
+    assert stage.clock.now() - stopped_at < timedelta(seconds=2)
+    assert ready(stage) == 1
+    assert runs(stage) == []
