@@ -87,6 +87,11 @@ class Recognition:
         self._turns.learn(token.loop, token.epoch)
         if self._turns.is_void(token):
             return VOID
+        if delivery.redelivered:
+            # A node of a cluster that stood still takes a token back from a processor whose
+            # connection goes on, and does not tell it (seen on 3.10).
+            if not await self._is_nobody_before(delivery, token, came_back=True):
+                return VOID
         if await self._was_settled(delivery, token):
             return SETTLED
         return await self._exchanged(delivery, task, token) if token.first else None
@@ -135,8 +140,10 @@ class Recognition:
         with self._turns.putting(first):
             await self._hatchery.put(token, timeout=SETTLEMENT_TIMEOUT)
 
-    async def _is_nobody_before(self, delivery: Delivery, first: Token) -> bool:
-        """Wait until all processors know its epoch, and none is in an older run.
+    async def _is_nobody_before(
+        self, delivery: Delivery, token: Token, *, came_back: bool = False
+    ) -> bool:
+        """Wait until all processors know its epoch, and none is in a run of before it.
 
         Returns:
             Whether it has not become void meanwhile.
@@ -144,13 +151,14 @@ class Recognition:
         told_at = self._clock.now()
         for pause in backoff(FIRST_PAUSE, SECOND, jitter=0):
             answers = await self._publisher.insist(
-                delivery, lambda: self._roll_call.ask_all({first.loop: first.epoch})
+                delivery, lambda: self._roll_call.ask_all({token.loop: token.epoch})
             )
             for loop, epoch in answers.known.items():
                 self._turns.learn(loop, epoch)
-            if self._turns.is_void(first):
+            if self._turns.is_void(token):
                 return False
-            if not (others := awaited(first.epoch, answers.of(first.loop, first.epoch))):
+            said = answers.of(token.loop, token.epoch)
+            if not (others := awaited(token.epoch, said, came_back=came_back)):
                 return True
             if delivery.lost.done():
                 raise DeliveryLost
@@ -168,17 +176,17 @@ class Recognition:
         if first.epoch == first.life:
             return Heard()
         if first.known_until is not None:
-            return await self._heard(delivery, first, first.known_until - MARGIN)
+            return await self._long_history(first, first.known_until - MARGIN)
         for since in look_backs([first.schedule], self._clock):
             heard = await self._heard(delivery, first, since)
             if heard.has_line(first.life):
                 return heard
-        return await self._whole_history(first)
+        return await self._long_history(first, None)
 
-    async def _whole_history(self, first: Token) -> Heard:
-        """What all of the journal tells of its loop; nothing, if that takes too long."""
+    async def _long_history(self, first: Token, since: datetime | None) -> Heard:
+        """What the journal tells since long ago; nothing, if that takes too long."""
         try:
-            heard = await self._journal.heard([first.loop], since=None, within=LONGEST_READING)
+            heard = await self._journal.heard([first.loop], since=since, within=LONGEST_READING)
         except BrokerUnavailable as error:
             detail = f"{error} {first.loop} goes on without what it may tell."
             self._emit(SupervisionDelayed(detail))

@@ -10,7 +10,7 @@ P0    a processor that starts or reconnects          `STARTING`; afterwards `lea
 C     a creator, under the mutex                     `begun`, `steps`, `adopted`, `unaware`
 R1    a processor that receives a token              `is_void`, `learned`
 R2    a processor whose put the slot refuses         `refused`
-R3    a processor that receives a redelivered one    `was_settled`
+R3    a processor that receives a redelivered one    `awaited`, then `was_settled`
 R4    a processor, before the first run of an epoch  `awaited`, then `adopted`
 S1    supervision, that finds no token               `Watch`
 S2    supervision, that finds two                    `is_doubled`
@@ -226,17 +226,24 @@ def unaware(epoch: int, answers: Mapping[Processor, Answer | None]) -> list[Proc
     ]
 
 
-def awaited(epoch: int, answers: Mapping[Processor, Answer | None]) -> list[Processor]:
-    """R4: whom the first run of an epoch waits for: who may start an older run, or is in one.
+def awaited(
+    epoch: int, answers: Mapping[Processor, Answer | None], *, came_back: bool = False
+) -> list[Processor]:
+    """R3, R4: whom a token waits for: who may start a run of before it, or is in one.
 
-    Only then the journal is read: before, an older run might still settle what is adopted.
+    Only then the journal is read: before, that run might still settle what is adopted.
+
+    Args:
+        came_back: whether it was delivered before. The broker may have taken it back from somebody
+            without telling: then the run of before it is of its own epoch.
     """
     late = set(unaware(epoch, answers))
+    before = epoch + came_back
     return [
         processor
         for processor, answer in answers.items()
         if processor in late
-        or (answer is not None and answer.running is not None and answer.running < epoch)
+        or (answer is not None and answer.running is not None and answer.running < before)
     ]
 
 

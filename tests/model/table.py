@@ -53,25 +53,26 @@ PAUSED = Verb.PAUSE, Verb.RESUME
 STARTED = Verb.GONE, Verb.START
 
 SMALL = (
-    row(states=1_260, outages=3),
+    row(states=2_709, outages=3),
     row(*PAUSED, states=1_001, deaths=1),
-    row(*PAUSED, states=17_064, deaths=1, outages=1),
+    row(*PAUSED, states=23_508, deaths=1, outages=1),
     row(*PAUSED, states=9_374, repairs=1),
-    row(Verb.TRIGGER, states=7_419, deaths=1, outages=1),
+    row(Verb.TRIGGER, states=10_348, deaths=1, outages=1),
     row(Verb.TRIGGER, states=5_897, repairs=1),
     row(Verb.RESCHEDULE, states=2_831, races=1),
     row(Verb.PAUSE, Verb.PAUSE, states=928, deaths=1),
     row(*STARTED, states=17_791, deaths=1, races=1),
     row(*STARTED, states=17_620, repairs=1),
-    row(*STARTED, states=18_212, deaths=1, outages=1, blank=True),
+    row(*STARTED, states=25_064, deaths=1, outages=1, blank=True),
     row(states=10_660, repairs=2, deaths=1),
-    row(states=2_004, processors=3, outages=3),
-    row(*PAUSED, states=7_131, processors=3, outages=1),
+    row(states=5_439, processors=3, outages=3),
+    row(*PAUSED, states=11_624, processors=3, outages=1),
     row(*PAUSED, states=1_286, processors=3, deaths=1),
-    row(Verb.TRIGGER, states=8_951, processors=3, deaths=1, outages=1),
+    row(Verb.TRIGGER, states=14_834, processors=3, deaths=1, outages=1),
     row(states=22_850, precise=True),
     row(states=4_352, doublings=1, found=FAILED_NODE),
-    row(states=7_389, unheard=1, outages=1, found=FAILED_NODE),
+    row(states=777, recalls=1, outages=1),
+    row(states=7_550, unheard=1, outages=1, found=FAILED_NODE),
 )
 """Some seconds each."""
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from scheduler import Context, Retry, Scheduler
+from scheduler import Context, Retry, Scheduler, StopLoop
 from scheduler.brokers.contract import Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control.reports import Did
@@ -126,6 +126,24 @@ async def test_a_token_of_an_older_epoch_is_not_run(stage: Stage) -> None:
         await asyncio.sleep(1)
     assert runs(stage) == []
     assert superseded(stage) == ["void"]
+
+
+async def test_a_token_that_is_void_when_it_comes_waits_for_no_room(stage: Stage) -> None:
+    app = app_with()
+
+    @app.periodic(every="5s")
+    async def busy() -> None:
+        await asyncio.sleep(3600)
+
+    await stage.seed(app)
+    await asyncio.sleep(11)
+    taken = await taken_from_queue(stage)
+    await stage.verbs.pause(app.loop("task"))
+    async with stage.processor(concurrency=1):
+        await asyncio.sleep(1)
+        await taken.requeue()
+        await asyncio.sleep(1)
+        assert superseded(stage) == ["void"]
 
 
 async def test_a_token_tells_of_its_epoch_where_nobody_else_does(stage: Stage) -> None:
@@ -517,6 +535,26 @@ async def test_what_was_lost_is_put_again_as_it_was_to_wait_for_the_rest_of_its_
         assert await stage.token(TASK) == replace(lost, epoch=epoch)
         await asyncio.sleep(5)
     assert runs(stage) == [(10.0, 0), (20.0, 1), (30.0, 2)]
+
+
+async def test_what_was_heard_long_ago_is_found(stage: Stage) -> None:
+    app = new_app()
+
+    @app.periodic(every="10s")
+    async def task(ctx: Context) -> None:
+        ctx.carry("so far")
+        if ctx.seq == 1:
+            raise StopLoop("sold out")
+
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(86_400)
+        await stage.lose(TASK)
+        await put_again(stage)
+        await asyncio.sleep(1)
+        token = await stage.token(TASK)
+    assert (token.seq, token.carry) == (2, "so far")
+    assert (token.state, token.reason) == (State.PAUSED, "sold out")
 
 
 async def test_the_journal_is_not_read_for_a_loop_that_was_started_anew(stage: Stage) -> None:

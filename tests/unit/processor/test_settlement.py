@@ -36,6 +36,8 @@ POLICY = Policy(Retry(2, delays=["10s", "1m"], jitter=0))
 TOKEN = Token(
     loop=LoopId("report"),
     schedule=HOURLY,
+    epoch=5,
+    life=3,
     scheduled_at=NINE,
     due_at=NINE,
     seq=7,
