@@ -214,6 +214,7 @@ async def test_a_stop_whose_creator_died_can_be_done_again(stage: Stage, after: 
     assert await office.report.stop("bonn") is True
     assert await stage.broker.depth(stage.app.names.hatchery(BONN)) is None
     assert await office.report.stop("bonn") is False
+    assert (await stage.listing())[BONN].schedule == Every("10s")
 
 
 # The slot is taken
@@ -223,7 +224,7 @@ async def test_what_takes_the_slot_before_the_first_token_is_cleared_and_gone_on
     stage: Stage,
 ) -> None:
     office = an_office()
-    loop = await started(stage, office)
+    loop = await started(stage, office, every="1h")
     await asyncio.sleep(1)
     token = await stage.token(BONN)
     async with FaultyBroker(stage.server) as broker:

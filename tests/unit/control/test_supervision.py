@@ -1,6 +1,7 @@
 """What becomes of tokens that are lost, doubled or in the way, in virtual time."""
 
 import asyncio
+import math
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -275,6 +276,23 @@ async def test_a_token_that_was_lost_is_put_again_once_all_answer(
     assert stage.repairs() == [("task", "lost")]
 
 
+async def test_a_round_in_which_not_all_answer_speaks_neither_for_nor_against(stage: Stage) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    broker, silence = mute(stage)
+    silence.times = 0
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(ROUND - 1)
+        await stage.lose(TASK)
+        await asyncio.sleep(2)
+        silence.times = math.inf
+        await asyncio.sleep(5 * ROUND)
+        assert stage.repairs() == []
+        await silence.cease()
+        await asyncio.sleep(ROUND + 3)
+        assert stage.repairs() == [("task", "lost")]
+
+
 # Void, and in the way
 
 
@@ -455,6 +473,7 @@ async def test_an_old_release_brings_back_neither_a_removed_loop_nor_an_old_sche
     assert [str(each.loop) for each in (await stage.listing()).there] == ["_supervision", "task"]
     assert await stage.broker.depth(old.names.hatchery(LoopId("other"))) is None
     assert ("task", "adopted") in stage.repairs()
+    assert of(CensusTaken, stage.events)[-1].counted == 1
 
 
 async def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing(stage: Stage) -> None:
