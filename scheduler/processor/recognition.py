@@ -87,11 +87,11 @@ class Recognition:
         self._turns.learn(token.loop, token.epoch)
         if self._turns.is_void(token):
             return VOID
-        if delivery.redelivered:
-            # A node of a cluster that stood still takes a token back from a processor whose
-            # connection goes on, and does not tell it (seen on 3.10).
-            if not await self._is_nobody_before(delivery, token, came_back=True):
-                return VOID
+        # A node of a cluster that stood still takes a token back from a processor whose connection
+        # goes on, and does not tell it (seen on 3.10).
+        came_back = delivery.redelivered
+        if came_back and not await self._is_nobody_before(delivery, token, came_back=True):
+            return VOID
         if await self._was_settled(delivery, token):
             return SETTLED
         return await self._exchanged(delivery, task, token) if token.first else None

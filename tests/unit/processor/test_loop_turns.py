@@ -1,8 +1,10 @@
 """What a processor tells of the tokens that it has in hand, and which of them it holds for void."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
+from scheduler.errors import Rejected
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState, Position
 from scheduler.protocol.tokens import LoopId, State, Token
@@ -24,7 +26,8 @@ async def test_a_token_in_hand_is_told_from_when_it_came_until_it_is_settled() -
         assert turns.in_hand(LOOP) == [InHand(HERE)]
         with turns.begun(TOKEN):
             assert turns.in_hand(LOOP) == [InHand(HERE, running=True)]
-            turns[LOOP].refused = True
+            with suppress(Rejected), turns.putting(TOKEN):
+                raise Rejected("as often as it was put")
             assert turns.in_hand(LOOP) == [InHand(HERE, running=True, refused=True)]
         assert turns.in_hand(LOOP) == [InHand(HERE)]
         with turns.begun(TOKEN):

@@ -401,6 +401,97 @@ async def test_a_redelivered_token_waits_for_the_journal_to_be_read_to_its_end(
     assert [seq for _, seq in runs(stage)] == [0, 0]
 
 
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_token_that_came_back_waits_for_a_run_of_which_it_was_not_told(
+    stage: Stage, lost: bool
+) -> None:
+    await stage.seed(app_with(takes=20))
+    async with stage.supervised() as first:
+        await asyncio.sleep(5)
+        token = await in_slot(stage)
+        await asyncio.sleep(10)
+        await come_back(stage, token)
+        async with stage.supervised():
+            await asyncio.sleep(10)
+            if lost:
+                first.worker.abort()
+                stage.expects_two(TASK)
+            await asyncio.sleep(8)
+    again = [(pytest.approx(25, abs=1), 0)] if lost else []
+    assert runs(stage) == [(10.0, 0), *again]
+    assert superseded(stage) == ([] if lost else ["settled"])
+
+
+async def test_a_token_that_came_back_does_not_run_when_the_other_run_settles_and_ends(
+    stage: Stage,
+) -> None:
+    await stage.seed(app_with(takes=20))
+    async with AsyncExitStack() as first:
+        await first.enter_async_context(stage.supervised(grace=60))
+        await asyncio.sleep(5)
+        token = await in_slot(stage)
+        await asyncio.sleep(10)
+        await come_back(stage, token)
+        async with stage.supervised():
+            await asyncio.sleep(5)
+            await first.aclose()
+            await asyncio.sleep(3)
+            assert runs(stage) == [(10.0, 0)]
+            assert superseded(stage) == ["settled"]
+
+
+async def test_a_run_is_waited_for_though_its_processor_is_stopping(stage: Stage) -> None:
+    await stage.seed(app_with(takes=20))
+    async with stage.supervised(grace=60) as first:
+        await asyncio.sleep(5)
+        token = await in_slot(stage)
+        await asyncio.sleep(10)
+        first.worker.stop()
+        await asyncio.sleep(1)
+        await come_back(stage, token)
+        async with stage.supervised():
+            await asyncio.sleep(20)
+    assert runs(stage) == [(10.0, 0)]
+
+
+async def test_a_run_is_waited_for_though_it_was_given_more_time(stage: Stage) -> None:
+    app = new_app()
+
+    @app.periodic(every="10s", timeout="12s", concurrency=1)
+    async def task(ctx: Context) -> None:
+        ctx.extend("60s")
+        await asyncio.sleep(40)
+
+    await stage.seed(app)
+    stage.expects_two(TASK)
+    async with stage.supervised():
+        await asyncio.sleep(5)
+        token = await in_slot(stage)
+        await asyncio.sleep(10)
+        await come_back(stage, token)
+        async with stage.supervised():
+            await asyncio.sleep(33)
+    assert runs(stage) == [(10.0, 0)]
+
+
+async def test_a_run_is_waited_for_though_an_answer_about_it_is_missing(stage: Stage) -> None:
+    await stage.seed(app_with(takes=20))
+    stage.expects_two(TASK)
+    broker = FaultyBroker(stage.server)
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(5)
+        token = await in_slot(stage)
+        await asyncio.sleep(10)
+        await come_back(stage, token)
+        async with stage.supervised():
+            await asyncio.sleep(5)
+            faltering = broker.on("publish", where=is_answer, times=1)
+            faltering.fails(Unconfirmed("The connection faltered."))
+            await asyncio.sleep(9)
+            assert faltering.met
+            assert runs(stage) == [(10.0, 0)]
+
+
 # R4: the first of an epoch
 
 
