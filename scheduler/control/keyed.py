@@ -123,7 +123,7 @@ class Keyed:
                 f"A key has 1 to {LONGEST_KEY} letters, digits, '_' or '-', and between them '.', "
                 f"'@' or '+', got {key!r}."
             )
-        if ".task." in f".{self._keyed_spec.name}.{key}":
+        if ".task." in f".{key}":
             # The broker would hand the loop's token to the task of that name as well.
             raise UsageError(
                 f"The loop {self._keyed_spec.name}.{key} would be taken for a call of the task "

@@ -29,9 +29,10 @@ async def test_a_token_in_hand_is_told_from_when_it_came_until_it_is_settled() -
             with suppress(Rejected), turns.putting(TOKEN):
                 raise Rejected("as often as it was put")
             assert turns.in_hand(LOOP) == [InHand(HERE, running=True, refused=True)]
+        assert turns.in_hand(LOOP) == [InHand(HERE, refused=True)]
+        with turns.begun(TOKEN), turns.putting(TOKEN):
+            pass
         assert turns.in_hand(LOOP) == [InHand(HERE)]
-        with turns.begun(TOKEN):
-            assert turns.in_hand(LOOP) == [InHand(HERE, running=True)]
     assert turns.in_hand(LOOP) == []
 
 
