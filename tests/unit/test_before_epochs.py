@@ -54,6 +54,13 @@ def waiting(seq: int = 4, due_in: float = 30, **more: Any) -> Token:
     return Token(TASK, OLD, due_at, due_at, seq=seq, carry=seq, **more)
 
 
+async def enter(stage: Stage, app: Scheduler, loop: LoopId, **entry: Any) -> None:
+    """Append an entry to the roster, as it was then."""
+    body = json.dumps({"task": loop.task, "key": loop.key, "at_ms": 1, **entry}).encode()
+    message = Message(body, type=ENTRY_TYPE)
+    await stage.publish(message, app.names.roster, app.names.control)
+
+
 async def as_it_was(stage: Stage, app: Scheduler, *tokens: Message) -> None:
     """Leave in the broker what was there of an app before there were epochs.
 
@@ -64,9 +71,7 @@ async def as_it_was(stage: Stage, app: Scheduler, *tokens: Message) -> None:
     there = {queue.name for queue in topology.queues} - {names.presence}
     await stage.broker.declare(topology.only(there))
     for loop, schedule in (TASK, OLD), (SUPERVISION, app.supervision.schedule):
-        entry = {"did": "added", "task": loop.task, "key": loop.key, "at_ms": 1}
-        body = json.dumps({**entry, "schedule": to_wire(schedule), "args": {}}).encode()
-        await stage.publish(Message(body, type=ENTRY_TYPE), names.roster, names.control)
+        await enter(stage, app, loop, did="added", schedule=to_wire(schedule), args={})
     round_at = START + app.settings.supervision_interval
     supervision = Token(SUPERVISION, app.supervision.schedule, round_at, round_at)
     for token in before_epochs(supervision), *tokens:
@@ -122,7 +127,7 @@ async def test_changed_while_it_is_due_it_runs_once(stage: Stage) -> None:
 async def test_changed_while_it_runs_it_goes_on_when_that_run_has_ended(stage: Stage) -> None:
     await as_it_was(stage, app := looping(takes=15), before_epochs(waiting()))
     await stage.seed(app)
-    async with stage.supervised():
+    async with stage.supervised(), stage.supervised():
         await asyncio.sleep(40)
         assert await seed(stage, looping("10s", takes=15)) is Did.RESCHEDULED
         await asyncio.sleep(30)
@@ -142,6 +147,18 @@ async def test_changed_often_it_goes_on_in_one_line(stage: Stage, due_in: float)
     assert [seq for _, seq in runs(stage)] == ([4] if due_in else [4, 5])
 
 
+async def test_a_pause_takes_effect_though_it_is_due(stage: Stage) -> None:
+    await as_it_was(stage, app := looping(), before_epochs(waiting(due_in=0)))
+    await stage.seed(app)
+    await stage.verbs.pause(app.loop("task"))
+    async with stage.supervised():
+        await asyncio.sleep(100)
+        assert runs(stage) == []
+        await stage.verbs.resume(app.loop("task"), at_once=True)
+        await asyncio.sleep(1)
+    assert [seq for _, seq in runs(stage)] == [4]
+
+
 async def test_paused_it_stays_so_until_it_is_resumed(stage: Stage) -> None:
     held = before_epochs(waiting(state=State.PAUSED, reason="stocktaking"))
     await as_it_was(stage, app := looping(), held)
@@ -158,10 +175,12 @@ async def test_paused_it_stays_so_though_it_is_changed(stage: Stage) -> None:
     held = before_epochs(waiting(state=State.PAUSED, reason="stocktaking"))
     await as_it_was(stage, looping(), held)
     await stage.seed(looping("10s"))
-    async with stage.supervised():
-        await asyncio.sleep(100)
-    token = await stage.token(TASK)
-    assert (runs(stage), token.state, token.reason) == ([], State.PAUSED, "stocktaking")
+    for _ in range(2):
+        token = await stage.token(TASK)
+        assert (token.state, token.reason, token.seq) == (State.PAUSED, "stocktaking", 4)
+        async with stage.supervised():
+            await asyncio.sleep(100)
+    assert runs(stage) == []
 
 
 @pytest.mark.parametrize(
@@ -182,9 +201,14 @@ async def test_what_stood_in_for_a_run_is_parked_and_the_loop_goes_on(
     assert stage.repairs() == mended_by
 
 
-async def test_removed_it_is_gone(stage: Stage) -> None:
+@pytest.mark.parametrize("is_removed", [False, True])
+async def test_removed_it_is_gone(stage: Stage, is_removed: bool) -> None:
     await as_it_was(stage, app := looping())
-    body = b'{"did": "removed", "task": "other", "key": "", "at_ms": 1}'
-    await stage.publish(Message(body, type=ENTRY_TYPE), app.names.roster, app.names.control)
+    await enter(stage, app, LoopId("other"), schedule=to_wire(OLD), did="added")
+    if is_removed:
+        await enter(stage, app, LoopId("other"), did="removed")
     await stage.seed(app)
-    assert LoopId("other") not in {each.loop for each in (await stage.listing()).there}
+    assert (LoopId("other") in {each.loop for each in (await stage.listing()).there}) is (
+        not is_removed
+    )
+    stage.expects_none(LoopId("other"))

@@ -12,7 +12,7 @@ from scheduler.errors import QueueNotFound, Rejected, Unroutable
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.protocol.topology import Names, QueueType, routing_key, topology
-from scheduler.queues.hatchery import PATIENCE, Hatchery
+from scheduler.queues.hatchery import LONGEST_WAIT, PATIENCE, Hatchery
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.schedules import Every
 from tests.faulty import Call, FaultyBroker
@@ -131,12 +131,20 @@ async def test_a_first_token_hatches_when_it_is_due_or_at_once_if_it_is_not_paus
     assert await ready(broker) == (after is not None)
 
 
-async def test_a_token_that_is_overdue_hatches_at_once(
-    broker: FaultyBroker, hatchery: Hatchery
+@pytest.mark.parametrize(
+    ("due_in", "wait"),
+    [
+        (timedelta(seconds=-5), timedelta(0)),
+        (timedelta(seconds=5), timedelta(seconds=5)),
+        (2 * LONGEST_WAIT, LONGEST_WAIT),
+    ],
+)
+async def test_a_token_waits_no_less_and_no_longer_than_a_broker_takes(
+    broker: FaultyBroker, hatchery: Hatchery, due_in: timedelta, wait: timedelta
 ) -> None:
-    await asyncio.sleep(3600)
-    await hatchery.put(MINE)
-    assert await ready(broker) == 1
+    published = broker.on("publish")
+    await hatchery.put(replace(MINE, due_at=START + due_in))
+    assert [call.message.expiration for call in published.met] == [wait]
 
 
 async def test_all_that_waits_is_taken_out(broker: FaultyBroker, hatchery: Hatchery) -> None:
