@@ -127,7 +127,8 @@ class Beginnings:
     ) -> Token:
         token = first_token(loop, beginning.entry, verb, self._clock.now(), epoch.listed.reason)
         if verb is Verb.START:
-            token = replace(token, first=not brand_new, known_until=epoch.listed.at)
+            known_until = None if brand_new else epoch.listed.at
+            token = replace(token, first=not brand_new, known_until=known_until)
         token = change(going_on(token, epoch.found))
         # What it goes on from is not known yet, and may be due.
         at_once = verb in (Verb.REPAIR, Verb.RESCHEDULE) and token.known_until is None
