@@ -2,8 +2,10 @@
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Delivery
@@ -19,7 +21,7 @@ from scheduler.events import (
 from scheduler.processor.joining import joined
 from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.loop_turns import LoopTurns
-from scheduler.processor.publishing import REPORT_AFTER, PatientPublisher
+from scheduler.processor.publishing import LONGEST_PAUSE, REPORT_AFTER, PatientPublisher
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.epochs import awaited, was_settled
 from scheduler.protocol.tokens import State, Token
@@ -36,6 +38,7 @@ from scheduler.timing.durations import SECOND
 DUPLICATES_EXPECTED_S = 200.0
 FIRST_PAUSE = timedelta(milliseconds=50)
 LONGEST_READING = timedelta(minutes=2)
+R = TypeVar("R")
 VOID, SETTLED, JOINED = "void", "settled", "joined"
 
 
@@ -83,7 +86,8 @@ class Recognition:
         """
         if token.state is State.REPLAY:
             return None
-        await self._until_current(delivery)
+        if not self._knowledge.is_current:
+            await self._unless_interrupted(delivery, self._knowledge.current)
         self._turns.learn(token.loop, token.epoch)
         if self._turns.is_void(token):
             return VOID
@@ -95,17 +99,6 @@ class Recognition:
         if await self._was_settled(delivery, token):
             return SETTLED
         return await self._exchanged(delivery, task, token) if token.first else None
-
-    async def _until_current(self, delivery: Delivery) -> None:
-        """P0: wait until all epochs are known, for as long as the delivery is ours."""
-        if self._knowledge.is_current:
-            return
-        current = asyncio.create_task(self._knowledge.current())
-        ends = [current, delivery.lost, self._shutdown.begun]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        if not current.done():
-            await cancelled(current)
-            raise DeliveryLost if delivery.lost.done() else Interrupted
 
     async def _was_settled(self, delivery: Delivery, token: Token) -> bool:
         """R3: whether its successor was put."""
@@ -150,7 +143,7 @@ class Recognition:
         """
         told_at = self._clock.now()
         for pause in backoff(FIRST_PAUSE, SECOND, jitter=0):
-            answers = await self._publisher.insist(
+            answers = await self._unless_interrupted(
                 delivery, lambda: self._roll_call.ask_all({token.loop: token.epoch})
             )
             for loop, epoch in answers.known.items():
@@ -160,16 +153,12 @@ class Recognition:
             said = answers.of(token.loop, token.epoch)
             if not (others := awaited(token.epoch, said, came_back=came_back)):
                 return True
-            if delivery.lost.done():
-                raise DeliveryLost
-            if self._shutdown.stopping:
-                break
             if self._clock.now() - told_at >= REPORT_AFTER:
                 told_at = self._clock.now()
                 reason = f"it waits for older runs, or to hear of none, of: {', '.join(others)}"
                 self._emit(SettlementDelayed(delivery.routing_key, reason, REPORT_AFTER))
             await self._shutdown.pause(delivery, pause)
-        raise Interrupted
+        raise AssertionError("it goes on without end")
 
     async def _history(self, delivery: Delivery, first: Token) -> Heard:
         """What the journal tells of its loop since its creator knew, or as far back as it takes."""
@@ -194,6 +183,23 @@ class Recognition:
         return heard[first.loop]
 
     async def _heard(self, delivery: Delivery, token: Token, since: datetime) -> Heard:
-        return await self._publisher.insist(
+        return await self._unless_interrupted(
             delivery, lambda: self._journal.heard_of(token.loop, since=since)
         )
+
+    async def _unless_interrupted(self, delivery: Delivery, ask: Callable[[], Awaitable[R]]) -> R:
+        """What is asked for, again and again, for as long as the delivery is ours to run."""
+        for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0):
+            asking = asyncio.ensure_future(ask())
+            ends = [asking, delivery.lost, self._shutdown.begun]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                await cancelled(asking)
+                raise DeliveryLost if delivery.lost.done() else Interrupted
+            try:
+                return asking.result()
+            except BrokerError as error:
+                next_in = timedelta(seconds=pause)
+                self._emit(SettlementDelayed(delivery.routing_key, str(error), next_in))
+            await self._shutdown.pause(delivery, pause)
+        raise AssertionError("it goes on without end")

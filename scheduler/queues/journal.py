@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import Broker
-from scheduler.errors import BrokerUnavailable, MessageError
+from scheduler.errors import BrokerError, BrokerUnavailable, MessageError
 from scheduler.protocol.epochs import Position, adopted
 from scheduler.protocol.messages import PREFIX, Message
 from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, decode, is_token
@@ -98,15 +98,26 @@ class Heard:
         )
 
 
+class _Reading:
+    """A reading that is to begin, or has begun, for all who wait for it."""
+
+    def __init__(self) -> None:
+        self.asked: dict[LoopId, datetime] = {}
+        self.waiting = 0
+        self.task: asyncio.Task[None] | None = None
+        self.result: asyncio.Future[dict[LoopId, Heard]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+
 class Journal:
     """The journal of a namespace."""
 
     def __init__(self, broker: Broker, names: Names) -> None:
         self._broker = broker
         self._names = names
-        self._asked: dict[LoopId, datetime] = {}
-        self._next: asyncio.Task[dict[LoopId, Heard]] | None = None
-        self._reading = asyncio.Lock()
+        self._next: _Reading | None = None
+        self._one_at_a_time = asyncio.Lock()
 
     async def entries(
         self, *, since: datetime | None = None, loop: str | None = None
@@ -134,16 +145,30 @@ class Journal:
 
     async def heard_of(self, loop: LoopId, *, since: datetime) -> Heard:
         """What was put of a loop: many who ask at once share a reading, as with `heard`."""
-        self._asked[loop] = min(since, self._asked.get(loop, since))
         if self._next is None:
-            self._next = asyncio.create_task(self._read_for_all(), name="journal")
-        return (await asyncio.shield(self._next))[loop]
+            self._next = _Reading()
+            self._next.task = asyncio.create_task(self._read(self._next), name="journal")
+        reading = self._next
+        reading.asked[loop] = min(since, reading.asked.get(loop, since))
+        reading.waiting += 1
+        try:
+            return (await asyncio.shield(reading.result))[loop]
+        finally:
+            reading.waiting -= 1
+            if not reading.waiting and reading.task is not None:
+                reading.task.cancel()
 
-    async def _read_for_all(self) -> dict[LoopId, Heard]:
-        async with self._reading:
-            # Who asks from here on is served by the next reading: this one begins now.
-            asked, self._asked, self._next = self._asked, {}, None
-            return await self.heard(asked, since=min(asked.values()))
+    async def _read(self, reading: "_Reading") -> None:
+        try:
+            async with self._one_at_a_time:
+                self._next = None  # who asks from here on is served by another one
+                since = min(reading.asked.values())
+                reading.result.set_result(await self.heard(reading.asked, since=since))
+        except BrokerError as error:
+            reading.result.set_exception(error)
+        finally:
+            if self._next is reading:
+                self._next = None
 
     async def heard(
         self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta = WITHIN

@@ -30,7 +30,7 @@ from scheduler.protocol.messages import Message, parsed_json, validated
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 
-TIMEOUT = timedelta(seconds=2)
+TIMEOUT, SOON = timedelta(seconds=2), timedelta(seconds=0.5)
 QUESTION, ANSWER = "scheduler.question", "scheduler.answer"
 TOGETHER = 0.01  # seconds in which questions are gathered, to be asked as one
 
@@ -191,6 +191,14 @@ class RollCall:
         Raises:
             QueueNotFound: nothing was seeded.
         """
+        answers = await self._ask_once(loops, min(SOON, timeout))
+        # Somebody may have left without an answer, who is not expected any more.
+        rest = timeout - SOON
+        if answers.silent and rest > timedelta(0):
+            answers = await self._ask_once(loops, rest)
+        return answers
+
+    async def _ask_once(self, loops: Mapping[LoopId, int], timeout: timedelta) -> Answers:
         if not (expected := await self._count()):
             return Answers(0, {})
         answers = await self.ask(loops, expected=expected, timeout=timeout)
@@ -213,7 +221,7 @@ class RollCall:
         finally:
             question.waiting -= 1
             if not question.waiting:
-                self._asking.pop(question.id, None)
+                self._forget(question)
         hands = {name: _among(said, loops) for name, said in question.hands.items()}
         return Answers(expected, hands, _among(question.known, loops))
 
@@ -235,6 +243,13 @@ class RollCall:
         for loop, epoch in loops.items():
             question.loops[loop] = max(epoch, question.loops.get(loop, 0))
         return question
+
+    def _forget(self, question: _Question) -> None:
+        self._asking.pop(question.id, None)
+        if question is self._gathering:
+            self._gathering = None
+        if question.asked is not None:
+            question.asked.cancel()
 
     async def _send(self, question: _Question) -> None:
         await asyncio.sleep(TOGETHER)
