@@ -12,7 +12,7 @@ ProcessorStarted       a processor takes messages of these tasks
 ProcessorStopping      it takes no more, and lets its runs finish
 ProcessorStopped       it has ended
 LoopSeeded             what seeding found or did for a loop
-LoopRepaired           a loop had no token, or more than one, and has one again
+LoopRepaired           a loop had no token, and has one again
 CallSending            a call is about to be published
 CallSent               the broker has confirmed it
 CallNotSent            it was not confirmed
@@ -23,8 +23,8 @@ RunSettled             its message is acked: the run is over
 RunLost                its delivery went with the connection: somebody else runs it
 RunReturned            its processor is stopping: the message goes back to its queue
 TicksSkipped           nominal times that no run stood for, and why
-TokenSuperseded        a redelivered token whose successor exists: acked without a run
-TokenMerged            the slot was taken: of the two tokens this one goes on
+TokenSuperseded        a token that is void, or was settled before: acked without a run
+TokenOvertaken         the slot was taken by a token that is as far as this one, or farther
 Escalated              a run failed for the last time
 MessageParked          a message is in a failed queue, with the reason
 LoopReported           supervision found a trouble that it cannot mend
@@ -159,7 +159,7 @@ class ProcessorStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopSeeded(Event):
-    """Attributes: did is created, unchanged, rescheduled or guarded (a run may be going on)."""
+    """Attributes: did is created, unchanged, rescheduled or repaired."""
 
     loop: LoopId
     did: str
@@ -168,7 +168,7 @@ class LoopSeeded(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopRepaired(Event):
-    """Attributes: kind is lost, stuck, doubled, guarded (a run may be going on) or adopted."""
+    """Attributes: kind is lost, stuck, doubled, parked (the broker parked its tick) or adopted."""
 
     loop: LoopId
     kind: str
@@ -296,14 +296,20 @@ class TicksSkipped(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class TokenSuperseded(RunEvent):
-    """A redelivered token whose successor exists: acked without a run."""
+    """A token was acked without a run.
+
+    Attributes:
+        reason: void (a later epoch of its loop has begun) or settled (its successor was put).
+    """
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class TokenMerged(RunEvent):
-    """The slot was taken: of the two tokens this one goes on."""
+class TokenOvertaken(RunEvent):
+    """What comes after the run was not needed: the slot is taken by one that is as far."""
 
-    winner: Token
+    by: Token
 
 
 @dataclass(frozen=True, slots=True)

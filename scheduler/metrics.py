@@ -19,7 +19,7 @@ scheduler_paused_timestamp_seconds        gauge      when a run last left its lo
 scheduler_period_seconds                  gauge      from the last tick to the next
 scheduler_escalations_total               counter    runs that failed for the last time
 scheduler_ticks_skipped_total (reason)    counter    late, overrun
-scheduler_repairs_total (kind)            counter    lost, stuck, doubled, guarded, adopted
+scheduler_repairs_total (kind)            counter    lost, stuck, doubled, parked, adopted
 scheduler_parked_messages_total (reason)  counter    what processors put into failed queues
 scheduler_publish_confirm_seconds         histogram  how long the broker took to confirm a message
 scheduler_reconnects_total                counter    connections that were lost and made again
@@ -75,7 +75,7 @@ from scheduler.events import (
     RunReturned,
     RunStarted,
     TicksSkipped,
-    TokenMerged,
+    TokenOvertaken,
 )
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.timing.clock import Clock, SystemClock
@@ -83,7 +83,7 @@ from scheduler.timing.schedules import Every, Schedule
 
 OUTCOMES = (*(ending.value for ending in Ending), "lost", "returned")
 SKIPPED = ("late", "overrun")
-REPAIRS = ("lost", "stuck", "doubled", "guarded", "adopted")
+REPAIRS = ("lost", "stuck", "doubled", "parked", "adopted")
 BOUNDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 300, 600, 1800, 3600)
 CONFIRM_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 LABELS = ("namespace", "task", "loop")
@@ -175,8 +175,8 @@ class Series:
     def escalate(self) -> None:
         self.escalations += 1
 
-    def merge(self, event: TokenMerged) -> None:
-        self._wait(event.winner)
+    def overtake(self, event: TokenOvertaken) -> None:
+        self._wait(event.by)
 
     def _wait(self, token: Token) -> None:
         if token.state is State.PAUSED:
@@ -278,7 +278,7 @@ class Metrics(Collector):
             RunFinished: lambda event: self._of_run(event).finish(event),
             RunLost: lambda event: self._of_run(event).break_off("lost"),
             RunReturned: lambda event: self._of_run(event).break_off("returned"),
-            TokenMerged: lambda event: self._of_run(event).merge(event),
+            TokenOvertaken: lambda event: self._of_run(event).overtake(event),
             Escalated: lambda event: self._of_run(event).escalate(),
             TicksSkipped: lambda event: self._of_run(event).skipped.update(
                 {event.reason: event.count}

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
+from scheduler.control.beginnings import Beginnings
 from scheduler.control.declaring import Declaring
 from scheduler.control.doctor import Doctor
 from scheduler.control.dry_run import DryRun
+from scheduler.control.follow_up import FollowUp
 from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
 from scheduler.control.preparation import Preparation
-from scheduler.control.recovery import Recovery
 from scheduler.control.removal import Removal
 from scheduler.control.repairs import Repairs
 from scheduler.control.seeding import Seeding
@@ -24,11 +25,12 @@ from scheduler.control.supervision import PATIENCE, Supervisor
 from scheduler.control.verbs import Verbs
 from scheduler.processor.capacity import Capacity
 from scheduler.processor.escalation import Escalation
+from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.pipeline import Pipeline
 from scheduler.processor.processor import ProcessedApp, Processor
 from scheduler.processor.publishing import PatientPublisher
-from scheduler.processor.redelivery import Redelivery
+from scheduler.processor.recognition import Recognition
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.successors import Successors
 from scheduler.processor.worker import Worker
@@ -36,7 +38,7 @@ from scheduler.queues.failed import FailedQueues
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.journal import Journal
 from scheduler.queues.roll_call import Hands, RollCall
-from scheduler.queues.roster import Roster
+from scheduler.queues.roster import Listing, Roster
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
@@ -61,7 +63,7 @@ class Program:
         hands: Hands | None = None,
         patience: timedelta = OPERATORS_PATIENCE,
     ) -> None:
-        names, here = app.names, (app, broker, clock)
+        names, here = app.names, (app, broker)
         self.broker = broker
         self.failed = FailedQueues(broker, names, clock)
         self.hatchery = Hatchery(broker, names, clock, self.failed)
@@ -71,25 +73,17 @@ class Program:
 
         self.loops = Loops(app, self.roster)
         self.declaring = Declaring(app, broker)
-        self.locator = Locator(broker, names, self.roll_call)
-        self.recovery = Recovery(*here, self.journal, patience)
-        self.repairs = Repairs(*here, self.hatchery, self.locator, self.recovery, patience)
-        self.removal = Removal(*here, self.hatchery, self.roster, self.failed, patience)
+        self.locator = Locator(broker, names, self.hatchery, self.roll_call)
+        self.beginnings = Beginnings(clock, self.hatchery, self.roster, self.roll_call)
+        begins = self.hatchery, self.roster
+        self.repairs = Repairs(*here, *begins, self.locator, self.beginnings, patience)
+        self.removal = Removal(*here, clock, *begins, self.failed, self.beginnings, patience)
         self.seeding = Seeding(
-            *here,
-            self.hatchery,
-            self.roster,
-            self.locator,
-            self.recovery,
-            self.removal,
-            self.declaring,
-            patience,
+            app, *begins, self.beginnings, self.repairs, self.removal, self.declaring, patience
         )
-        self.dry_run = DryRun(*here, self.hatchery)
-        self.verbs = Verbs(
-            *here, self.hatchery, self.locator, self.recovery, self.repairs, patience
-        )
-        self.survey = Survey(*here, self.hatchery, self.journal, self.loops, self.locator)
+        self.dry_run = DryRun(*here, clock, *begins)
+        self.verbs = Verbs(broker, clock, *begins, self.beginnings, patience)
+        self.survey = Survey(app, clock, self.journal, self.roster, self.locator)
         self.doctor = Doctor(app, broker, self.survey, self.loops)
 
 
@@ -109,47 +103,47 @@ def processor(
         tasks: the tasks to work on.
         concurrency: how many runs may go on at once, over all tasks.
         grace: how long runs may take to finish once it is stopped, before they are cancelled.
-        supervises: whether it takes its part in supervision, and answers to roll calls.
+        supervises: whether it takes its part in supervision.
     """
-    turns = LoopTurns(shutdown := Shutdown())
+    shutdown, turns = Shutdown(), LoopTurns(listing := Listing())
     program = Program(app, broker, clock, hands=turns, patience=PATIENCE)
-    supervises_with = supervisor(program, app, broker, clock) if supervises else None
+    publisher = PatientPublisher(shutdown, app.events.emit)
+    supervises_with = supervisor(program, app, broker, clock, listing) if supervises else None
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
     capacity = Capacity(worked_on, concurrency, shutdown)
-    roll_call = program.roll_call if supervises else None
-    redelivery = Redelivery(broker, app.namespace, program.hatchery, turns, shutdown, roll_call)
-    pipeline = _pipeline(program, app, broker, clock, shutdown, turns, capacity, redelivery)
-    worker = Worker(
-        app,
-        broker,
-        pipeline,
-        capacity,
-        shutdown,
-        tasks=worked_on,
-        concurrency=concurrency,
-        grace=grace,
+    knowledge = Knowledge(app.names, program.roster, program.roll_call, listing)
+    recognition = _recognition(program, knowledge, turns, publisher, shutdown, clock, app)
+    pipeline = _pipeline(
+        program, app, broker, clock, shutdown, turns, capacity, recognition, publisher
     )
+    worker = Worker(app, broker, pipeline, capacity, shutdown, worked_on, concurrency, grace)
     return Processor(
         app,
         broker,
         clock,
         worker,
-        redelivery,
-        program.roll_call,
+        knowledge,
+        recognition,
         _preparation(app, broker, clock),
         supervises_with,
+        FollowUp(app, listing, program.repairs),
         tasks,
     )
 
 
-def supervisor(program: Program, app: App, broker: Broker, clock: Clock) -> Supervisor:
-    """The part in supervision of a processor that has these parts."""
+def supervisor(
+    program: Program, app: App, broker: Broker, clock: Clock, listing: Listing
+) -> Supervisor:
+    """The part in supervision of a processor that has these parts.
+
+    Args:
+        listing: the roster, as it is followed.
+    """
     return Supervisor(
         app,
         broker,
         clock,
-        program.hatchery,
-        program.roster,
+        listing,
         program.locator,
         program.repairs,
         program.seeding,
@@ -163,6 +157,28 @@ def _preparation(app: App, broker: Broker, clock: Clock) -> Preparation:
     return Preparation(app, broker, asking.declaring, asking.seeding)
 
 
+def _recognition(
+    program: Program,
+    knowledge: Knowledge,
+    turns: LoopTurns,
+    publisher: PatientPublisher,
+    shutdown: Shutdown,
+    clock: Clock,
+    app: App,
+) -> Recognition:
+    return Recognition(
+        knowledge,
+        turns,
+        program.journal,
+        program.roll_call,
+        program.hatchery,
+        publisher,
+        shutdown,
+        clock,
+        app.events.emit,
+    )
+
+
 def _pipeline(
     program: Program,
     app: ProcessedApp,
@@ -171,14 +187,14 @@ def _pipeline(
     shutdown: Shutdown,
     turns: LoopTurns,
     capacity: Capacity,
-    redelivery: Redelivery,
+    recognition: Recognition,
+    publisher: PatientPublisher,
 ) -> Pipeline:
     names, emit, hatchery = app.names, app.events.emit, program.hatchery
-    publisher = PatientPublisher(shutdown, emit)
     escalation = Escalation(
         app.namespace, program.failed, hatchery, publisher, app.escalation_hooks, clock, emit
     )
     successors = Successors(
         broker, names, hatchery, turns, publisher, escalation, shutdown, clock, emit
     )
-    return Pipeline(app, clock, turns, capacity, redelivery, escalation, successors, shutdown)
+    return Pipeline(app, clock, turns, capacity, recognition, escalation, successors, shutdown)

@@ -132,8 +132,8 @@ class Settings(BaseSettings):
 
 def _message_of(error: ValidationError) -> str:
     problems = [
-        ": ".join([*map(_variable, problem["loc"][:1]), problem["msg"]])
-        for problem in error.errors(include_url=False, include_input=False)
+        ": ".join([*map(_variable, problem["loc"]), problem["msg"]])
+        for problem in error.errors(include_input=False)
     ]
     return "A setting cannot be used. " + "; ".join(problems) + "."
 

@@ -113,7 +113,7 @@ BAD = (
         "both",
         "undecodable",
         "seq: Field required",
-        headers={"scheduler-sent-at-ms": NO_HEADER, "scheduler-generation": "g"},
+        headers={"scheduler-sent-at-ms": NO_HEADER, "scheduler-scheduled-at-ms": 5},
     ),
     Bad(
         "xml",

@@ -18,14 +18,15 @@ from scheduler.processor.processor import Processor
 from scheduler.processor.worker import Worker
 from scheduler.program import Program, processor
 from scheduler.protocol.calls import task_key
+from scheduler.protocol.epochs import is_void
 from scheduler.protocol.ladder import entrance, key_of
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token, decode, is_token
 from scheduler.protocol.topology import Names, QueueType, topology
 from scheduler.queues.failed import FailedQueues, Parked
-from scheduler.queues.hatchery import Hatchery
+from scheduler.queues.hatchery import Hatchery, Occupant
 from scheduler.queues.journal import Journal
-from scheduler.queues.roster import Roster
+from scheduler.queues.roster import Listing, Roster
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import run_virtually
 from scheduler.timing.clock import Clock, LoopClock, SystemClock
@@ -206,21 +207,28 @@ class Stage:
 
     async def expected(self) -> Counter[LoopId]:
         """How many tokens there must be of each loop that was seeded and not removed."""
-        try:
-            loops = await roster_of(self.app.names, self.broker, self.clock).read()
-        except QueueNotFound:
-            loops = self.app.loops
+        listing = await self.listing()
+        loops = [listed.loop for listed in listing.there] if listing else self.app.loops
         return Counter(dict.fromkeys((SUPERVISION, *loops), 1) | self._exceptions)
 
+    async def listing(self) -> Listing:
+        """What the roster says; nothing, if it is gone."""
+        try:
+            return await self.program.roster.read()
+        except QueueNotFound:
+            return Listing()
+
     async def tokens_by_loop(self) -> Counter[LoopId]:
-        """How many tokens of each loop wait in its slot, or are ready for a processor."""
-        names, found = self.app.names, Counter[LoopId]()
+        """How many tokens of each loop wait in its slot, or are ready, that are not void."""
+        names, found, listing = self.app.names, Counter[LoopId](), await self.listing()
         places = names.hatchery(LoopId("")), names.processor_queue("")
         async with MemoryBroker(self.server) as broker:
             for queue in [each for each in self.server.router.queues if each.startswith(places)]:
                 while taken := await broker.get(queue):
-                    if is_token(taken.message):
-                        found[decode(taken.message, names.namespace).loop] += 1
+                    if not is_token(taken.message):
+                        continue
+                    token = decode(taken.message, names.namespace)
+                    found[token.loop] += not is_void(token.epoch, listing.known(token.loop))
         return found
 
     async def token(self, loop: LoopId) -> Token:
@@ -236,7 +244,9 @@ class Stage:
     async def crowd(self, tokens: Iterable[Token]) -> None:
         """Put more tokens into a slot, as publishers do that race on a quorum queue."""
         for token in tokens:
-            held = await self.hatchery.take_all(token.loop)
+            held: list[Occupant] = []
+            while (occupant := await self.hatchery.take(token.loop)) is not None:
+                held.append(occupant)
             assert await self.hatchery.offer(token)
             for occupant in held:
                 await occupant.delivery.requeue()
@@ -275,7 +285,7 @@ class Stage:
         not_theirs = (
             names.hatchery(SUPERVISION),
             names.processor_queue(SUPERVISION.task),
-            *(names.journal, names.roster, names.roll_call),
+            *(names.journal, names.roster, names.roll_call, names.presence),
         )
         queues = {queue.name for queue in self.app.topology().queues}.difference(not_theirs)
         depths = [await self.broker.depth(queue) for queue in queues]

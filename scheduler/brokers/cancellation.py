@@ -7,7 +7,7 @@ from typing import Any
 BEFORE_TELLING_AGAIN = timedelta(seconds=0.5)
 
 
-async def cancelled(task: asyncio.Task[Any]) -> None:
+async def cancelled(task: asyncio.Future[Any]) -> None:
     """Cancel a task and wait for its end.
 
     aiormq may answer a cancellation with the error of a channel that closes at that moment, which

@@ -28,7 +28,7 @@ from scheduler.events import (
     SettlementDelayed,
     SupervisionDelayed,
     TicksSkipped,
-    TokenMerged,
+    TokenOvertaken,
     TokenSuperseded,
 )
 from scheduler.protocol.messages import summary_of
@@ -173,12 +173,14 @@ def _(event: TicksSkipped) -> Line:
 
 @line_of.register
 def _(event: TokenSuperseded) -> Line:
-    return Line(INFO, "was settled before its processor died: not run again")
+    if event.reason == "settled":
+        return Line(INFO, "was settled before its processor died: not run again")
+    return Line(INFO, "is not run: it was paused, changed or repaired meanwhile")
 
 
 @line_of.register
-def _(event: TokenMerged) -> Line:
-    return Line(INFO, f"found another token in its slot: #{event.winner.seq} goes on")
+def _(event: TokenOvertaken) -> Line:
+    return Line(INFO, f"found another token in its slot: #{event.by.seq} goes on")
 
 
 @line_of.register

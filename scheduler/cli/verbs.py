@@ -18,6 +18,10 @@ from scheduler.protocol.rights import Rights, rights_to_start
 from scheduler.tasks.loops import Loop
 
 Operation = Callable[[Program, Loop], Coroutine[Any, Any, Report]]
+NOT_CONFIRMED = (
+    "Not confirmed by {count} processors: until they answer, or their connections end, they may "
+    "begin one more run. Do it again to see whether all know."
+)
 REFUSALS = (Did.NOT_PAUSED, Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
 
 
@@ -61,9 +65,11 @@ def _done(app: Scheduler, name: str, operation: Operation, rights: Rights | None
 def _print(report: Report, as_json: bool) -> None:
     row = row_of_report(report)
     if as_json:
-        print_json(row)
+        print_json(row | {"not_confirmed_by": report.silent})
     else:
         due = f", due {local(row['due_at'])}" if row["due_at"] else ""
         print_line(f"{row['loop']}: {row['did']}{due}")
-    if report.did in REFUSALS:
+        if report.silent:
+            print_line(NOT_CONFIRMED.format(count=report.silent))
+    if report.did in REFUSALS or report.silent:
         raise typer.Exit(1)

@@ -6,6 +6,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.concurrency import side_by_side
 from scheduler.control.loops import hatchery_of
 from scheduler.protocol.topology import Topology
+from scheduler.queues.roster import Listing
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
 
@@ -30,17 +31,22 @@ class Declaring:
         await self._broker.declare(wanted)
         return set(gone)
 
-    async def what_is_gone(self) -> set[str]:
+    async def what_is_gone(self, listing: Listing) -> set[str]:
         """Declare those queues that are not there, with what leads to them; returns them.
+
+        Those of loops that were removed stay away.
 
         Raises:
             AccessRefused: this user may not declare.
         """
-        return await self._missing_of(self._app.topology())
+        wanted, names = self._app.topology(), self._app.names
+        removed = {names.hatchery(loop) for loop, listed in listing.items() if listed.is_gone}
+        stay = {queue.name for queue in wanted.queues} - removed
+        return await self._missing_of(wanted.only(stay))
 
-    async def slot(self, loop: Loop) -> bool:
-        """Declare the hatchery queue of a loop; says whether it was not there."""
-        return bool(await self._missing_of(hatchery_of(self._app, loop.id)))
+    async def roster(self) -> set[str]:
+        """Declare the roster, with what leads to it; returns its name, if it was not there."""
+        return await self._missing_of(self._app.topology().only({self._app.names.roster}))
 
     async def keyed_slots(self, loops: Sequence[Loop]) -> set[str]:
         """Declare the hatchery queues of keyed loops that are gone; returns their names."""

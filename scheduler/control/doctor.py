@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal
 
 from scheduler.brokers.contract import Broker, BrokerInfo
 from scheduler.control.loops import Loops
-from scheduler.control.recovery import CONSUMER_TIMEOUT
 from scheduler.control.status import Status, Survey, Where
 from scheduler.errors import AccessRefused, IncompatibleBroker, QueueNotFound
 from scheduler.protocol.rights import (
@@ -21,6 +21,9 @@ from scheduler.protocol.rights import (
 from scheduler.protocol.topology import Queue, Topology
 from scheduler.tasks.registry import App
 from scheduler.timing.durations import format_duration
+
+# RabbitMQ's consumer_timeout, unless it was configured.
+CONSUMER_TIMEOUT = timedelta(minutes=30)
 
 OLDEST = (3, 10, 0)
 # Their detection of dead-letter cycles drops messages that go round a loop

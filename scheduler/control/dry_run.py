@@ -3,31 +3,45 @@
 from scheduler.brokers.contract import Broker
 from scheduler.control.new_tokens import first_token
 from scheduler.control.reports import Did, Report
-from scheduler.protocol.tokens import same_seeding
+from scheduler.errors import QueueNotFound
+from scheduler.protocol.epochs import Verb, begun
 from scheduler.queues.hatchery import Hatchery
+from scheduler.queues.roster import Listing, Roster
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
 from scheduler.timing.clock import Clock
 
 
 class DryRun:
-    """Looks at the slots of an app's loops, as a seed does, and changes nothing."""
+    """Looks at the roster and the slots, as a seed does, and changes nothing."""
 
-    def __init__(self, app: App, broker: Broker, clock: Clock, hatchery: Hatchery) -> None:
+    def __init__(
+        self, app: App, broker: Broker, clock: Clock, hatchery: Hatchery, roster: Roster
+    ) -> None:
         self._app = app
         self._broker = broker
         self._clock = clock
         self._hatchery = hatchery
+        self._roster = roster
 
     async def plan(self) -> list[Report]:
         """What `seed` would do, without doing it."""
-        return [await self._plan(loop) for loop in self._app.loops.values()]
+        try:
+            listing = await self._roster.read()
+        except QueueNotFound:
+            listing = Listing()
+        return [await self._plan(loop, listing) for loop in self._app.loops.values()]
 
-    async def _plan(self, loop: Loop) -> Report:
-        if await self._broker.depth(self._app.names.hatchery(loop.id)) is None:
-            return Report(loop, Did.CREATED, first_token(loop, self._clock.now()))
+    async def _plan(self, loop: Loop, listing: Listing) -> Report:
+        listed = listing.get(loop.id)
+        slot = await self._broker.depth(self._app.names.hatchery(loop.id))
+        if slot is None or listed is None or listed.is_gone:
+            beginning = begun(Verb.START, None)
+            assert beginning is not None
+            token = first_token(loop, beginning.entry, Verb.START, self._clock.now())
+            return Report(loop, Did.CREATED, token)
+        same = (listed.schedule, dict(listed.args)) == (loop.schedule, dict(loop.args))
         token = await self._hatchery.look(loop.id)
-        if token is None:
+        if same and token is None:
             return Report(loop, Did.RUNNING)
-        same = same_seeding(token.generation, first_token(loop, self._clock.now()).generation)
         return Report(loop, Did.UNCHANGED if same else Did.RESCHEDULED, token)

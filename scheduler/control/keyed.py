@@ -14,10 +14,10 @@ from scheduler.control.reports import Did
 from scheduler.errors import AccessRefused, ScheduleError, UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
-from scheduler.tasks.loops import loop_of
+from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.durations import Duration
-from scheduler.timing.schedules import Schedule, ScheduleOptions, schedule_of
+from scheduler.timing.durations import SECOND, Duration
+from scheduler.timing.schedules import Every, Schedule, ScheduleOptions, schedule_of
 
 if TYPE_CHECKING:  # every program has tasks, and few of them start loops
     from scheduler.control.loops import Loops
@@ -78,7 +78,7 @@ class Keyed:
             args: arguments for the function's parameters, besides its `Context`.
 
         Returns:
-            created, rescheduled or unchanged; guarded: it takes effect when its run has ended.
+            created, rescheduled or unchanged; repaired: its token was lost, and is put again.
 
         Raises:
             UsageError: the key, the schedule or the arguments cannot be used.
@@ -100,13 +100,12 @@ class Keyed:
             ) from None
 
     async def stop(self, key: str) -> bool:
-        """End a loop; says whether there was one. A run that is going on, or due, is its last."""
-        loop_id = LoopId(self._keyed_spec.name, self._checked(key))
+        """End a loop; says whether there was one. A run that is going on is its last."""
+        loop = LoopId(self._keyed_spec.name, self._checked(key))
         async with self._connect() as operations:
-            for loop in await operations.loops.all():
-                if loop.id == loop_id:
-                    return (await operations.removal.remove(loop)).did is Did.REMOVED
-        return False
+            # Also one that is gone from the roster: whoever stopped it may have come no further.
+            ended = await operations.removal.remove(Loop(loop, self._keyed_spec, Every(SECOND), {}))
+        return ended.did is Did.REMOVED
 
     async def list(self) -> list[KeyedLoop]:
         """The loops of this task that were started and not stopped."""
@@ -123,5 +122,11 @@ class Keyed:
             raise UsageError(
                 f"A key has 1 to {LONGEST_KEY} letters, digits, '_' or '-', and between them '.', "
                 f"'@' or '+', got {key!r}."
+            )
+        if ".task." in f".{key}":
+            # The broker would hand the loop's token to the task of that name as well.
+            raise UsageError(
+                f"The loop {self._keyed_spec.name}.{key} would be taken for a call of the task "
+                f"{key.rpartition('.')[2]!r}: choose a key without the word 'task' before a '.'."
             )
         return key

@@ -1,15 +1,55 @@
-"""Where a loop's token is, if it is not in its slot: ready for its task, in a hand, or nowhere."""
+"""Where the token of a loop's current epoch is: in its slot, ready for its task, in a hand."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from scheduler.brokers.contract import Broker
+from scheduler.control.concurrency import side_by_side
 from scheduler.errors import QueueNotFound
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
+from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery
 from scheduler.queues.roll_call import Answers, RollCall
 
-BETWEEN_ROLL_CALLS = 1.0
+
+class Place(Enum):
+    """Where a token is."""
+
+    SLOT = "in its slot"
+    READY = "ready for its task, or something else is"
+    HAND = "in the hand of a processor"
+    NOWHERE = "nowhere, as all say"
+    UNKNOWN = "nowhere, as far as was answered"
+    NO_SLOT = "its hatchery queue does not exist"
+    NO_TASK = "the queue of its task does not exist"
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """Where the token of a loop was seen.
+
+    Attributes:
+        token: the one in the slot.
+        processors: how many consume from the queue of its task.
+        refused: whether it is in a hand, and its slot does not take what comes after it.
+    """
+
+    place: Place
+    token: Token | None = None
+    processors: int = 0
+    refused: bool = False
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was nowhere, and all were asked."""
+        return self.place is Place.NOWHERE
+
+    @property
+    def is_unattended(self) -> bool:
+        """Whether it is due, and nobody consumes from the queue of its task."""
+        return self.place is Place.READY and not self.processors
 
 
 class Locator:
@@ -19,33 +59,59 @@ class Locator:
         roll_call: asks; it is opened for that, unless it listens already.
     """
 
-    def __init__(self, broker: Broker, names: Names, roll_call: RollCall) -> None:
+    def __init__(
+        self, broker: Broker, names: Names, hatchery: Hatchery, roll_call: RollCall
+    ) -> None:
         self._broker = broker
         self._names = names
+        self._hatchery = hatchery
         self._roll_call = roll_call
 
-    async def who_has(self, loops: Collection[LoopId]) -> Answers:
-        """Which of these loops' tokens processors have in hand."""
+    async def find(self, loops: Mapping[LoopId, int]) -> dict[LoopId, Sighting]:
+        """Where the tokens of these loops are, each of this epoch or a later one.
+
+        It asks slot, queue and hands one after the other: a token that moves meanwhile may be
+        missed.
+        """
+        seen = await side_by_side(lambda each: self._look(*each), loops.items())
+        sightings = dict(zip(loops, seen, strict=True))
+        missing = [loop for loop, each in sightings.items() if each.place is Place.NOWHERE]
+        if missing:
+            answers = await self._ask({loop: loops[loop] for loop in missing})
+            for loop in missing:
+                sightings[loop] = _in_hands(sightings[loop], answers, loop, loops[loop])
+        return sightings
+
+    async def _look(self, loop: LoopId, epoch: int) -> Sighting:
+        consumers = 0
+        for _ in range(LOOKS):
+            try:
+                token = await self._hatchery.look(loop)
+            except QueueNotFound:
+                return Sighting(Place.NO_SLOT)
+            queue = await self._broker.depth(self._names.processor_queue(loop.task))
+            if queue is None:
+                return Sighting(Place.NO_TASK)
+            consumers = queue.consumers
+            # Behind another one, a token is as good as lost: that one may wait for ever.
+            if token is not None and token.epoch >= epoch:
+                return Sighting(Place.SLOT, token, consumers)
+            if queue.ready:
+                return Sighting(Place.READY, processors=consumers)
+            await asyncio.sleep(LOOK_PAUSE)
+        return Sighting(Place.NOWHERE, processors=consumers)
+
+    async def _ask(self, loops: Mapping[LoopId, int]) -> Answers:
         try:
             async with self._roll_call:
                 return await self._roll_call.ask_all(loops)
         except QueueNotFound:
-            return Answers({}, complete=False)
+            return Answers(1, {})
 
-    async def is_nowhere(self, loop: LoopId) -> bool:
-        """Whether the token, which is not in its slot, is in no hand, nor ready for its task."""
-        return not await self.is_ready(loop) and await self.is_in_no_hand(loop)
 
-    async def is_ready(self, loop: LoopId) -> bool:
-        """Whether something waits for the task."""
-        depth = await self._broker.depth(self._names.processor_queue(loop.task))
-        return depth is not None and depth.ready > 0
-
-    async def is_in_no_hand(self, loop: LoopId) -> bool:
-        """Whether all processors say, twice, that they do not have it."""
-        for pause in (BETWEEN_ROLL_CALLS, 0):
-            answers = await self.who_has([loop])
-            if loop in answers.claims or not answers.complete:
-                return False
-            await asyncio.sleep(pause)
-        return True
+def _in_hands(sighting: Sighting, answers: Answers, loop: LoopId, epoch: int) -> Sighting:
+    tokens = [token for token in answers.tokens(loop) if token.position.epoch >= epoch]
+    if tokens:
+        refused = any(token.refused for token in tokens)
+        return replace(sighting, place=Place.HAND, refused=refused)
+    return sighting if answers.complete else replace(sighting, place=Place.UNKNOWN)

@@ -1,12 +1,12 @@
 """Which loops there are: those of the code, the keyed ones, and those that only the broker has."""
 
-from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from scheduler.errors import QueueNotFound, UnknownLoop
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Topology, hatchery
-from scheduler.queues.roster import Listed, Roster
+from scheduler.queues.roster import Listed, Listing, Roster
 from scheduler.tasks.loops import Loop, absent
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import SUPERVISION, no_such
@@ -17,24 +17,36 @@ def hatchery_of(app: App, loop: LoopId) -> Topology:
     return hatchery(app.namespace, loop, app.settings.queue_type)
 
 
-def loops_of(app: App, listed: Mapping[LoopId, Listed]) -> list[Loop]:
-    """The loops of the code, and the keyed ones that its tasks were given."""
-    keyed = [
+def as_listed(loop: Loop, listing: Listing) -> Loop:
+    """The loop with the schedule and arguments that it was seeded with, whatever this code says."""
+    listed = listing.get(loop.id)
+    return loop if listed is None else replace(loop, schedule=listed.schedule, args=listed.args)
+
+
+def keyed_loops_of(app: App, listing: Listing) -> list[Loop]:
+    """The keyed loops that the tasks of this code were given."""
+    return [
         Loop(each.loop, app.tasks[each.loop.task], each.schedule, each.args)
-        for each in listed.values()
+        for each in listing.there
         if each.loop.key and each.loop.task in app.tasks
     ]
-    return [*app.loops.values(), *keyed]
 
 
-def orphans_of(app: App, listed: Mapping[LoopId, Listed]) -> list[Loop]:
+def loops_of(app: App, listing: Listing) -> list[Loop]:
+    """The loops of the code, but those that were removed, and the keyed ones of its tasks."""
+    gone = {loop for loop, listed in listing.items() if listed.is_gone}
+    of_code = [as_listed(loop, listing) for loop in app.loops.values() if loop.id not in gone]
+    return [*of_code, *keyed_loops_of(app, listing)]
+
+
+def orphans_of(app: App, listing: Listing) -> list[Loop]:
     """The listed loops that this code does not have."""
-    known = {SUPERVISION, *(loop.id for loop in loops_of(app, listed))}
-    return [
-        Loop(each.loop, absent(each.loop.task), each.schedule, each.args)
-        for each in listed.values()
-        if each.loop not in known
-    ]
+    known = {SUPERVISION, *app.loops, *(loop.id for loop in keyed_loops_of(app, listing))}
+    return [_orphan(each) for each in listing.there if each.loop not in known]
+
+
+def _orphan(listed: Listed) -> Loop:
+    return Loop(listed.loop, absent(listed.loop.task), listed.schedule, listed.args)
 
 
 class Loops:
@@ -69,8 +81,8 @@ class Loops:
         known = {str(loop): loop for loop in self._app.loops.values()}
         if name not in known:
             with suppress(QueueNotFound):
-                listed = await self._roster.read()
-                others = (*loops_of(self._app, listed), *orphans_of(self._app, listed))
+                listing = await self._roster.read()
+                others = (*loops_of(self._app, listing), *orphans_of(self._app, listing))
                 known |= {str(loop): loop for loop in others}
         if name not in known:
             raise UnknownLoop(no_such("loop", name, known))

@@ -1,71 +1,75 @@
 """Tokens that no run has made: by whoever seeds, operates or repairs a loop. Without I/O."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
+from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.messages import one_line
-from scheduler.protocol.tokens import Act, State, Token, Verb, generation_of, same_seeding
+from scheduler.protocol.tokens import Act, State, Token
 from scheduler.tasks.loops import Loop
 from scheduler.timing.schedules import jittered
 
-# The generation of a token that was made to hold a pause while a run may be going on: older than
-# any seeding, so that it brings the pause and nothing else.
-STAND_IN = ""
 
-
-def first_token(loop: Loop, now: datetime) -> Token:
-    """The first token of a loop."""
-    first = loop.schedule.next_after(now)
+def first_token(loop: Loop, entry: Entry, verb: Verb, now: datetime, reason: str = "") -> Token:
+    """The token with which an epoch of a loop begins, at its next tick, from no progress."""
+    tick = loop.schedule.next_after(now)
     return Token(
         loop=loop.id,
         schedule=loop.schedule,
-        generation=generation_of(loop.schedule, loop.args, now),
-        scheduled_at=first,
-        due_at=jittered(loop.schedule, str(loop), first),
+        scheduled_at=tick,
+        due_at=jittered(loop.schedule, str(loop), tick),
+        epoch=entry.epoch,
+        life=entry.life,
+        first=True,
         args=loop.args,
-        act=Act(Verb.SEEDED, now),
+        state=State.PAUSED if entry.state is LoopState.PAUSED else State.ARMED,
+        reason=one_line(reason) or None,
+        act=Act(verb, now),
     )
 
 
-def reseeded(token: Token, new: Token) -> Token:
-    """The token with a new schedule and its first tick; what it has got to stays."""
+def going_on(first: Token, found: Iterable[Token]) -> Token:
+    """The first token of an epoch, with what was found in the slot, if that is of the same life.
+
+    Paused by its own run, the loop stays so. It keeps its time, unless its schedule was changed.
+    """
+    alive = [token for token in found if token.epoch >= first.life]
+    if not alive:
+        return first
+    assert first.act is not None
+    # Of two that have come as far, the older one is void: it may have been paused, and resumed.
+    last = max(alive, key=lambda token: (token.position.progress, token.epoch))
+    paused = State.PAUSED in (first.state, last.state)
+    timing = first if first.act.verb is Verb.RESCHEDULE else last
     return replace(
-        new,
-        due_at=token.due_at if token.state is State.GUARD else new.due_at,
-        state=token.state,
-        seq=token.seq,
-        attempt=token.attempt,
-        carry=token.carry,
-        reason=token.reason,
-        previous_at=token.previous_at,
-        last=token.last,
+        last,
+        schedule=first.schedule,
+        args=first.args,
+        epoch=first.epoch,
+        life=first.life,
+        first=True,
+        scheduled_at=timing.scheduled_at,
+        due_at=timing.due_at,
+        known_until=last.known_until if last.first else first.act.at,
+        state=State.PAUSED if paused else State.ARMED,
+        act=first.act,
     )
 
 
-def revived(loop: Loop, last: Token | None, now: datetime) -> Token:
-    """The token with which a lost loop goes on; a new one, if its last is not known."""
-    new = first_token(loop, now)
-    if last is None:
-        token = new
-    elif same_seeding(new.generation, last.generation):
-        token = last
-    else:
-        token = reseeded(last, new)
-    return with_act(Verb.REPAIRED, token, now)
-
-
-def paused(token: Token, reason: str, now: datetime) -> Token:
+def paused(token: Token, reason: str) -> Token:
     """The token, to wait until it is resumed."""
-    return with_act(Verb.PAUSED, replace(token, state=State.PAUSED, reason=one_line(reason)), now)
+    return replace(token, state=State.PAUSED, reason=one_line(reason))
 
 
 def rescheduled(token: Token, now: datetime) -> Token:
-    """The token, to wait for the next tick of its schedule."""
+    """The token, to wait for the next tick of its schedule, if it is not paused."""
     tick = token.schedule.next_after(now)
     due_at = jittered(token.schedule, str(token.loop), tick)
-    return replace(token, state=State.ARMED, reason=None, scheduled_at=tick, due_at=due_at)
+    return replace(token, scheduled_at=tick, due_at=due_at)
 
 
-def with_act(verb: Verb, token: Token, now: datetime) -> Token:
-    """The token, with what made it as the journal tells."""
-    return replace(token, act=Act(verb, now))
+def resumed(token: Token, now: datetime, *, at_once: bool) -> Token:
+    """The token, to wait for the next tick, or for nothing."""
+    armed = rescheduled(replace(token, state=State.ARMED, reason=None), now)
+    return replace(armed, due_at=now) if at_once else armed

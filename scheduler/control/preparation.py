@@ -29,6 +29,7 @@ class Preparation:
         """
         names = self._app.names
         needed = [names.hatchery(SUPERVISION), names.roll_call, names.roster, names.journal]
+        needed.append(names.presence)
         needed += [names.processor_queue(task.name) for task in tasks]
         gone = needed
         while gone:

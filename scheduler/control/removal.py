@@ -1,17 +1,20 @@
 """Ending loops: those that were started at run time, and those that the code no longer has."""
 
-from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.new_tokens import first_token, with_act
+from scheduler.control.beginnings import Beginnings, Begun
+from scheduler.control.loops import as_listed
+from scheduler.control.new_tokens import first_token
 from scheduler.control.reports import Did, Report
-from scheduler.errors import DeliveryLost, QueueNotFound, UnknownLoop, UsageError
-from scheduler.protocol.tokens import Verb, encode
+from scheduler.errors import UnknownLoop, UsageError
+from scheduler.protocol.epochs import Verb
+from scheduler.protocol.tokens import State, encode
 from scheduler.protocol.topology import routing_key
 from scheduler.queues.failed import FailedQueues, Reason
-from scheduler.queues.hatchery import Hatchery, Occupant, left_in_place
-from scheduler.queues.roster import Roster
+from scheduler.queues.hatchery import Hatchery
+from scheduler.queues.roster import Listing, Roster
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
 from scheduler.timing.clock import Clock
@@ -32,6 +35,7 @@ class Removal:
         hatchery: Hatchery,
         roster: Roster,
         failed: FailedQueues,
+        beginnings: Beginnings,
         patience: timedelta,
     ) -> None:
         self._app = app
@@ -40,10 +44,11 @@ class Removal:
         self._hatchery = hatchery
         self._roster = roster
         self._failed = failed
+        self._beginnings = beginnings
         self._patience = patience
 
     async def remove(self, loop: Loop) -> Report:
-        """End a loop: a run that is going on, or due, is its last.
+        """End a loop: a run that is going on is its last.
 
         Raises:
             UsageError: the code has it, and would start it again.
@@ -54,36 +59,35 @@ class Removal:
                 "pause it, or take it out of the code and run `scheduler seed --prune`."
             )
         async with self._hatchery.mutex(self._patience):
-            return await self.take_away(loop)
+            return await self.take_away(loop, await self._roster.read())
 
-    async def take_away(self, loop: Loop) -> Report:
+    async def take_away(self, loop: Loop, listing: Listing) -> Report:
         """End a loop, with the mutex in hand."""
+        listed = listing.get(loop.id)
+        was_there = listed is not None and not listed.is_gone
         queue = self._app.names.hatchery(loop.id)
-        occupants: list[Occupant] = []
-        with suppress(QueueNotFound):
-            occupants = await self._hatchery.take_all(loop.id)
-        async with left_in_place(occupants):
-            await self._roster.remove(loop.id)
-            if await self._broker.depth(queue) is None:
-                return Report(loop, Did.NOT_THERE)
+        loop = as_listed(loop, listing)
+        epoch = await self._beginnings.begin(Verb.GONE, loop, listing.entry(loop.id))
+        if await self._broker.depth(queue) is not None:
             await self._broker.delete(queue)
-        token = occupants[-1].token if occupants else first_token(loop, self._clock.now())
-        # With its queue gone, the journal is the only one that hears of it.
-        await self._broker.publish(
-            encode(
-                with_act(Verb.REMOVED, token, self._clock.now()),
-                self._app.namespace,
-                expiration=None,
-            ),
-            exchange=self._app.names.scheduler,
-            routing_key=routing_key(loop.id),
-        )
-        for occupant in occupants:
-            with suppress(DeliveryLost):
-                await occupant.delivery.ack()
+            was_there = True
+        if epoch is None or not was_there:
+            return Report(loop, Did.NOT_THERE)
+        await self._tell(loop, epoch)
         if loop.id.task not in self._app.tasks:
             await self._remove_queue_of(loop.id.task)
-        return Report(loop, Did.REMOVED)
+        return Report(loop, Did.REMOVED, silent=epoch.silent)
+
+    async def _tell(self, loop: Loop, epoch: Begun) -> None:
+        """Have the journal hear of it: with its queue gone, that is the only one that does."""
+        token = first_token(loop, epoch.listed.entry, Verb.GONE, self._clock.now())
+        seq = max((token.seq for token in epoch.found), default=0)
+        message = encode(
+            replace(token, seq=seq, state=State.PAUSED), self._app.namespace, expiration=None
+        )
+        await self._broker.publish(
+            message, exchange=self._app.names.scheduler, routing_key=routing_key(loop.id)
+        )
 
     async def _remove_queue_of(self, task: str) -> None:
         """Delete the queue of a task that the code does not have; its messages are parked."""

@@ -1,22 +1,29 @@
-"""What supervision does about loops whose token is lost, kept back, or somewhere it cannot see.
+"""What is done about loops whose token is lost, or kept back by the broker: their epoch ends.
 
-Each is done under the mutex, and told by an event and by the token that is put.
+A repair may be wrong: then the token that was overlooked is void. It goes on as the roster says,
+with what the journal heard last, once no older run goes on.
 """
 
+import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.location import Locator
-from scheduler.control.loops import hatchery_of
-from scheduler.control.recovery import Recovery
+from scheduler.control.beginnings import Beginnings
+from scheduler.control.concurrency import side_by_side
+from scheduler.control.location import Locator, Sighting
+from scheduler.control.loops import as_listed, hatchery_of
+from scheduler.errors import Rejected
 from scheduler.events import LoopRepaired
-from scheduler.protocol.tokens import Act, LoopId, State, Token, Verb
+from scheduler.protocol.epochs import Verb, Watch
+from scheduler.protocol.tokens import LoopId, Token
 from scheduler.queues.hatchery import Hatchery
-from scheduler.queues.roll_call import Answers
+from scheduler.queues.roster import Listing, Roster
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
-from scheduler.timing.clock import Clock
+
+BETWEEN_LOOKS = 1.0
 
 
 class Repairs:
@@ -30,117 +37,75 @@ class Repairs:
         self,
         app: App,
         broker: Broker,
-        clock: Clock,
         hatchery: Hatchery,
+        roster: Roster,
         locator: Locator,
-        recovery: Recovery,
+        beginnings: Beginnings,
         patience: timedelta,
     ) -> None:
         self._app = app
         self._broker = broker
-        self._clock = clock
-        self._patience = patience
-        self._locator = locator
         self._hatchery = hatchery
-        self._recovery = recovery
+        self._roster = roster
+        self._locator = locator
+        self._beginnings = beginnings
+        self._patience = patience
 
-    async def unite(self, loop: Loop) -> None:
-        """Make one token of several that wait in the slot."""
-        async with self._hatchery.mutex(self._patience):
-            occupants = await self._hatchery.take_all(loop.id)
-            if len(occupants) > 1:
-                await self._hatchery.unite(occupants, Act(Verb.REPAIRED, self._clock.now()))
-            else:
-                for occupant in occupants:
-                    await occupant.delivery.requeue()
-        if len(occupants) > 1:
-            self._repaired(loop.id, "doubled", f"{len(occupants)} tokens waited; one does now")
+    async def sightings(self, loops: Collection[Loop], listing: Listing) -> dict[LoopId, Sighting]:
+        """Where the tokens of these loops are; those that are missed are looked for once more."""
+        epochs = {loop.id: listing.known(loop.id) for loop in loops}
+        found = await self._locator.find(epochs)
+        missing = {loop: epochs[loop] for loop, seen in found.items() if seen.is_lost}
+        if missing:
+            await asyncio.sleep(BETWEEN_LOOKS)
+            found |= await self._locator.find(missing)
+        return found
 
-    async def repair(self, loops: Collection[Loop]) -> list[LoopId]:
-        """Put the tokens of loops that were found lost; returns those that it was tried for.
+    async def repair(self, watched: Collection[tuple[Loop, Watch]], kind: str) -> list[LoopId]:
+        """Put the tokens of lost loops again; returns those that it was done for.
 
-        A loop goes on from where the journal saw it last. It is left as it is if the journal could
-        not be read to its end, which is told; or if it is not lost any more.
+        A loop of which a later epoch has begun meanwhile is left alone. One whose slot takes
+        nothing keeps no other one waiting.
         """
         async with self._hatchery.mutex(self._patience):
-            tokens = await self._recovery.last_tokens(loops)
-            # Time has passed since they were found.
-            answers = await self._locator.who_has([loop.id for loop in loops])
-            known = [loop for loop in loops if loop.id in tokens]
-            nowhere = await self._nowhere(known, answers)
-            repaired = [loop for loop in nowhere if await self._restore(loop, tokens[loop.id])]
-        for loop in repaired:
-            where = f"tick {tokens[loop.id].seq} was put again"
-            self._repaired(loop.id, "lost", f"its token was nowhere; {where}")
-        return [loop.id for loop in nowhere]
+            listing = await self._roster.read()
+            lost = [loop for loop, watch in watched if watch.epoch == listing.known(loop.id)]
+            repaired = await side_by_side(lambda loop: self._repair(loop, listing, kind), lost)
+        return [loop.id for loop, is_done in zip(lost, repaired, strict=True) if is_done]
 
-    async def renew(self, loops: Collection[Loop]) -> list[LoopId]:
-        """Make the slots anew whose loops do not go on; returns those that were.
+    async def _repair(self, loop: Loop, listing: Listing, kind: str) -> bool:
+        with suppress(Rejected):  # it is missed again, and then its slot is made anew
+            await self.put_again(loop, listing)
+            self._app.events.emit(LoopRepaired(loop.id, kind, "its token was put again"))
+            return True
+        return False
+
+    async def renew(self, loops: Collection[Loop]) -> None:
+        """Make the slots anew of loops that do not go on.
 
         After a node of a cluster stood still or was killed (seen on 3.10), RabbitMQ may keep a
         token that is due for ever, out of everybody's reach, or take tokens into a queue that is
-        broken: such a loop goes on from where the journal saw it last. Or it may refuse the token
-        that a processor has in hand, though none waits: that one is put by who has it.
+        broken; or it may refuse what a processor puts, though none waits.
 
         Raises:
             AccessRefused: this user may not declare.
         """
-        renewed: list[LoopId] = []
         async with self._hatchery.mutex(self._patience):
-            tokens = await self._recovery.last_tokens(loops)
-            answers = await self._locator.who_has([loop.id for loop in loops])
-            known = [loop for loop in loops if loop.id in tokens]
-            kept = await self._nowhere(known, answers)
-            for loop in kept:
-                if await self._made_anew(loop):
-                    token = await self._hatchery.put(tokens[loop.id])
-                    where = f"it goes on with tick {token.seq}"
-                    self._repaired(loop.id, "stuck", f"the broker kept its token back; {where}")
-                    renewed.append(loop.id)
+            listing = await self._roster.read()
             for loop in loops:
-                if loop.id in answers.refused and await self._made_anew(loop):
-                    self._repaired(loop.id, "stuck", "its queue took no token, and was made anew")
-                    renewed.append(loop.id)
-        return renewed
+                await self._broker.delete(self._app.names.hatchery(loop.id))
+                await self._broker.declare(hatchery_of(self._app, loop.id))
+                await self.put_again(loop, listing)
+                detail = "the broker kept its token back, or took none: its queue was made anew"
+                self._app.events.emit(LoopRepaired(loop.id, "stuck", detail))
 
-    async def _nowhere(self, loops: Collection[Loop], answers: Answers) -> list[Loop]:
-        """Those whose token is neither in a hand, as all say, nor ready for its task."""
-        unclaimed = [loop for loop in loops if answers.complete and loop.id not in answers.claims]
-        return [loop for loop in unclaimed if not await self._locator.is_ready(loop.id)]
-
-    async def _made_anew(self, loop: Loop) -> bool:
-        """Make the slot of a loop anew, if nothing waits there; says whether it was."""
-        if await self._hatchery.look(loop.id) is not None:
-            return False
-        await self._broker.delete(self._app.names.hatchery(loop.id))
-        await self._broker.declare(hatchery_of(self._app, loop.id))
-        return True
-
-    async def guard(self, loops: Collection[Loop]) -> None:
-        """Put guards for loops whose tokens are in no queue, and may or may not be in a hand."""
-        free = [loop for loop in loops if await self._hatchery.look(loop.id) is None]
-        tokens = await self._recovery.last_tokens(free)
-        for loop in free:
-            if loop.id not in tokens:
-                continue
-            guard = await self._recovery.guard_for(loop, tokens[loop.id])
-            if not await self._hatchery.offer(guard):
-                continue
-            if guard.state is State.GUARD:
-                self._repaired(loop.id, "guarded", f"if it is lost, it goes on at {guard.due_at}")
-            else:
-                self._repaired(loop.id, "lost", "its token was nowhere; it is paused again")
-
-    async def _restore(self, loop: Loop, token: Token) -> bool:
-        """Put the token of a loop that has none, or a guard only; says whether that was so."""
-        occupant = await self._hatchery.find(loop.id)
-        if occupant is None:
-            # Refused, it is on its way: the slot holds it still.
-            return await self._hatchery.offer(token)
-        if occupant.token.state is State.GUARD:
-            return await self._hatchery.replace(occupant, token) is token
-        await occupant.delivery.requeue()
-        return False
-
-    def _repaired(self, loop: LoopId, kind: str, detail: str) -> None:
-        self._app.events.emit(LoopRepaired(loop, kind, detail))
+    async def put_again(self, loop: Loop, listing: Listing) -> Token | None:
+        """Begin an epoch of a loop as the roster has it, with the mutex in hand."""
+        listed = listing.get(loop.id)
+        epoch = await self._beginnings.begin(
+            Verb.REPAIR,
+            as_listed(loop, listing),
+            listing.entry(loop.id),
+            reason=listed.reason if listed else "",
+        )
+        return None if epoch is None else epoch.token

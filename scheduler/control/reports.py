@@ -8,23 +8,17 @@ from scheduler.tasks.loops import Loop
 
 
 class Did(StrEnum):
-    """What a verb did to a loop.
-
-    A token that is on its way has left its slot, and the broker has not handed it on yet: after a
-    restart, a broker that stands alone takes its time (see the README). It was left as it is.
-    """
+    """What a verb did to a loop."""
 
     CREATED = "created"
     UNCHANGED = "unchanged"
     RESCHEDULED = "rescheduled"
-    GUARDED = "guarded"
     REPAIRED = "repaired"
     PAUSED = "paused"
     RESUMED = "resumed"
     TRIGGERED = "triggered"
     REMOVED = "removed"
     RUNNING = "running"
-    ON_ITS_WAY = "on its way"
     NOT_PAUSED = "not paused"
     IS_PAUSED = "is paused"
     NOT_THERE = "not there"
@@ -32,8 +26,13 @@ class Did(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a verb did, and the token that waits now, if one does."""
+    """What a verb did, and the token that waits now, if one does.
+
+    Attributes:
+        silent: how many processors have not said that they know of it: they may begin one more run.
+    """
 
     loop: Loop
     did: Did
     token: Token | None = None
+    silent: int = 0

@@ -4,31 +4,26 @@ Tokens are created under one mutex of the namespace, so that any number of opera
 try at once.
 """
 
-import asyncio
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 
-from scheduler.brokers.contract import Broker, Delivery
+from scheduler.control.beginnings import Beginnings
 from scheduler.control.concurrency import side_by_side
 from scheduler.control.declaring import Declaring
-from scheduler.control.location import Locator
-from scheduler.control.loops import loops_of, orphans_of
-from scheduler.control.new_tokens import STAND_IN, first_token, reseeded, with_act
-from scheduler.control.recovery import Recovery
+from scheduler.control.location import Sighting
+from scheduler.control.loops import as_listed, keyed_loops_of, orphans_of
 from scheduler.control.removal import Removal
+from scheduler.control.repairs import Repairs
 from scheduler.control.reports import Did, Report
-from scheduler.errors import MessageError
+from scheduler.errors import QueueNotFound
 from scheduler.events import LoopRepaired, LoopSeeded
-from scheduler.protocol.tokens import LoopId, State, Verb, decode, encode, same_seeding
-from scheduler.protocol.topology import routing_key
-from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery, Occupant, left_in_place
-from scheduler.queues.roster import Listed, Roster
+from scheduler.protocol.epochs import Entry, LoopState, Verb
+from scheduler.protocol.tokens import LoopId, Token
+from scheduler.queues.hatchery import Hatchery
+from scheduler.queues.roster import Listed, Listing, Roster
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import SUPERVISION
-from scheduler.timing.clock import Clock
 
 
 class Seeding:
@@ -41,23 +36,19 @@ class Seeding:
     def __init__(
         self,
         app: App,
-        broker: Broker,
-        clock: Clock,
         hatchery: Hatchery,
         roster: Roster,
-        locator: Locator,
-        recovery: Recovery,
+        beginnings: Beginnings,
+        repairs: Repairs,
         removal: Removal,
         declaring: Declaring,
         patience: timedelta,
     ) -> None:
         self._app = app
-        self._broker = broker
-        self._clock = clock
         self._hatchery = hatchery
         self._roster = roster
-        self._locator = locator
-        self._recovery = recovery
+        self._beginnings = beginnings
+        self._repairs = repairs
         self._removal = removal
         self._declaring = declaring
         self._patience = patience
@@ -65,160 +56,131 @@ class Seeding:
     async def seed(self, *, prune: bool = False) -> list[Report]:
         """Declare everything, and see to it that each loop has its token.
 
-        A loop that waits is left alone, unless its schedule or arguments were changed: then it gets
-        the new ones, and keeps its progress. A paused loop stays paused. A token that is nowhere is
-        put again; where a run may be going on, by a guard, which makes no second token.
+        A loop that waits is left alone, unless its schedule or arguments were changed: then it goes
+        on with the new ones from where it was. A paused loop stays paused. A token that is nowhere
+        is put again.
 
         Args:
             prune: remove the loops that this code does not have.
         """
         async with self._hatchery.mutex(self._patience):
-            absent_before = await self._declaring.everything()
-            listed = await self._roster.read()
-            loops = loops_of(self._app, listed)
-            absent_before |= await self._declaring.keyed_slots(loops)
-            reports = await self._seed_all(loops, listed, absent_before)
+            new = await self._declaring.everything()
+            listing = await self._roster.read()
+            loops = [*self._app.loops.values(), *keyed_loops_of(self._app, listing)]
+            new |= await self._declaring.keyed_slots(loops)
+            await self._seed_all([self._app.supervision], listing, new)
+            reports = await self._seed_all(loops, listing, new)
+            for report in reports:
+                due_at = report.token.due_at if report.token else None
+                self._app.events.emit(LoopSeeded(report.loop.id, report.did.value, due_at))
             if prune:
-                orphans = orphans_of(self._app, listed)
-                reports += [await self._removal.take_away(loop) for loop in orphans]
+                orphans = orphans_of(self._app, listing)
+                reports += [await self._removal.take_away(loop, listing) for loop in orphans]
             return reports
 
     async def adopt(
         self, known: Mapping[LoopId, Listed] = MappingProxyType({}), *, patience: timedelta
     ) -> list[Report]:
-        """Seed what was never seeded, or is gone. What is there is left alone.
+        """Start what was never seeded, and put again what lost its queue; of all else, nothing.
+
+        Which loops there are, and with what, is for the roster to say, not for this code: it may be
+        older than what was seeded last.
 
         Args:
-            known: the loops that there were, in case that the roster is gone too.
+            known: what the roster said, in case that it is gone too.
             patience: how long to wait for others who create tokens.
 
         Raises:
             AccessRefused: this user may not declare.
         """
         async with self._hatchery.mutex(patience):
-            gone = await self._declaring.what_is_gone()
-            listed = await self._roster.read()
-            if self._app.names.roster in gone:
-                listed = await self._restored(listed, known)
-            loops = loops_of(self._app, listed)
-            gone |= await self._declaring.keyed_slots(loops)
-            lacking = [loop for loop in loops if self._app.names.hatchery(loop.id) in gone]
-            reports = await self._seed_all(lacking, listed, gone)
+            listing, new = await self._restored(known)
+            new |= await self._declaring.what_is_gone(listing)
+            loops = [self._app.supervision, *self._app.loops.values()]
+            loops = [as_listed(loop, listing) for loop in loops]
+            loops += keyed_loops_of(self._app, listing)
+            new |= await self._declaring.keyed_slots(loops)
+            lacking = [loop for loop in loops if self._app.names.hatchery(loop.id) in new]
+            reports = await self._seed_all(lacking, listing, new)
             for report in reports:
-                detail = f"its hatchery queue was {report.did}"
+                detail = f"its hatchery queue was gone, and it was {report.did}"
                 self._app.events.emit(LoopRepaired(report.loop.id, "adopted", detail))
             return reports
 
     async def start(self, loop: Loop) -> Report:
         """Start a keyed loop, or give it another schedule or other arguments."""
         async with self._hatchery.mutex(self._patience):
-            if await self._declaring.slot(loop):
-                await self._roster.add(_listing(loop))
-                # A run of the loop as it was before it was removed may be going on.
-                busy = loop.id in (await self._locator.who_has([loop.id])).claims
-                token = first_token(loop, self._clock.now())
-                token = await self._recovery.guard_for(loop, token) if busy else token
-                return Report(loop, Did.CREATED, await self._hatchery.put(token))
-            report = await self._seeded(loop, fresh=False)
-            if report.did is not Did.UNCHANGED:
-                await self._roster.add(_listing(loop))
+            listing = await self._roster.read()
+            new = await self._declaring.keyed_slots([loop])
+            (report,) = await self._seed_all([loop], listing, new)
             return report
 
-    async def _restored(
-        self, listed: Mapping[LoopId, Listed], known: Mapping[LoopId, Listed]
-    ) -> Mapping[LoopId, Listed]:
-        """The roster with the keyed loops that it has lost."""
-        lost = {loop: each for loop, each in known.items() if loop.key and loop not in listed}
-        for each in lost.values():
-            await self._roster.add(each)
-        return {**listed, **lost}
+    async def _restored(self, known: Mapping[LoopId, Listed]) -> tuple[Listing, set[str]]:
+        """What the roster says; where it is gone, it is declared, and what is known said again."""
+        try:
+            return await self._roster.read(), set()
+        except QueueNotFound:
+            new = await self._declaring.roster()
+            listing = Listing()
+            for listed in known.values():
+                listing.enter(await self._roster.append(listed))
+            return listing, new
 
     async def _seed_all(
-        self, loops: Collection[Loop], listed: Mapping[LoopId, Listed], gone: Collection[str]
+        self, loops: Collection[Loop], listing: Listing, new: Collection[str]
     ) -> list[Report]:
-        async def seed(loop: Loop) -> Report:
-            # With its task's queue there before, a listed loop may have a run going on.
-            fresh = self._app.names.hatchery(loop.id) in gone and (
-                self._app.names.processor_queue(loop.id.task) in gone or loop.id not in listed
-            )
-            if listed.get(loop.id) != (listing := _listing(loop)):
-                await self._roster.add(listing)
-            report = await self._seeded(loop, fresh=fresh)
-            due_at = report.token.due_at if report.token else None
-            self._app.events.emit(LoopSeeded(loop.id, report.did.value, due_at))
-            return report
+        """Seed these loops.
 
-        await self._seed_supervision(listed, gone)
-        return await side_by_side(seed, loops)
+        Args:
+            new: the queues that were just declared.
+        """
+        reports = dict[LoopId, Report]()
+        begun = await side_by_side(lambda loop: self._begin(loop, listing, new), loops)
+        unchanged = [loop for loop, report in zip(loops, begun, strict=True) if report is None]
+        sightings = await self._repairs.sightings(unchanged, listing)
+        for loop in unchanged:
+            reports[loop.id] = await self._checked(loop, sightings[loop.id], listing)
+        return [
+            reports[loop.id] if report is None else report
+            for loop, report in zip(loops, begun, strict=True)
+        ]
 
-    async def _seed_supervision(
-        self, listed: Mapping[LoopId, Listed], gone: Collection[str]
-    ) -> None:
-        loop = self._app.supervision
-        fresh = self._app.names.hatchery(SUPERVISION) in gone
-        if fresh or listed.get(SUPERVISION) != _listing(loop):
-            await self._roster.add(_listing(loop))
-            await self._seeded(loop, fresh=fresh)
-
-    async def _seeded(self, loop: Loop, *, fresh: bool) -> Report:
-        if fresh:
-            return Report(
-                loop, Did.CREATED, await self._hatchery.put(first_token(loop, self._clock.now()))
-            )
-        for _ in range(LOOKS):
-            if (occupant := await self._hatchery.take(loop.id)) is not None:
-                return await self._reseed_waiting(loop, occupant)
-            if (
-                delivery := await self._broker.get(self._app.names.processor_queue(loop.id.task))
-            ) is not None:
-                return await self._reseed_ready(loop, delivery)
-            await asyncio.sleep(LOOK_PAUSE)
-        is_lost = (
-            await self._locator.is_in_no_hand(loop.id)
-            and await self._hatchery.look(loop.id) is None
+    async def _begin(self, loop: Loop, listing: Listing, new: Collection[str]) -> Report | None:
+        """Begin an epoch of a loop, if it is to be started or changed, or lost its queue."""
+        names, listed, latest = self._app.names, listing.get(loop.id), listing.entry(loop.id)
+        slot_is_new = names.hatchery(loop.id) in new
+        if listed is None and (token := await self._unlisted(loop)) is not None:
+            latest = Entry(token.epoch, LoopState.ACTIVE, token.life)
+            verb, did = Verb.RESCHEDULE, Did.REPAIRED
+        elif listed is None or listed.is_gone:
+            verb, did = Verb.START, Did.CREATED
+        elif (listed.schedule, dict(listed.args)) != (loop.schedule, dict(loop.args)):
+            verb, did = Verb.RESCHEDULE, Did.RESCHEDULED
+        elif slot_is_new:
+            verb, did = Verb.REPAIR, Did.REPAIRED
+        else:
+            return None
+        # The roster may be new, and the loop be older.
+        no_older = names.roster not in new or names.processor_queue(loop.id.task) in new
+        epoch = await self._beginnings.begin(
+            verb,
+            loop,
+            latest,
+            reason=listed.reason if listed else "",
+            brand_new=listed is None and slot_is_new and no_older,
         )
-        token = await self._recovery.last_token(loop)
-        if not is_lost:
-            token = await self._recovery.guard_for(loop, token)
-        if await self._hatchery.offer(token):
-            did = Did.GUARDED if token.state is State.GUARD else Did.REPAIRED
-            return Report(loop, did, token)
-        if (occupant := await self._hatchery.take(loop.id)) is not None:
-            return await self._reseed_waiting(loop, occupant)
-        return Report(loop, Did.ON_ITS_WAY)
+        assert epoch is not None
+        return Report(loop, did, epoch.token)
 
-    async def _reseed_waiting(self, loop: Loop, occupant: Occupant) -> Report:
-        new = first_token(loop, self._clock.now())
-        stands_in = occupant.token.generation == STAND_IN
-        if stands_in or same_seeding(new.generation, occupant.token.generation):
-            return Report(loop, Did.UNCHANGED, await self._hatchery.leave(occupant))
-        changed = with_act(Verb.RESCHEDULED, reseeded(occupant.token, new), self._clock.now())
-        return Report(loop, Did.RESCHEDULED, await self._hatchery.replace(occupant, changed))
-
-    async def _reseed_ready(self, loop: Loop, delivery: Delivery) -> Report:
-        """A token that waits for a processor stays where it is; its schedule may be changed."""
-        new = first_token(loop, self._clock.now())
+    async def _unlisted(self, loop: Loop) -> Token | None:
+        """The token of a loop that the roster has lost."""
         try:
-            token = decode(delivery.message, self._app.namespace)
-        except MessageError:
-            token = None  # the processor that gets it parks it
-        if token is None or token.loop != loop.id:
-            await delivery.requeue()
-            return Report(loop, Did.UNCHANGED)
-        same = same_seeding(new.generation, token.generation)
-        ready = replace(token, schedule=new.schedule, args=new.args, generation=new.generation)
-        if same:
-            ready = token
-        async with left_in_place([Occupant(token, delivery)]):
-            # Published again even so: to requeue it would count as a failed delivery.
-            await self._broker.publish(
-                encode(ready, self._app.namespace, expiration=None),
-                exchange=self._app.names.processor,
-                routing_key=routing_key(loop.id),
-            )
-        await delivery.ack()
-        return Report(loop, Did.UNCHANGED if same else Did.RESCHEDULED, ready)
+            return await self._hatchery.look(loop.id)
+        except QueueNotFound:
+            return None
 
-
-def _listing(loop: Loop) -> Listed:
-    return Listed(loop.id, loop.schedule, loop.args)
+    async def _checked(self, loop: Loop, sighting: Sighting, listing: Listing) -> Report:
+        """Leave a loop alone, unless its token is nowhere."""
+        if not sighting.is_lost:
+            return Report(loop, Did.UNCHANGED, sighting.token)
+        return Report(loop, Did.REPAIRED, await self._repairs.put_again(loop, listing))

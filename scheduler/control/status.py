@@ -1,20 +1,16 @@
 """Where each loop's token is, and how its last run went."""
 
-import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from scheduler.brokers.contract import Broker
-from scheduler.control.concurrency import side_by_side
-from scheduler.control.location import Locator
-from scheduler.control.loops import Loops
-from scheduler.errors import QueueNotFound
+from scheduler.control.location import Locator, Place, Sighting
+from scheduler.control.loops import as_listed, keyed_loops_of
+from scheduler.errors import BrokerUnavailable, QueueNotFound
 from scheduler.protocol.tokens import LastRun, LoopId, State, Token
-from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery
 from scheduler.queues.journal import Journal, look_backs
-from scheduler.queues.roll_call import Answers
+from scheduler.queues.roster import Listed, Listing, Roster
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
 from scheduler.timing.clock import Clock
@@ -51,69 +47,61 @@ class Survey:
     """Looks at loops, and changes nothing."""
 
     def __init__(
-        self,
-        app: App,
-        broker: Broker,
-        clock: Clock,
-        hatchery: Hatchery,
-        journal: Journal,
-        loops: Loops,
-        locator: Locator,
+        self, app: App, clock: Clock, journal: Journal, roster: Roster, locator: Locator
     ) -> None:
         self._app = app
-        self._broker = broker
         self._clock = clock
-        self._hatchery = hatchery
         self._journal = journal
-        self._loops = loops
+        self._roster = roster
         self._locator = locator
 
     async def status(self) -> list[Status]:
         """The status of each loop of the code, and of each keyed one."""
         try:
-            loops = await self._loops.all()
+            listing = await self._roster.read()
         except QueueNotFound:
-            loops = list(self._app.loops.values())
-        found = await side_by_side(self._look, loops)
-        elsewhere = [status.loop for status in found if status.where is Where.RUNNING]
-        answers = Answers({}, complete=False)
-        if elsewhere:
-            answers = await self._locator.who_has([loop.id for loop in elsewhere])
+            listing = Listing()
+        loops = [*self._app.loops.values(), *keyed_loops_of(self._app, listing)]
+        loops = [as_listed(loop, listing) for loop in loops]
+        seen = await self._locator.find({loop.id: listing.known(loop.id) for loop in loops})
+        found = [_status(loop, seen[loop.id], listing.get(loop.id)) for loop in loops]
         remembered = await self._remembered(
             [status.loop for status in found if status.last is None and status.seq is None]
         )
-        return [
-            _completed(_judged(status, answers), remembered.get(status.loop.id)) for status in found
-        ]
-
-    async def _look(self, loop: Loop) -> Status:
-        """Where the token is; `RUNNING` where it is in no queue."""
-        queue = await self._broker.depth(self._app.names.processor_queue(loop.id.task))
-        if queue is None:
-            return Status(loop, Where.UNSEEDED, 0)
-        for _ in range(LOOKS):
-            try:
-                token = await self._hatchery.look(loop.id)
-            except QueueNotFound:
-                return Status(loop, Where.UNSEEDED, queue.consumers)
-            if token is not None and token.state is not State.GUARD:
-                return _waiting(loop, token, queue.consumers)
-            queue = await self._broker.depth(self._app.names.processor_queue(loop.id.task)) or queue
-            if queue.ready:
-                return Status(loop, Where.READY, queue.consumers)
-            await asyncio.sleep(LOOK_PAUSE)
-        return Status(loop, Where.RUNNING, queue.consumers)
+        return [_completed(status, remembered.get(status.loop.id)) for status in found]
 
     async def _remembered(self, loops: Collection[Loop]) -> dict[LoopId, Token]:
         if not loops:
             return {}
-        since, *_ = look_backs([loop.schedule for loop in loops], self._clock)
+        since, _ = look_backs([loop.schedule for loop in loops], self._clock)
         try:
-            return await self._journal.last_tokens(
+            heard = await self._journal.heard(
                 {loop.id for loop in loops}, since=since, within=JOURNAL_TIMEOUT
             )
-        except QueueNotFound:
+        except (QueueNotFound, BrokerUnavailable):
             return {}
+        return {loop: each.last for loop, each in heard.items() if each.last is not None}
+
+
+def _status(loop: Loop, seen: Sighting, listed: Listed | None) -> Status:
+    unseeded = listed is None or listed.is_gone
+    match seen.place:
+        case Place.NO_SLOT | Place.NO_TASK:
+            return Status(loop, Where.UNSEEDED, seen.processors)
+        case _ if unseeded and seen.token is None:
+            return Status(loop, Where.UNSEEDED, seen.processors)
+        case Place.SLOT:
+            assert seen.token is not None
+            return _waiting(loop, seen.token, seen.processors)
+        case Place.READY:
+            return Status(loop, Where.READY, seen.processors)
+        case Place.HAND:
+            return Status(loop, Where.RUNNING, seen.processors)
+        case Place.NOWHERE:
+            return Status(loop, Where.LOST, seen.processors)
+        case Place.UNKNOWN:  # what is likely
+            likely = Where.RUNNING if seen.processors else Where.LOST
+            return Status(loop, likely, seen.processors)
 
 
 def _waiting(loop: Loop, token: Token, processors: int) -> Status:
@@ -128,14 +116,6 @@ def _waiting(loop: Loop, token: Token, processors: int) -> Status:
         reason=token.reason,
         last=token.last,
     )
-
-
-def _judged(status: Status, answers: Answers) -> Status:
-    """Running or lost: what the processors say; if not all of them answer, what is likely."""
-    if status.where is not Where.RUNNING or status.loop.id in answers.claims:
-        return status
-    nobody = answers.complete or not status.processors
-    return replace(status, where=Where.LOST) if nobody else status
 
 
 def _completed(status: Status, token: Token | None) -> Status:

@@ -1,20 +1,19 @@
-"""Supervision: counts the tokens of all loops, and repairs what it finds.
+"""Supervision: looks for the tokens of all loops, and repairs what it misses.
 
 It is itself a loop, so that one processor at a time does it; and each processor looks now and then
 whether that loop, and what it needs, is still there.
 
 =========================  =====================================================================
-tokens in the slot         what is done
+the current epoch's token  what is done
 =========================  =====================================================================
-one                        nothing
-two or more                they are united under the mutex
-none, ready for a task     nothing: a processor will take it
-none, in a hand            nothing: it is running, or being settled
-none, in no hand, twice    lost: put again from where the journal saw it last
-none, though put again     stuck: the queue is made anew, if we may, and the token put again
-none, and it takes none    the same; but whoever has the token puts it
-none, and not all answer   a guard is put; once all answer, as above
-no slot                    the queue is declared, if we may, and the loop is seeded
+in the slot, at its head   nothing
+ready for its task         nothing: a processor will take it
+in a hand                  nothing: it is running, or being settled
+nowhere, twice             lost: a new epoch begins, which goes on from where the journal heard last
+nowhere, though put again  stuck: the queue is made anew, if we may, and a new epoch begins
+in a hand, and refused     the same, if the slot keeps refusing what the processor puts
+nowhere, not all answer    nothing yet
+no slot                    the queue is declared, if we may, and a new epoch begins
 =========================  =====================================================================
 
 What this cannot tell: with other messages ready in its task's queue, a token may be one of them.
@@ -29,18 +28,17 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scheduler.brokers.contract import Broker, Consumer
-from scheduler.control.concurrency import side_by_side
+from scheduler.brokers.contract import Broker
 from scheduler.control.declaring import Declaring
-from scheduler.control.location import Locator
+from scheduler.control.location import Locator, Place, Sighting
 from scheduler.control.loops import loops_of, orphans_of
 from scheduler.control.repairs import Repairs
 from scheduler.control.seeding import Seeding
 from scheduler.errors import AccessRefused, BrokerError, QueueNotFound
 from scheduler.events import CensusTaken, LoopReported, SupervisionDelayed
-from scheduler.protocol.tokens import LoopId, State
-from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery
-from scheduler.queues.roster import Listed, Roster
+from scheduler.protocol.epochs import Watch
+from scheduler.protocol.tokens import LoopId
+from scheduler.queues.roster import Listing
 from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop
@@ -54,10 +52,9 @@ from scheduler.timing.durations import SECOND
 # rounds to come.
 LOOKED_AT_IN_A_ROUND = 1000
 REMEMBERED = 300  # suspects and troubles: what a token can carry is limited
-STRIKES = 2
-STUCK = 3
 PATIENCE = 20 * SECOND  # how long a round waits for others who create tokens
 
+NOT_DECLARED = (Place.NO_SLOT, Place.NO_TASK)
 ADVICE = {
     "orphan": "The code does not have it: `scheduler seed --prune` removes it.",
     "unattended": "It is due, and nobody consumes from its queue: start a processor for its task.",
@@ -67,20 +64,56 @@ ADVICE = {
 }
 
 
+class Suspicion(BaseModel):
+    """What speaks for it that a loop does not go on.
+
+    Attributes:
+        epoch: of which it holds.
+        misses: how often in a row no token was found, or the slot took none.
+        repaired: whether it was put again, and went on to be missed; or that would not help.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    epoch: int = 0
+    misses: int = 0
+    repaired: bool = False
+
+    @property
+    def watch(self) -> Watch:
+        return Watch(self.epoch, self.misses)
+
+    def missed(self, epoch: int, *, refused: bool) -> "Suspicion":
+        """After one more look that found no token of this epoch, or one that its slot refused."""
+        watch = self.watch.looked(epoch, found=False)
+        return Suspicion(epoch=epoch, misses=watch.misses, repaired=self.repaired or refused)
+
+    @property
+    def is_lost(self) -> bool:
+        return self.watch.is_lost
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether to put its token again does not help."""
+        return self.is_lost and self.repaired
+
+
+Suspects = Mapping[str, Suspicion]
+
+
 class Memory(BaseModel):
     """What a round hands on to the next, whichever processor runs it.
 
     Attributes:
         cursor: where in the list of loops the next round begins.
-        suspects: loops whose token was in no queue, with how often in a row nobody claimed it, or
-            whoever had it could not put the next.
+        suspects: loops whose token was missed.
         reported: loops in a trouble that was told.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     cursor: int = 0
-    suspects: Mapping[str, int] = {}
+    suspects: Suspects = {}
     reported: Mapping[str, str] = {}
 
 
@@ -92,8 +125,7 @@ class Supervisor:
         app: App,
         broker: Broker,
         clock: Clock,
-        hatchery: Hatchery,
-        roster: Roster,
+        listing: Listing,
         locator: Locator,
         repairs: Repairs,
         seeding: Seeding,
@@ -102,15 +134,12 @@ class Supervisor:
         self._app = app
         self._broker = broker
         self._clock = clock
-        self._hatchery = hatchery
-        self._roster = roster
+        self._listing = listing
         self._locator = locator
         self._repairs = repairs
         self._seeding = seeding
         self._declaring = declaring
-        self._listed: dict[LoopId, Listed] = {}
-        self._strikes: Mapping[str, int] = {}
-        self._following: Consumer | None = None
+        self._suspects: Suspects = {}
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -132,37 +161,29 @@ class Supervisor:
         return replace(spec, function=supervise, arguments=Arguments(supervise))
 
     async def __aenter__(self) -> "Supervisor":
-        """Begin to follow the roster, and to look after the supervision loop."""
-        self._following = await self._roster.follow(self._listed)
+        """Begin to look after the supervision loop."""
         self._watching = asyncio.create_task(self._watch_supervision(), name="supervision")
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         assert self._watching is not None
-        assert self._following is not None
         self._watching.cancel()
         await asyncio.wait([self._watching])
-        await self._following.cancel()
 
     async def round(self, memory: Memory) -> Memory:
-        """Count the tokens of the loops whose turn it is, and of those that were suspect."""
+        """Look for the tokens of the loops whose turn it is, and of those that were suspect."""
         began = self._clock.now()
-        loops = loops_of(self._app, self._listed)
+        loops = loops_of(self._app, self._listing)
         turn = _turn(loops, memory)
-        counts = await side_by_side(self._count, turn)
-        count_of = {loop.id: count for loop, count in zip(turn, counts, strict=True)}
-        gone = [loop for loop in turn if count_of[loop.id] is None]
-        incomplete = bool(gone) or await self._tasks_without_queue()
+        sightings = await self._find(turn)
+        gone = [loop for loop in turn if sightings[loop.id].place in NOT_DECLARED]
+        incomplete = bool(gone) or await self._lacks_queues()
         adopted = not incomplete or await self._adopt()
-        for loop in turn:
-            if (count_of[loop.id] or 0) > 1:
-                await self._repairs.unite(loop)
-        empty = [loop for loop in turn if count_of[loop.id] == 0 or str(loop) in memory.suspects]
-        suspects = await self._examine(empty, memory.suspects)
+        suspects = await self._examine(turn, sightings, memory.suspects)
         troubles = {
-            **{str(loop): "orphan" for loop in orphans_of(self._app, self._listed)},
+            **{str(loop): "orphan" for loop in orphans_of(self._app, self._listing)},
             **{str(loop): "missing" for loop in gone if not adopted},
-            **{str(loop): "unattended" for loop in await self._unattended(empty)},
+            **{str(loop): "unattended" for loop in turn if sightings[loop.id].is_unattended},
             **_stuck(suspects),
         }
         self._report(troubles, memory.reported)
@@ -176,77 +197,46 @@ class Supervisor:
             reported=_first(troubles),
         )
 
-    async def _count(self, loop: Loop) -> int | None:
-        depth = await self._broker.depth(self._app.names.hatchery(loop.id))
-        return None if depth is None else depth.ready
+    async def _find(self, loops: Collection[Loop]) -> dict[LoopId, Sighting]:
+        return await self._locator.find({loop.id: self._listing.known(loop.id) for loop in loops})
 
-    async def _tasks_without_queue(self) -> bool:
-        queues = [self._app.names.processor_queue(task) for task in self._app.tasks]
-        return bool(await self._declaring.absent(queues))
+    async def _lacks_queues(self) -> bool:
+        names = self._app.names
+        shared = names.roster, names.journal, names.roll_call, names.presence
+        of_tasks = (names.processor_queue(task) for task in self._app.tasks)
+        return bool(await self._declaring.absent((*shared, *of_tasks)))
 
     async def _adopt(self) -> bool:
         try:
-            await self._seeding.adopt(self._listed, patience=PATIENCE)
+            await self._seeding.adopt(dict(self._listing), patience=PATIENCE)
         except AccessRefused:
             return False
-        listed = await self._roster.read()
-        for forgotten in self._listed.keys() - listed.keys():
-            del self._listed[forgotten]
         return True
 
     async def _examine(
-        self, loops: Collection[Loop], suspects: Mapping[str, int]
-    ) -> dict[str, int]:
-        """Repair what is lost of the loops with no token in the slot; returns who is suspect."""
-        if not loops:
-            return {}
-        answers = await self._locator.who_has([loop.id for loop in loops])
-        unclaimed = [loop for loop in loops if loop.id not in answers.claims]
-        nowhere = await side_by_side(self._is_nowhere, unclaimed)
-        absent = [loop for loop, gone in zip(unclaimed, nowhere, strict=True) if gone]
-        refused = [loop for loop in loops if loop.id in answers.refused]
-        if not answers.complete:
-            await self._repairs.guard(absent)
-        counted = (*absent, *refused) if answers.complete else refused
-        strikes = {str(loop): suspects.get(str(loop), 0) for loop in (*absent, *refused)}
-        strikes |= {str(loop): strikes[str(loop)] + 1 for loop in counted}
-        if stuck := [loop for loop in counted if strikes[str(loop)] >= STUCK]:
+        self, loops: Collection[Loop], sightings: Mapping[LoopId, Sighting], before: Suspects
+    ) -> dict[str, Suspicion]:
+        """Repair what is lost; returns who is suspect."""
+        suspects = dict[str, Suspicion]()
+        for loop in loops:
+            seen, suspicion = sightings[loop.id], before.get(str(loop), Suspicion())
+            if seen.is_lost or seen.refused:
+                epoch = self._listing.known(loop.id)
+                suspects[str(loop)] = suspicion.missed(epoch, refused=seen.refused)
+            elif seen.place is Place.UNKNOWN and suspicion != Suspicion():
+                suspects[str(loop)] = suspicion
+        stuck = [loop for loop in loops if _of(suspects, loop).is_stuck]
+        lost = [loop for loop in loops if _of(suspects, loop).is_lost and loop not in stuck]
+        if stuck:
             dice.shuffle(stuck)  # one that the broker fails at shall not keep the others waiting
             with suppress(AccessRefused):  # which is reported
-                for loop in await self._repairs.renew(stuck):
-                    strikes[str(loop)] = STRIKES - 1
-        # Seen in the next round, those that are put again are suspect no more.
-        lost = [loop for loop in counted if loop in absent and strikes[str(loop)] >= STRIKES]
+                await self._repairs.renew(stuck)
+                suspects |= {str(loop): Suspicion() for loop in stuck}
         if lost:
-            tried = await self._repairs.repair(lost)
-            strikes |= {str(loop): STRIKES - 1 for loop in lost if loop.id not in tried}
-        return strikes
-
-    async def _is_nowhere(self, loop: Loop) -> bool:
-        """Whether the token is in no queue; a token on its way is for a moment."""
-        for _ in range(LOOKS):
-            try:
-                token = await self._hatchery.look(loop.id)
-            except QueueNotFound:
-                return False
-            if token is not None and token.state is not State.GUARD:
-                return False
-            queue = await self._broker.depth(self._app.names.processor_queue(loop.id.task))
-            if queue is None or queue.ready:
-                return False
-            await asyncio.sleep(LOOK_PAUSE)
-        return True
-
-    async def _unattended(self, loops: Collection[Loop]) -> list[Loop]:
-        tasks = list({loop.id.task for loop in loops})
-        queues = [self._app.names.processor_queue(task) for task in tasks]
-        depths = await side_by_side(self._broker.depth, queues)
-        idle = {
-            task
-            for task, depth in zip(tasks, depths, strict=True)
-            if depth is not None and depth.ready and not depth.consumers
-        }
-        return [loop for loop in loops if loop.id.task in idle]
+            watched = [(loop, _of(suspects, loop).watch) for loop in lost]
+            await self._repairs.repair(watched, "lost")
+            suspects |= {str(loop): Suspicion(repaired=True) for loop in lost}
+        return suspects
 
     def _report(self, troubles: Mapping[str, str], known: Mapping[str, str]) -> None:
         for name, trouble in troubles.items():
@@ -270,18 +260,15 @@ class Supervisor:
 
     async def _look_after_supervision(self) -> None:
         loop = self._app.supervision
-        count = await self._count(loop)
-        if count is None:
-            if not await self._adopt():
-                raise QueueNotFound(
-                    "The queue of supervision does not exist, and this user may not declare it. "
-                    "Lost loops are not repaired; run `scheduler seed`."
-                )
-        elif count > 1:
-            await self._repairs.unite(loop)
-        before = self._strikes
-        self._strikes = await self._examine([loop], before) if count == 0 or before else {}
-        self._report(_stuck(self._strikes), _stuck(before))
+        sightings = await self._find([loop])
+        if sightings[loop.id].place in NOT_DECLARED and not await self._adopt():
+            raise QueueNotFound(
+                "The queue of supervision does not exist, and this user may not declare it. "
+                "Lost loops are not repaired; run `scheduler seed`."
+            )
+        before = self._suspects
+        self._suspects = await self._examine([loop], sightings, before)
+        self._report(_stuck(self._suspects), _stuck(before))
 
 
 def _memory(carried: Any) -> Memory:
@@ -300,8 +287,12 @@ def _turn(loops: list[Loop], memory: Memory) -> list[Loop]:
     ]
 
 
-def _stuck(suspects: Mapping[str, int]) -> dict[str, str]:
-    return {name: "stuck" for name, strikes in suspects.items() if strikes >= STUCK}
+def _of(suspects: Suspects, loop: Loop) -> Suspicion:
+    return suspects.get(str(loop), Suspicion())
+
+
+def _stuck(suspects: Suspects) -> dict[str, str]:
+    return {name: "stuck" for name, suspicion in suspects.items() if suspicion.is_stuck}
 
 
 def _first(entries: dict[str, Any]) -> dict[str, Any]:

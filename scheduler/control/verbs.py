@@ -1,30 +1,23 @@
-"""The operator's verbs: pause, resume, trigger; each an operation on the slot.
+"""The operator's verbs: pause, resume, trigger; each begins an epoch.
 
 They are done under the mutex under which tokens are created. What a verb did is told by the token
 that it put, and so by the journal.
 """
 
-import asyncio
-from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.location import Locator
-from scheduler.control.new_tokens import STAND_IN, first_token, paused, rescheduled, with_act
-from scheduler.control.recovery import Recovery
-from scheduler.control.repairs import Repairs
+from scheduler.control.beginnings import Beginnings, Begun, Change
+from scheduler.control.new_tokens import paused, resumed
 from scheduler.control.reports import Did, Report
 from scheduler.errors import QueueNotFound
-from scheduler.protocol.tokens import State, Verb
-from scheduler.queues.hatchery import Hatchery, Occupant, left_in_place
+from scheduler.protocol.epochs import Entry, LoopState, Verb
+from scheduler.protocol.tokens import State, Token
+from scheduler.queues.hatchery import Hatchery
+from scheduler.queues.roster import Listed, Roster
 from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import App
 from scheduler.timing.clock import Clock
-
-# One that a cut-off node of a cluster holds is handed on when the node is back.
-ARRIVAL = timedelta(seconds=10)
-ARRIVAL_PAUSE = 1.0  # not often: while somebody looks into it, a slot takes another token
 
 
 class Verbs:
@@ -36,124 +29,94 @@ class Verbs:
 
     def __init__(
         self,
-        app: App,
         broker: Broker,
         clock: Clock,
         hatchery: Hatchery,
-        locator: Locator,
-        recovery: Recovery,
-        repairs: Repairs,
+        roster: Roster,
+        beginnings: Beginnings,
         patience: timedelta,
     ) -> None:
-        self._app = app
         self._broker = broker
         self._clock = clock
         self._hatchery = hatchery
-        self._locator = locator
-        self._recovery = recovery
-        self._repairs = repairs
+        self._roster = roster
+        self._beginnings = beginnings
         self._patience = patience
 
     async def pause(self, loop: Loop, reason: str = "paused by an operator") -> Report:
-        """Have the loop wait until it is resumed. A run that is going on ends first.
+        """Have the loop wait until it is resumed.
 
-        A token that is nowhere to be found is waited for, up to 10 s.
+        A run that is going on ends first; once this has returned, none begins, unless a processor
+        has not answered, which is reported.
         """
         async with self._hatchery.mutex(self._patience):
-            report = await self._pause(loop, reason)
-        held = report.token
-        if report.did is Did.PAUSED and held is not None and held.generation == STAND_IN:
-            await self._see_arrive(loop)
-        return report
-
-    async def _pause(self, loop: Loop, reason: str) -> Report:
-        occupant = await self._take(loop)
-        if occupant is None:
-            token = replace(first_token(loop, self._clock.now()), generation=STAND_IN)
-            token = await self._hatchery.put(paused(token, reason, self._clock.now()))
-            return Report(loop, Did.PAUSED, token)
-        if occupant.token.state is State.PAUSED:
-            return Report(loop, Did.UNCHANGED, await self._hatchery.leave(occupant))
-        held = paused(occupant.token, reason, self._clock.now())
-        if occupant.token.state is State.GUARD:
-            held = replace(held, generation=STAND_IN)
-        return Report(loop, Did.PAUSED, await self._hatchery.replace(occupant, held))
-
-    async def _see_arrive(self, loop: Loop) -> None:
-        """Wait a while for a token that is on its way, lest it goes on beside its stand-in.
-
-        The slot may take it: RabbitMQ's queue has told the channels that it is full, and one that
-        put it at the same moment, or on a node that was cut off, has not heard of it.
-        """
-        until, missed = self._clock.now() + ARRIVAL, True
-        while True:
-            on_its_way = missed and await self._is_on_its_way(loop)
-            slot = await self._broker.depth(self._app.names.hatchery(loop.id))
-            if slot is not None and slot.ready > 1:
-                await self._repairs.unite(loop)
-            elif not on_its_way or self._clock.now() >= until:
-                return
-            await asyncio.sleep(ARRIVAL_PAUSE)
-            missed = await self._stands_in(loop)
-
-    async def _is_on_its_way(self, loop: Loop) -> bool:
-        """Whether its token is not known to be ready, or in a hand."""
-        depth = await self._broker.depth(self._app.names.processor_queue(loop.id.task))
-        if depth is None or depth.ready or not depth.consumers:
-            return False
-        answers = await self._locator.who_has([loop.id])
-        return not (answers.complete and loop.id in answers.claims)
+            listed, token = await self._look(loop)
+            before = _paused_already(listed, token)
+            reason = before or reason
+            epoch = await self._begin(
+                Verb.PAUSE, loop, listed, listed.entry, lambda token: paused(token, reason), reason
+            )
+        did = Did.PAUSED if before is None else Did.UNCHANGED
+        return Report(loop, did, epoch.token, silent=epoch.silent)
 
     async def resume(self, loop: Loop, *, at_once: bool = False) -> Report:
         """Have a paused loop go on, at its next nominal time or at once."""
         async with self._hatchery.mutex(self._patience):
-            is_lost = await self._stands_in(loop) and await self._locator.is_nowhere(loop.id)
-            occupant = await self._take(loop)
-            if occupant is None:
-                return Report(loop, Did.NOT_PAUSED)
-            held = occupant.token
-            if held.state is not State.PAUSED:
-                return Report(loop, Did.NOT_PAUSED, await self._hatchery.leave(occupant))
-            if held.generation == STAND_IN:
-                async with left_in_place([occupant]):
-                    held = await self._recovery.last_token(loop)
-                    armed = replace(held, state=State.ARMED, reason=None)
-                    guard = None if is_lost else await self._recovery.guard_for(loop, armed)
-                if guard is not None:
-                    return Report(loop, Did.GUARDED, await self._hatchery.replace(occupant, guard))
-            armed = rescheduled(held, self._clock.now())
-            if at_once:
-                armed = replace(armed, due_at=self._clock.now())
-            armed = with_act(Verb.RESUMED, armed, self._clock.now())
-            return Report(loop, Did.RESUMED, await self._hatchery.replace(occupant, armed))
-
-    async def _stands_in(self, loop: Loop) -> bool:
-        """Whether it was paused during a run, which may be going on, or lost."""
-        with suppress(QueueNotFound):
-            token = await self._hatchery.look(loop.id)
-            return token is not None and token.generation == STAND_IN
-        return False
+            listed, token = await self._look(loop)
+            if _paused_already(listed, token) is None:
+                return Report(loop, Did.NOT_PAUSED, token)
+            # One that its own run has paused is active in the roster.
+            entry = listed.entry._replace(state=LoopState.PAUSED)
+            now = self._clock.now()
+            epoch = await self._begin(
+                Verb.RESUME, loop, listed, entry, lambda token: resumed(token, now, at_once=at_once)
+            )
+            return Report(loop, Did.RESUMED, epoch.token)
 
     async def trigger(self, loop: Loop) -> Report:
-        """Have the loop's own token hatch now, so that no second chain of runs can start."""
+        """Have a loop that waits run now. One that is due, or running, is left alone."""
         async with self._hatchery.mutex(self._patience):
-            occupant = await self._take(loop)
-            if occupant is None:
+            listed, token = await self._look(loop)
+            if _paused_already(listed, token) is not None:
+                return Report(loop, Did.IS_PAUSED, token)
+            if token is None:
                 return Report(loop, Did.RUNNING)
-            if occupant.token.state is State.PAUSED:
-                return Report(loop, Did.IS_PAUSED, await self._hatchery.leave(occupant))
-            if occupant.token.state is State.GUARD:
-                return Report(loop, Did.RUNNING, await self._hatchery.leave(occupant))
             now = self._clock.now()
-            due_now = replace(occupant.token, due_at=min(now, occupant.token.due_at))
-            due_now = with_act(Verb.TRIGGERED, due_now, now)
-            return Report(loop, Did.TRIGGERED, await self._hatchery.replace(occupant, due_now))
+            epoch = await self._begin(
+                Verb.TRIGGER,
+                loop,
+                listed,
+                listed.entry,
+                lambda token: replace(token, due_at=min(now, token.due_at)),
+            )
+            return Report(loop, Did.TRIGGERED, epoch.token)
 
-    async def _take(self, loop: Loop) -> Occupant | None:
+    async def _look(self, loop: Loop) -> tuple[Listed, Token | None]:
+        """What the roster says of a loop, and the token of its epoch in the slot."""
         try:
-            return await self._hatchery.find(loop.id)
+            listed = (await self._roster.read()).get(loop.id)
+            token = await self._hatchery.find(loop.id)
         except QueueNotFound:
+            listed = token = None
+        if listed is None or listed.is_gone:
             raise QueueNotFound(
                 f"The loop {loop} is not in {self._broker.address} yet. Nothing was changed; "
                 "run `scheduler seed` first."
-            ) from None
+            )
+        return listed, token if token and token.epoch >= listed.epoch else None
+
+    async def _begin(
+        self, verb: Verb, loop: Loop, listed: Listed, entry: Entry, change: Change, reason: str = ""
+    ) -> Begun:
+        # As it was seeded, whatever this code says of it.
+        loop = replace(loop, schedule=listed.schedule, args=listed.args)
+        epoch = await self._beginnings.begin(verb, loop, entry, change=change, reason=reason)
+        assert epoch is not None
+        return epoch
+
+
+def _paused_already(listed: Listed, token: Token | None) -> str | None:
+    """Why it is paused; None: it is not."""
+    if token is not None and token.state is State.PAUSED:
+        return token.reason or ""
+    return listed.reason if listed.entry.state is LoopState.PAUSED else None

@@ -13,8 +13,9 @@ from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.runs import Run
 from scheduler.processor.settlement import Parking, Settlement
 from scheduler.protocol.calls import Call, placed, spent, task_key
+from scheduler.protocol.epochs import Verb
 from scheduler.protocol.messages import Message, one_line, summary_of
-from scheduler.protocol.tokens import Act, Ending, State, Verb, decode, encode, is_token
+from scheduler.protocol.tokens import Act, Ending, State, decode, encode, is_token
 from scheduler.queues.failed import FailedQueues, Reason
 from scheduler.queues.hatchery import Hatchery
 from scheduler.tasks.context import current_run
@@ -73,7 +74,7 @@ class Escalation:
             return
         token = decode(delivery.message, self._namespace)
         if token.state is not State.REPLAY:
-            act = Act(Verb.PAUSED, self._clock.now())
+            act = Act(Verb.PAUSE, self._clock.now())
             paused = replace(token, state=State.PAUSED, reason=one_line(str(error)), act=act)
             await self._publisher.insist(
                 delivery, lambda: self._hatchery.put(paused, timeout=SETTLEMENT_TIMEOUT)

@@ -1,14 +1,16 @@
 """One token of a loop at a time; and what this processor can tell of those that it has in hand."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
-from scheduler.processor.shutdown import Shutdown
+from scheduler.errors import Rejected
 from scheduler.protocol.calls import Call
-from scheduler.protocol.tokens import LoopId, Token
-from scheduler.queues.roll_call import Claims, Progress, Settled
+from scheduler.protocol.epochs import is_void
+from scheduler.protocol.tokens import LoopId, State, Token
+from scheduler.queues.roll_call import InHand
+from scheduler.queues.roster import Listing
 
 
 @dataclass(slots=True)
@@ -17,44 +19,54 @@ class LoopTurn:
 
     Attributes:
         running: the one that it runs.
-        occupied: whether something else was seen in the slot.
-        refused: whether the slot has not taken what was to be put last.
+        refused: the one after which the slot has not taken what was to be put last.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     tokens: list[Token] = field(default_factory=list[Token])
     running: Token | None = None
-    occupied: bool = False
-    refused: bool = False
+    refused: Token | None = None
 
 
 class LoopTurns:
-    """The turns of all loops whose tokens this processor has in hand."""
+    """The turns of all loops whose tokens this processor has in hand, and the epochs it knows of.
 
-    def __init__(self, shutdown: Shutdown) -> None:
-        self._shutdown = shutdown
+    Args:
+        listing: the roster, as it is followed.
+    """
+
+    def __init__(self, listing: Listing) -> None:
+        self._listing = listing
         self._turns: dict[LoopId, LoopTurn] = {}
-        self._settled: dict[LoopId, tuple[str, Progress]] = {}
 
-    def __getitem__(self, loop: LoopId) -> LoopTurn:
-        """The turn of a loop of which a token is in hand."""
-        return self._turns[loop]
+    def learn(self, loop: LoopId, epoch: int) -> None:
+        """Take note that this epoch of a loop has begun."""
+        self._listing.learn(loop, epoch)
+
+    def known(self, loop: LoopId) -> int:
+        """The greatest epoch of a loop that is known here."""
+        return self._listing.known(loop)
+
+    def is_void(self, token: Token) -> bool:
+        """Whether a token is acked without a run (R1)."""
+        return token.state is not State.REPLAY and is_void(token.epoch, self.known(token.loop))
 
     @asynccontextmanager
-    async def taken(self, token: Token) -> AsyncGenerator[bool]:
-        """Have the loop's turn inside the block; says whether another token had it before.
+    async def taken(self, token: Token) -> AsyncGenerator[None]:
+        """Have the loop's turn inside the block.
 
-        There should be no other, but after a reconnect a token can come back while its cancelled
-        run is still cleaning up, and duplicates come together here.
+        After a reconnect a token can come back while its cancelled run is still cleaning up; and
+        the first token of an epoch meets the last run of the one before here.
         """
         turn = self._turns.setdefault(token.loop, LoopTurn())
         turn.tokens.append(token)
-        waited = turn.lock.locked()
         try:
             async with turn.lock:
-                yield waited
+                yield
         finally:
             turn.tokens.remove(token)
+            if turn.refused is token:
+                turn.refused = None
             if not turn.tokens:
                 del self._turns[token.loop]
 
@@ -66,32 +78,24 @@ class LoopTurns:
         try:
             yield
         finally:
-            turn.running, turn.refused = None, False
+            turn.running = None
 
-    def note_put(self, token: Token) -> None:
-        """Remember a successor: its ack may get lost with the broker, and it be out of sight."""
-        self._settled[token.loop] = token.generation, token.progress
+    @contextmanager
+    def putting(self, token: Token) -> Generator[None]:
+        """Have it known whether the slot takes what is put inside the block, after this token."""
+        turn = self._turns[token.loop]
+        try:
+            yield
+        except Rejected:
+            turn.refused = token
+            raise
+        turn.refused = None
 
-    @property
-    def stopping(self) -> bool:
-        """Whether no more are taken, and those in hand are the last."""
-        return self._shutdown.stopping
-
-    def in_hand(self) -> Claims:
-        """The tokens in hand, and how far each has come."""
-        return {
-            loop: max(token.progress for token in turn.tokens) for loop, turn in self._turns.items()
-        }
-
-    def running(self) -> Claims:
-        """Those of them whose run has begun, and is not settled."""
-        turns = self._turns.items()
-        return {loop: turn.running.progress for loop, turn in turns if turn.running is not None}
-
-    def refused(self) -> Collection[LoopId]:
-        """The loops whose slot takes no token from us, though none waits there."""
-        return [loop for loop, turn in self._turns.items() if turn.refused]
-
-    def settled(self) -> Settled:
-        """The last token that was put for each loop: its generation, and how far it had come."""
-        return self._settled
+    def in_hand(self, loop: LoopId) -> Sequence[InHand]:
+        """The tokens of a loop that are in hand, but those that run beside it."""
+        turn = self._turns.get(loop, LoopTurn())
+        return [
+            InHand(token.position, token is turn.running, token is turn.refused)
+            for token in turn.tokens
+            if token.state is not State.REPLAY
+        ]

@@ -3,8 +3,8 @@
 Each step may end it:
 
 1. decode: what is neither a token nor a call of this task is parked
-2. resolve: arguments that do not fit the task are parked
-3. recognise: a token that came before, and whose successor exists, is acked
+2. recognise: a token that is void, or settled, is acked; the first of an epoch is exchanged
+3. resolve: arguments that do not fit the task are parked
 4. admit: a tick that is too late, or a call that has expired, is skipped
 5. execute: the task runs, within its timeout
 6. settle: what comes after is published, confirmed
@@ -35,7 +35,7 @@ from scheduler.processor.capacity import Capacity
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.publishing import LONGEST_PAUSE
-from scheduler.processor.redelivery import Redelivery
+from scheduler.processor.recognition import JOINED, VOID, Interrupted, Recognition
 from scheduler.processor.runs import Execution, Run
 from scheduler.processor.settlement import (
     Disposition,
@@ -77,7 +77,7 @@ class Pipeline:
         clock: Clock,
         turns: LoopTurns,
         capacity: Capacity,
-        redelivery: Redelivery,
+        recognition: Recognition,
         escalation: Escalation,
         successors: Successors,
         shutdown: Shutdown,
@@ -87,7 +87,7 @@ class Pipeline:
         self._emit = app.events.emit
         self._turns = turns
         self._capacity = capacity
-        self._redelivery = redelivery
+        self._recognition = recognition
         self._escalation = escalation
         self._successors = successors
         self._shutdown = shutdown
@@ -116,6 +116,9 @@ class Pipeline:
                 verdict = await self._process(delivery, task, turns)
             except DeliveryLost:
                 verdict = Verdict(Disposition.NOTHING)  # somebody else has it already
+            except Interrupted:
+                await self._shutdown.until_unsubscribed()
+                verdict = Verdict(Disposition.REQUEUE)
             except BrokerError:
                 verdict = Verdict(Disposition.REQUEUE)
             except Exception:
@@ -127,12 +130,15 @@ class Pipeline:
     async def _process(self, delivery: Delivery, task: TaskSpec, turns: AsyncExitStack) -> Verdict:
         try:
             subject = self._decode(delivery, task)
+            if (why_not := await self._recognise(delivery, task, subject, turns)) is not None:
+                return _superseded(delivery, subject, why_not)
             run = self._resolve(delivery, task, subject)
-            if isinstance(subject, Token) and await self._recognise(run, subject, turns):
-                return Verdict(Disposition.ACK, TokenSuperseded(*run.about))
             await turns.enter_async_context(self._capacity.taken(task, delivery))
             if (declined := await self._decline(run)) is not None:
                 return declined
+            # A later epoch may have begun meanwhile. Between this and the run, nothing is awaited.
+            if isinstance(subject, Token) and self._turns.is_void(subject):
+                return _superseded(delivery, subject, VOID)
             turns.enter_context(self._turns.begun(subject))
             run = self._admit(run)
             run = await self._execute(run)
@@ -168,9 +174,13 @@ class Pipeline:
             arguments, tick = _arguments_of_loop(subject, task, self._app), subject.scheduled_at
         return Run(delivery, task, subject, arguments, tick, received_at=now)
 
-    async def _recognise(self, run: Run, token: Token, turns: AsyncExitStack) -> bool:
-        waited = await turns.enter_async_context(self._turns.taken(token))
-        return await self._redelivery.was_settled(run, token, waited=waited)
+    async def _recognise(
+        self, delivery: Delivery, task: TaskSpec, subject: Token | Call, turns: AsyncExitStack
+    ) -> str | None:
+        if isinstance(subject, Call):
+            return None
+        await turns.enter_async_context(self._turns.taken(subject))
+        return await self._recognition.why_not(delivery, task, subject)
 
     async def _decline(self, run: Run) -> Verdict | None:
         """What becomes of a message that is not ours to run now; None: it is."""
@@ -257,6 +267,13 @@ class Pipeline:
                 return  # it comes again, to somebody
         if verdict.event is not None:
             self._emit(verdict.event)
+
+
+def _superseded(delivery: Delivery, subject: Token | Call, why: str) -> Verdict:
+    if why == JOINED or not isinstance(subject, Token):
+        return Verdict(Disposition.ACK)
+    about = subject.loop, subject.seq, subject.attempt, delivery.message.message_id or ""
+    return Verdict(Disposition.ACK, TokenSuperseded(*about, reason=why))
 
 
 def _arguments_of_loop(token: Token, task: TaskSpec, app: App) -> Mapping[str, Any]:

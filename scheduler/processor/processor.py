@@ -5,12 +5,13 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Protocol
 
 from scheduler.brokers.contract import Broker
+from scheduler.control.follow_up import FollowUp
 from scheduler.control.preparation import Preparation
 from scheduler.control.supervision import Supervisor
 from scheduler.events import EscalationHook
-from scheduler.processor.redelivery import Redelivery
+from scheduler.processor.knowledge import Knowledge
+from scheduler.processor.recognition import Recognition
 from scheduler.processor.worker import Worker
-from scheduler.queues.roll_call import RollCall
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
@@ -26,7 +27,7 @@ class ProcessedApp(App, Protocol):
 
 
 class Processor:
-    """A worker, its part in supervision, and its answers to roll calls.
+    """A worker, what it knows of its loops, and its part in supervision.
 
     Args:
         tasks: the tasks to work on.
@@ -42,20 +43,22 @@ class Processor:
         broker: Broker,
         clock: Clock,
         worker: Worker,
-        redelivery: Redelivery,
-        roll_call: RollCall,
+        knowledge: Knowledge,
+        recognition: Recognition,
         preparation: Preparation,
         supervisor: Supervisor | None,
+        follow_up: FollowUp,
         tasks: Sequence[TaskSpec],
     ) -> None:
         self.worker = worker
         self._app = app
         self._broker = broker
         self._clock = clock
-        self._redelivery = redelivery
-        self._roll_call = roll_call
+        self._knowledge = knowledge
+        self._recognition = recognition
         self._preparation = preparation
         self._supervisor = supervisor
+        self._follow_up = follow_up
         self._tasks = tasks
 
     async def run(self) -> None:
@@ -69,8 +72,12 @@ class Processor:
         async with AsyncExitStack() as stack:
             if self._supervisor is not None:
                 await self._preparation.prepare(self._tasks)
-                await stack.enter_async_context(self._roll_call)
+            stack.enter_context(self._app.events.listening(self._knowledge.hear))
+            stack.enter_context(self._app.events.listening(self._recognition.hear))
+            await stack.enter_async_context(self._knowledge)
+            if self._supervisor is not None:
                 await stack.enter_async_context(self._supervisor)
+                await stack.enter_async_context(self._follow_up)
+                stack.enter_context(self._app.events.listening(self._follow_up.hear))
             stack.enter_context(self._app.lending(self._broker, self._clock))
-            stack.enter_context(self._app.events.listening(self._redelivery.hear))
             await self.worker.run()

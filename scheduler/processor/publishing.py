@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import TypeVar
 
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import BrokerError, DeliveryLost
@@ -12,6 +13,7 @@ from scheduler.timing.backoff import backoff
 
 REPORT_AFTER = timedelta(seconds=30)
 SILENCE = "the broker does not confirm: it may be blocked by a memory or disk alarm."
+R = TypeVar("R")
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(milliseconds=50), timedelta(seconds=5)
 
 
@@ -22,7 +24,7 @@ class PatientPublisher:
         self._shutdown = shutdown
         self._emit = emit
 
-    async def insist(self, delivery: Delivery, publish: Callable[[], Awaitable[object]]) -> None:
+    async def insist(self, delivery: Delivery, publish: Callable[[], Awaitable[R]]) -> R:
         """Publish until it is confirmed, for as long as the delivery is ours.
 
         Raises:
@@ -42,8 +44,9 @@ class PatientPublisher:
                 next_in = timedelta(seconds=pause)
                 self._emit(SettlementDelayed(delivery.routing_key, str(error), next_in))
             await asyncio.wait([delivery.lost], timeout=pause)
+        raise AssertionError("it goes on without end")
 
-    async def _confirmed(self, delivery: Delivery, sending: asyncio.Future[object]) -> None:
+    async def _confirmed(self, delivery: Delivery, sending: asyncio.Future[R]) -> R:
         """Wait as long as it takes: what is published twice may be taken twice."""
         watched = [sending, delivery.lost, self._shutdown.aborted]
         while not sending.done():
@@ -56,4 +59,4 @@ class PatientPublisher:
                     await asyncio.wait([sending])
                     raise DeliveryLost
                 self._emit(SettlementDelayed(delivery.routing_key, SILENCE, REPORT_AFTER))
-        sending.result()
+        return sending.result()

@@ -139,6 +139,12 @@ def settle(run: Finished, policy: Policy, *, chance: Callable[[], float]) -> Set
             return _retry(run, error, policy, chance) or _escalate(run, error, policy)
 
 
+def settle_parked(run: Finished, policy: Policy) -> Settlement:
+    """Decide how a loop goes on after a tick that the broker has parked."""
+    assert isinstance(run.outcome, Raised)
+    return replace(_escalate(run, run.outcome.error, policy), park=None)
+
+
 def settle_call(
     attempt: int, outcome: Outcome, policy: Policy, *, chance: Callable[[], float]
 ) -> Settlement:

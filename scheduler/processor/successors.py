@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Broker
-from scheduler.errors import Rejected, TooLarge
-from scheduler.events import Emit, SuccessorConfirmed, TokenMerged
+from scheduler.errors import TooLarge
+from scheduler.events import Emit, SuccessorConfirmed, TokenOvertaken
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.publishing import PatientPublisher
@@ -96,18 +96,11 @@ class Successors:
         await post(self._broker, self._names, call.task, message, delay, SETTLEMENT_TIMEOUT)
 
     async def _put(self, run: Run, token: Token) -> None:
-        turn = self._turns[token.loop]
-        try:
-            winner = await self._hatchery.put(
-                token, occupied=turn.occupied, timeout=SETTLEMENT_TIMEOUT
-            )
-        except Rejected:
-            turn.refused = True
-            raise
-        turn.refused = turn.occupied = False
-        self._turns.note_put(token)
-        if winner is not token:
-            self._emit(TokenMerged(*run.about, winner=winner))
+        assert isinstance(run.subject, Token)
+        with self._turns.putting(run.subject):
+            waiting = await self._hatchery.put(token, timeout=SETTLEMENT_TIMEOUT)
+        if waiting is not token:
+            self._emit(TokenOvertaken(*run.about, by=waiting))
 
 
 def _place_of(run: Run) -> tuple[str, str]:

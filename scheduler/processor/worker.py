@@ -34,7 +34,6 @@ class Worker:
         pipeline: Pipeline,
         capacity: Capacity,
         shutdown: Shutdown,
-        *,
         tasks: Sequence[TaskSpec],
         concurrency: int,
         grace: timedelta,

@@ -194,18 +194,18 @@ def _without_delay(call: Call) -> str:
 _Ms = Field(default=None, ge=0, le=LATEST_MS)
 
 
-class _Retried(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+class _Wire(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
 
+
+class _Retried(_Wire):
     attempt: int = Field(default=0, ge=0)
     first_failed_at_ms: int | None = _Ms
     exchange: str | None = None
     key: str | None = None
 
 
-class _Headers(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
+class _Headers(_Wire):
     version: int = Field(ge=1, le=1)
     namespace: str
     task: str
@@ -214,7 +214,5 @@ class _Headers(BaseModel):
     expires_at_ms: int | None = _Ms
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
+class _Body(_Wire):
     args: dict[str, Any]

@@ -10,7 +10,7 @@ P0    a processor that starts or reconnects          `STARTING`; afterwards `lea
 C     a creator, under the mutex                     `begun`, `steps`, `adopted`, `unaware`
 R1    a processor that receives a token              `is_void`, `learned`
 R2    a processor whose put the slot refuses         `refused`
-R3    a processor that receives a redelivered one    `was_settled`
+R3    a processor that receives a redelivered one    `awaited`, then `was_settled`
 R4    a processor, before the first run of an epoch  `awaited`, then `adopted`
 S1    supervision, that finds no token               `Watch`
 S2    supervision, that finds two                    `is_doubled`
@@ -37,28 +37,30 @@ class Position(NamedTuple):
     Attributes:
         seq: how many ticks of the loop have been settled before this token.
         attempt: how many attempts of its tick have failed.
+        joined: False for the first of an epoch, until the processors were asked (R4).
     """
 
     epoch: int
     seq: int
     attempt: int = 0
+    joined: bool = True
 
     @property
-    def progress(self) -> tuple[int, int]:
+    def progress(self) -> tuple[int, int, bool]:
         """How far the loop had come when the token was made, whatever its epoch."""
-        return self.seq, self.attempt
+        return self.seq, self.attempt, self.joined
 
 
 class Verb(StrEnum):
-    """What creators do. A loop that is seeded is started."""
+    """What creators do, as the journal tells of it."""
 
-    START = "start"
-    PAUSE = "pause"
-    RESUME = "resume"
-    TRIGGER = "trigger"
-    RESCHEDULE = "reschedule"
-    REPAIR = "repair"
-    GONE = "gone"
+    START = "seeded"
+    PAUSE = "paused"
+    RESUME = "resumed"
+    TRIGGER = "triggered"
+    RESCHEDULE = "rescheduled"
+    REPAIR = "repaired"
+    GONE = "removed"
 
 
 class LoopState(StrEnum):
@@ -82,15 +84,10 @@ class Entry(NamedTuple):
 
 
 class First(NamedTuple):
-    """The token that a creator puts.
-
-    Attributes:
-        first: nobody runs it before the processors were asked (R4).
-    """
+    """The token that a creator puts."""
 
     position: Position
     paused: bool
-    first: bool = True
 
 
 class Beginning(NamedTuple):
@@ -132,13 +129,18 @@ _AFTER = {
 }
 
 
-def begun(verb: Verb, latest: Entry | None) -> Beginning | None:
+def begun(verb: Verb, latest: Entry | None, *, at_ms: int = 0) -> Beginning | None:
     """C: whoever creates a token begins a new epoch, so that all older tokens are void.
 
     A start begins a new life, from no progress; all others go on from what R4 adopts.
 
+    Epochs are numbered as a hybrid logical clock counts (Kulkarni et al., "Logical Physical
+    Clocks", 2014): by the time, but always onwards. So a loop whose roster was lost begins after
+    all that was before, and two that hold the mutex at once do not begin the same epoch.
+
     Args:
         latest: the loop's last entry in the roster, if it has one.
+        at_ms: the time, in milliseconds since the Unix epoch.
 
     Returns:
         The entry to append and the token to put. None: the verb has nothing to do.
@@ -147,8 +149,9 @@ def begun(verb: Verb, latest: Entry | None) -> Beginning | None:
     if state not in _BEFORE[verb] or (latest is None and verb is Verb.GONE):
         return None
     state = _AFTER.get(verb, state)
-    epoch, life = epoch + 1, epoch + 1 if verb is Verb.START else life
-    token = First(Position(epoch, seq=0), paused=state is LoopState.PAUSED)
+    epoch = max(epoch + 1, at_ms)
+    life = epoch if verb is Verb.START else life
+    token = First(Position(epoch, seq=0, joined=False), paused=state is LoopState.PAUSED)
     return Beginning(Entry(epoch, state, life), None if state is LoopState.GONE else token)
 
 
@@ -223,24 +226,32 @@ def unaware(epoch: int, answers: Mapping[Processor, Answer | None]) -> list[Proc
     ]
 
 
-def awaited(epoch: int, answers: Mapping[Processor, Answer | None]) -> list[Processor]:
-    """R4: whom the first run of an epoch waits for: who may start an older run, or is in one.
+def awaited(
+    epoch: int, answers: Mapping[Processor, Answer | None], *, came_back: bool = False
+) -> list[Processor]:
+    """R3, R4: whom a token waits for: who may start a run of before it, or is in one.
 
-    Only then the journal is read: before, an older run might still settle what is adopted.
+    Only then the journal is read: before, that run might still settle what is adopted.
+
+    Args:
+        came_back: whether it was delivered before. The broker may have taken it back from somebody
+            without telling: then the run of before it is of its own epoch.
     """
     late = set(unaware(epoch, answers))
+    before = epoch + came_back
     return [
         processor
         for processor, answer in answers.items()
         if processor in late
-        or (answer is not None and answer.running is not None and answer.running < epoch)
+        or (answer is not None and answer.running is not None and answer.running < before)
     ]
 
 
 def adopted(first: Position, heard: Iterable[Position], life: int) -> Position:
     """R4: whose progress and carry the first token of an epoch goes on with.
 
-    That of the greatest progress in this life, whatever its epoch; its own, if none is ahead.
+    That of the greatest progress in this life, whatever its epoch; its own, if none is ahead. Of
+    two that have come as far, the later one.
 
     Args:
         heard: what the journal has heard of the loop, after a barrier; of a creator, what it found.
@@ -248,7 +259,7 @@ def adopted(first: Position, heard: Iterable[Position], life: int) -> Position:
             have read of its start yet.
     """
     alive = (put for put in heard if put.epoch >= life)
-    return max((first, *alive), key=lambda position: position.progress)
+    return max((first, *alive), key=lambda position: (position.progress, position.epoch))
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,6 @@ def problems_of(error: ValidationError) -> str:
         "; ".join(
             f"{'.'.join(map(str, problem['loc'])) or 'value'}: {problem['msg']}, "
             f"got {shown(problem['input'])}"
-            for problem in error.errors(include_url=False, include_context=False)
+            for problem in error.errors()
         )
     )

@@ -12,10 +12,12 @@ type                                  ``scheduler.token``
 expiration                            the wait, in milliseconds; none: until somebody acts
 scheduler-version                     1, the version of this format
 scheduler-namespace, -task, -key      whose token it is; the key is empty for the task's own loop
-scheduler-generation                  when its schedule was seeded, and the schedule's fingerprint
+scheduler-epoch, -life                the epoch that it is of, and that of its loop's last start
+scheduler-first                       1: it is the first of its epoch, made by no run; else none
+scheduler-known-until-ms              of a first one: what the journal heard later is not in it
 scheduler-seq                         how many ticks of the loop have been settled before this one
 scheduler-attempt                     how many attempts of this tick have failed
-scheduler-state                       armed, paused, guard or replay
+scheduler-state                       armed, paused or replay
 scheduler-scheduled-at-ms             nominal time of the tick, milliseconds since the Unix epoch
 scheduler-due-at-ms                   when the wait ends: the tick with its jitter, or a retry
 scheduler-previous-at-ms              nominal time of the tick before; none: this is the first
@@ -37,12 +39,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.errors import ScheduleError, Undecodable
+from scheduler.protocol.epochs import Position, Verb
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
     PREFIX,
@@ -52,7 +54,13 @@ from scheduler.protocol.messages import (
     trace_of,
     validated,
 )
-from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of, optional_moment
+from scheduler.timing.moments import (
+    LATEST_MS,
+    milliseconds_since_epoch,
+    moment_of,
+    optional_milliseconds,
+    optional_moment,
+)
 from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 TOKEN_TYPE = "scheduler.token"
@@ -69,30 +77,15 @@ class LoopId(NamedTuple):
 
 
 class State(StrEnum):
-    """What a waiting token is: due at its time, held by an operator, or a stand-in.
+    """What a waiting token is: due at its time, or held by an operator.
 
-    A guard waits for a run that may be going on: the run's own token replaces it; if the run was
-    lost, the guard hatches and the loop goes on. A replay is a parked tick that an operator runs
-    once more, beside its loop: it has no successor.
+    A replay is a parked tick that an operator runs once more, beside its loop: it has no
+    successor, and its epoch means nothing.
     """
 
     ARMED = "armed"
     PAUSED = "paused"
-    GUARD = "guard"
     REPLAY = "replay"
-
-
-class Verb(StrEnum):
-    """What was done to a token by somebody else than a run of its loop."""
-
-    SEEDED = "seeded"
-    RESCHEDULED = "rescheduled"
-    PAUSED = "paused"
-    RESUMED = "resumed"
-    TRIGGERED = "triggered"
-    GUARDED = "guarded"
-    REPAIRED = "repaired"
-    REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +129,11 @@ class Token:
     Attributes:
         scheduled_at: nominal time of the tick.
         due_at: when the wait ends. Before the nominal time only when an operator triggered it.
-        generation: made by `generation_of`; orders the seedings of a loop in time.
+        epoch: the epoch that it is of; 0 for what was made before there were epochs.
+        life: the epoch of its loop's last start.
+        first: whether it is the first of its epoch, made by no run (`scheduler.protocol.epochs`).
+        known_until: until when what became of its loop is in it, if it is a first one; None: its
+            creator did not know.
         seq: how many ticks of the loop have been settled before this one.
         attempt: how many attempts of this tick have failed.
         carry: what the run before handed on.
@@ -149,9 +146,12 @@ class Token:
 
     loop: LoopId
     schedule: Schedule
-    generation: str
     scheduled_at: datetime
     due_at: datetime
+    epoch: int = 0
+    life: int = 0
+    first: bool = False
+    known_until: datetime | None = None
     seq: int = 0
     attempt: int = 0
     state: State = State.ARMED
@@ -169,46 +169,14 @@ class Token:
         return self.due_at < self.scheduled_at
 
     @property
-    def progress(self) -> tuple[int, int]:
-        """How far the loop had come when this token was made."""
-        return self.seq, self.attempt
-
-
-def generation_of(schedule: Schedule, args: Mapping[str, Any], seeded_at: datetime) -> str:
-    """The name of a seeding: sorts by its time, ends in the fingerprint of what was seeded."""
-    seeded = json.dumps([to_wire(schedule), dict(args)], sort_keys=True)
-    fingerprint = blake2b(seeded.encode(), digest_size=6).hexdigest()
-    return f"{milliseconds_since_epoch(seeded_at):015d}-{fingerprint}"
-
-
-def same_seeding(generation: str, other: str) -> bool:
-    """Whether two generations were seeded with the same schedule and arguments."""
-    return generation.rpartition("-")[2] == other.rpartition("-")[2]
+    def position(self) -> Position:
+        """Where it stands among its loop's tokens."""
+        return Position(self.epoch, self.seq, self.attempt, joined=not self.first)
 
 
 def encode(token: Token, namespace: str, *, expiration: timedelta | None) -> Message:
     """The message of a token, to wait this long in a queue (None: until somebody acts)."""
-    headers: dict[str, Any] = {
-        "version": FORMAT_VERSION,
-        "namespace": namespace,
-        "task": token.loop.task,
-        "key": token.loop.key,
-        "generation": token.generation,
-        "seq": token.seq,
-        "attempt": token.attempt,
-        "state": token.state.value,
-        "scheduled-at-ms": milliseconds_since_epoch(token.scheduled_at),
-        "due-at-ms": milliseconds_since_epoch(token.due_at),
-    }
-    if token.reason is not None:
-        headers["reason"] = token.reason
-    if token.previous_at is not None:
-        headers["previous-at-ms"] = milliseconds_since_epoch(token.previous_at)
-    if token.act is not None:
-        headers["act"] = token.act.verb.value
-        headers["acted-at-ms"] = milliseconds_since_epoch(token.act.at)
-    if token.last is not None:
-        headers |= _last_headers(token.last)
+    headers = {"version": FORMAT_VERSION, "namespace": namespace, **_headers_of(token)}
     body = {"schedule": to_wire(token.schedule), "args": token.args, "carry": token.carry}
     return Message(
         body=json.dumps(body, separators=(",", ":")).encode(),
@@ -222,7 +190,7 @@ def encode(token: Token, namespace: str, *, expiration: timedelta | None) -> Mes
 
 def is_token(message: Message) -> bool:
     """Whether a message is, or claims to be, a token."""
-    return f"{PREFIX}generation" in message.headers
+    return f"{PREFIX}scheduled-at-ms" in message.headers
 
 
 def decode(message: Message, namespace: str) -> Token:
@@ -241,7 +209,10 @@ def decode(message: Message, namespace: str) -> Token:
         return Token(
             loop=LoopId(wire.task, wire.key),
             schedule=from_wire(body.schedule),
-            generation=wire.generation,
+            epoch=wire.epoch,
+            life=wire.life,
+            first=wire.first > 0,
+            known_until=optional_moment(wire.known_until_ms),
             scheduled_at=moment_of(wire.scheduled_at_ms),
             due_at=moment_of(wire.due_at_ms),
             seq=wire.seq,
@@ -269,7 +240,10 @@ class _Headers(BaseModel):
     namespace: str
     task: str = Field(min_length=1)
     key: str = ""
-    generation: str = Field(max_length=64)
+    epoch: int = Field(default=0, ge=0)
+    life: int = Field(default=0, ge=0)
+    first: int = Field(default=0, ge=0, le=1)
+    known_until_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
     seq: int = Field(ge=0)
     attempt: int = Field(ge=0)
     state: State = Field(strict=False)
@@ -294,14 +268,43 @@ class _Body(BaseModel):
     carry: Any = None
 
 
-def _last_headers(last: LastRun) -> dict[str, Any]:
-    headers: dict[str, Any] = {
+def _headers_of(token: Token) -> dict[str, Any]:
+    headers = {
+        "task": token.loop.task,
+        "key": token.loop.key,
+        "epoch": token.epoch,
+        "life": token.life,
+        "first": 1 if token.first else None,
+        "known-until-ms": optional_milliseconds(token.known_until if token.first else None),
+        "seq": token.seq,
+        "attempt": token.attempt,
+        "state": token.state.value,
+        "scheduled-at-ms": milliseconds_since_epoch(token.scheduled_at),
+        "due-at-ms": milliseconds_since_epoch(token.due_at),
+        "reason": token.reason,
+        "previous-at-ms": optional_milliseconds(token.previous_at),
+        **_act_headers(token.act),
+        **_last_headers(token.last),
+    }
+    return {name: value for name, value in headers.items() if value is not None}
+
+
+def _act_headers(act: Act | None) -> dict[str, Any]:
+    if act is None:
+        return {}
+    return {"act": act.verb.value, "acted-at-ms": milliseconds_since_epoch(act.at)}
+
+
+def _last_headers(last: LastRun | None) -> dict[str, Any]:
+    if last is None:
+        return {}
+    return {
         "last-outcome": last.ending.value,
         "last-scheduled-at-ms": milliseconds_since_epoch(last.scheduled_at),
         "last-started-at-ms": milliseconds_since_epoch(last.started_at),
         "last-duration-ms": last.duration // timedelta(milliseconds=1),
+        "last-error": last.error,
     }
-    return headers if last.error is None else headers | {"last-error": last.error}
 
 
 def _last_run(wire: _Headers) -> LastRun | None:

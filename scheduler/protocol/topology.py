@@ -207,6 +207,11 @@ class Names:
         return f"{self.prefix}.rollcall"
 
     @property
+    def presence(self) -> str:
+        """The queue that each processor consumes from, to be counted: nothing is put there."""
+        return f"{self.prefix}.presence"
+
+    @property
     def lock(self) -> str:
         """The mutex under which tokens are created."""
         return f"{self.prefix}.lock"
@@ -334,6 +339,7 @@ class _Builder:
                 self._journal(),
                 Queue(names.roster, {"x-queue-type": "stream"}),
                 self._roll_call(),
+                self._queue(names.presence, {}),
             ),
             bindings=(
                 Binding(names.unmatched, names.failed, ""),
@@ -400,7 +406,7 @@ class _Builder:
 
     def of_ladder(self) -> Topology:
         # From the last unit to the first, because a queue or a binding needs its target.
-        names, units = self.names, range(len(UNITS) - 1, -1, -1)
+        names, units = self.names, range(len(UNITS))[::-1]
         return Topology(
             exchanges=tuple(Exchange(names.delay(unit), "topic") for unit in units),
             queues=tuple(

@@ -45,7 +45,7 @@ from scheduler.protocol.messages import (
     printable,
     summary_of,
 )
-from scheduler.protocol.tokens import is_token
+from scheduler.protocol.tokens import State, is_token
 from scheduler.protocol.topology import Names
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
@@ -418,8 +418,13 @@ def _check_time(messages: int, rate: Rate | None) -> None:
 
 
 def _fresh(parked: Parked) -> dict[str, Any]:
-    """A call that is replayed gets all its attempts again, and is not too old for an operator."""
-    used_up = () if is_token(parked.message) else (f"{PREFIX}attempt", f"{PREFIX}expires-at-ms")
+    """A call that is replayed gets all its attempts again, and is not too old for an operator.
+
+    A tick is run beside its loop, which has gone on.
+    """
+    if is_token(parked.message):
+        return {**parked.headers, f"{PREFIX}state": State.REPLAY.value}
+    used_up = (f"{PREFIX}attempt", f"{PREFIX}expires-at-ms")
     headers = {name: value for name, value in parked.headers.items() if name not in used_up}
     return {**_origin_of(parked.message), **headers}
 

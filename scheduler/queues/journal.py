@@ -5,29 +5,28 @@ costs no further message, and the journal can be read while no processor is ther
 """
 
 import asyncio
-import uuid
 from collections.abc import AsyncGenerator, Collection, Iterable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from scheduler.brokers.contract import DEFAULT_QUIET, Broker
-from scheduler.errors import BrokerUnavailable, MessageError, QueueNotFound, Unroutable
-from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, Verb, decode, is_token
+from scheduler.brokers.contract import Broker
+from scheduler.errors import BrokerError, BrokerUnavailable, MessageError
+from scheduler.protocol.epochs import Position, adopted
+from scheduler.protocol.messages import PREFIX, Message
+from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, decode, is_token
 from scheduler.protocol.topology import Names
 from scheduler.queues.failed import PARKED as PARKED_HEADERS
 from scheduler.queues.failed import Parked, read_parked
+from scheduler.queues.reading import MARK, read_to_end
 from scheduler.timing.clock import Clock
 from scheduler.timing.schedules import Schedule
 
 PARKED = "parked"
-MARK = "scheduler.mark"
 FIRST_DEATH = "x-first-death-reason"
 NEAR, FAR = 2, 30  # periods
 MARGIN = timedelta(minutes=2)
-# For so long nothing may come, where something must: a busy broker takes its time.
-UNTIL_MARK = timedelta(seconds=5)
+WITHIN = timedelta(seconds=20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +53,71 @@ class JournalEntry:
     note: str = ""
 
 
+class Heard:
+    """What the journal has heard of a loop.
+
+    Attributes:
+        furthest: the token of each epoch that has come furthest.
+        parked: where those stood that the broker has parked: they have ended their processors, or
+            there was no queue for them.
+    """
+
+    def __init__(self) -> None:
+        self.furthest: dict[int, Token] = {}
+        self.parked: set[Position] = set()
+
+    @property
+    def positions(self) -> list[Position]:
+        return [token.position for token in self.furthest.values()]
+
+    @property
+    def last(self) -> Token | None:
+        """The token that its line had come to in its latest epoch; None: it tells of none."""
+        return max(self.furthest.values(), key=lambda token: token.position, default=None)
+
+    def note(self, token: Token) -> None:
+        """Take note of a token that was put."""
+        known = self.furthest.get(token.epoch)
+        if known is None or token.position >= known.position:
+            self.furthest[token.epoch] = token
+
+    def adopted_by(self, first: Token) -> Token:
+        """The token whose progress the first of an epoch goes on with; itself, if none is ahead."""
+        position = adopted(first.position, self.positions, first.life)
+        return first if position == first.position else self.furthest[position.epoch]
+
+    def has_line(self, life: int) -> bool:
+        """Whether it tells of more than what creators put."""
+        return any(each.position.joined and each.epoch >= life for each in self.furthest.values())
+
+    def was_parked(self, token: Token) -> bool:
+        """Whether the broker has parked this token, in whatever epoch of its life."""
+        return any(
+            each.epoch >= token.life and (each.seq, each.attempt) == (token.seq, token.attempt)
+            for each in self.parked
+        )
+
+
+class _Reading:
+    """A reading that is to begin, or has begun, for all who wait for it."""
+
+    def __init__(self) -> None:
+        self.asked: dict[LoopId, datetime] = {}
+        self.waiting = 0
+        self.task: asyncio.Task[None] | None = None
+        self.result: asyncio.Future[dict[LoopId, Heard]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+
 class Journal:
     """The journal of a namespace."""
 
     def __init__(self, broker: Broker, names: Names) -> None:
         self._broker = broker
         self._names = names
+        self._next: _Reading | None = None
+        self._one_at_a_time = asyncio.Lock()
 
     async def entries(
         self, *, since: datetime | None = None, loop: str | None = None
@@ -79,83 +137,83 @@ class Journal:
                 entry = entry_of(message, self._names.namespace)
                 if entry is None or not _is_meant(entry, since, loop):
                     continue
-                # A token that its slot refused is there again, as what it was merged to.
+                # What its slot refused, and what was exchanged for another one, is there again.
                 bare = replace(entry, due_at=None, note="")
                 if entry.what == PARKED or bare not in seen:
                     seen.add(bare)
                     yield entry
 
-    async def mark(self) -> str:
-        """Write a mark: who has read as far as to this has read all that there was before it.
-
-        Raises:
-            QueueNotFound: there is no journal.
-        """
-        mark = Message(b"", type=MARK, correlation_id=uuid.uuid4().hex)
+    async def heard_of(self, loop: LoopId, *, since: datetime) -> Heard:
+        """What was put of a loop: many who ask at once share a reading, as with `heard`."""
+        if self._next is None:
+            self._next = _Reading()
+            self._next.task = asyncio.create_task(self._read(self._next), name="journal")
+        reading = self._next
+        reading.asked[loop] = min(since, reading.asked.get(loop, since))
+        reading.waiting += 1
         try:
-            await self._broker.publish(mark, exchange=self._names.scheduler, routing_key=MARK)
-        except Unroutable:
-            raise QueueNotFound(f"There is no journal in {self._broker.address}.") from None
-        return str(mark.correlation_id)
+            return (await asyncio.shield(reading.result))[loop]
+        finally:
+            reading.waiting -= 1
+            if not reading.waiting and reading.task is not None:
+                reading.task.cancel()
 
-    async def last_tokens(
-        self,
-        loops: Collection[LoopId],
-        *,
-        since: datetime | None,
-        within: timedelta,
-        until: str | None = None,
-    ) -> dict[LoopId, Token]:
-        """The token of each loop that has come furthest, of those made since a moment.
+    async def _read(self, reading: "_Reading") -> None:
+        try:
+            async with self._one_at_a_time:
+                self._next = None  # who asks from here on is served by another one
+                since = min(reading.asked.values())
+                reading.result.set_result(await self.heard(reading.asked, since=since))
+        except BrokerError as error:
+            reading.result.set_exception(error)
+        finally:
+            if self._next is reading:
+                self._next = None
+
+    async def heard(
+        self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta = WITHIN
+    ) -> dict[LoopId, Heard]:
+        """What was put of these loops since a moment, to the last that was confirmed before.
 
         Args:
             since: None: from the first that is remembered.
-            within: what was not read in this time is left out.
-            until: a mark, which must be read.
 
         Raises:
             QueueNotFound: there is no journal.
-            BrokerUnavailable: the mark was not read. The newest come last; and a node of a cluster
-                that was cut off, say, hands out nothing, or old things only.
+            BrokerUnavailable: it could not be read to its end, or not within this time.
         """
-        found = dict[LoopId, Token]()
-        marked = False
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within.total_seconds()):
-                marked = await self._collect_last_tokens(found, loops, since, until)
-        if until is not None and not marked:
+        heard = {loop: Heard() for loop in loops}
+        names = self._names
+        reading = read_to_end(
+            self._broker, names.journal, exchange=names.scheduler, routing_key=MARK, since=since
+        )
+        try:
+            async with asyncio.timeout(within.total_seconds()), aclosing(reading) as messages:
+                async for message in messages:
+                    if (about := heard.get(_loop_named_by(message))) is not None:
+                        _note(message, names.namespace, about)
+        except TimeoutError:
             raise BrokerUnavailable(
                 f"The journal in {self._broker.address} could not be read to its end within "
                 f"{within.total_seconds():g} s."
-            )
-        return found
+            ) from None
+        return heard
 
-    async def _collect_last_tokens(
-        self,
-        found: dict[LoopId, Token],
-        loops: Collection[LoopId],
-        since: datetime | None,
-        until: str | None,
-    ) -> bool:
-        """Whether the mark has come."""
-        quiet = DEFAULT_QUIET if until is None else UNTIL_MARK
-        reading = self._broker.read(self._names.journal, since=since, quiet=quiet)
-        async with aclosing(reading) as messages:
-            async for message in messages:
-                if message.type == MARK and message.correlation_id == until:
-                    return True
-                token = _token_of(message, self._names.namespace)
-                if token is None or token.loop not in loops:
-                    continue
-                verb = token.act.verb if token.act else None
-                if verb in (Verb.REMOVED, Verb.SEEDED):
-                    found.pop(token.loop, None)  # what it was before is over
-                if verb is Verb.REMOVED or not _goes_on(token):
-                    continue
-                known = found.get(token.loop)
-                if known is None or token.progress >= known.progress:
-                    found[token.loop] = token
-        return False
+
+def _loop_named_by(message: Message) -> LoopId:
+    """Whose it claims to be: to decode all would take many times as long."""
+    task, key = (message.headers.get(f"{PREFIX}{name}") for name in ("task", "key"))
+    return LoopId(str(task), str(key or ""))
+
+
+def _note(message: Message, namespace: str, heard: Heard) -> None:
+    token = _token_of(message, namespace)
+    if token is None or token.state is State.REPLAY:
+        return
+    if not _was_parked(message):
+        heard.note(token)
+    elif f"{PARKED_HEADERS}reason" not in message.headers:
+        heard.parked.add(token.position)
 
 
 def entry_of(message: Message, namespace: str) -> JournalEntry | None:
@@ -202,24 +260,16 @@ def _next_due(token: Token) -> datetime | None:
     return None if token.state is State.PAUSED else token.due_at
 
 
-def look_backs(schedules: Iterable[Schedule], clock: Clock) -> list[datetime | None]:
-    """From when on to look for the last tokens of such loops.
-
-    First near, then far; then from the first on, for those that were paused for long.
-    """
+def look_backs(schedules: Iterable[Schedule], clock: Clock) -> tuple[datetime, datetime]:
+    """From when on to look for the last tokens of such loops: first near, then far."""
     now = clock.now()
     period = max((_period(schedule, now) for schedule in schedules), default=timedelta(0))
-    return [*(now - MARGIN - periods * period for periods in (NEAR, FAR)), None]
+    return now - MARGIN - NEAR * period, now - MARGIN - FAR * period
 
 
 def _period(schedule: Schedule, now: datetime) -> timedelta:
     tick = schedule.next_after(now)
     return schedule.next_after(tick) - tick
-
-
-def _goes_on(token: Token) -> bool:
-    """Whether the loop could go on with this token; what only stood in for one could not."""
-    return token.state in (State.ARMED, State.PAUSED) and bool(token.generation)
 
 
 def _token_of(message: Message, namespace: str) -> Token | None:

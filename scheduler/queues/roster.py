@@ -1,38 +1,106 @@
-"""The roster: which loops there are, as a stream of those that came and went.
+"""The roster: which loops there are, as a stream of the epochs that began.
 
-It is what makes keyed loops known to all processors, and what shows the loops that the code no
-longer has. An entry is a JSON object: ``did`` ("added" or "removed"), ``task``, ``key``, ``at_ms``,
-and, where a loop was added, its ``schedule`` and ``args``.
+It is what makes keyed loops known to all processors, what shows the loops that the code no longer
+has, and what tells who reads it to its end which tokens are void. An entry is a JSON object:
+
+====================  ============================================================
+``task``, ``key``     whose entry it is
+``epoch``, ``life``   the epoch that begins, and that of the loop's last start
+``state``             active, paused or gone
+``schedule, args``    with which it goes on
+``reason``            why it is paused
+``by``, ``at_ms``     who began the epoch, and when
+====================  ============================================================
+
+Entries may be read in any order, and twice: of each loop, the one of the latest epoch holds.
 """
 
 import json
 import logging
 from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scheduler.brokers.contract import Broker, Consumer
 from scheduler.errors import MessageError, ScheduleError
+from scheduler.protocol.epochs import Entry, LoopState, learned
 from scheduler.protocol.messages import Message, parsed_json, validated
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
+from scheduler.queues.reading import MARK, read_to_end
 from scheduler.timing.clock import Clock
-from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch
-from scheduler.timing.schedules import Schedule, from_wire, to_wire
+from scheduler.timing.durations import SECOND
+from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
+from scheduler.timing.schedules import Every, Schedule, from_wire, to_wire
 
 ENTRY_TYPE = "scheduler.roster"
+LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A loop, as it was added."""
+    """A loop, as its latest epoch began.
+
+    Attributes:
+        reason: why it is paused.
+        by: who began the epoch.
+        at: when.
+    """
 
     loop: LoopId
     schedule: Schedule
     args: Mapping[str, Any]
+    entry: Entry = Entry(0, LoopState.ACTIVE, 0)
+    reason: str = ""
+    by: str = ""
+    at: datetime = LONG_AGO
+
+    @property
+    def epoch(self) -> int:
+        return self.entry.epoch
+
+    @property
+    def is_gone(self) -> bool:
+        return self.entry.state is LoopState.GONE
+
+
+class Listing(dict[LoopId, Listed]):
+    """What the roster says of each loop, also of those that are gone; and which epochs began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._learned: dict[LoopId, int] = {}
+
+    def known(self, loop: LoopId) -> int:
+        """The greatest epoch of a loop that was seen: in an entry, a roll call, or a token."""
+        listed, heard = self.get(loop), self._learned.get(loop, 0)
+        return heard if listed is None else learned(heard, listed.epoch)
+
+    def learn(self, loop: LoopId, epoch: int) -> None:
+        """Take note that this epoch of a loop has begun."""
+        if epoch > self.known(loop):
+            self._learned[loop] = epoch
+
+    def enter(self, listed: Listed) -> None:
+        """Take note of an entry, unless one of a later epoch is known."""
+        known = self.get(listed.loop)
+        if known is None or known.epoch <= listed.epoch:
+            self[listed.loop] = listed
+
+    def entry(self, loop: LoopId) -> Entry | None:
+        """The latest entry of a loop, if it has one."""
+        listed = self.get(loop)
+        return None if listed is None else listed.entry
+
+    @property
+    def there(self) -> list[Listed]:
+        """The loops that are not gone, in the order in which they were started."""
+        there = [listed for listed in self.values() if not listed.is_gone]
+        return sorted(there, key=lambda listed: listed.entry.life)
 
 
 class Roster:
@@ -43,63 +111,102 @@ class Roster:
         self._names = names
         self._clock = clock
 
-    async def add(self, listed: Listed) -> None:
-        """Have a loop known, confirmed."""
-        await self._append(
-            listed.loop,
-            {"did": "added", "schedule": to_wire(listed.schedule), "args": dict(listed.args)},
-        )
-
-    async def remove(self, loop: LoopId) -> None:
-        """Have a loop forgotten, confirmed."""
-        await self._append(loop, {"did": "removed"})
-
-    async def read(self) -> dict[LoopId, Listed]:
-        """The loops that there are now, in the order in which they came.
-
-        Raises:
-            QueueNotFound: there is no roster: nothing was seeded.
-        """
-        listed = dict[LoopId, Listed]()
-        async with aclosing(self._broker.read(self._names.roster)) as messages:
-            async for message in messages:
-                _enter(message, listed)
-        return listed
-
-    async def follow(self, listed: dict[LoopId, Listed]) -> Consumer:
-        """Keep a dictionary up to date, until the consumer is cancelled."""
-        return await self._broker.follow(
-            self._names.roster, lambda message: _enter(message, listed), since="first"
-        )
-
-    async def _append(self, loop: LoopId, entry: dict[str, Any]) -> None:
-        at_ms = milliseconds_since_epoch(self._clock.now())
-        body = json.dumps({"task": loop.task, "key": loop.key, "at_ms": at_ms, **entry})
+    async def append(self, listed: Listed) -> Listed:
+        """Have it known that an epoch begins, confirmed; returns the entry with its time."""
+        listed = replace(listed, at=self._clock.now())
         await self._broker.publish(
-            Message(body.encode(), content_type="application/json", type=ENTRY_TYPE),
+            Message(
+                json.dumps(_wire(listed)).encode(),
+                content_type="application/json",
+                type=ENTRY_TYPE,
+            ),
             exchange=self._names.control,
             routing_key=self._names.roster,
         )
+        return listed
+
+    async def read(self) -> Listing:
+        """What it says of each loop; no entry is left out that was confirmed before.
+
+        Raises:
+            QueueNotFound: there is no roster: nothing was seeded.
+            BrokerUnavailable: it could not be read to its end.
+        """
+        listing, names = Listing(), self._names
+        reading = read_to_end(
+            self._broker, names.roster, exchange=names.control, routing_key=names.roster
+        )
+        async with aclosing(reading) as messages:
+            async for message in messages:
+                _enter(message, listing)
+        return listing
+
+    async def follow(self, listing: Listing) -> Consumer:
+        """Have entries that are appended from now on entered, until the consumer is cancelled."""
+        return await self._broker.follow(
+            self._names.roster, lambda message: _enter(message, listing), since="next"
+        )
 
 
-def _enter(message: Message, listed: dict[LoopId, Listed]) -> None:
+def _enter(message: Message, listing: Listing) -> None:
+    if message.type == MARK:
+        return
     try:
-        entry = validated(_Entry, parsed_json(message.body), "roster entry")
-        loop = LoopId(entry.task, entry.key)
-        if entry.did == "added":
-            listed[loop] = Listed(loop, from_wire(entry.schedule), entry.args)
-        else:
-            listed.pop(loop, None)
+        wire = validated(_Entry, parsed_json(message.body), "roster entry")
+        listing.enter(_listed(wire))
     except (MessageError, ScheduleError) as error:
         logging.getLogger(__name__).warning("An entry of the roster is left out: %s", error)
+
+
+def _wire(listed: Listed) -> dict[str, Any]:
+    return {
+        "task": listed.loop.task,
+        "key": listed.loop.key,
+        "epoch": listed.epoch,
+        "life": listed.entry.life,
+        "state": listed.entry.state.value,
+        "schedule": to_wire(listed.schedule),
+        "args": dict(listed.args),
+        "reason": listed.reason,
+        "by": listed.by,
+        "at_ms": milliseconds_since_epoch(listed.at),
+    }
+
+
+def _listed(wire: "_Entry") -> Listed:
+    return Listed(
+        LoopId(wire.task, wire.key),
+        from_wire(wire.schedule),
+        wire.args,
+        Entry(wire.epoch, wire.state, wire.life),
+        wire.reason,
+        wire.by,
+        moment_of(wire.at_ms),
+    )
 
 
 class _Entry(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
-    did: Literal["added", "removed"]
     task: str = Field(min_length=1)
     key: str = ""
-    at_ms: int = Field(ge=0, le=LATEST_MS)
-    schedule: dict[str, Any] = {}
+    epoch: int = Field(ge=0)
+    life: int = Field(ge=0)
+    state: LoopState = Field(strict=False)
+    schedule: dict[str, Any]
     args: dict[str, Any] = {}
+    reason: str = ""
+    by: str = ""
+    at_ms: int = Field(ge=0, le=LATEST_MS)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _made_before_there_were_epochs(cls, wire: Any) -> Any:
+        match wire:
+            case {"did": "added", **entry}:
+                return {"epoch": 0, "life": 0, "state": "active"} | entry
+            case {"did": "removed", **entry}:
+                gone = {"state": "gone", "schedule": to_wire(Every(SECOND))}
+                return {"epoch": 0, "life": 0} | gone | entry
+            case _:
+                return wire

@@ -69,10 +69,10 @@ class Flow:
         expires: how old a message may get before it is not run any more.
     """
 
-    subscribe: Sequence[SubscribeTo] = ()
-    rate: str | None = None
-    ordered: bool = False
-    expires: Duration | None = None
+    subscribe: Sequence[SubscribeTo]
+    rate: str | None
+    ordered: bool
+    expires: Duration | None
 
     def subscriptions_of(self, task: str) -> tuple[Subscription, ...]:
         try:
@@ -87,7 +87,7 @@ class Flow:
 def no_such(kind: str, name: str, known: Iterable[str]) -> str:
     """What to say of a name that nothing has; names the nearest that something has."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, names)
     hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}."
     return f"There is no {kind} {name!r}; {hint}"
 

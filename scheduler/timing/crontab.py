@@ -180,5 +180,4 @@ def _weekdays(
 
 def _ever_matches(pattern: Pattern) -> bool:
     """Whether any day does: after 400 years, dates fall on the same weekdays again."""
-    first = date(2000, 1, 1)
-    return any(pattern.has_day(first + number * _DAY) for number in range(146_097))
+    return any(pattern.has_day(date.min + number * _DAY) for number in range(146_097))

@@ -12,6 +12,11 @@ def milliseconds_since_epoch(moment: datetime) -> int:
     return (moment - UNIX_EPOCH) // timedelta(milliseconds=1)
 
 
+def optional_milliseconds(moment: datetime | None) -> int | None:
+    """A moment as it travels, if there is one."""
+    return None if moment is None else milliseconds_since_epoch(moment)
+
+
 def moment_of(ms: int) -> datetime:
     """A moment that travelled."""
     return UNIX_EPOCH + timedelta(milliseconds=ms)

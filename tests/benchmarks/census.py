@@ -57,7 +57,9 @@ async def measure(app: ManyLoops, url: str, rounds: int) -> None:
         try:
             program = Program(app, broker, clock)
             async with program.roll_call:
-                await count(supervisor(program, app, broker, clock), rounds, BrokerCpu(url))
+                listing = await program.roster.read()
+                counting = supervisor(program, app, broker, clock, listing)
+                await count(counting, rounds, BrokerCpu(url))
         finally:
             for queue in app.topology().queues:
                 await broker.delete(queue.name)

@@ -147,6 +147,18 @@ async def test_a_token_in_hand_leaves_the_slot_free(broker: Broker, slot: Slot) 
     assert await take_all(broker, slot.queue, 1) == [b"new"]
 
 
+async def test_a_slot_that_was_cleared_takes_a_token_at_the_first_try(
+    broker: Broker, slot: Slot
+) -> None:
+    await slot.put(broker, b"0")
+    for seq in range(1, 21):
+        assert await is_rejected(broker, slot.queue)
+        await (await take(broker, slot.queue)).ack()
+        assert await broker.get(slot.queue) is None
+        assert await accepted(slot.put(broker, b"%d" % seq))
+    assert await take_all(broker, slot.queue, 1) == [b"20"]
+
+
 async def test_a_token_that_returns_to_a_taken_slot_makes_two(broker: Broker, slot: Slot) -> None:
     await slot.put(broker, b"old")
     old = await take(broker, slot.queue)

@@ -55,11 +55,13 @@ class Witness:
 
 
 @asynccontextmanager
-async def working(app: Scheduler, url: str) -> AsyncGenerator[AmqpBroker]:
+async def working(
+    app: Scheduler, url: str, *, supervises: bool = False
+) -> AsyncGenerator[AmqpBroker]:
     """A seeded app, and a processor of it in this process."""
     async with AmqpBroker(url, emit=app.events.emit) as broker:
         await program_of(app, broker).seeding.seed()
-        async with at_work(processor_of(app, broker, supervises=False)):
+        async with at_work(processor_of(app, broker, supervises=supervises)):
             yield broker
 
 
@@ -89,7 +91,7 @@ async def test_a_loop_outlives_its_broker(namespace: str, queue_type: QueueType,
 
     node = await asyncio.to_thread(PrivateNode().__enter__)
     try:
-        async with working(app, node.url) as broker:
+        async with working(app, node.url, supervises=True) as broker:
             await witness.until(RunSettled, 8)
             if ends == "restart":
                 await asyncio.to_thread(node.restart)
@@ -171,8 +173,10 @@ async def test_a_channel_that_the_broker_closes_is_opened_again(
 
     async with working(app, broker_url) as broker:
         await witness.until(RunSettled, 2)
-        (consumer,) = broker._consumers  # pyright: ignore[reportPrivateUsage]
-        deliveries: Any = consumer._deliveries  # pyright: ignore[reportPrivateUsage]
+        consumers: Any = broker._consumers  # pyright: ignore[reportPrivateUsage]
+        queue = app.names.processor_queue("beat")
+        (consumer,) = [each for each in consumers if each._queue == queue]
+        deliveries = consumer._deliveries
         # An unknown delivery: the broker closes the channel.
         await deliveries.channel.basic_ack(999_999)
         await witness.until(ConsumerResumed, 1)

@@ -257,7 +257,7 @@ async def test_a_processor_pauses_resumes_and_triggers(office: Office) -> None:
         assert (await program.verbs.pause(loop)).did is Did.PAUSED
         (status,) = await program_of(office.app, broker).survey.status()
         assert status.where is Where.PAUSED
-        assert (await program.verbs.resume(loop)).did in (Did.RESUMED, Did.GUARDED)
+        assert (await program.verbs.resume(loop)).did is Did.RESUMED
         assert (await program.verbs.trigger(loop)).did in (Did.TRIGGERED, Did.RUNNING)
 
 
@@ -348,7 +348,7 @@ async def test_the_doctor_looks_as_far_as_its_user_may(office: Office) -> None:
     for url in (office.client, office.nobody):
         found = await office.findings_of(url)
         assert "not looked at, this user may not" in found["loops"].detail
-        assert "access to queue" in found["loops"].detail
+        assert "refused: ACCESS_REFUSED" in found["loops"].detail
         told = {about: each.advice for about, each in found.items() if "rights of" in about}
         assert told == {about: each.advice for about, each in full.items() if "rights of" in about}
         assert not [each for each in found.values() if each.verdict == "problem"]

@@ -49,12 +49,12 @@ async def test_a_changed_period_takes_effect_at_the_next_seed_without_a_new_queu
 
 @pytest.mark.timeout(120)
 async def test_a_seed_during_a_run_starts_no_second_chain(field_: Field, broker: Broker) -> None:
-    slow = {"TAKES": "10", "EVERY": "200ms"}
+    slow = {"TAKES": "4", "EVERY": "200ms"}
     field_.call("seed", **slow)
     field_.start("run", **slow)
     await field_.until(lambda: len(field_.notes("start")) > len(field_.notes("end")))
     (report,) = field_.call("seed", **slow)
-    assert report["did"] == "guarded"
+    assert report["did"] == "unchanged"
     seqs = len(field_.notes("end"))
     await field_.until(lambda: len(field_.notes("end")) >= seqs + 3)
     field_.stop()
@@ -70,6 +70,10 @@ async def test_a_changed_period_reaches_a_token_that_waits_for_a_processor(
     await field_.until(lambda: field_.call("status", EVERY="100ms")["loops"][0]["where"] == "ready")
     (report,) = field_.call("seed", EVERY="250ms")
     assert report["did"] == "rescheduled"
-    assert await field_.tokens(broker, 1) == {"loop0": 1}
     (report,) = field_.call("seed", EVERY="250ms")
     assert report["did"] == "unchanged"
+    field_.start("run", EVERY="250ms")
+    await field_.until(lambda: len(field_.notes("start")) > 2)
+    field_.stop()
+    assert [note["seq"] for note in field_.notes("start")][:3] == [0, 1, 2]
+    assert await field_.tokens(broker, 1) == {"loop0": 1}

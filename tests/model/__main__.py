@@ -86,7 +86,7 @@ def listed(what: Iterable[str]) -> str:
 def brief(token: Token) -> str:
     if token is NOTHING:
         return ""
-    epoch, seq, _ = token.position
+    epoch, seq, *_ = token.position
     return f"{epoch}.{seq}{'first' * token.first}{'paused' * token.paused}"
 
 

@@ -88,7 +88,8 @@ class _Numbering:
         return Watch(self.epoch(epoch), watch.misses) if counts else Watch()
 
     def _position(self, position: Position) -> Position:
-        return Position(self._numbers[position.epoch], self.seqs[position.seq])
+        epoch, seq = self._numbers[position.epoch], self.seqs[position.seq]
+        return Position(epoch, seq, joined=position.joined)
 
 
 def _spaced(progress: set[int]) -> dict[int, int]:

@@ -20,6 +20,7 @@ def moves(state: State, bounds: Bounds) -> Moves:
     yield from creator.moves(state, bounds)
     yield from supervision.moves(state, bounds)
     yield from processor.cuts(state)
+    yield from processor.recalls(state)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def moves(state: State, bounds: Bounds) -> Moves:
     if state.budget.deaths:
         less = state.budget._replace(deaths=state.budget.deaths - 1)
         dead = state._replace(creator=Creator(), budget=less)
-        yield Move(Actor.FAULT, f"{creator.verb} dies", dead)
+        yield Move(Actor.FAULT, f"{creator.verb.name.lower()} dies", dead)
 
 
 def begins(state: State, verb: Verb) -> Move:
@@ -36,7 +36,9 @@ def begins(state: State, verb: Verb) -> Move:
     beginning = epochs.begun(verb, state.roster)
     if beginning is None:
         truth = state.truth._replace(stopped=verb in STOPS or state.truth.stopped)
-        return Move(Actor.CREATOR, f"{verb} has nothing to do", state._replace(truth=truth))
+        return Move(
+            Actor.CREATOR, f"{verb.name.lower()} has nothing to do", state._replace(truth=truth)
+        )
     journal, truth = state.journal._replace(doubled=False), state.truth
     if verb is Verb.START:
         earlier = journal.earlier or truth.settled > 0
@@ -44,7 +46,7 @@ def begins(state: State, verb: Verb) -> Move:
     if verb in (Verb.START, Verb.RESUME):
         truth = truth._replace(stopped=False)
     first = beginning.token
-    token = NOTHING if first is None else Token(first.position, first.first, first.paused)
+    token = NOTHING if first is None else Token(first.position, first.paused)
     begun = state._replace(
         roster=beginning.entry,
         journal=journal,
@@ -52,7 +54,7 @@ def begins(state: State, verb: Verb) -> Move:
         supervisor=Supervisor(),
         creator=Creator(verb, token=token),
     )
-    return _stepped(begun, f"{verb} appends epoch {beginning.entry.epoch}", token)
+    return _stepped(begun, f"{verb.name.lower()} appends epoch {beginning.entry.epoch}", token)
 
 
 def purges(state: State, verb: Verb, bounds: Bounds) -> Move:
@@ -63,7 +65,7 @@ def purges(state: State, verb: Verb, bounds: Bounds) -> Move:
         seq = epochs.adopted(token.position, [found], state.roster.life).seq
         token = token._replace(position=token.position._replace(seq=seq))
     purged = state._replace(slot=(), creator=state.creator._replace(token=token))
-    return _stepped(purged, f"{verb} purges the slot of", *state.slot[:1])
+    return _stepped(purged, f"{verb.name.lower()} purges the slot of", *state.slot[:1])
 
 
 def puts(state: State, verb: Verb) -> Moves:
@@ -71,12 +73,12 @@ def puts(state: State, verb: Verb) -> Moves:
     token = state.creator.token
     for put in broker.puts(state, token, republished=True):
         if put.taken:
-            yield _stepped(put.state, f"{verb} puts{put.how}", token)
+            yield _stepped(put.state, f"{verb.name.lower()} puts{put.how}", token)
         else:
             plan = epochs.steps(verb)
             back = plan.index(Step.PURGE if Step.PURGE in plan else Step.PUT)
             again = put.state._replace(creator=state.creator._replace(done=back))
-            yield Move(Actor.CREATOR, f"{verb} is refused", again, token=token)
+            yield Move(Actor.CREATOR, f"{verb.name.lower()} is refused", again, token=token)
 
 
 def calls(state: State, verb: Verb) -> Moves:
@@ -87,9 +89,11 @@ def calls(state: State, verb: Verb) -> Moves:
         asked = state.processors[which]
         told = asked._replace(known=epochs.learned(asked.known, epoch))
         after = state._replace(processors=with_processor(state, which, told))
-        yield Move(Actor.PROCESSOR, f"answers {verb}, and knows {epoch}", after, which=which)
+        yield Move(
+            Actor.PROCESSOR, f"answers {verb.name.lower()}, and knows {epoch}", after, which=which
+        )
     if not late:
-        yield _stepped(state, f"{verb} has heard all")
+        yield _stepped(state, f"{verb.name.lower()} has heard all")
 
 
 def _stepped(state: State, what: str, token: Token = NOTHING) -> Move:

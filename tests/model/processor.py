@@ -5,6 +5,8 @@ first decision is taken, a run ends in its put, and who is not cut off between p
 once. The roster is read where what was read decides.
 """
 
+from collections.abc import Generator
+
 from scheduler.protocol import epochs
 from scheduler.protocol.epochs import Answer, Position, Refused, Step
 from tests.model import broker
@@ -25,6 +27,8 @@ def moves(state: State) -> Moves:
                 yield starts(state, which)
             case Phase.IDLE:
                 yield from receives(state, which)
+            case Phase.WAITING:
+                yield from waits(state, which)
             case Phase.ASKING:
                 yield from asks(state, which)
             case Phase.CLEARED:
@@ -62,14 +66,12 @@ def receives(state: State, which: int) -> Moves:
             yield _moved(taken, which, "acks, as void,", idle, token)
             continue
         yield from reads_on(taken, which, in_hand)
-        if redelivered and epochs.was_settled(token.position, heard(state)):
-            yield _moved(taken, which, "acks, as settled,", idle, token)
+        if redelivered:
+            waiting = in_hand._replace(phase=Phase.WAITING)
+            yield _moved(taken, which, "gets back", waiting, token)
         elif token.first:
             asking = in_hand._replace(phase=Phase.ASKING)
             yield _moved(taken, which, "asks before the first run of", asking, token)
-        elif redelivered:
-            cleared = in_hand._replace(phase=Phase.CLEARED)
-            yield _moved(taken, which, "finds not settled", cleared, token)
         else:
             holding = taken._replace(processors=with_processor(taken, which, in_hand))
             yield from runs(holding, which, token)
@@ -95,27 +97,54 @@ def reads_on(state: State, which: int, processor: Processor) -> Moves:
             yield _moved(state, which, "reads the roster, acks, as void,", idle, processor.token)
 
 
-def asks(state: State, which: int) -> Moves:
-    """R4: all others answer, one by one; whoever is in an older run is waited for."""
+def waits(state: State, which: int) -> Moves:
+    """R3: whoever was not told of the recall is waited for; what is settled then is acked."""
+    processor = state.processors[which]
+    token = processor.token
+    calling = yield from calls(state, which, came_back=True)
+    if calling:
+        return
+    if epochs.was_settled(token.position, heard(state)):
+        idle = Processor(Phase.IDLE, processor.known)
+        yield _moved(state, which, "acks, as settled,", idle, token)
+    elif token.first:
+        yield _moved(state, which, "goes on with", processor._replace(phase=Phase.ASKING), token)
+    else:
+        cleared = processor._replace(phase=Phase.CLEARED)
+        yield _moved(state, which, "finds not settled", cleared, token)
+
+
+def calls(state: State, which: int, *, came_back: bool = False) -> Generator[Move, None, bool]:
+    """It calls the roll: all others answer, one by one. Whether it still waits, or is done."""
     processor = state.processors[which]
     token = processor.token
     epoch = token.position.epoch
     if epochs.is_void(epoch, processor.known):
         idle = Processor(Phase.IDLE, processor.known)
         yield _moved(state, which, "acks, as void,", idle, token)
-        return
+        return True
     yield from reads_on(state, which, processor)
     said = answers(state)
     del said[which]
-    for other in epochs.awaited(epoch, said):
+    others = epochs.awaited(epoch, said, came_back=came_back)
+    for other in others:
         if (asked := state.processors[other]).known < epoch:
             told = asked._replace(known=epochs.learned(asked.known, epoch))
             yield _moved(state, other, "answers, and knows", told, token)
-    if not epochs.awaited(epoch, said):
+    return bool(others)
+
+
+def asks(state: State, which: int) -> Moves:
+    """R4: whoever is in an older run is waited for; then it goes on from what was heard last."""
+    processor = state.processors[which]
+    token = processor.token
+    epoch = token.position.epoch
+    calling = yield from calls(state, which)
+    if not calling:
         position = epochs.adopted(token.position, heard(state), state.roster.life)
-        adopted = Token(Position(epoch, position.seq))
-        cleared = processor._replace(phase=Phase.CLEARED, token=adopted)
-        yield _moved(state, which, "has heard all, adopts", cleared, adopted)
+        adopted = Token(Position(epoch, position.seq, joined=False))
+        exchanging = processor._replace(phase=Phase.PUTTING, token=adopted)
+        yield _moved(state, which, "has heard all, adopts", exchanging, adopted)
 
 
 def answers(state: State) -> dict[int, Answer | None]:
@@ -124,11 +153,15 @@ def answers(state: State) -> dict[int, Answer | None]:
     return {
         which: Answer(
             processor.known,
-            processor.token.position.epoch if processor.phase in RUN_BEGAN else None,
+            processor.token.position.epoch if has_run_begun(processor) else None,
         )
         for which, processor in enumerate(state.processors)
         if processor.phase >= subscribed
     }
+
+
+def has_run_begun(processor: Processor) -> bool:
+    return processor.phase in RUN_BEGAN and not processor.token.first
 
 
 def runs(state: State, which: int, token: Token) -> Moves:
@@ -161,12 +194,13 @@ def wrong_with(state: State, which: int, position: Position) -> Wrong | None:
 
 
 def settles(state: State, which: int) -> Moves:
-    """R2: the run returns, its successor is put; taken: the token is acked, or redelivered."""
+    """R2: what comes after it is put; taken: the token is acked, or redelivered."""
     processor = state.processors[which]
     position = processor.token.position
-    successor = Token(position._replace(seq=position.seq + 1))
+    successor = successor_of(processor.token)
+    unsettled = processor.heard or processor.token.first
     for put in broker.puts(state, successor, republished=processor.heard):
-        after, wrong = (put.state, None) if processor.heard else _settled(put.state, position)
+        after, wrong = (put.state, None) if unsettled else _settled(put.state, position)
         if not put.taken:
             refused = processor._replace(phase=Phase.REFUSED, heard=True)
             yield _moved(after, which, "is refused", refused, successor)._replace(wrong=wrong)
@@ -177,6 +211,13 @@ def settles(state: State, which: int) -> Moves:
         if after.budget.outages:
             cut_off = cut(after, which)
             yield done._replace(actor=Actor.FAULT, what="is cut off after it put", state=cut_off)
+
+
+def successor_of(token: Token) -> Token:
+    """What is put after it: a first one is not run, but exchanged for one that has joined."""
+    position = token.position
+    joined = position._replace(joined=True)
+    return Token(joined if token.first else joined._replace(seq=position.seq + 1))
 
 
 def _settled(state: State, position: Position) -> tuple[State, Wrong | None]:
@@ -202,11 +243,8 @@ def looks(state: State, which: int) -> Move:
 def decides(state: State, which: int) -> Move:
     """R2: what to do with the occupant."""
     processor = state.processors[which]
-    occupant, position = processor.held, processor.token.position
-    if (
-        epochs.refused(position._replace(seq=position.seq + 1), occupant.position)
-        is Refused.REPLACE
-    ):
+    occupant, mine = processor.held, successor_of(processor.token)
+    if epochs.refused(mine.position, occupant.position) is Refused.REPLACE:
         again = processor._replace(phase=Phase.PUTTING, held=NOTHING)
         return _moved(state, which, "acks the occupant", again, occupant)
     left = state._replace(slot=(occupant, *state.slot))
@@ -221,6 +259,21 @@ def cuts(state: State) -> Moves:
         if processor.phase is not Phase.AWAY:
             yield Move(
                 Actor.FAULT, "is cut off", cut(state, which), which=which, token=processor.token
+            )
+
+
+def recalls(state: State) -> Moves:
+    """Faults: a token in a run is given to somebody else, too."""
+    if not state.budget.recalls:
+        return
+    less = state.budget._replace(recalls=state.budget.recalls - 1)
+    for which, processor in enumerate(state.processors):
+        if has_run_begun(processor) and processor.delivered is not NOTHING:
+            running = processor._replace(delivered=NOTHING)
+            ready = (*state.ready, (processor.delivered, True))
+            recalled = state._replace(ready=ready, budget=less)
+            yield _moved(
+                recalled, which, "is not told of the recall of", running, processor.delivered
             )
 
 

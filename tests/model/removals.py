@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from scheduler.protocol import epochs
 from scheduler.protocol.epochs import (
+    Answer,
     Beginning,
     Entry,
     LoopState,
@@ -48,7 +49,7 @@ class Removal:
 
 
 def always(answer: Any) -> Callable[..., Any]:
-    return lambda *asked: answer  # pyright: ignore[reportUnknownLambdaType]
+    return lambda *asked, **how: answer  # pyright: ignore[reportUnknownLambdaType]
 
 
 def the_first_of(first: Any, *_: Any) -> Any:
@@ -56,6 +57,7 @@ def the_first_of(first: Any, *_: Any) -> Any:
 
 
 begun, steps, adopted = epochs.begun, epochs.steps, epochs.adopted
+awaited, was_settled = epochs.awaited, epochs.was_settled
 
 
 def _not_first(*verbs: Verb) -> Mapping[str, Any]:
@@ -63,7 +65,8 @@ def _not_first(*verbs: Verb) -> Mapping[str, Any]:
         beginning = begun(verb, latest)
         if beginning is None or beginning.token is None or verb not in verbs:
             return beginning
-        return beginning._replace(token=beginning.token._replace(first=False))
+        joined = beginning.token.position._replace(joined=True)
+        return beginning._replace(token=beginning.token._replace(position=joined))
 
     return {"begun": instead}
 
@@ -87,6 +90,21 @@ def _without(step: Step) -> Mapping[str, Any]:
 def _once(verb: Verb, latest: Entry | None) -> Beginning | None:
     done = verb is Verb.PAUSE and latest is not None and latest.state is LoopState.PAUSED
     return None if done else begun(verb, latest)
+
+
+Answers = Mapping[Any, Answer | None]
+
+
+def _without_running(epoch: int, answers: Answers, *, came_back: bool = False) -> list[Any]:
+    return epochs.unaware(epoch, answers)
+
+
+def _of_older_epochs(epoch: int, answers: Answers, *, came_back: bool = False) -> list[Any]:
+    return awaited(epoch, answers)
+
+
+def _as_far(token: Position, heard: Iterable[Position]) -> bool:
+    return was_settled(token._replace(joined=True), heard)
 
 
 def _of_any_life(first: Position, heard: Iterable[Position], life: int) -> Position:
@@ -170,9 +188,25 @@ REMOVALS = (
         _bounds(outages=1),
         {Wrong.BACKWARDS, Wrong.OVERLAP},
     ),
+    Removal(
+        "R3, waiting",
+        "who was not told that its token was taken back is not waited for",
+        epochs,
+        {"awaited": _of_older_epochs},
+        _bounds(recalls=1),
+        {Wrong.OVERLAP},
+    ),
+    Removal(
+        "R4, joining",
+        "a first token is as far as what it is exchanged for",
+        epochs,
+        {"was_settled": _as_far},
+        _bounds(*PAUSED, outages=1),
+        {Wrong.OVERLAP, Wrong.RESETTLED},
+    ),
     *(
         Removal(
-            f"R4, {verb}",
+            f"R4, {verb.name.lower()}",
             "its first token is run like any other",
             epochs,
             _not_first(verb),
@@ -199,7 +233,7 @@ REMOVALS = (
         "R4, waiting",
         "all are asked, and no run is waited for",
         epochs,
-        {"awaited": epochs.unaware},
+        {"awaited": _without_running},
         _bounds(repairs=1),
         {Wrong.OVERLAP},
     ),

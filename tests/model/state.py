@@ -17,8 +17,11 @@ IN_AN_EARLIER_LIFE = 3
 
 class Token(NamedTuple):
     position: Position
-    first: bool = False
     paused: bool = False
+
+    @property
+    def first(self) -> bool:
+        return not self.position.joined
 
 
 NOTHING = Token(Position(-1, 0))
@@ -30,12 +33,13 @@ class Phase(IntEnum):
     AWAY = 0
     STARTED = 1
     IDLE = 2
-    ASKING = 3
-    CLEARED = 4
-    RUNNING = 5
-    REFUSED = 6
-    HOLDING = 7
-    PUTTING = 8
+    WAITING = 3
+    ASKING = 4
+    CLEARED = 5
+    RUNNING = 6
+    REFUSED = 7
+    HOLDING = 8
+    PUTTING = 9
 
 
 class Processor(NamedTuple):
@@ -97,7 +101,7 @@ class Journal(NamedTuple):
     doubled: bool = False
 
     def positions(self, life: int) -> Iterator[Position]:
-        yield Position(life, self.furthest)
+        yield Position(life, self.furthest, joined=False)
         yield from self.greatest
         if self.earlier:
             yield Position(life - 1, IN_AN_EARLIER_LIFE)
@@ -113,6 +117,7 @@ class Budget(NamedTuple):
         races: a slot that is taken takes another token.
         doublings: a token hatches twice, as a node failed.
         unheard: the journal misses a put, as a node failed.
+        recalls: a token is taken back from a run that is not told, as a node stood still.
     """
 
     outages: int = 0
@@ -121,6 +126,7 @@ class Budget(NamedTuple):
     races: int = 0
     doublings: int = 0
     unheard: int = 0
+    recalls: int = 0
 
 
 class Truth(NamedTuple):

@@ -75,11 +75,12 @@ def _mutants(parent: ast.AST, statement: frozenset[int]) -> Iterator[Mutant]:
 
 
 def _children(parent: ast.AST) -> Iterator[tuple[str, int | None, ast.AST]]:
+    passed_over = (*PASSED_OVER, "keywords") if isinstance(parent, ast.ClassDef) else PASSED_OVER
     for field, value in ast.iter_fields(parent):
         listed = isinstance(value, list)
         nodes = cast(list[object], value) if listed else [value]
         for index, node in enumerate(nodes):
-            if isinstance(node, ast.AST) and field not in PASSED_OVER and _runs(node):
+            if isinstance(node, ast.AST) and field not in passed_over and _runs(node):
                 yield field, index if listed else None, node
 
 
@@ -118,7 +119,8 @@ def _changed(node: ast.expr | ast.stmt, field: str) -> Iterator[ast.AST]:
 
 def _changed_statement(node: ast.stmt) -> Iterator[ast.stmt]:
     match node:
-        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
+        # Who is told False would take None for it; that it turns into True is another change.
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) not in ("None", "False"):
             yield ast.Return(ast.Constant(None))
         case ast.Break():
             yield ast.Continue()

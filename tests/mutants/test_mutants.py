@@ -3,10 +3,14 @@
 import ast
 import subprocess
 import sys
+from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
+from tests import shape
 from tests.mutants.changes import mutants_of
+from tests.mutants.trials import Chosen, Record
 
 
 def every_change(source: str) -> list[str]:
@@ -39,6 +43,7 @@ def every_change(source: str) -> list[str]:
         ("a if b else c", ["a if not b else c"]),
         ("[a for a in b if c]", ["[a for a in b if not c]"]),
         ("while a:\n    break", ["while not a:\n    break", "while a:\n    continue"]),
+        ("def f():\n    return False", ["def f():\n    return True"]),
         ("def f(a=False):\n    return a", ["def f(a=True):\n    return a"]),
     ],
 )
@@ -62,6 +67,7 @@ def test_a_statement_and_a_value_that_is_returned_are_left_out() -> None:
         "a: Literal[5]",
         "def f(a: Literal[5]) -> Literal[6]: ...",
         "@dataclass(frozen=True)\nclass A: ...",
+        "class A(TypedDict, total=False): ...",
         "if TYPE_CHECKING:\n    a = 5",
         "def f():\n    return None",
     ],
@@ -74,6 +80,23 @@ def test_a_change_is_met_by_who_executes_its_lines() -> None:
     (mutant,) = mutants_of(ast.parse("a = b(\n    c,\n    d < e,\n)"))
     assert (mutant.line, mutant.lines) == (3, {1, 3})
     assert mutant.what == "d < e  ->  d <= e"
+
+
+def test_what_is_executed_at_import_is_met_by_who_imports_the_module():
+    path = shape.ROOT / "timing" / "moments.py"
+    who = "tests/unit/timing/test_moments.py::test_a_moment_travels_as_milliseconds"
+    other = "tests/unit/timing/test_backoff.py::test_waits_double_unless_told_otherwise"
+    recorded = Record(imported={str(path): {6}}, seconds={who: 0.2, other: 0.1})
+    assert recorded.of(path, frozenset({6})) == {who: 0.2}
+    assert recorded.of(path, frozenset({12})) == {}
+
+
+def test_a_test_that_is_called_otherwise_after_a_change_is_run_all_the_same():
+    names = ["a.py::test_seen[5]", "a.py::test_seen[7]", "a.py::test_other[7]", "a.py::test_plain"]
+    items = [Mock(spec=pytest.Item, nodeid=name) for name in names]
+    chosen = Chosen({"a.py::test_plain": 0.1, "a.py::test_seen[6]": 0.2})
+    chosen.pytest_collection_modifyitems(cast(list[pytest.Item], items))
+    assert {item.nodeid for item in items} == set(names) - {"a.py::test_other[7]"}
 
 
 def run(*arguments: str) -> tuple[int, list[str]]:

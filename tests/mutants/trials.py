@@ -12,6 +12,7 @@ import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import entry_points
@@ -66,12 +67,43 @@ class Record:
                 mine.setdefault(line, set()).update(names)
 
     def of(self, path: Path, lines: frozenset[int]) -> dict[str, float]:
-        """The tests that may notice a change of these lines, and their times, in that order."""
+        """The tests that may notice a change of these lines, and their times, in that order.
+
+        Of lines that are executed at import: all tests that execute any line of the module, and all
+        in files that import it, as constants and what dataclasses are given have no lines that run.
+        """
         by_line = self.tests.get(str(path), {})
         at_import = lines & self.imported.get(str(path), set())
         met = [names for line, names in by_line.items() if at_import or line in lines]
+        if at_import:
+            module = dotted(path)
+            met.append({name for name in self.seconds if module in imports_of(file_of(name))})
         times = {name: self.seconds[name] for name in set[str]().union(*met)}
         return dict(sorted(times.items(), key=lambda item: item[1]))
+
+
+def dotted(path: Path) -> str:
+    """The name under which a file of the package is imported."""
+    name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+def file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def function_of(test: str) -> str:
+    return test.partition("[")[0]
+
+
+@cache
+def imports_of(file: str) -> frozenset[str]:
+    """What a file of tests imports, by name: modules, and what may be modules in them."""
+    nodes = list(ast.walk(ast.parse((ROOT.parent / file).read_text())))
+    whole = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    parts = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    inner = {f"{node.module}.{name.name}" for node in parts for name in node.names}
+    return frozenset(whole | inner | {node.module or "" for node in parts})
 
 
 def record(paths: Sequence[str], parts: int) -> Record:
@@ -176,7 +208,7 @@ def _attempt(trial: Trial) -> None:
     os.dup2(nowhere, 2)
     trial.mutant.apply()
     sys.meta_path.insert(0, Finder(trial.module))
-    files = dict.fromkeys(name.partition("::")[0] for name in trial.tests)
+    files = dict.fromkeys(map(file_of, trial.tests))
     code = pytest.main([*files, *OPTIONS, "-x"], plugins=[Chosen(trial.tests)])
     os._exit(code)
 
@@ -189,12 +221,20 @@ class Chosen:
         self._place = {name: place for place, name in enumerate(tests)}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        mine = [item for item in items if item.nodeid in self._place]
+        # A test has another name where the change made a value that it is called after.
+        gone = self._tests.keys() - {item.nodeid for item in items}
+        renamed = set(map(function_of, gone))
+        mine = [
+            item
+            for item in items
+            if item.nodeid in self._tests or function_of(item.nodeid) in renamed
+        ]
         for item in mine:
             # By thread: it ends the process, where another way may be waited for in vain.
-            limit = pytest.mark.timeout(bearable(self._tests[item.nodeid]), method="thread")
+            seconds = self._tests.get(item.nodeid, 0)
+            limit = pytest.mark.timeout(bearable(seconds), method="thread")
             item.add_marker(limit, append=False)
-        items[:] = sorted(mine, key=lambda item: self._place[item.nodeid])
+        items[:] = sorted(mine, key=lambda item: self._place.get(item.nodeid, 0))
 
 
 def bearable(seconds: float) -> float:
@@ -207,8 +247,7 @@ class Finder(MetaPathFinder):
 
     def __init__(self, module: Module) -> None:
         path = str(module.path)
-        self._name = ".".join(module.path.relative_to(ROOT.parent).with_suffix("").parts)
-        self._name = self._name.removesuffix(".__init__")
+        self._name = dotted(module.path)
         self._loader = Changed(module.tree, self._name, path)
         self._path = path
 

@@ -24,7 +24,7 @@ from scheduler.events import (
     RunReturned,
     RunStarted,
     TicksSkipped,
-    TokenMerged,
+    TokenOvertaken,
 )
 from scheduler.metrics import instrument
 from scheduler.protocol.calls import new_call, task_key
@@ -71,7 +71,7 @@ def started(
 
 
 def token(schedule: Schedule | None = None, state: State = State.ARMED) -> Token:
-    return Token(LOOP, schedule or Every("1h"), "g", DUE, DUE, seq=8, state=state)
+    return Token(LOOP, schedule or Every("1h"), DUE, DUE, seq=8, state=state)
 
 
 def finished(
@@ -149,11 +149,11 @@ def test_the_next_run_is_due_when_the_token_is(told: Told):
     assert told.read("next_due_timestamp_seconds") == DUE.timestamp()
 
 
-@pytest.mark.parametrize("merged", [True, False])
-def test_a_paused_loop_is_not_due_after_it_was_paused(told: Told, merged: bool):
-    told(finished(successor=token(state=State.ARMED if merged else State.PAUSED)))
-    if merged:  # an operator paused it while the run went on
-        told(TokenMerged(*about(), winner=token(state=State.PAUSED)))
+@pytest.mark.parametrize("overtaken", [True, False])
+def test_a_paused_loop_is_not_due_after_it_was_paused(told: Told, overtaken: bool):
+    told(finished(successor=token(state=State.ARMED if overtaken else State.PAUSED)))
+    if overtaken:  # an operator paused it while the run went on
+        told(TokenOvertaken(*about(), by=token(state=State.PAUSED)))
     ended_at = START.timestamp() + 2
     assert told.read("paused_timestamp_seconds") == ended_at
     assert told.read("next_due_timestamp_seconds") == ended_at
@@ -214,7 +214,7 @@ def test_what_supervision_repairs_is_counted_by_kind(told: Told):
     told(LoopRepaired(LOOP, "doubled", "two"))
     assert told.read("repairs_total", kind="lost") == 2
     assert told.read("repairs_total", kind="doubled") == 1
-    assert told.read("repairs_total", kind="guarded") == 0
+    assert told.read("repairs_total", kind="parked") == 0
 
 
 def test_skipped_ticks_are_counted_by_reason(told: Told):

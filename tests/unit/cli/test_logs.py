@@ -33,7 +33,7 @@ from scheduler.events import (
     SettlementDelayed,
     SuccessorConfirmed,
     TicksSkipped,
-    TokenMerged,
+    TokenOvertaken,
     TokenSuperseded,
 )
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
@@ -50,7 +50,7 @@ ADDRESS = "amqp://shop@broker:5672/"
 LOOP = LoopId("report", "berlin")
 RUN = (LOOP, 12, 1, "shop/report.berlin/12/1")
 
-NEXT = Token(LOOP, Every("1h"), "g", NINE, NINE, seq=13)
+NEXT = Token(LOOP, Every("1h"), NINE, NINE, seq=13)
 
 
 def finished(
@@ -156,8 +156,17 @@ OF_RUNS: list[tuple[Event, int, str]] = [
     (RunReturned(*RUN), INFO, "cancelled and given back: this processor is stopping"),
     (TicksSkipped(*RUN, 5, "late"), WARNING, "5 ticks skipped: no processor was there in time"),
     (TicksSkipped(*RUN, 5, "overrun"), WARNING, "5 ticks skipped: the run took longer than a tick"),
-    (TokenSuperseded(*RUN), INFO, "was settled before its processor died: not run again"),
-    (TokenMerged(*RUN, NEXT), INFO, "found another token in its slot: #13 goes on"),
+    (
+        TokenSuperseded(*RUN, "settled"),
+        INFO,
+        "was settled before its processor died: not run again",
+    ),
+    (
+        TokenSuperseded(*RUN, "void"),
+        INFO,
+        "is not run: it was paused, changed or repaired meanwhile",
+    ),
+    (TokenOvertaken(*RUN, NEXT), INFO, "found another token in its slot: #13 goes on"),
     (
         Escalated(*RUN, FAILURE, False),
         ERROR,

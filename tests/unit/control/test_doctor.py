@@ -56,7 +56,8 @@ def forbidding() -> FaultyBroker:
     async def refuse(call: Call) -> None:
         raise AccessRefused(f"memory:// refused: access to queue {call.target!r}.")
 
-    broker.on("depth").first(refuse)
+    for operation in "depth", "get", "publish":
+        broker.on(operation).first(refuse)
     return broker
 
 
@@ -139,7 +140,7 @@ async def test_one_missing_queue_is_named(app: Scheduler, broker: MemoryBroker, 
 
 async def test_the_doctor_makes_nothing(app: Scheduler, broker: MemoryBroker):
     await findings(app, broker)
-    assert [await broker.depth(queue.name) for queue in app.topology().queues] == [None] * 11
+    assert [await broker.depth(queue.name) for queue in app.topology().queues] == [None] * 12
 
 
 async def test_a_queue_with_other_arguments_is_a_problem(app: Scheduler, broker: MemoryBroker):

@@ -8,7 +8,10 @@ import pytest
 
 from scheduler import Context, Retry, Scheduler
 from scheduler.control.status import Status, Where
+from scheduler.errors import Unconfirmed
 from scheduler.protocol.tokens import Ending, LoopId
+from scheduler.tasks.tasks import SUPERVISION
+from tests.faulty import FaultyBroker
 from tests.stage import START, Stage, new_app
 
 TASK = LoopId("task")
@@ -47,9 +50,22 @@ async def lose(stage: Stage) -> None:
     await stage.lose(TASK)
 
 
-async def guard(stage: Stage) -> None:
-    await stage.lose(TASK)
-    await stage.program.repairs.guard([stage.app.loop("task")])
+async def pause_and_lose(stage: Stage) -> None:
+    await pause(stage)
+    await lose(stage)
+
+
+async def leave_only_what_is_void(stage: Stage) -> None:
+    void = await stage.token(TASK)
+    await pause_and_lose(stage)
+    assert await stage.hatchery.offer(void)
+
+
+async def delete_all(stage: Stage) -> None:
+    for loop in (TASK, SUPERVISION):
+        stage.expects_none(loop)
+    for queue in stage.app.topology().queues:
+        await stage.broker.delete(queue.name)
 
 
 async def delete_slot(stage: Stage) -> None:
@@ -75,10 +91,12 @@ Deed = Callable[[Stage], Awaitable[None]]
         (pause, Where.PAUSED),
         (wait, Where.READY),
         (lose, Where.LOST),
-        (guard, Where.LOST),
+        (pause_and_lose, Where.LOST),
+        (leave_only_what_is_void, Where.LOST),
         (delete_slot, Where.UNSEEDED),
         (delete_queue, Where.UNSEEDED),
         (delete_roster, Where.WAITING),
+        (delete_all, Where.UNSEEDED),
     ],
 )
 async def test_without_processors_a_loop_is_where_its_token_is(
@@ -97,7 +115,7 @@ async def test_without_processors_a_loop_is_where_its_token_is(
         (pause, Where.PAUSED),
         (wait, Where.RUNNING),
         (lose, Where.LOST),
-        (guard, Where.LOST),
+        (leave_only_what_is_void, Where.LOST),
     ],
 )
 async def test_where_there_are_processors_what_they_say_of_a_loop_counts(
@@ -115,7 +133,9 @@ async def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running(
     stage: Stage,
 ) -> None:
     await stage.seed(looping())
-    async with stage.processor():
+    broker = FaultyBroker(stage.server)
+    broker.on("publish", key=stage.app.names.roll_call).fails(Unconfirmed())
+    async with stage.supervised(over=broker):
         await lose(stage)
         assert (await status(stage)).where is Where.RUNNING
 

@@ -7,17 +7,19 @@ from datetime import timedelta
 
 import pytest
 
-from scheduler import Context, Every, Scheduler
+from scheduler import Context, Every, Scheduler, StopLoop
 from scheduler.control.reports import Did
 from scheduler.control.status import Where
 from scheduler.errors import QueueNotFound, Unconfirmed, UnknownLoop, UsageError
 from scheduler.events import LoopSeeded, RunStarted
 from scheduler.program import Program
+from scheduler.protocol.epochs import Watch
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId, State, Token
+from scheduler.protocol.tokens import LoopId, State
+from scheduler.queues.roll_call import TOGETHER as A_ROLL_CALL
 from scheduler.tasks.loops import Loop
 from scheduler.timing.durations import SECOND
-from tests.faulty import Call, FaultyBroker
+from tests.faulty import FaultyBroker
 from tests.stage import START, Stage, new_app, of, program_of, seconds_of
 
 TASK, GONE = LoopId("task"), LoopId("gone")
@@ -55,12 +57,12 @@ async def test_a_pause_keeps_the_loop_from_running_until_it_is_resumed(stage: St
         report = await stage.verbs.resume(the_loop(stage))
         assert report.did is Did.RESUMED
         assert report.token is not None
-        assert seconds_of([report.token.due_at]) == [730.0]
+        assert seconds_of([report.token.due_at]) == [730 + 2 * A_ROLL_CALL]
         assert (await stage.verbs.resume(the_loop(stage))).did is Did.NOT_PAUSED
         await asyncio.sleep(70)
-    assert stage.starts() == [60.0, 730.0]
+    assert stage.starts() == [60.0, 730 + 3 * A_ROLL_CALL]
     assert await stage.history("task") == [
-        *("seeded", "succeeded", "paused", "resumed", "succeeded")
+        *("seeded", "succeeded", "paused", "paused", "resumed", "succeeded")
     ]
 
 
@@ -71,7 +73,7 @@ async def test_a_loop_that_is_resumed_at_once_runs_at_once(stage: Stage) -> None
         await asyncio.sleep(10)
         assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Did.RESUMED
         await asyncio.sleep(1)
-    assert stage.starts() == [10.0]
+    assert stage.starts() == [10 + 2 * A_ROLL_CALL]
 
 
 async def test_a_trigger_has_the_one_token_hatch_now(stage: Stage) -> None:
@@ -80,8 +82,9 @@ async def test_a_trigger_has_the_one_token_hatch_now(stage: Stage) -> None:
         await asyncio.sleep(10)
         assert (await stage.verbs.trigger(the_loop(stage))).did is Did.TRIGGERED
         await asyncio.sleep(10)
-        assert (await stage.token(TASK)).due_at == START + timedelta(seconds=10 + HOUR)
-    assert stage.starts() == [10.0]
+        ran = 10 + A_ROLL_CALL
+        assert (await stage.token(TASK)).due_at == START + timedelta(seconds=ran + HOUR)
+    assert stage.starts() == [ran]
     assert await stage.tokens() == 1
     assert await stage.history("task") == ["seeded", "triggered", "succeeded"]
 
@@ -93,43 +96,59 @@ async def test_a_paused_loop_is_not_triggered(stage: Stage) -> None:
     assert (await stage.token(TASK)).state is State.PAUSED
 
 
-@pytest.mark.parametrize(
-    ("verb", "did"),
-    [("pause", Did.PAUSED), ("resume", Did.NOT_PAUSED), ("trigger", Did.RUNNING)],
-)
-async def test_during_a_run_a_verb_waits_for_its_end_or_does_nothing(
+def starts_of_task(stage: Stage) -> list[float]:
+    return seconds_of([run.started_at for run in of(RunStarted, stage.events) if run.loop == TASK])
+
+
+@pytest.mark.parametrize(("verb", "did"), [("resume", Did.NOT_PAUSED), ("trigger", Did.RUNNING)])
+async def test_during_a_run_there_is_nothing_to_resume_or_to_trigger(
     stage: Stage, verb: str, did: Did
 ) -> None:
-    app = looping(takes=60)
-    await stage.seed(app)
+    await stage.seed(looping(takes=60))
     async with stage.supervised():
         await stage.verbs.trigger(the_loop(stage))
         await asyncio.sleep(10)
         assert (await getattr(stage.verbs, verb)(the_loop(stage))).did is did
         await asyncio.sleep(100)
-        paused = verb == "pause"
-        assert await stage.where(TASK) is (Where.PAUSED if paused else Where.WAITING)
         token = await stage.token(TASK)
-        assert (token.seq, token.carry) == (1, 1)
-    assert len(stage.repairs()) == 0
+        assert (token.state, token.seq, token.carry) == (State.ARMED, 1, 1)
+    assert stage.repairs() == []
+
+
+async def test_a_run_during_which_its_loop_is_paused_ends_and_the_next_goes_on_from_it(
+    stage: Stage,
+) -> None:
+    await stage.seed(looping(takes=60))
+    async with stage.supervised():
+        await stage.verbs.trigger(the_loop(stage))
+        await asyncio.sleep(10)
+        assert (await stage.verbs.pause(the_loop(stage))).did is Did.PAUSED
+        await asyncio.sleep(2 * HOUR)
+        assert await stage.where(TASK) is Where.PAUSED
+        await stage.verbs.resume(the_loop(stage), at_once=True)
+        await asyncio.sleep(100)
+        token = await stage.token(TASK)
+        assert (token.state, token.seq, token.carry) == (State.ARMED, 2, 2)
+    assert starts_of_task(stage) == [A_ROLL_CALL, pytest.approx(10 + 2 * HOUR, abs=1)]
+    assert stage.repairs() == []
 
 
 async def test_a_loop_that_is_paused_and_resumed_during_a_run_goes_on_when_that_has_ended(
     stage: Stage,
 ) -> None:
-    app = looping(takes=60)
-    await stage.seed(app)
-    async with stage.supervised():
+    await stage.seed(looping(takes=60))
+    async with stage.supervised(), stage.supervised():
         await stage.verbs.trigger(the_loop(stage))
         await asyncio.sleep(10)
         await stage.verbs.pause(the_loop(stage))
-        assert (await stage.verbs.resume(the_loop(stage))).did is Did.GUARDED
-        await asyncio.sleep(60)
+        assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Did.RESUMED
+        await asyncio.sleep(120)
         token = await stage.token(TASK)
-        assert (token.state, token.seq, token.carry) == (State.ARMED, 1, 1)
+        assert (token.state, token.seq, token.carry) == (State.ARMED, 2, 2)
+    assert starts_of_task(stage) == [A_ROLL_CALL, pytest.approx(60, abs=1)]
 
 
-async def test_a_loop_that_is_resumed_after_its_run_was_lost_goes_on_where_it_was(
+async def test_a_loop_whose_token_was_lost_goes_on_where_it_was_when_it_is_resumed(
     stage: Stage,
 ) -> None:
     await stage.seed(looping())
@@ -141,79 +160,84 @@ async def test_a_loop_that_is_resumed_after_its_run_was_lost_goes_on_where_it_wa
         report = await stage.verbs.resume(the_loop(stage))
         assert report.token is not None
         assert (report.did, report.token.state) == (Did.RESUMED, State.ARMED)
-        assert (report.token.seq, report.token.carry) == (1, 1)
-        assert seconds_of([report.token.due_at]) == [pytest.approx(10 + HOUR, abs=15)]
+        assert seconds_of([report.token.due_at]) == [pytest.approx(10 + HOUR, abs=1)]
+        await asyncio.sleep(HOUR + 1)
+        token = await stage.token(TASK)
+        assert (token.seq, token.carry) == (2, 2)
+
+
+async def test_a_tick_that_waits_for_a_processor_when_its_loop_is_paused_does_not_run(
+    stage: Stage,
+) -> None:
+    await stage.seed(looping(every="1m"))
+    await asyncio.sleep(70)
+    assert await stage.where(TASK) is Where.READY
+    await stage.verbs.pause(the_loop(stage))
+    async with stage.supervised():
+        await asyncio.sleep(300)
+        assert await stage.where(TASK) is Where.PAUSED
+    assert starts_of_task(stage) == []
 
 
 async def test_a_token_that_was_on_its_way_does_not_go_on_beside_its_pause(stage: Stage) -> None:
-    app = looping(every="5s")
-    await stage.seed(app)
+    await stage.seed(looping(every="5s"))
     async with stage.supervised():
         token = await stage.token(TASK)
         await stage.lose(TASK)
-        pausing = asyncio.create_task(stage.verbs.pause(the_loop(stage), "stocktaking"))
-        await asyncio.sleep(2)
+        assert (await stage.verbs.pause(the_loop(stage), "stocktaking")).did is Did.PAUSED
         await stage.crowd([replace(token, seq=1, due_at=token.due_at + 5 * SECOND)])
-        assert (await pausing).did is Did.PAUSED
-        assert await stage.tokens() == 1
-        left = await stage.token(TASK)
-        assert (left.seq, left.state, left.reason) == (1, State.PAUSED, "stocktaking")
         await asyncio.sleep(60)
-    assert not [run for run in of(RunStarted, stage.events) if run.loop == TASK]
+        left = await stage.token(TASK)
+        assert (left.state, left.reason) == (State.PAUSED, "stocktaking")
+    assert starts_of_task(stage) == []
 
 
-def racing(stage: Stage, token: Token) -> FaultyBroker:
-    """A broker that takes a token at the same moment as a run's, which is the first in the slot."""
-    broker, requeuing = FaultyBroker(stage.server), list[asyncio.Task[None]]()
-
-    async def race(_: Call) -> None:
-        assert await stage.hatchery.offer(token)
-        occupant = await stage.hatchery.take(TASK)
-        assert occupant is not None
-        requeuing.append(asyncio.create_task(occupant.delivery.requeue()))
-
-    broker.on("publish", key="loop.task", times=1).first(race)
-    return broker
-
-
-async def test_a_token_that_is_put_at_the_same_moment_does_not_go_on_beside_its_pause(
-    stage: Stage,
-) -> None:
+async def test_what_is_void_in_the_slot_tells_nothing_of_its_loop(stage: Stage) -> None:
     await stage.seed(looping())
-    token = replace(await stage.token(TASK), seq=1)
+    await stage.verbs.pause(the_loop(stage))
+    void = await stage.token(TASK)
+    await stage.verbs.resume(the_loop(stage))
     await stage.lose(TASK)
-    async with racing(stage, token) as broker:
-        program = program_of(stage.app, broker, stage.clock)
-        assert (await program.verbs.pause(the_loop(stage))).did is Did.PAUSED
-    assert await stage.tokens() == 1
-    left = await stage.token(TASK)
-    assert (left.seq, left.state) == (1, State.PAUSED)
+    assert await stage.hatchery.offer(void)
+    assert (await stage.verbs.resume(the_loop(stage))).did is Did.NOT_PAUSED
+    assert (await stage.verbs.trigger(the_loop(stage))).did is Did.RUNNING
+    stage.expects_none(TASK)
 
 
 async def test_pausing_a_loop_that_runs_does_not_wait_for_its_end(stage: Stage) -> None:
     await stage.seed(looping(takes=60))
-    stage.expects_two(TASK)
     async with stage.supervised():
         await stage.verbs.trigger(the_loop(stage))
         await asyncio.sleep(10)
         before = stage.clock.now()
-        await stage.verbs.pause(the_loop(stage))
+        assert (await stage.verbs.pause(the_loop(stage))).silent == 0
         assert stage.clock.now() - before < SECOND
 
 
-async def test_a_resumed_loop_is_guarded_where_processors_do_not_tell_whether_it_runs(
-    stage: Stage,
+@pytest.mark.parametrize("by_an_operator_too", [False, True])
+async def test_a_loop_is_resumed_that_its_own_run_has_paused(
+    stage: Stage, by_an_operator_too: bool
 ) -> None:
-    await stage.seed(looping())
-    async with stage.processor():
-        await stage.verbs.trigger(the_loop(stage))
+    app, runs = new_app(), list[tuple[int, object]]()
+
+    @app.periodic(every="1m")
+    async def task(ctx: Context) -> None:
+        runs.append((ctx.seq, ctx.carried))
+        ctx.carry("the file")
+        if len(runs) == 2:
+            raise StopLoop("the disk is full")
+
+    await stage.seed(app)
+    async with stage.supervised():
+        await asyncio.sleep(130)
+        assert (await stage.verbs.trigger(the_loop(stage))).did is Did.IS_PAUSED
+        if by_an_operator_too:
+            report = await stage.verbs.pause(the_loop(stage), "another reason")
+            assert report.token is not None
+            assert (report.did, report.token.reason) == (Did.UNCHANGED, "the disk is full")
+        assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Did.RESUMED
         await asyncio.sleep(10)
-        await stage.lose(TASK)
-        await stage.verbs.pause(the_loop(stage))
-        report = await stage.verbs.resume(the_loop(stage))
-        assert report.token is not None
-        assert (report.did, report.token.state) == (Did.GUARDED, State.GUARD)
-        assert (report.token.seq, report.token.carry) == (1, 1)
+    assert runs == [(0, None), (1, "the file"), (2, "the file")]
 
 
 def unconfirming(stage: Stage) -> FaultyBroker:
@@ -221,17 +245,6 @@ def unconfirming(stage: Stage) -> FaultyBroker:
     broker = FaultyBroker(stage.server)
     broker.on("publish", key="loop.task").fails(Unconfirmed("Not confirmed."))
     return broker
-
-
-@pytest.mark.parametrize("verb", ["pause", "trigger"])
-async def test_a_verb_that_fails_leaves_the_token_where_it_was(stage: Stage, verb: str) -> None:
-    await stage.seed(looping())
-    before = await stage.token(TASK)
-    async with unconfirming(stage) as broker:
-        program = program_of(stage.app, broker, stage.clock)
-        with pytest.raises(Unconfirmed):
-            await getattr(program.verbs, verb)(the_loop(stage))
-        assert await stage.token(TASK) == before
 
 
 async def test_what_is_in_the_way_and_cannot_be_parked_is_left_where_it_was(stage: Stage) -> None:
@@ -295,9 +308,9 @@ Deed = Callable[[Stage], Awaitable[None]]
         (wait, "2h", Did.RESCHEDULED),
         (pause, "1h", Did.UNCHANGED),
         (pause, "2h", Did.RESCHEDULED),
-        (lose, "1h", Did.GUARDED),
-        (lose, "2h", Did.GUARDED),
-        (delete_slot, "1h", Did.GUARDED),
+        (lose, "1h", Did.REPAIRED),
+        (lose, "2h", Did.RESCHEDULED),
+        (delete_slot, "1h", Did.REPAIRED),
         (delete_all, "1h", Did.CREATED),
     ],
 )
@@ -305,17 +318,13 @@ async def test_what_a_seed_does(stage: Stage, deed: Deed, every: str, did: Did) 
     app = looping(every=every)
     await stage.seed(looping())
     await deed(stage)
-    states: dict[Deed, State] = {
-        pause: State.PAUSED,
-        lose: State.GUARD,
-        delete_slot: State.GUARD,
-    }
     (report,) = await program_of(app, stage.broker, stage.clock).seeding.seed()
     assert report.did is did
-    assert report.token is not None
-    assert report.token.state is states.get(deed, State.ARMED)
-    assert report.token.schedule == Every(every)
-    assert await stage.tokens() == 1
+    if deed is not wait or did is Did.RESCHEDULED:
+        assert report.token is not None
+        assert report.token.state is (State.PAUSED if deed is pause else State.ARMED)
+        assert report.token.schedule == Every(every)
+    assert (await stage.tokens_by_loop())[TASK] == 1
 
 
 async def test_a_seed_tells_of_each_loop_what_it_did(stage: Stage) -> None:
@@ -436,16 +445,20 @@ async def test_while_older_processors_work_on_a_task_its_queue_stays(stage: Stag
     assert await stage.history("gone") == ["seeded", "removed"]
 
 
-async def test_a_removal_has_the_journal_forget_where_the_loop_was(stage: Stage) -> None:
-    await stage.seed(looping("task", "gone"))
-    assert set(await stage.journal.last_tokens({TASK, GONE}, since=None, within=10 * SECOND)) == {
-        TASK,
-        GONE,
-    }
-    await newer(stage).seeding.seed(prune=True)
-    assert set(await stage.journal.last_tokens({TASK, GONE}, since=None, within=10 * SECOND)) == {
-        TASK
-    }
+async def test_a_loop_that_was_removed_and_is_seeded_again_begins_anew(stage: Stage) -> None:
+    old = looping("task", "gone", every="1m")
+    await stage.seed(old)
+    async with stage.supervised():
+        await asyncio.sleep(130)
+        assert (await stage.token(GONE)).seq == 2
+        await newer(stage).seeding.seed(prune=True)
+        _, report = await stage.seeding.seed()
+        assert (str(report.loop), report.did) == ("gone", Did.CREATED)
+        token = await stage.token(GONE)
+        assert (token.seq, token.carry) == (0, None)
+        await asyncio.sleep(130)
+        token = await stage.token(GONE)
+        assert (token.seq, token.carry) == (2, 2)
 
 
 # The mutex
@@ -459,8 +472,7 @@ CREATORS: dict[str, Callable[[Program, Loop], Awaitable[object]]] = {
     "resume": lambda program, loop: program.verbs.resume(loop),
     "trigger": lambda program, loop: program.verbs.trigger(loop),
     "remove": lambda program, loop: program.removal.remove(replace(loop, id=GONE)),
-    "unite": lambda program, loop: program.repairs.unite(loop),
-    "repair": lambda program, loop: program.repairs.repair([loop]),
+    "repair": lambda program, loop: program.repairs.repair([(loop, Watch())], "lost"),
     "renew": lambda program, loop: program.repairs.renew([loop]),
 }
 

@@ -27,8 +27,7 @@ from scheduler.cli.loading import load_app
 from scheduler.events import MessageParked, RunStarted
 from scheduler.processor.settlement import Finished, Raised, Returned, settle
 from scheduler.protocol.messages import LINE_LENGTH, summary_of
-from scheduler.protocol.tokens import LoopId, State, Token, decode, encode, generation_of
-from scheduler.queues.hatchery import merge
+from scheduler.protocol.tokens import LoopId, Token, decode, encode
 from scheduler.tasks.policy import Policy
 from scheduler.testing import simulate
 from tests.stage import Stage
@@ -38,26 +37,13 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 DAILY = Cron("0 9 * * *")
 
 
-def token(
-    schedule: Every | Cron = DAILY, seeded_at: datetime = NINE - 24 * HOUR, **fields: Any
-) -> Token:
-    fields = {"scheduled_at": NINE, "due_at": NINE} | fields
-    return Token(LoopId("report"), schedule, generation_of(schedule, {}, seeded_at), **fields)
+def token(schedule: Every | Cron = DAILY, **fields: Any) -> Token:
+    timing: dict[str, Any] = {"scheduled_at": NINE, "due_at": NINE}
+    return Token(LoopId("report"), schedule, **timing | fields)
 
 
 def new_app() -> Scheduler:
     return Scheduler("shop", Settings())
-
-
-def test_a_guard_of_the_same_seeding_does_not_move_a_retry() -> None:
-    mine = token(attempt=1, due_at=NINE + 11 * MINUTE)
-    guard = token(
-        seeded_at=NINE + 5 * MINUTE,
-        state=State.GUARD,
-        scheduled_at=NINE + 24 * HOUR,
-        due_at=NINE + 16 * MINUTE,
-    )
-    assert merge(mine, guard) is mine
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ POLICY = Policy(Retry(2, delays=["10s", "1m"], jitter=0))
 TOKEN = Token(
     loop=LoopId("report"),
     schedule=HOURLY,
-    generation="g",
+    epoch=5,
+    life=3,
     scheduled_at=NINE,
     due_at=NINE,
     seq=7,
@@ -294,11 +295,6 @@ def test_a_parked_tick_has_what_its_run_was_given():
 def test_what_a_pause_left_behind_is_gone_after_the_next_run(outcome: Outcome):
     resumed = replace(TOKEN, reason="paused by an operator")
     assert put(settled(outcome, resumed)).reason is None
-
-
-def test_a_guard_that_hatched_goes_on_as_a_token():
-    token = put(settled(Returned(None), replace(TOKEN, state=State.GUARD)))
-    assert token.state is State.ARMED
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from scheduler.protocol.calls import (
 )
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import is_token
-from scheduler.timing.moments import LATEST_MS
+from scheduler.timing.moments import LATEST_MS, UNIX_EPOCH
 
 SENT = datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC)
 SENT_MS = 1_780_304_400_250
@@ -202,6 +202,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"sent_at_ms": LATEST_MS + 1}, "sent_at_ms: "),
     ({"sent_at_ms": 1.5}, "sent_at_ms: "),
     ({"sent_at_ms": SENT}, "sent_at_ms: "),
+    ({"due_at_ms": -1}, "due_at_ms: "),
     ({"due_at_ms": 2**63 - 1}, "due_at_ms: "),
     ({"expires_at_ms": "1h"}, "expires_at_ms: "),
     ({"expires_at_ms": [[]]}, "expires_at_ms: "),
@@ -220,6 +221,14 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 def test_headers_that_are_not_ours_are_named(headers: dict[str, Any], told: str):
     with pytest.raises(Undecodable, match=told):
         read(call_with(**headers))
+
+
+def test_every_moment_from_1970_to_9000_may_be_named():
+    moments = dict.fromkeys(["sent_at_ms", "due_at_ms", "first_failed_at_ms"], 0)
+    call = read(call_with(**moments, expires_at_ms=LATEST_MS, attempt=0))
+    assert call.sent_at == call.due_at == call.first_failed_at == UNIX_EPOCH
+    assert call.expires_at == datetime(9000, 1, 1, tzinfo=UTC)
+    assert call.attempt == 0
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from scheduler.protocol.epochs import (
 )
 
 ACTIVE, PAUSED, GONE = LoopState.ACTIVE, LoopState.PAUSED, LoopState.GONE
+FIRST = Position(5, 2, joined=False)
 
 
 def entry(state: LoopState, epoch: int = 4, life: int = 2) -> Entry:
@@ -39,13 +40,20 @@ def entry(state: LoopState, epoch: int = 4, life: int = 2) -> Entry:
         (Position(1, 1, attempt=0), Position(1, 1, attempt=1)),
         (Position(1, 1, attempt=3), Position(1, 2, attempt=0)),
         (Position(1, 9, attempt=9), Position(2, 0, attempt=0)),
+        (Position(1, 1, joined=False), Position(1, 1)),
+        (Position(1, 1), Position(1, 1, attempt=1, joined=False)),
+        (Position(1, 1), Position(2, 0, joined=False)),
     ],
 )
 def test_a_later_epoch_is_ahead_and_within_an_epoch_the_greater_progress(
     behind: Position, ahead: Position
 ):
     assert behind < ahead
-    assert Position(1, 7, 2).progress == (7, 2)
+
+
+def test_progress_is_the_same_in_each_epoch():
+    assert Position(1, 7, 2).progress == Position(2, 7, 2).progress
+    assert Position(1, 7, 2).progress > Position(2, 7, 2, joined=False).progress
 
 
 @pytest.mark.parametrize(
@@ -69,7 +77,7 @@ def test_a_creator_begins_the_next_epoch(state: LoopState, verb: Verb, after: Lo
     beginning = begun(verb, entry(state))
     assert beginning is not None
     assert beginning.entry == Entry(5, after, life=5 if verb is Verb.START else 2)
-    first = First(Position(5, 0), paused=after is PAUSED, first=True)
+    first = First(Position(5, 0, joined=False), paused=after is PAUSED)
     assert beginning.token == (None if after is GONE else first)
 
 
@@ -89,9 +97,45 @@ def test_a_creator_that_has_nothing_to_do_begins_no_epoch(state: LoopState, verb
 
 def test_a_loop_that_was_never_there_is_started():
     assert begun(Verb.START, None) == Beginning(
-        Entry(1, ACTIVE, life=1), First(Position(1, 0), paused=False)
+        Entry(1, ACTIVE, life=1), First(Position(1, 0, joined=False), paused=False)
     )
     assert not any(begun(verb, None) for verb in Verb if verb is not Verb.START)
+
+
+@pytest.mark.parametrize(
+    ("latest", "at_ms", "epoch"),
+    [
+        (None, 0, 1),
+        (None, 1_000, 1_000),
+        (4, 1_000, 1_000),
+        (999, 1_000, 1_000),
+        (1_000, 1_000, 1_001),  # two within a millisecond
+        (5_000, 1_000, 5_001),  # the clock was set back
+    ],
+)
+def test_epochs_are_numbered_by_the_time_but_always_onwards(
+    latest: int | None, at_ms: int, epoch: int
+):
+    last = None if latest is None else entry(GONE, latest)
+    beginning = begun(Verb.START, last, at_ms=at_ms)
+    assert beginning is not None
+    assert beginning.entry == Entry(epoch, ACTIVE, life=epoch)
+    assert beginning.token is not None
+    assert beginning.token.position.epoch == epoch
+
+
+def test_a_loop_whose_roster_was_lost_begins_after_all_that_was_before():
+    before = begun(Verb.TRIGGER, entry(ACTIVE, epoch=1_000), at_ms=2_000)
+    after = begun(Verb.START, None, at_ms=2_001)
+    assert before is not None
+    assert after is not None
+    assert is_void(before.entry.epoch, known=after.entry.epoch)
+
+
+def test_two_that_hold_the_mutex_at_once_begin_two_epochs():
+    latest = entry(ACTIVE)
+    begun_by = [begun(Verb.TRIGGER, latest, at_ms=at_ms) for at_ms in (2_000, 2_001)]
+    assert len({beginning.entry.epoch for beginning in begun_by if beginning}) == 2
 
 
 @pytest.mark.parametrize("verb", list(Verb))
@@ -121,6 +165,7 @@ def test_a_token_of_an_epoch_before_the_known_one_is_void(epoch: int, known: int
         (Position(1, 9), Refused.REPLACE),
         (Position(2, 4), Refused.REPLACE),
         (Position(2, 5, attempt=0), Refused.REPLACE),
+        (Position(2, 5, attempt=1, joined=False), Refused.REPLACE),
         (Position(2, 5, attempt=1), Refused.LEAVE),
         (Position(2, 5, attempt=2), Refused.LEAVE),
         (Position(2, 6), Refused.LEAVE),
@@ -145,6 +190,22 @@ def test_a_refused_put_replaces_what_is_behind(occupant: Position, then: Refused
 )
 def test_a_token_was_settled_if_its_successor_was_put(heard: list[Position], settled: bool):
     assert was_settled(Position(2, 5, attempt=1), heard) is settled
+
+
+@pytest.mark.parametrize(
+    ("put", "settled"),
+    [
+        (Position(2, 5, joined=False), False),
+        (Position(2, 5), True),
+        (Position(2, 6), True),
+        (Position(1, 5), False),
+        (Position(3, 5), False),
+    ],
+)
+def test_a_first_token_was_settled_if_what_it_is_exchanged_for_was_put(
+    put: Position, settled: bool
+):
+    assert was_settled(Position(2, 5, joined=False), [put]) is settled
 
 
 @pytest.mark.parametrize(
@@ -181,20 +242,22 @@ def test_nobody_is_awaited_where_nobody_is_subscribed():
 @pytest.mark.parametrize(
     ("heard", "after"),
     [
-        ([], Position(5, 2)),
-        ([Position(4, 1)], Position(5, 2)),
-        ([Position(4, 2)], Position(5, 2)),
+        ([], FIRST),
+        ([Position(4, 1)], FIRST),
+        ([Position(4, 1, attempt=9)], FIRST),
+        ([Position(4, 2, joined=False)], FIRST),
+        ([Position(4, 2)], Position(4, 2)),
         ([Position(4, 7), Position(3, 8)], Position(3, 8)),
         ([Position(3, 8), Position(4, 8, attempt=1)], Position(4, 8, attempt=1)),
         ([Position(2, 99), Position(3, 3)], Position(3, 3)),
-        ([Position(2, 99)], Position(5, 2)),
+        ([Position(2, 99)], FIRST),
         ([Position(6, 4)], Position(6, 4)),
     ],
 )
 def test_a_first_token_adopts_the_greatest_progress_of_its_life(
     heard: list[Position], after: Position
 ):
-    assert adopted(Position(5, 2), heard, life=3) == after
+    assert adopted(FIRST, heard, life=3) == after
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from scheduler.protocol.ladder import (
     STEP,
     UNITS,
     Rung,
+    check_length,
     digits,
     entrance,
     key_of,
@@ -65,6 +66,13 @@ def test_the_longest_delay_is_more_than_three_years():
 def test_what_the_ladder_cannot_hold_is_refused(delay: timedelta):
     with pytest.raises(UsageError, match=r"from 0 to 1183 days, got .*send it from a loop"):
         digits(delay)
+
+
+def test_a_delay_that_is_refused_is_shown_as_it_was_given():
+    with pytest.raises(UsageError, match=r"got 5 years\. For later"):
+        check_length(timedelta(days=5 * 365), given="5 years")
+    with pytest.raises(UsageError, match=r"got 1825 days, 0:00:00\. For later"):
+        check_length(timedelta(days=5 * 365))
 
 
 def test_each_rung_has_a_name_and_a_time_of_its_own():

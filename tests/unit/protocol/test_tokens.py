@@ -8,8 +8,10 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from scheduler.errors import Undecodable
+from scheduler.protocol.epochs import Position, Verb
 from scheduler.protocol.messages import LINE_LENGTH, Message, one_line, problems_of, summary_of
 from scheduler.protocol.tokens import (
+    Act,
     Ending,
     LastRun,
     LoopId,
@@ -17,8 +19,6 @@ from scheduler.protocol.tokens import (
     Token,
     decode,
     encode,
-    generation_of,
-    same_seeding,
 )
 from scheduler.timing.schedules import Cron, Every
 
@@ -31,9 +31,10 @@ DELETED: Any = object()
 PLAIN = Token(
     loop=LoopId("report"),
     schedule=Every("30s"),
-    generation="001780304400000-0123456789ab",
     scheduled_at=MONDAY,
     due_at=MONDAY + timedelta(seconds=2),
+    epoch=MONDAY_MS,
+    life=MONDAY_MS - 5,
 )
 FULL = replace(
     PLAIN,
@@ -53,6 +54,7 @@ FULL = replace(
         error="OSError: no",
     ),
 )
+FIRST = replace(PLAIN, first=True, known_until=MONDAY + MS, act=Act(Verb.TRIGGER, MONDAY))
 
 
 def on_the_wire(token: Token = PLAIN, body: bytes | None = None, **headers: Any) -> Message:
@@ -76,7 +78,8 @@ def test_a_small_token_has_exactly_these_headers():
             "scheduler-namespace": "shop",
             "scheduler-task": "report",
             "scheduler-key": "",
-            "scheduler-generation": "001780304400000-0123456789ab",
+            "scheduler-epoch": MONDAY_MS,
+            "scheduler-life": MONDAY_MS - 5,
             "scheduler-seq": 0,
             "scheduler-attempt": 0,
             "scheduler-state": "armed",
@@ -110,10 +113,31 @@ def test_a_full_token_adds_its_reason_and_the_run_before():
     }
 
 
+@pytest.mark.parametrize(
+    ("token", "added"),
+    [
+        (
+            FIRST,
+            {
+                "scheduler-first": 1,
+                "scheduler-known-until-ms": MONDAY_MS + 1,
+                "scheduler-act": "triggered",
+                "scheduler-acted-at-ms": MONDAY_MS,
+            },
+        ),
+        (replace(PLAIN, first=True), {"scheduler-first": 1}),
+        (replace(FIRST, first=False, act=None), {}),
+    ],
+)
+def test_a_first_token_says_so_and_until_when_its_creator_knew(token: Token, added: dict[str, Any]):
+    headers = encode(token, "shop", expiration=None).headers
+    assert {name: headers[name] for name in set(headers) - PLAIN_NAMES} == added
+
+
 PLAIN_NAMES = set(encode(PLAIN, "shop", expiration=None).headers)
 
 
-@pytest.mark.parametrize("token", [PLAIN, FULL])
+@pytest.mark.parametrize("token", [PLAIN, FULL, FIRST])
 def test_all_headers_are_strings_or_whole_numbers(token: Token):
     headers = encode(token, "shop", expiration=None).headers
     assert {type(value) for value in headers.values()} == {str, int}
@@ -127,18 +151,21 @@ LAST = LastRun(Ending.SUCCEEDED, MONDAY, MONDAY, timedelta(0))
     [
         PLAIN,
         FULL,
+        FIRST,
+        replace(PLAIN, first=True),
+        replace(PLAIN, epoch=0, life=0),
         replace(PLAIN, loop=LoopId("report", "a.b")),
         replace(PLAIN, schedule=Every("100ms", mode="fixed_rate", offset="50ms", catch_up="all")),
         replace(PLAIN, schedule=Cron("@daily", catch_up="skip", grace="1h")),
         replace(PLAIN, due_at=MONDAY - MS),
         replace(PLAIN, reason=""),
-        replace(PLAIN, generation=""),
         replace(PLAIN, carry=False),
         replace(PLAIN, carry="\x00 \N{SNOWMAN}"),
         replace(PLAIN, seq=2**62, attempt=2**31),
         replace(PLAIN, last=LAST),
         replace(PLAIN, last=replace(LAST, error="ValueError")),
         *[replace(PLAIN, state=state) for state in State],
+        *[replace(PLAIN, act=Act(verb, MONDAY)) for verb in Verb],
         *[replace(PLAIN, last=replace(LAST, ending=ending)) for ending in Ending],
     ],
 )
@@ -151,10 +178,29 @@ def test_moments_travel_in_whole_milliseconds():
     assert decode(on_the_wire(token), "shop").scheduled_at == MONDAY + MS
 
 
-@pytest.mark.parametrize("header", ["key", "reason", "last_outcome"])
+@pytest.mark.parametrize(
+    "header", ["key", "reason", "last_outcome", "epoch", "life", "first", "known_until_ms", "act"]
+)
 def test_a_header_that_may_be_missing_is_not_missed(header: str):
     headers: dict[str, Any] = {header: DELETED}
-    assert decode(on_the_wire(**headers), "shop").loop == PLAIN.loop
+    assert decode(on_the_wire(FIRST, **headers), "shop").loop == FIRST.loop
+
+
+def made_before_epochs(**headers: Any) -> Message:
+    generation = "001780304400000-0123456789ab"
+    return on_the_wire(epoch=DELETED, life=DELETED, generation=generation, **headers)
+
+
+@pytest.mark.parametrize("state", ["armed", "paused", "replay"])
+def test_a_token_made_before_there_were_epochs_is_of_epoch_0(state: str):
+    token = decode(made_before_epochs(state=state), "shop")
+    assert token == replace(PLAIN, epoch=0, life=0, state=State(state))
+    assert token.position == Position(0, 0)
+
+
+def test_what_stood_in_for_a_run_before_there_were_epochs_is_refused():
+    with pytest.raises(Undecodable, match=r"state: .* got 'guard'"):
+        decode(made_before_epochs(state="guard", act="guarded"), "shop")
 
 
 def test_headers_and_members_of_others_are_ignored():
@@ -166,9 +212,10 @@ def test_headers_and_members_of_others_are_ignored():
 
 INTEGERS = ("seq", "attempt", "scheduled_at_ms", "due_at_ms")
 OPTIONAL_INTEGERS = ("last_scheduled_at_ms", "last_started_at_ms", "last_duration_ms")
-STRINGS = ("namespace", "task", "key", "generation")
+COUNTERS = ("epoch", "life", "first")
+STRINGS = ("namespace", "task", "key")
 OPTIONAL_STRINGS = ("reason", "last_error")
-REQUIRED = ("version", "namespace", "task", "generation", "state", *INTEGERS)
+REQUIRED = ("version", "namespace", "task", "state", *INTEGERS)
 NO_MILLISECONDS = 253_402_300_799_001
 """The first that no datetime holds."""
 
@@ -176,10 +223,10 @@ NO_MILLISECONDS = 253_402_300_799_001
 BAD_HEADERS: list[tuple[str, Any]] = [
     *[(name, DELETED) for name in REQUIRED],
     *[(name, "5") for name in (*INTEGERS, *OPTIONAL_INTEGERS, "version")],
-    *[(name, True) for name in (*INTEGERS, *OPTIONAL_INTEGERS)],
-    *[(name, 1.0) for name in (*INTEGERS, *OPTIONAL_INTEGERS)],
-    *[(name, -1) for name in (*INTEGERS, *OPTIONAL_INTEGERS)],
-    *[(name, None) for name in (*INTEGERS, *OPTIONAL_INTEGERS)],
+    *[(name, True) for name in (*INTEGERS, *OPTIONAL_INTEGERS, *COUNTERS)],
+    *[(name, 1.0) for name in (*INTEGERS, *OPTIONAL_INTEGERS, *COUNTERS)],
+    *[(name, -1) for name in (*INTEGERS, *OPTIONAL_INTEGERS, *COUNTERS)],
+    *[(name, None) for name in (*INTEGERS, *OPTIONAL_INTEGERS, *COUNTERS)],
     *[(name, 5) for name in (*STRINGS, *OPTIONAL_STRINGS)],
     *[(name, b"report") for name in (*STRINGS, *OPTIONAL_STRINGS)],
     *[(name, ["report"]) for name in (*STRINGS, *OPTIONAL_STRINGS)],
@@ -189,7 +236,9 @@ BAD_HEADERS: list[tuple[str, Any]] = [
     *[("state", other) for other in ("", "ARMED", "asleep", 1, None, ["armed"])],
     *[("last_outcome", other) for other in ("", "failed", 1, ["retried"])],
     ("task", ""),
-    ("generation", "g" * 65),
+    *[("first", other) for other in (2, 2**63 - 1, "1")],
+    *[("known_until_ms", other) for other in (True, 1.0, -1, NO_MILLISECONDS, "1")],
+    *[("act", other) for other in ("", "guarded", "START", 1, ["seeded"])],
 ]
 
 
@@ -261,9 +310,15 @@ def test_a_token_is_triggered_when_it_is_due_before_its_tick():
     assert [replace(PLAIN, due_at=due).triggered for due in dues] == [True, False, False]
 
 
-def test_progress_counts_ticks_before_attempts():
+def test_a_token_stands_where_its_epoch_its_ticks_and_its_attempts_say():
     steps = [(0, 0), (0, 1), (1, 0), (1, 3), (2, 0)]
-    assert [replace(PLAIN, seq=s, attempt=a).progress for s, a in steps] == sorted(steps)
+    positions = [replace(PLAIN, seq=s, attempt=a).position for s, a in steps]
+    assert positions == [Position(MONDAY_MS, s, a) for s, a in steps]
+    assert positions == sorted(positions)
+
+
+def test_a_first_token_stands_before_the_one_that_has_joined():
+    assert replace(PLAIN, first=True).position < PLAIN.position
 
 
 @pytest.mark.parametrize(
@@ -271,45 +326,6 @@ def test_progress_counts_ticks_before_attempts():
 )
 def test_a_loop_is_called_by_its_task_and_key(loop: LoopId, name: str):
     assert str(loop) == name
-
-
-def test_generations_sort_by_the_time_of_their_seeding():
-    moments = [
-        datetime(1970, 1, 1, tzinfo=UTC),
-        datetime(2001, 9, 9, 1, 46, 39, tzinfo=UTC),  # the last with twelve digits
-        datetime(2001, 9, 9, 1, 46, 40, tzinfo=UTC),
-        MONDAY,
-        MONDAY + MS,
-        datetime(9000, 1, 1, tzinfo=UTC),
-    ]
-    # Other arguments each, so that the fingerprints are in no order.
-    generations = [generation_of(Every("1s"), {"n": n}, at) for n, at in enumerate(moments)]
-    assert generations == sorted(generations)
-    assert all(len(generation) <= 64 for generation in generations)
-
-
-@pytest.mark.parametrize(
-    ("other_schedule", "other_args", "same"),
-    [
-        (Every("30s"), {"a": 1, "b": 2}, True),
-        (Every("30000ms"), {"b": 2, "a": 1}, True),
-        (Every("31s"), {"a": 1, "b": 2}, False),
-        (Every("30s", jitter="1s"), {"a": 1, "b": 2}, False),
-        (Every("30s"), {"a": 1, "b": 3}, False),
-        (Every("30s"), {}, False),
-        (Cron("* * * * *"), {"a": 1, "b": 2}, False),
-    ],
-)
-def test_seedings_are_the_same_with_the_same_schedule_and_arguments(
-    other_schedule: Every | Cron, other_args: dict[str, int], same: bool
-):
-    generation = generation_of(Every("30s"), {"a": 1, "b": 2}, MONDAY)
-    other = generation_of(other_schedule, other_args, MONDAY + timedelta(days=1))
-    assert same_seeding(generation, other) is same
-
-
-def test_no_seeding_is_the_same_as_a_stand_in_without_one():
-    assert not same_seeding(generation_of(Every("30s"), {}, MONDAY), "")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
@@ -74,6 +75,7 @@ QUORUM = (
     Queue("shop.v1.failed", {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}),
     ASTRAY,
     *STREAMS,
+    Queue("shop.v1.presence", {"x-queue-type": "quorum"}),
     Queue(
         "shop.v1.processor.report",
         {
@@ -102,6 +104,7 @@ CLASSIC = (
     Queue("shop.v1.failed", {"x-queue-type": "classic"}),
     ASTRAY,
     *STREAMS,
+    Queue("shop.v1.presence", {"x-queue-type": "classic"}),
     Queue(
         "shop.v1.processor.report",
         {"x-queue-type": "classic", "x-dead-letter-exchange": "shop.v1.failed"},
@@ -148,7 +151,7 @@ def test_queues_are_quorum_queues_unless_told_otherwise():
 
 
 def test_a_namespace_without_tasks_can_still_park():
-    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:5], BINDINGS[:7])
+    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:6], BINDINGS[:7])
 
 
 def test_the_delivery_limit_is_for_processor_queues_only():
@@ -156,7 +159,7 @@ def test_the_delivery_limit_is_for_processor_queues_only():
     limits = {
         queue.name: queue.arguments["x-delivery-limit"]
         for queue in wanted.queues
-        if queue not in STREAMS and queue.name != "shop.v1.unrouted"
+        if queue not in STREAMS and queue.name not in (NAMES.unrouted, NAMES.presence)
     }
     assert limits.pop("shop.v1.processor.report") == 9
     assert set(limits.values()) == {UNREACHABLE_DELIVERY_LIMIT}
@@ -177,6 +180,7 @@ def test_the_delivery_limit_is_for_processor_queues_only():
         (NAMES.control, "shop.v1.control"),
         (NAMES.roster, "shop.v1.roster"),
         (NAMES.roll_call, "shop.v1.rollcall"),
+        (NAMES.presence, "shop.v1.presence"),
         (NAMES.lock, "shop.v1.lock"),
         (NAMES.hatchery(LoopId("report")), "shop.v1.hatchery.report"),
         (NAMES.hatchery(BERLIN), "shop.v1.hatchery.report.berlin"),
@@ -195,11 +199,15 @@ TO = ("queue", "exchange")
 MANY = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k"), *map(LoopId, TASKS[1:])])
 
 
-def test_nothing_is_there_twice_even_if_tasks_are_called_like_parts_of_the_topology():
-    for kind in (MANY.exchanges, MANY.queues):
+@pytest.mark.parametrize("called", [(), TASKS])
+def test_nothing_is_there_twice_even_if_tasks_are_called_like_parts_of_the_topology(
+    called: Sequence[str],
+):
+    wanted = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k")], called=called)
+    for kind in (wanted.exchanges, wanted.queues):
         names = [each.name for each in kind]
         assert len(names) == len(set(names))
-    assert len(MANY.bindings) == len(set(MANY.bindings))
+    assert len(wanted.bindings) == len(set(wanted.bindings))
 
 
 def test_all_that_is_named_exists():
@@ -207,13 +215,33 @@ def test_all_that_is_named_exists():
     queues = {queue.name for queue in MANY.queues}
     assert {binding.source for binding in MANY.bindings} <= exchanges
     bound = {kind: {b.destination for b in MANY.bindings if b.to == kind} for kind in TO}
-    assert bound["queue"] == queues
+    assert bound["queue"] == queues - {NAMES.presence}  # nothing is ever put there
     assert bound["exchange"] <= exchanges
     arguments = [each.arguments for each in (*MANY.exchanges, *MANY.queues)]
     for argument in ("alternate-exchange", "x-dead-letter-exchange"):
         named = {each[argument] for each in arguments if argument in each}
         assert named
         assert named <= exchanges
+
+
+def test_the_part_that_some_queues_need_is_them_their_bindings_and_all_exchanges():
+    wanted = topology("shop", ["a", "b"], [LoopId("a"), LoopId("b")], called=["a"])
+    some = {NAMES.processor_queue("a"), NAMES.hatchery(LoopId("a")), "another"}
+    part = wanted.only(some)
+    assert part.exchanges == wanted.exchanges
+    assert {queue.name for queue in part.queues} == some - {"another"}
+    assert [each for each in part.bindings if each.to == "queue"] == [
+        each for each in wanted.bindings if each.destination in some
+    ]
+    between = [each for each in wanted.bindings if each.to == "exchange"]
+    assert between
+    assert [each for each in part.bindings if each.to == "exchange"] == between
+
+
+def test_a_binding_to_an_exchange_that_is_not_there_is_no_part():
+    elsewhere = Binding("ours", "theirs", "#", "exchange")
+    wanted = Topology(exchanges=(Exchange("ours", "topic"),), bindings=(elsewhere,))
+    assert wanted.only([]) == Topology(exchanges=wanted.exchanges)
 
 
 @pytest.mark.parametrize("argument", ["x-expires", "x-message-ttl"])
@@ -262,7 +290,7 @@ def test_definitions_are_what_rabbitmq_imports():
         "arguments": {},
     }
     counts = {kind: len(entries) for kind, entries in wanted.items()}
-    assert counts == {"exchanges": 8, "queues": 8, "bindings": 14}
+    assert counts == {"exchanges": 8, "queues": 9, "bindings": 14}
     assert json.loads(json.dumps(wanted)) == wanted
 
 

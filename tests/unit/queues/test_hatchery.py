@@ -1,195 +1,242 @@
-"""Which of two tokens of a loop goes on, and what it takes from the other."""
+"""The register of a loop: which of two tokens stays in it, and what waits there."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from itertools import product
+from datetime import timedelta
 
 import pytest
 
+from scheduler.brokers.memory.server import MemoryServer
+from scheduler.errors import QueueNotFound, Rejected, Unroutable
+from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, State, Token
-from scheduler.queues.hatchery import merge, superseded
+from scheduler.protocol.topology import Names, QueueType, routing_key, topology
+from scheduler.queues.hatchery import LONGEST_WAIT, PATIENCE, Hatchery
+from scheduler.timing.clock import LoopClock
 from scheduler.timing.schedules import Every
+from tests.faulty import Call, FaultyBroker
+from tests.stage import START, hatchery_of, journal_of
 
-NINE = datetime(2026, 6, 1, 9, 0, tzinfo=UTC)
-MINUTE = timedelta(minutes=1)
-OLD, NEW = "000000000000001-aaaaaaaaaaaa", "000000000000002-bbbbbbbbbbbb"
-ARMED, PAUSED, GUARD = State.ARMED, State.PAUSED, State.GUARD
-
-
-def token(
-    who: str, seq: int = 0, attempt: int = 0, state: State = ARMED, generation: str = OLD
-) -> Token:
-    """A token whose every field tells whose it was."""
-    number = {"mine": 1, "occupant": 2}[who]
-    return Token(
-        loop=LoopId("report"),
-        schedule=Every(number * MINUTE),
-        generation=generation,
-        scheduled_at=NINE + number * MINUTE,
-        due_at=NINE + number * MINUTE + timedelta(seconds=30),
-        seq=seq,
-        attempt=attempt,
-        state=state,
-        args={"of": who},
-        carry=who,
-        reason=f"reason of {who}" if state is PAUSED else None,
-    )
+NAMES = Names("test")
+LOOP = LoopId("report")
+SLOT = NAMES.hatchery(LOOP)
+READY = NAMES.processor_queue(LOOP.task)
+IN_A_MINUTE = START + timedelta(minutes=1)
 
 
-PROGRESS = [(0, 0), (1, 0), (1, 1)]
-STATES = [ARMED, PAUSED, GUARD]
-PAIRS = [
-    (
-        token("mine", *mine, mine_state, mine_generation),
-        token("occupant", *occupants, occupants_state, occupants_generation),
-    )
-    for mine, occupants, mine_state, occupants_state, mine_generation, occupants_generation in (
-        product(PROGRESS, PROGRESS, STATES, STATES, ["", OLD, NEW], ["", OLD, NEW])
-    )
+def token(epoch: int = 5, seq: int = 0, attempt: int = 0, *, first: bool = False) -> Token:
+    made = Token(LOOP, Every("1m"), IN_A_MINUTE, IN_A_MINUTE, epoch=epoch, seq=seq, attempt=attempt)
+    return replace(made, first=first)
+
+
+MINE = token(seq=3, attempt=1)
+BEHIND = [
+    token(seq=3),
+    token(seq=2, attempt=9),
+    token(seq=3, attempt=1, first=True),
+    token(epoch=4, seq=9),
+    replace(token(seq=2), state=State.PAUSED),
+]
+AHEAD = [
+    token(seq=3, attempt=2),
+    token(seq=4),
+    token(epoch=6, first=True),
+    replace(token(epoch=6, first=True), state=State.PAUSED),
 ]
 
 
-@pytest.mark.parametrize("occupants_state", [ARMED, PAUSED])
+@pytest.fixture
+async def broker(clock: LoopClock, queue_type: QueueType) -> AsyncIterator[FaultyBroker]:
+    async with FaultyBroker(MemoryServer(clock)) as broker:
+        await broker.declare(topology("test", [LOOP.task], [LOOP], queue_type=queue_type))
+        yield broker
+
+
+@pytest.fixture
+def hatchery(broker: FaultyBroker, clock: LoopClock) -> Hatchery:
+    return hatchery_of(NAMES, broker, clock)
+
+
+async def ready(broker: FaultyBroker) -> int:
+    depth = await broker.depth(READY)
+    assert depth is not None
+    return depth.ready
+
+
+async def test_a_token_that_was_put_waits(hatchery: Hatchery) -> None:
+    assert await hatchery.put(MINE) is MINE
+    for _ in range(3):
+        assert await hatchery.look(LOOP) == MINE
+
+
+@pytest.mark.parametrize("occupant", BEHIND)
+async def test_what_is_behind_gives_way(hatchery: Hatchery, occupant: Token) -> None:
+    await hatchery.put(occupant)
+    assert await hatchery.put(MINE) is MINE
+    assert await hatchery.clear(LOOP) == [MINE]
+
+
+@pytest.mark.parametrize("occupant", AHEAD)
+async def test_what_is_ahead_is_left_as_it_is(hatchery: Hatchery, occupant: Token) -> None:
+    await hatchery.put(occupant)
+    assert await hatchery.put(MINE) == occupant
+    assert await hatchery.clear(LOOP) == [occupant]
+
+
+async def test_the_same_token_is_there_once_however_often_it_is_put(hatchery: Hatchery) -> None:
+    for _ in range(3):
+        assert await hatchery.put(MINE) == MINE
+    assert await hatchery.clear(LOOP) == [MINE]
+
+
+async def test_what_is_left_keeps_its_time(broker: FaultyBroker, hatchery: Hatchery) -> None:
+    await hatchery.put(AHEAD[0])
+    await asyncio.sleep(40)
+    await hatchery.put(MINE)
+    await asyncio.sleep(19)
+    assert await ready(broker) == 0
+    await asyncio.sleep(2)
+    assert await ready(broker) == 1
+
+
+async def test_whoever_begins_an_epoch_puts_its_token_whatever_was_there(
+    hatchery: Hatchery,
+) -> None:
+    for occupant in (*BEHIND, *AHEAD):
+        await hatchery.clear(LOOP)
+        await hatchery.put(occupant)
+        await hatchery.put_first(MINE, at_once=False)
+        assert await hatchery.clear(LOOP) == [MINE]
+
+
 @pytest.mark.parametrize(
-    ("mine", "occupants", "carry"),
+    ("at_once", "state", "after"),
     [
-        ((1, 0), (0, 0), "mine"),
-        ((1, 0), (0, 5), "mine"),
-        ((1, 1), (1, 0), "mine"),
-        ((1, 0), (1, 0), "occupant"),
-        ((1, 0), (1, 1), "occupant"),
-        ((1, 9), (2, 0), "occupant"),
+        (False, State.ARMED, 60.0),
+        (True, State.ARMED, 0.0),
+        (False, State.PAUSED, None),
+        (True, State.PAUSED, None),
     ],
 )
-def test_the_token_that_has_come_further_goes_on(
-    mine: tuple[int, int], occupants: tuple[int, int], carry: str, occupants_state: State
-):
-    merged = merge(token("mine", *mine), token("occupant", *occupants, occupants_state))
-    assert merged.carry == carry
-    assert merged.progress == max(mine, occupants)
-
-
-@pytest.mark.parametrize("progress", [(0, 0), (0, 1), (5, 0)])
-def test_a_guard_gives_way_to_the_run_it_stood_in_for(progress: tuple[int, int]):
-    mine = token("mine", *progress)
-    assert merge(mine, token("occupant", state=GUARD)) is mine
-
-
-def test_a_guard_does_not_take_the_place_of_a_token():
-    occupant = token("occupant")
-    assert merge(token("mine", state=GUARD), occupant) is occupant
-
-
-def test_of_two_guards_there_is_one():
-    mine = token("mine", state=GUARD)
-    assert merge(mine, token("occupant", state=GUARD)) is mine
+async def test_a_first_token_hatches_when_it_is_due_or_at_once_if_it_is_not_paused(
+    broker: FaultyBroker, hatchery: Hatchery, at_once: bool, state: State, after: float | None
+) -> None:
+    await hatchery.put_first(replace(MINE, state=state), at_once=at_once)
+    await asyncio.sleep(0.1)
+    assert await ready(broker) == (after == 0)
+    await asyncio.sleep(59)
+    assert await ready(broker) == (after == 0)
+    await asyncio.sleep(1)
+    assert await ready(broker) == (after is not None)
 
 
 @pytest.mark.parametrize(
-    ("state", "due_after_tick"),
-    # A guard is due late only in case a run goes on: it ended, so nobody waits for it.
-    [(ARMED, timedelta(seconds=30)), (PAUSED, timedelta(seconds=30)), (GUARD, timedelta(0))],
-)
-def test_a_run_takes_the_schedule_that_was_seeded_during_it(
-    state: State, due_after_tick: timedelta
-):
-    mine, occupant = token("mine", 5), token("occupant", state=state, generation=NEW)
-    merged = merge(mine, occupant)
-    assert (merged.schedule, merged.args) == (occupant.schedule, occupant.args)
-    assert (merged.generation, merged.scheduled_at) == (NEW, occupant.scheduled_at)
-    assert merged.due_at - merged.scheduled_at == due_after_tick
-    assert (merged.seq, merged.carry) == (5, "mine")
-
-
-@pytest.mark.parametrize("generation", ["", OLD])
-def test_a_run_keeps_its_schedule_if_nothing_newer_was_seeded(generation: str):
-    mine = token("mine", 5)
-    merged = merge(mine, token("occupant", state=PAUSED, generation=generation))
-    assert merged == replace(mine, state=PAUSED, reason="reason of occupant")
-
-
-def test_a_token_that_waits_takes_the_newer_schedule_of_one_that_has_not_come_as_far():
-    merged = merge(token("mine", 1, generation=NEW), token("occupant", 2))
-    assert (merged.carry, merged.seq, merged.generation) == ("occupant", 2, NEW)
-
-
-@pytest.mark.parametrize("states", [(PAUSED, ARMED), (ARMED, PAUSED), (PAUSED, PAUSED)])
-@pytest.mark.parametrize(
-    ("mine", "occupants"), [((1, 0), (2, 0)), ((1, 0), (1, 0)), ((2, 0), (1, 0))]
-)
-def test_a_pause_outlives_the_run_it_came_during(
-    states: tuple[State, State], mine: tuple[int, int], occupants: tuple[int, int]
-):
-    merged = merge(token("mine", *mine, states[0]), token("occupant", *occupants, states[1]))
-    assert merged.state is PAUSED
-    assert merged.reason in {"reason of mine", "reason of occupant"}
-
-
-def test_a_pause_without_a_seeding_brings_nothing_but_the_pause():
-    mine = token("mine", 5)
-    stand_in = token("occupant", state=PAUSED, generation="")
-    assert merge(mine, stand_in) == replace(mine, state=PAUSED, reason=stand_in.reason)
-
-
-# What follows holds for all pairs.
-
-
-def test_no_progress_is_lost_but_that_of_guards():
-    for mine, occupant in PAIRS:
-        real = [each.progress for each in (mine, occupant) if each.state is not GUARD]
-        assert merge(mine, occupant).progress >= max(real, default=(0, 0))
-
-
-def test_a_carry_goes_with_its_progress():
-    for mine, occupant in PAIRS:
-        merged = merge(mine, occupant)
-        source = {"mine": mine, "occupant": occupant}[merged.carry]
-        assert merged.progress == source.progress
-
-
-def test_a_paused_loop_stays_paused():
-    for mine, occupant in PAIRS:
-        paused = PAUSED in (mine.state, occupant.state)
-        assert (merge(mine, occupant).state is PAUSED) is paused
-
-
-def test_the_newest_seeding_counts_and_stays_whole():
-    for mine, occupant in PAIRS:
-        merged = merge(mine, occupant)
-        assert merged.generation == max(mine.generation, occupant.generation)
-        wholes = [(each.generation, each.schedule, each.args) for each in (mine, occupant)]
-        assert (merged.generation, merged.schedule, merged.args) in wholes
-
-
-def test_merging_again_changes_nothing():
-    for mine, occupant in PAIRS:
-        merged = merge(mine, occupant)
-        assert merge(merged, merged) == merged
-        if occupant.state is not GUARD:
-            assert merge(merged, occupant) == merged
-
-
-def test_a_guard_never_outlives_a_token():
-    for mine, occupant in PAIRS:
-        if GUARD in (mine.state, occupant.state) and mine.progress <= occupant.progress:
-            guards = mine.state is occupant.state
-            assert (merge(mine, occupant).state is GUARD) is guards
-
-
-@pytest.mark.parametrize(
-    ("occupant", "settled_before"),
+    ("due_in", "wait"),
     [
-        (None, False),
-        (token("occupant", 5, 1), False),
-        (token("occupant", 4, 9), False),
-        (token("occupant", 5, 2), True),
-        (token("occupant", 6), True),
-        (token("occupant", 6, state=PAUSED), True),
-        (token("occupant", 0, state=PAUSED, generation=""), False),
-        (token("occupant", 6, state=GUARD), False),
+        (timedelta(seconds=-5), timedelta(0)),
+        (timedelta(seconds=5), timedelta(seconds=5)),
+        (2 * LONGEST_WAIT, LONGEST_WAIT),
     ],
 )
-def test_a_token_was_settled_before_if_its_loop_has_come_further(
-    occupant: Token | None, settled_before: bool
-):
-    assert superseded(token("mine", 5, 1), occupant) is settled_before
+async def test_a_token_waits_no_less_and_no_longer_than_a_broker_takes(
+    broker: FaultyBroker, hatchery: Hatchery, due_in: timedelta, wait: timedelta
+) -> None:
+    published = broker.on("publish")
+    await hatchery.put(replace(MINE, due_at=START + due_in))
+    assert [call.message.expiration for call in published.met] == [wait]
+
+
+async def test_all_that_waits_is_taken_out(broker: FaultyBroker, hatchery: Hatchery) -> None:
+    await hatchery.put(MINE)
+    held = await hatchery.take(LOOP)
+    assert held is not None
+    await hatchery.put(AHEAD[0])
+    await hatchery.leave(held)
+    assert await hatchery.clear(LOOP) == [MINE, AHEAD[0]]
+    assert await hatchery.clear(LOOP) == []
+    assert await hatchery.put(MINE) is MINE
+
+
+async def test_what_is_no_token_is_parked_and_out_of_the_way(
+    broker: FaultyBroker, hatchery: Hatchery
+) -> None:
+    await broker.publish(Message(b"?"), exchange=NAMES.scheduler, routing_key=routing_key(LOOP))
+    assert await hatchery.put(MINE) is MINE
+    parked = await broker.get(NAMES.failed_queue(LOOP.task))
+    assert parked is not None
+    assert parked.message.body == b"?"
+
+
+async def test_a_token_that_somebody_looks_at_is_found(hatchery: Hatchery) -> None:
+    await hatchery.put(MINE)
+    held = await hatchery.take(LOOP)
+    assert held is not None
+    finding = asyncio.create_task(hatchery.find(LOOP))
+    await asyncio.sleep(0.1)
+    await hatchery.leave(held)
+    assert await finding == MINE
+
+
+async def test_what_is_nowhere_is_not_found(hatchery: Hatchery) -> None:
+    assert await hatchery.find(LOOP) is await hatchery.look(LOOP) is None
+
+
+# A slot that refuses though nothing is in it, as that of a quorum queue does for a moment.
+
+
+@pytest.mark.parametrize("first", [False, True])
+async def test_a_slot_that_refuses_for_a_moment_is_asked_again(
+    broker: FaultyBroker, hatchery: Hatchery, first: bool
+) -> None:
+    broker.on("publish", times=5).fails(Rejected())
+    await (hatchery.put_first(MINE, at_once=False) if first else hatchery.put(MINE))
+    assert await hatchery.look(LOOP) == MINE
+
+
+@pytest.mark.parametrize("first", [False, True])
+async def test_a_slot_that_keeps_refusing_is_told_of(
+    broker: FaultyBroker, hatchery: Hatchery, clock: LoopClock, first: bool
+) -> None:
+    broker.on("publish").fails(Rejected())
+    with pytest.raises(Rejected, match="takes no token, though none waits in it"):
+        await (hatchery.put_first(MINE, at_once=False) if first else hatchery.put(MINE))
+    assert PATIENCE <= clock.now() - START < PATIENCE + timedelta(seconds=1)
+
+
+async def test_what_comes_into_the_slot_while_it_refuses_counts(
+    broker: FaultyBroker, hatchery: Hatchery
+) -> None:
+    async def overtake(call: Call) -> None:
+        if len(refusing.met) == 3:
+            await refusing.cease()
+            await hatchery.put(AHEAD[0])
+        raise Rejected
+
+    refusing = broker.on("publish").first(overtake)
+    assert await hatchery.put(MINE) == AHEAD[0]
+
+
+# A slot that is gone
+
+
+async def test_without_its_slot_a_token_is_in_the_journal(
+    broker: FaultyBroker, hatchery: Hatchery
+) -> None:
+    await broker.delete(SLOT)
+    assert await hatchery.put(MINE) is MINE
+    heard = await journal_of(NAMES, broker).heard([LOOP], since=None)
+    assert heard[LOOP].last == MINE
+    for looking in hatchery.look, hatchery.find, hatchery.clear:
+        with pytest.raises(QueueNotFound):
+            await looking(LOOP)
+
+
+async def test_without_slot_and_journal_it_is_nowhere_and_that_is_told(
+    broker: FaultyBroker, hatchery: Hatchery
+) -> None:
+    await broker.delete(SLOT)
+    await broker.delete(NAMES.journal)
+    for putting in hatchery.put(MINE), hatchery.put_first(MINE, at_once=False):
+        with pytest.raises(Unroutable):
+            await putting

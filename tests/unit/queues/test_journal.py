@@ -3,20 +3,22 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
 from scheduler import Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoop
-from scheduler.errors import QueueNotFound
+from scheduler.errors import BrokerUnavailable, QueueNotFound
+from scheduler.protocol.epochs import Position, Verb
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import Act, Ending, LoopId, State, Verb, encode
+from scheduler.protocol.tokens import Ending, LoopId, State, Token, encode
 from scheduler.protocol.topology import UNROUTED_FOR
-from scheduler.queues.journal import JournalEntry, entry_of
-from scheduler.timing.durations import SECOND
+from scheduler.queues.journal import MARGIN, Heard, JournalEntry, entry_of, look_backs
+from scheduler.timing.clock import LoopClock
 from scheduler.timing.schedules import Schedule
-from tests.stage import START, Stage, new_app, program_of, seconds_of
+from tests.faulty import Call, FaultyBroker
+from tests.stage import START, Stage, journal_of, new_app, program_of, seconds_of
 
 TASK = LoopId("task")
 EVERY_HOUR, EVERY_MINUTE = Every("1h"), Every("1m")
@@ -137,14 +139,15 @@ Deed = Callable[[Stage], Awaitable[None]]
         ([], ["seeded"]),
         ([seed, seed], ["seeded"]),
         ([pause], ["seeded", "paused"]),
-        ([pause, pause, seed], ["seeded", "paused"]),
+        # The first may have died before all knew of it.
+        ([pause, pause, seed], ["seeded", "paused", "paused"]),
         ([pause, resume], ["seeded", "paused", "resumed"]),
         ([pause, resume, resume], ["seeded", "paused", "resumed"]),
         ([resume], ["seeded"]),
         ([trigger], ["seeded", "triggered"]),
         ([pause, trigger], ["seeded", "paused"]),
-        ([lose, seed], ["seeded", "guarded"]),
-        ([lose, seed, seed], ["seeded", "guarded"]),
+        ([lose, seed], ["seeded", "repaired"]),
+        ([lose, seed, seed], ["seeded", "repaired"]),
     ],
 )
 async def test_each_verb_is_told_once_and_what_was_in_vain_is_not(
@@ -153,6 +156,7 @@ async def test_each_verb_is_told_once_and_what_was_in_vain_is_not(
     await stage.seed(looping())
     for deed in deeds:
         await deed(stage)
+        await asyncio.sleep(1)
     assert await stage.history("task") == whats
 
 
@@ -161,7 +165,7 @@ async def test_a_new_schedule_is_told(stage: Stage) -> None:
     await stage.seed(looping())
     await program_of(new, stage.broker, stage.clock).seeding.seed()
     rescheduled = (await told(stage, "task"))[-1]
-    assert rescheduled.what == Verb.RESCHEDULED
+    assert rescheduled.what == Verb.RESCHEDULE
     assert rescheduled.due_at == START + timedelta(hours=2)
 
 
@@ -169,14 +173,14 @@ async def test_a_pause_tells_its_reason_and_that_no_tick_is_due(stage: Stage) ->
     await stage.seed(looping())
     await pause(stage)
     paused = (await told(stage, "task"))[-1]
-    assert (paused.what, paused.note, paused.due_at) == (Verb.PAUSED, "stocktaking", None)
+    assert (paused.what, paused.note, paused.due_at) == (Verb.PAUSE, "stocktaking", None)
 
 
 @pytest.mark.parametrize(
     ("deed", "whats"),
     [
         (pause, ["seeded", "triggered", "paused", "succeeded"]),
-        (seed, ["seeded", "triggered", "guarded", "succeeded"]),
+        (seed, ["seeded", "triggered", "succeeded"]),
         (trigger, ["seeded", "triggered", "succeeded"]),
     ],
 )
@@ -201,7 +205,7 @@ async def test_a_new_schedule_does_not_make_the_end_of_a_run_told_twice(stage: S
         await asyncio.sleep(5)
         await program_of(looping(schedule=Every("2h")), stage.broker, stage.clock).seeding.seed()
         await asyncio.sleep(10)
-    assert await stage.history("task") == ["seeded", "triggered", "guarded", "succeeded"]
+    assert await stage.history("task") == ["seeded", "triggered", "rescheduled", "succeeded"]
     assert (await stage.token(TASK)).schedule == Every("2h")
 
 
@@ -291,7 +295,7 @@ async def test_of_a_broker_that_keeps_the_first_death_only_no_more_is_told_than_
 
 async def test_a_loops_message_that_cannot_be_decoded_is_told_as_parked(stage: Stage) -> None:
     await stage.seed(looping())
-    garbage = Message(b"{", {"scheduler-generation": "1", "scheduler-task": "task"})
+    garbage = Message(b"{", {"scheduler-scheduled-at-ms": 1, "scheduler-task": "task"})
     async with stage.processor():
         await stage.publish(garbage, "loop.task")
         await asyncio.sleep(1)
@@ -327,37 +331,228 @@ async def test_where_nothing_was_seeded_there_is_no_journal(stage: Stage) -> Non
         await told(stage)
 
 
-# The last tokens
+# How far a loop has come
+
+
+def token(epoch: int = 5, seq: int = 0, attempt: int = 0, *, first: bool = False) -> Token:
+    """A token of the life that began with epoch 3, whose carry tells which it is."""
+    made = Token(TASK, EVERY_HOUR, START, START, epoch=epoch, life=3, seq=seq, attempt=attempt)
+    return replace(made, first=first, carry=list(made.position))
+
+
+def heard_of(*tokens: Token) -> Heard:
+    heard = Heard()
+    for each in tokens:
+        heard.note(each)
+    return heard
 
 
 @pytest.mark.parametrize(
-    ("published", "carry"),
+    ("noted", "furthest"),
     [
-        ([], None),
-        ([{"seq": 3}], 3),
-        ([{"seq": 3}, {"seq": 4}], 4),
-        ([{"seq": 4}, {"seq": 3}], 4),
-        ([{"seq": 3}, {"seq": 3, "attempt": 1}], 3),
-        ([{"seq": 3}, {"seq": 9, "state": State.REPLAY}], 3),
-        ([{"seq": 3}, {"seq": 9, "state": State.GUARD}], 3),
-        ([{"seq": 3}, {"seq": 9, "generation": ""}], 3),
-        ([{"seq": 3}, {"seq": 4, "state": State.PAUSED}], 4),
-        ([{"seq": 3}, {"seq": 9, "loop": LoopId("task", "other")}], 3),
-        ([{"seq": 3}, {"seq": 3, "act": Verb.REMOVED}], "none"),
-        ([{"seq": 3}, {"seq": 3, "act": Verb.REMOVED}, {"seq": 0, "act": Verb.SEEDED}], 0),
-        # The last run of a loop that was removed may end after it was begun anew.
-        ([{"seq": 3, "act": Verb.REMOVED}, {"seq": 4}, {"seq": 0, "act": Verb.SEEDED}], 0),
+        ([], {}),
+        ([token(seq=3), token(seq=4)], {5: token(seq=4)}),
+        ([token(seq=4), token(seq=3)], {5: token(seq=4)}),
+        ([token(seq=3), token(seq=3, attempt=1)], {5: token(seq=3, attempt=1)}),
+        ([token(first=True), token()], {5: token()}),
+        ([token(seq=4), token(6, first=True)], {5: token(seq=4), 6: token(6, first=True)}),
+        ([token(6), token(seq=9)], {5: token(seq=9), 6: token(6)}),
     ],
 )
-async def test_the_furthest_token_of_a_loop_is_remembered(
-    stage: Stage, published: list[dict[str, Any]], carry: Any
+def test_of_each_epoch_the_furthest_token_is_remembered(
+    noted: list[Token], furthest: dict[int, Token]
+) -> None:
+    assert heard_of(*noted).furthest == furthest
+
+
+def test_of_a_token_that_was_put_again_the_last_put_is_remembered() -> None:
+    held = replace(token(seq=3), state=State.PAUSED)
+    assert heard_of(token(seq=3), held).last == held
+
+
+def test_the_last_token_is_one_of_the_latest_epoch() -> None:
+    assert heard_of().last is None
+    assert heard_of(token(6), token(seq=9)).last == token(6)
+
+
+@pytest.mark.parametrize(
+    ("noted", "adopted"),
+    [
+        ([], None),
+        ([token(seq=9)], token(seq=9)),
+        ([token(4, seq=9), token(5, seq=8)], token(4, seq=9)),
+        ([token(5, seq=1)], None),
+        ([token(5, seq=2, first=True)], None),
+        ([token(2, seq=9)], None),
+        ([token(2, seq=9), token(3, seq=2, attempt=1)], token(3, seq=2, attempt=1)),
+    ],
+)
+def test_a_first_token_goes_on_with_the_furthest_of_its_life(
+    noted: list[Token], adopted: Token | None
+) -> None:
+    first = token(6, seq=2, first=True)
+    assert heard_of(first, *noted).adopted_by(first) == (adopted or first)
+
+
+@pytest.mark.parametrize(
+    ("noted", "has_line"),
+    [
+        ([], False),
+        ([token(first=True)], False),
+        ([token(first=True), token(6, first=True)], False),
+        ([token(2, seq=9)], False),
+        ([token(3)], True),
+        ([token(seq=9), token(6, first=True)], True),
+    ],
+)
+def test_what_creators_put_is_no_line(noted: list[Token], has_line: bool) -> None:
+    assert heard_of(*noted).has_line(life=3) is has_line
+
+
+@pytest.mark.parametrize(
+    ("parked", "was_parked"),
+    [
+        ([], False),
+        ([Position(5, 2)], True),
+        ([Position(4, 2, joined=False)], True),
+        ([Position(3, 2)], True),
+        ([Position(2, 2)], False),
+        ([Position(5, 1), Position(5, 2, attempt=1), Position(5, 3)], False),
+    ],
+)
+def test_a_tick_was_parked_in_whatever_epoch_of_its_life(
+    parked: list[Position], was_parked: bool
+) -> None:
+    heard = Heard()
+    heard.parked.update(parked)
+    assert heard.was_parked(token(6, seq=2)) is was_parked
+
+
+async def write(stage: Stage, *tokens: Token, **headers: Any) -> None:
+    for each in tokens:
+        message = encode(each, stage.app.namespace, expiration=None)
+        message = replace(message, headers={**message.headers, **headers})
+        await stage.broker.publish(message, exchange="", routing_key=stage.app.names.journal)
+
+
+async def heard(stage: Stage, *loops: LoopId, since: datetime | None = None) -> dict[LoopId, Heard]:
+    return await stage.journal.heard(loops or [TASK], since=since)
+
+
+async def test_what_was_put_of_some_loops_is_heard(stage: Stage) -> None:
+    await stage.seed(looping())
+    other = replace(token(seq=7), loop=LoopId("task", "other"))
+    await write(stage, token(seq=3), other, replace(token(seq=9), loop=LoopId("task", "third")))
+    found = await heard(stage, TASK, other.loop, LoopId("task", "never there"))
+    assert [each.furthest.get(5) for each in found.values()] == [token(seq=3), other, None]
+
+
+async def test_what_a_slot_refused_is_heard_too(stage: Stage) -> None:
+    await stage.seed(looping())
+    waiting = await stage.token(TASK)
+    assert not await stage.hatchery.offer(replace(waiting, seq=9))
+    assert (await heard(stage))[TASK].furthest[waiting.epoch].seq == 9
+
+
+async def test_a_replay_is_none_of_its_loops_line(stage: Stage) -> None:
+    await stage.seed(looping())
+    await write(stage, token(seq=3), replace(token(seq=9), state=State.REPLAY))
+    assert (await heard(stage))[TASK].furthest[5] == token(seq=3)
+
+
+@pytest.mark.parametrize(
+    ("headers", "parked"),
+    [
+        ({"x-first-death-reason": "delivery_limit"}, {Position(5, 3)}),
+        ({"scheduler-parked-reason": "exhausted"}, set[Position]()),
+        (
+            {"x-first-death-reason": "expired", "scheduler-parked-reason": "exhausted"},
+            set[Position](),
+        ),
+    ],
+)
+async def test_what_was_parked_is_no_progress_and_by_the_broker_alone_is_noted(
+    stage: Stage, headers: dict[str, str], parked: set[Position]
 ) -> None:
     await stage.seed(looping())
-    token = await stage.token(TASK)
-    for each in published:
-        act = Act(each["act"], START) if "act" in each else None
-        made = replace(token, **{**each, "carry": each["seq"], "act": act})
-        message = encode(made, stage.app.namespace, expiration=None)
-        await stage.broker.publish(message, exchange="", routing_key=stage.app.names.journal)
-    found = await stage.journal.last_tokens({TASK}, since=None, within=10 * SECOND)
-    assert (found[TASK].carry if found else "none") == carry
+    await write(stage, token(seq=3), **headers)
+    found = (await heard(stage))[TASK]
+    assert (found.furthest.get(5), found.parked) == (None, parked)
+
+
+async def test_a_tick_that_killed_its_processors_is_heard_as_parked(stage: Stage) -> None:
+    app = looping(takes=60, schedule=EVERY_MINUTE)
+    await stage.seed(app)
+    stage.expects_none(TASK)
+    async with stage.processor():
+        await asyncio.sleep(61)
+        for _ in range(1 + app.settings.delivery_limit):
+            stage.server.disconnect_all()
+            await asyncio.sleep(1)
+    found = (await heard(stage))[TASK]
+    assert found.last is not None
+    assert found.parked == {found.last.position}
+
+
+async def test_it_is_heard_since_a_moment(stage: Stage) -> None:
+    await stage.seed(looping())
+    await write(stage, token(seq=3))
+    await asyncio.sleep(10)
+    await write(stage, token(seq=2))
+    found = await heard(stage, since=START + timedelta(seconds=5))
+    assert found[TASK].furthest == {5: token(seq=2)}
+
+
+async def test_what_is_no_token_of_ours_is_not_heard(stage: Stage) -> None:
+    await stage.seed(looping())
+    await write(stage, token(seq=3), **{"scheduler-namespace": "bank"})
+    await write(stage, token(seq=3), **{"scheduler-state": "guard"})
+    assert (await heard(stage))[TASK].furthest.get(5) is None
+
+
+@pytest.mark.parametrize(
+    ("after", "within", "told"),
+    [
+        (EOFError(), 20.0, "could not be read to its end"),
+        (None, 3.0, "could not be read to its end within 3 s"),
+    ],
+)
+async def test_half_a_journal_is_none(
+    stage: Stage, after: EOFError | None, within: float, told: str
+) -> None:
+    await stage.seed(looping())
+
+    async def stall(call: Call) -> None:
+        await asyncio.sleep(10)
+        raise AssertionError
+
+    async with FaultyBroker(stage.server) as broker:
+        reading = broker.on("read", stage.app.names.journal, where=lambda call: call.position == 1)
+        _ = reading.first(stall) if after is None else reading.fails(after)
+        with pytest.raises(BrokerUnavailable, match=told):
+            await journal_of(stage.app.names, broker).heard(
+                [TASK], since=None, within=timedelta(seconds=within)
+            )
+
+
+async def test_marks_of_readers_are_no_history(stage: Stage) -> None:
+    await stage.seed(looping())
+    for _ in range(3):
+        await heard(stage)
+    assert await stage.history() == ["seeded", "seeded"]
+
+
+@pytest.mark.parametrize(
+    ("schedules", "near", "far"),
+    [
+        ([], 0, 0),
+        ([EVERY_MINUTE], 2, 30),
+        ([EVERY_MINUTE, EVERY_HOUR], 120, 1800),
+        ([Cron("0 * * * *")], 120, 1800),
+    ],
+)
+async def test_a_lines_last_token_is_looked_for_nearby_first(
+    clock: LoopClock, schedules: list[Schedule], near: int, far: int
+) -> None:
+    now, minute = START - MARGIN, timedelta(minutes=1)
+    assert look_backs(schedules, clock) == (now - near * minute, now - far * minute)

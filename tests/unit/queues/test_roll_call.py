@@ -1,48 +1,48 @@
-"""Asking all processors at once, on the embedded broker and in virtual time."""
+"""Telling all processors at once, and asking them, on the embedded broker and in virtual time."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
+from scheduler.errors import QueueNotFound, Unconfirmed
+from scheduler.protocol.epochs import Answer, Position, awaited, unaware
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.roll_call import LINGERING, Answers, Claims, RollCall, Settled
+from scheduler.queues.roll_call import TIMEOUT, Answers, InHand, RollCall
 from scheduler.timing.clock import LoopClock
+from tests.faulty import Call, FaultyBroker
 
 NAMES = Names("test")
 A, B, C = LoopId("a"), LoopId("a", "key"), LoopId("c")
-PATIENCE = timedelta(seconds=2)
+A3 = InHand(Position(7, 3))
+A3_RUNS = InHand(Position(7, 3), running=True)
+A4 = InHand(Position(7, 4, attempt=2), running=True, refused=True)
+B_FIRST = InHand(Position(9, 2, joined=False))
 
 
 @dataclass
 class Hand:
-    """What a processor has, and has put."""
+    """What a processor has in hand, and knows."""
 
-    has: Claims = field(default_factory=dict[LoopId, tuple[int, int]])
-    runs: Claims = field(default_factory=dict[LoopId, tuple[int, int]])
-    out: Collection[LoopId] = ()
-    stopping: bool = False
-    put: Settled = field(default_factory=dict[LoopId, tuple[str, tuple[int, int]]])
+    has: Mapping[LoopId, Sequence[InHand]] = field(default_factory=dict[LoopId, Sequence[InHand]])
+    epochs: dict[LoopId, int] = field(default_factory=dict[LoopId, int])
 
-    def in_hand(self) -> Claims:
-        return self.has
+    def learn(self, loop: LoopId, epoch: int) -> None:
+        self.epochs[loop] = max(epoch, self.known(loop))
 
-    def running(self) -> Claims:
-        return self.runs
+    def known(self, loop: LoopId) -> int:
+        return self.epochs.get(loop, 0)
 
-    def refused(self) -> Collection[LoopId]:
-        return self.out
-
-    def settled(self) -> Settled:
-        return self.put
+    def in_hand(self, loop: LoopId) -> Sequence[InHand]:
+        return self.has.get(loop, ())
 
 
 class Room:
@@ -53,19 +53,28 @@ class Room:
         self._opened = opened
 
     async def open(self) -> None:
-        self.broker = await self._opened.enter_async_context(MemoryBroker(self._server))
+        self.broker = await self.connect()
         await self.broker.declare(topology("test", [], []))
         asking = RollCall(self.broker, NAMES)
         self.asking = await self._opened.enter_async_context(asking)
 
-    async def seat(self, *hands: Hand) -> None:
-        """Have a processor for each of these hands."""
-        for hand in hands:
-            broker = await self._opened.enter_async_context(MemoryBroker(self._server))
-            await self._opened.enter_async_context(RollCall(broker, NAMES, hand))
+    async def connect(self) -> FaultyBroker:
+        return await self._opened.enter_async_context(FaultyBroker(self._server))
 
-    async def ask(self, *loops: LoopId, expected: int) -> Answers:
-        return await self.asking.ask(loops, expected=expected, timeout=PATIENCE)
+    async def seat(self, *hands: Hand) -> list[RollCall]:
+        """Have a processor for each of these hands."""
+        return [
+            await self._opened.enter_async_context(RollCall(await self.connect(), NAMES, hand))
+            for hand in hands
+        ]
+
+    async def ask(self, *loops: LoopId) -> Answers:
+        return await self.asking.ask_all(dict.fromkeys(loops, 5))
+
+    async def present(self) -> int:
+        depth = await self.broker.depth(NAMES.presence)
+        assert depth is not None
+        return depth.consumers
 
     async def said(self) -> list[str]:
         """The kinds of all questions and answers so far."""
@@ -84,80 +93,218 @@ async def room(clock: LoopClock) -> AsyncIterator[Room]:
         yield room
 
 
+def took() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# What they have
+
+
 @pytest.mark.parametrize(
-    ("hands", "claims"),
+    ("hands", "told"),
     [
-        ([Hand()], {}),
-        ([Hand({A: (3, 0)})], {A: (3, 0)}),
-        ([Hand({A: (3, 0)}), Hand({B: (0, 2)})], {A: (3, 0), B: (0, 2)}),
-        ([Hand({A: (3, 0)}), Hand({A: (3, 1)}), Hand({A: (2, 9)})], {A: (3, 1)}),
-        ([Hand({C: (1, 0)})], {}),
+        ([Hand()], {A: [], B: []}),
+        ([Hand({A: [A3]})], {A: [A3], B: []}),
+        ([Hand({A: [A3]}), Hand({B: [B_FIRST]})], {A: [A3], B: [B_FIRST]}),
+        ([Hand({A: [A3, A4]}), Hand({A: [A3_RUNS]})], {A: [A3, A4, A3_RUNS], B: []}),
+        ([Hand({C: [A3]})], {A: [], B: []}),
     ],
 )
 async def test_who_has_what_is_gathered_from_all(
-    room: Room, hands: list[Hand], claims: Claims
+    room: Room, hands: list[Hand], told: dict[LoopId, list[InHand]]
 ) -> None:
-    await room.seat(*hands)
-    assert await room.ask(A, B, expected=len(hands)) == Answers(claims, complete=True)
+    processors = [each.processor for each in await room.seat(*hands)]
+    answers = await room.ask(A, B)
+    assert answers.complete
+    assert set(answers.hands) == set(processors)
+    found = {loop: sorted(answers.tokens(loop)) for loop in (A, B)}
+    assert found == {loop: sorted(tokens) for loop, tokens in told.items()}
 
 
-async def test_what_runs_and_what_is_refused_is_told(room: Room) -> None:
-    hands = Hand({A: (3, 0), B: (7, 0)}, runs={A: (3, 0)}, out=[B, C]), Hand({A: (4, 0)})
-
-    await room.seat(*hands)
-    answers = await room.ask(A, B, expected=2)
-    assert answers.claims == {A: (4, 0), B: (7, 0)}
-    told = {loop: {each[1:] for each in holders} for loop, holders in answers.holders.items()}
-    assert told == {A: {((3, 0), True), ((4, 0), False)}, B: {((7, 0), False)}}
-    assert answers.refused == {B}
+async def test_where_there_is_no_processor_nobody_is_asked(room: Room) -> None:
+    answers = await room.ask(A)
+    assert (answers.complete, answers.expected, answers.hands) == (True, 0, {})
+    assert took() == 0
+    await asyncio.sleep(1)
+    assert await room.said() == []
 
 
-async def test_what_was_put_last_is_told_by_generation(room: Room) -> None:
-    hands = Hand(put={A: ("g1", (3, 0))}), Hand(put={A: ("g1", (4, 0)), B: ("g2", (1, 0))})
-
-    await room.seat(*hands)
-    answers = await room.ask(A, B, expected=2)
-    assert answers.settled == {(A, "g1"): (4, 0), (B, "g2"): (1, 0)}
+async def test_one_who_only_asks_is_not_counted_and_does_not_answer(room: Room) -> None:
+    await room.seat(Hand())
+    assert await room.present() == 1
+    assert len((await room.ask(A)).hands) == 1
+    assert await room.said() == ["scheduler.question", "scheduler.answer"]
 
 
 async def test_an_answer_is_awaited_no_longer_than_it_takes(room: Room) -> None:
     await room.seat(Hand(), Hand())
-    began = asyncio.get_running_loop().time()
-    await room.ask(A, expected=2)
-    assert asyncio.get_running_loop().time() - began < LINGERING + 0.02
+    await room.ask(A)
+    assert took() < 0.02
+
+
+# What they know
+
+
+async def test_who_is_asked_knows_the_epochs_of_the_question(room: Room) -> None:
+    hands = Hand(), Hand(epochs={A: 8})
+    await room.seat(*hands)
+    await room.asking.ask_all({A: 7, B: 9})
+    assert [hand.epochs for hand in hands] == [{A: 7, B: 9}, {A: 8, B: 9}]
+
+
+async def test_who_answers_that_it_has_nothing_takes_nothing_older_afterwards(room: Room) -> None:
+    """The answer is of a moment at which the epoch was known."""
+    known_when_asked: list[int] = []
+
+    class Asked(Hand):
+        def in_hand(self, loop: LoopId) -> Sequence[InHand]:
+            known_when_asked.append(self.known(loop))
+            return ()
+
+    await room.seat(Asked())
+    await room.asking.ask_all({A: 7})
+    assert known_when_asked == [7]
+
+
+async def test_whoever_asks_is_told_of_later_epochs(room: Room) -> None:
+    await room.seat(Hand(epochs={A: 9}), Hand(epochs={A: 8, B: 3, C: 99}), Hand())
+    assert (await room.asking.ask_all({A: 7, B: 7})).known == {A: 9}
+
+
+@pytest.mark.parametrize(
+    ("hands", "answer"),
+    [
+        ([], Answer(5)),
+        ([A3], Answer(5)),
+        ([A3_RUNS], Answer(5, running=7)),
+        ([InHand(Position(4, 9), running=True), A3_RUNS], Answer(5, running=4)),
+        ([InHand(Position(2, 9)), A3_RUNS], Answer(5, running=7)),
+    ],
+)
+async def test_an_answer_tells_of_the_oldest_run(
+    room: Room, hands: list[InHand], answer: Answer
+) -> None:
+    (processor,) = await room.seat(Hand({A: hands}))
+    assert (await room.ask(A)).of(A, 5) == {processor.processor: answer}
+
+
+# Who does not answer
 
 
 async def test_where_one_does_not_answer_in_time_the_answers_are_incomplete(room: Room) -> None:
-    await room.seat(Hand({A: (1, 0)}), Hand())
-    began = asyncio.get_running_loop().time()
-    answers = await room.ask(A, expected=3)
-    assert answers == Answers({A: (1, 0)}, complete=False)
-    assert asyncio.get_running_loop().time() - began == pytest.approx(2)
+    mute = await room.connect()
+    mute.on("publish", NAMES.control).hangs()
+    async with RollCall(mute, NAMES, Hand({A: [A4]})):
+        await room.seat(Hand({A: [A3]}))
+        answers = await room.ask(A)
+    assert (answers.complete, answers.expected, answers.silent) == (False, 2, 1)
+    assert list(answers.tokens(A)) == [A3]
+    assert took() == pytest.approx(TIMEOUT.total_seconds())
+    said = answers.of(A, 5)
+    assert unaware(5, said) == awaited(5, said) == ["silent 0"]
 
 
-async def test_a_processor_that_is_leaving_is_heard_and_not_counted(room: Room) -> None:
-    await room.seat(Hand({B: (2, 0)}), Hand({A: (1, 0)}, stopping=True))
-    assert await room.ask(A, B, expected=1) == Answers({A: (1, 0), B: (2, 0)}, complete=True)
-    assert await room.ask(A, expected=2) == Answers({A: (1, 0)}, complete=False)
+async def test_one_that_came_meanwhile_does_not_answer_for_one_that_is_silent(
+    room: Room,
+) -> None:
+    mute = await room.connect()
+    mute.on("publish", NAMES.control).hangs()
+
+    async def seat_another(call: Call) -> None:
+        await room.seat(Hand())
+
+    async with RollCall(mute, NAMES, Hand()):
+        room.broker.on("publish", NAMES.control, times=1).first(seat_another)
+        answers = await room.ask(A)
+    assert (len(answers.hands), answers.silent) == (1, 1)
 
 
-async def test_one_who_only_asks_does_not_answer(room: Room) -> None:
-    assert await room.ask(A, expected=1) == Answers({}, complete=False)
+async def test_a_question_that_could_not_be_asked_is_answered_by_nobody(room: Room) -> None:
+    await room.seat(Hand())
+    room.broker.on("publish", NAMES.control).fails(Unconfirmed())
+    assert (await room.ask(A)).silent == 1
+
+
+async def test_without_the_queue_of_presence_it_is_not_known_who_is_there(room: Room) -> None:
+    await room.seat(Hand())
+    await room.broker.delete(NAMES.presence)
+    with pytest.raises(QueueNotFound, match="processors cannot be asked"):
+        await room.ask(A)
+
+
+# Who is counted
+
+
+async def test_who_is_counted_hears_the_question(room: Room) -> None:
+    """It is counted last, and stays to hear as long as it is counted."""
+    order: list[str] = []
+    broker = await room.connect()
+    following, consuming = broker.follow, broker.consume
+
+    async def follow(*args: Any, **options: Any) -> Any:
+        order.append("hears")
+        return await following(*args, **options)
+
+    async def consume(*args: Any, **options: Any) -> Any:
+        order.append("is counted")
+        return await consuming(*args, **options)
+
+    broker.follow, broker.consume = follow, consume  # type: ignore[method-assign]
+    async with RollCall(broker, NAMES, Hand()) as processor:
+        assert (order, processor.present) == (["hears", "is counted"], True)
+        assert await room.present() == 1
+    assert (await room.present(), processor.present) == (0, False)
+
+
+async def test_who_has_left_neither_answers_nor_is_awaited(room: Room) -> None:
+    async with RollCall(room.broker, NAMES, hand := Hand({A: [A3]})):
+        assert list((await room.ask(A)).tokens(A)) == [A3]
+    assert (await room.ask(A)).expected == 0
+    answers = await room.asking.ask({A: 6}, expected=1, timeout=TIMEOUT)
+    assert (answers.hands, hand.epochs) == ({}, {A: 5})
+
+
+async def test_who_lost_its_place_does_not_answer_for_another(room: Room) -> None:
+    """Counted again it is by the broker alone."""
+    (processor,) = await room.seat(Hand({A: [A3]}))
+    await room.broker.delete(NAMES.presence)
+    assert not processor.present
+    await room.asking.ask({A: 5}, expected=1, timeout=TIMEOUT)
     assert await room.said() == ["scheduler.question"]
 
 
+async def test_listening_blocks_may_overlap(room: Room) -> None:
+    asking = room.asking
+    await room.seat(Hand({A: [A3]}))
+    async with asking:
+        async with asking:
+            await room.ask(A)
+        assert (await room.ask(A)).complete
+    assert (await room.ask(A)).complete
+
+
+# Questions
+
+
 async def test_questions_at_the_same_time_are_asked_as_one(room: Room) -> None:
-    await room.seat(Hand({A: (1, 0), B: (2, 0)}))
-    a, b, c = await asyncio.gather(*(room.ask(loop, expected=1) for loop in (A, B, C)))
+    hand = Hand({A: [A3], B: [B_FIRST]}, epochs={C: 9})
+    await room.seat(hand)
+    asked = [{A: 6}, {B: 5}, {C: 5}, {A: 5}]
+    answers = await asyncio.gather(*map(room.asking.ask_all, asked))
     assert await room.said() == ["scheduler.question", "scheduler.answer"]
-    assert (a.claims, b.claims, c.claims) == ({A: (1, 0)}, {B: (2, 0)}, {})
-    await room.ask(A, expected=1)
+    found = [{loop: list(each.tokens(loop)) for loop in (A, B, C)} for each in answers]
+    a = {A: [A3], B: [], C: []}
+    assert found == [a, {A: [], B: [B_FIRST], C: []}, {A: [], B: [], C: []}, a]
+    assert [each.known for each in answers] == [{}, {}, {C: 9}, {}]
+    assert hand.epochs == {A: 6, B: 5, C: 9}
+    await room.ask(A)
     assert len(await room.said()) == 4
 
 
 async def test_what_nobody_understands_disturbs_nobody(room: Room) -> None:
-    await room.seat(Hand({A: (1, 0)}))
-    asking = asyncio.create_task(room.ask(A, expected=1))
+    hand = Hand({A: [A3]})
+    await room.seat(hand)
+    asking = asyncio.create_task(room.ask(A))
     await asyncio.sleep(0.001)
     for kind in ("scheduler.question", "scheduler.answer", "other"):
         for body in (
@@ -165,16 +312,31 @@ async def test_what_nobody_understands_disturbs_nobody(room: Room) -> None:
             b"{}",
             b"[]",
             b'{"loops": 7}',
-            json.dumps({"loops": [["a"]]}).encode(),
+            b'{"loops": [["a"]]}',
+            b'{"loops": [["a", "", "x"]]}',
+            b'{"processor": "p", "hands": [["a", "", 9, 9]]}',
         ):
             await room.say(body, type=kind, correlation_id="x")
-    assert await asking == Answers({A: (1, 0)}, complete=True)
+    answers = await asking
+    assert (answers.complete, list(answers.tokens(A)), hand.epochs) == (True, [A3], {A: 5})
 
 
 async def test_an_answer_to_another_question_is_none_to_this(room: Room) -> None:
-    answer = {"processor": "p", "claims": [[["a", ""], [9, 0]]]}
-
-    asking = asyncio.create_task(room.ask(A, expected=1))
+    answer = {"processor": "p", "hands": [["a", "", 9, 9, 0, 0, 1, 0]]}
+    asking = asyncio.create_task(room.asking.ask({A: 5}, expected=1, timeout=timedelta(seconds=1)))
     await asyncio.sleep(0.1)
     await room.say(json.dumps(answer).encode(), type="scheduler.answer", correlation_id="old")
-    assert await asking == Answers({}, complete=False)
+    assert (await asking).hands == {}
+
+
+async def test_what_a_question_and_an_answer_hold(room: Room) -> None:
+    (processor,) = await room.seat(Hand({A: [A4], B: [B_FIRST]}, epochs={A: 8}))
+    await room.asking.ask_all({A: 7, B: 9})
+    question, answer = [message async for message in room.broker.read(NAMES.roll_call)]
+    assert json.loads(question.body) == {"loops": [["a", "", 7], ["a", "key", 9]]}
+    assert json.loads(answer.body) == {
+        "processor": processor.processor,
+        "known": [["a", "", 8]],
+        "hands": [["a", "", 7, 4, 2, 0, 1, 1], ["a", "key", 9, 2, 0, 1, 0, 0]],
+    }
+    assert question.correlation_id == answer.correlation_id

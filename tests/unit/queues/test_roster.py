@@ -1,116 +1,246 @@
-"""Which loops there are, as all processors hear of it."""
+"""Which loops there are, and which of their epochs have begun, as all processors hear of it."""
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
 
 from scheduler import Cron, Every
-from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.errors import QueueNotFound
+from scheduler.errors import BrokerUnavailable, QueueNotFound
+from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.roster import Listed, Roster
+from scheduler.queues.roster import ENTRY_TYPE, Listed, Listing, Roster
 from scheduler.timing.clock import LoopClock
+from tests.faulty import FaultyBroker
 from tests.stage import START, roster_of
 
 NAMES = Names("test")
-A = Listed(LoopId("a"), Every("1m"), {})
+ACTIVE, PAUSED, GONE = LoopState.ACTIVE, LoopState.PAUSED, LoopState.GONE
+A = Listed(LoopId("a"), Every("1m"), {}, Entry(7, ACTIVE, 7), by="me", at=START)
+A_PAUSED = replace(A, entry=Entry(8, PAUSED, 7), reason="stocktaking")
+A_GONE = replace(A, entry=Entry(9, GONE, 7))
+A_AGAIN = replace(A, entry=Entry(10, ACTIVE, 10))
 B = Listed(
-    LoopId("b", "bonn"), Cron("0 9 * * MON-FRI", tz="Europe/Berlin"), {"city": "Bonn", "n": 1}
+    LoopId("b", "bonn"),
+    Cron("0 9 * * MON-FRI", tz="Europe/Berlin"),
+    {"city": "Bonn", "n": 1},
+    Entry(8, ACTIVE, 8),
+    at=START,
 )
-B_LATER = Listed(B.loop, Every("1h"), {"city": "Köln"})
 
 
 @pytest.fixture
-async def broker(clock: LoopClock) -> AsyncIterator[MemoryBroker]:
-    async with MemoryBroker(MemoryServer(clock)) as broker:
+async def broker(clock: LoopClock) -> AsyncIterator[FaultyBroker]:
+    async with FaultyBroker(MemoryServer(clock)) as broker:
         await broker.declare(topology("test", [], []))
         yield broker
 
 
 @pytest.fixture
-def roster(broker: MemoryBroker, clock: LoopClock) -> Roster:
+def roster(broker: FaultyBroker, clock: LoopClock) -> Roster:
     return roster_of(NAMES, broker, clock)
 
 
-async def test_what_was_added_and_not_removed_is_listed_as_it_was_added_last(
-    roster: Roster,
-) -> None:
+async def test_of_each_loop_the_entry_of_its_latest_epoch_holds(roster: Roster) -> None:
     assert await roster.read() == {}
-    await roster.add(A)
-    await roster.add(B)
-    assert await roster.read() == {A.loop: A, B.loop: B}
-    await roster.add(B_LATER)
-    await roster.remove(A.loop)
-    await roster.remove(LoopId("never", "there"))
-    assert await roster.read() == {B.loop: B_LATER}
-    await roster.add(A)
-    assert list(await roster.read()) == [B.loop, A.loop]
+    for listed in A, B, A_PAUSED:
+        assert await roster.append(listed) == listed
+    listing = await roster.read()
+    assert listing == {A.loop: A_PAUSED, B.loop: B}
+    assert [listing.entry(loop) for loop in (A.loop, B.loop)] == [A_PAUSED.entry, B.entry]
+    assert listing.entry(LoopId("never", "there")) is None
 
 
-async def test_who_follows_knows_what_was_and_hears_what_comes(roster: Roster) -> None:
-    await roster.add(A)
-    listed: dict[LoopId, Listed] = {}
-    following = await roster.follow(listed)
+async def test_loops_that_are_gone_are_known_and_not_there(roster: Roster) -> None:
+    for listed in A, B, A_GONE:
+        await roster.append(listed)
+    listing = await roster.read()
+    assert (listing[A.loop].is_gone, listing.there) == (True, [B])
+    await roster.append(A_AGAIN)
+    assert (await roster.read()).there == [B, A_AGAIN]
+
+
+@pytest.mark.parametrize("order", list(permutations([A, A_PAUSED, A_GONE])))
+def test_entries_may_be_read_in_any_order_and_twice(order: tuple[Listed, ...]) -> None:
+    listing = Listing()
+    for listed in (*order, *order):
+        listing.enter(listed)
+    assert listing == {A.loop: A_GONE}
+
+
+@pytest.mark.parametrize(
+    ("entered", "learned", "known"),
+    [
+        ([], [], 0),
+        ([A], [], 7),
+        ([], [5], 5),
+        ([A], [5], 7),
+        ([A], [9, 8], 9),
+        ([A, A_PAUSED], [7], 8),
+        ([A_GONE], [], 9),
+    ],
+)
+def test_the_greatest_epoch_that_was_seen_anywhere_is_known(
+    entered: list[Listed], learned: list[int], known: int
+) -> None:
+    listing = Listing()
+    for epoch in learned:
+        listing.learn(A.loop, epoch)
+    for listed in entered:
+        listing.enter(listed)
+    assert (listing.known(A.loop), listing.known(B.loop)) == (known, 0)
+
+
+async def test_a_roster_that_was_not_read_to_its_end_is_none(
+    broker: FaultyBroker, roster: Roster
+) -> None:
+    await roster.append(A)
+    broker.on("read", NAMES.roster, where=lambda call: call.position == 1).fails(EOFError())
+    with pytest.raises(BrokerUnavailable, match="could not be read to its end"):
+        await roster.read()
+
+
+async def test_who_follows_hears_what_comes_after_what_was_read(roster: Roster) -> None:
+    await roster.append(A)
+    following = await roster.follow(listing := Listing())
+    await roster.append(B)
+    await roster.append(A_GONE)
     await asyncio.sleep(0.1)
-    assert listed == {A.loop: A}
-    await roster.add(B)
-    await roster.remove(A.loop)
-    await asyncio.sleep(0.1)
-    assert listed == {B.loop: B}
+    assert listing == {B.loop: B, A.loop: A_GONE}
     await following.cancel()
-    await roster.remove(B.loop)
+    await roster.append(A_AGAIN)
     await asyncio.sleep(0.1)
-    assert listed == {B.loop: B}
+    assert listing.entry(A.loop) == A_GONE.entry
+
+
+async def test_who_follows_does_not_forget_what_it_learned_otherwise(roster: Roster) -> None:
+    listing = Listing()
+    listing.learn(A.loop, 9)
+    await roster.follow(listing)
+    await roster.append(A_PAUSED)
+    await asyncio.sleep(0.1)
+    assert (listing[A.loop], listing.known(A.loop)) == (A_PAUSED, 9)
+
+
+async def test_a_reader_leaves_no_trace_for_others(
+    roster: Roster, caplog: pytest.LogCaptureFixture
+) -> None:
+    await roster.append(A)
+    await roster.follow(listing := Listing())
+    for _ in range(2):
+        assert await roster.read() == {A.loop: A}
+    await asyncio.sleep(0.1)
+    assert listing == {}
+    assert caplog.text == ""
 
 
 def entry(**changes: Any) -> bytes:
     whole: dict[str, Any] = {
-        "did": "added",
         "task": "b",
         "key": "x",
-        "at_ms": 1,
-        "schedule": {},
+        "epoch": 1,
+        "life": 1,
+        "state": "active",
+        "schedule": {"every_ms": 60_000},
         "args": {},
+        "at_ms": 1,
     }
-    return json.dumps(whole | changes).encode()
+    return json.dumps({name: v for name, v in (whole | changes).items() if v != "none"}).encode()
+
+
+async def read_with(broker: FaultyBroker, roster: Roster, *bodies: bytes) -> Listing:
+    """What the roster says with these entries between A and B."""
+    await roster.append(A)
+    for body in bodies:
+        message = Message(body, type=ENTRY_TYPE)
+        await broker.publish(message, exchange=NAMES.control, routing_key=NAMES.roster)
+    await roster.append(B)
+    return await roster.read()
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"\xff", b"[]", b"7", entry(did="lent"), entry(task=""), entry(at_ms=-1), entry()]
-    + [entry(schedule={"kind": "moon"}), entry(schedule=None), entry(args=[])],
+    [b"", b"\xff", b"[]", b"7"]
+    + [entry(task=""), entry(at_ms=-1), entry(args=[]), entry(did="lent", epoch="none")]
+    + [entry(schedule=wrong) for wrong in ({}, {"kind": "moon"}, None, "none")]
+    + [entry(epoch=wrong) for wrong in (-1, 1.0, "1", True, None, "none")]
+    + [entry(life=wrong) for wrong in (-1, 1.0, "1", True, None, "none")]
+    + [entry(state=wrong) for wrong in ("", "ACTIVE", "armed", 1, None, "none")],
 )
 async def test_an_entry_that_cannot_be_read_is_left_out_and_told(
-    broker: MemoryBroker, roster: Roster, body: bytes, caplog: pytest.LogCaptureFixture
+    broker: FaultyBroker, roster: Roster, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await roster.add(A)
-    message = Message(body)
-    await broker.publish(message, exchange=NAMES.control, routing_key=NAMES.roster)
-    await roster.add(B)
-    assert await roster.read() == {A.loop: A, B.loop: B}
+    assert await read_with(broker, roster, body) == {A.loop: A, B.loop: B}
     assert "An entry of the roster is left out" in caplog.text
 
 
-async def test_an_entry_tells_when_it_was_made(broker: MemoryBroker, roster: Roster) -> None:
+async def test_an_entry_says_no_more_than_it_must(broker: FaultyBroker, roster: Roster) -> None:
+    short = entry(args="none", key="none")
+    assert (await read_with(broker, roster, short))[LoopId("b")].entry == Entry(1, ACTIVE, 1)
+
+
+def before_epochs(did: str, **more: Any) -> bytes:
+    return json.dumps({"task": "old", "key": "k", "at_ms": 1, "did": did, **more}).encode()
+
+
+ADDED = before_epochs("added", schedule={"every_ms": 60_000}, args={"n": 1})
+ADDED_AGAIN = before_epochs("added", schedule={"every_ms": 90_000}, args={})
+REMOVED = before_epochs("removed")
+
+
+@pytest.mark.parametrize(
+    ("bodies", "state", "schedule"),
+    [
+        ([ADDED], ACTIVE, Every("1m")),
+        ([ADDED, ADDED_AGAIN], ACTIVE, Every("90s")),
+        ([ADDED, REMOVED, ADDED_AGAIN], ACTIVE, Every("90s")),
+        ([ADDED, REMOVED], GONE, None),
+    ],
+)
+async def test_entries_made_before_there_were_epochs_are_of_epoch_0_and_the_last_holds(
+    broker: FaultyBroker,
+    roster: Roster,
+    bodies: list[bytes],
+    state: LoopState,
+    schedule: Every | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listing = await read_with(broker, roster, *bodies)
+    listed = listing[LoopId("old", "k")]
+    assert listed.entry == Entry(0, state, 0)
+    assert listing.there == [*([listed] if schedule else []), A, B]
+    assert schedule in (None, listed.schedule)
+    assert caplog.text == ""
+
+
+async def test_what_an_entry_holds(broker: FaultyBroker, roster: Roster) -> None:
     await asyncio.sleep(5)
-    await roster.remove(A.loop)
+    await roster.append(replace(A_PAUSED, args={"n": 1}))
     (message,) = [message async for message in broker.read(NAMES.roster)]
+    assert message.type == ENTRY_TYPE
     assert json.loads(message.body) == {
-        "did": "removed",
         "task": "a",
         "key": "",
+        "epoch": 8,
+        "life": 7,
+        "state": "paused",
+        "schedule": {"every_ms": 60_000},
+        "args": {"n": 1},
+        "reason": "stocktaking",
+        "by": "me",
         "at_ms": int(START.timestamp() + 5) * 1000,
     }
 
 
 async def test_where_nothing_was_seeded_there_is_no_roster(
-    broker: MemoryBroker, roster: Roster
+    broker: FaultyBroker, roster: Roster
 ) -> None:
     await broker.delete(NAMES.roster)
     with pytest.raises(QueueNotFound):

@@ -13,7 +13,10 @@ from pydantic import BaseModel, Field
 from scheduler import Context, Retry, Scheduler
 from scheduler.errors import InvalidArguments, RegistrationError, ScheduleError
 from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.topology import Subscription
 from scheduler.tasks.arguments import Arguments
+from scheduler.tasks.tasks import no_such
+from scheduler.timing.rates import Rate
 from scheduler.timing.schedules import Every
 
 if TYPE_CHECKING:
@@ -311,3 +314,80 @@ def test_a_task_has_defaults():
     spec = app.tasks["nothing"]
     assert (spec.timeout, spec.concurrency) == (timedelta(minutes=10), 10)
     assert (spec.policy.retry, spec.policy.after_failure) == (Retry(), "continue")
+    assert (spec.called, spec.ordered, spec.builtin) == (False, False, False)
+    assert spec.reads is spec.rate is spec.expires is None
+    assert spec.subscriptions == ()
+
+
+def test_a_task_shows_what_was_written_about_it():
+    app = Scheduler("shop")
+    app.periodic(every="1h")(nothing)
+    assert repr(app.tasks["nothing"]).startswith("TaskSpec(name='nothing', policy=")
+
+
+def test_a_task_may_run_one_at_a_time():
+    app = Scheduler("shop")
+    assert app.periodic(every="1h", concurrency=1)(nothing).spec.concurrency == 1
+    with pytest.raises(RegistrationError, match="at least 1, got 1.5"):
+        app.periodic(every="1h", name="other", concurrency=1.5)(nothing)  # pyright: ignore[reportArgumentType]
+
+
+async def body(body: bytes) -> None: ...
+
+
+def test_a_task_that_is_called_has_what_its_decorator_was_given():
+    task = Scheduler("shop").task(
+        subscribe=[("orders", "order.*"), ("events", "", "fanout")], rate="50/s", expires="1h"
+    )(body)
+    spec = task.spec
+    assert spec.called
+    assert spec.reads is not None
+    assert spec.subscriptions == (
+        Subscription("body", "orders", "order.*"),
+        Subscription("body", "events", "", "fanout"),
+    )
+    assert spec.rate == Rate(50, timedelta(seconds=1))
+    assert (spec.expires, spec.ordered) == (timedelta(hours=1), False)
+
+
+def test_a_task_that_is_called_has_defaults():
+    spec = Scheduler("shop").task()(nothing).spec
+    assert (spec.called, spec.ordered, spec.builtin) == (True, False, False)
+    assert spec.reads is spec.rate is spec.expires is None
+
+
+def test_messages_may_expire_at_once():
+    assert Scheduler("shop").task(expires="0s")(nothing).spec.expires == timedelta(0)
+
+
+def test_an_ordered_task_runs_one_message_at_a_time():
+    spec = Scheduler("shop").task(ordered=True, concurrency=9)(nothing).spec
+    assert (spec.ordered, spec.concurrency) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"subscribe": [("orders",)]}, r"subscribe of body is a list of \(exchange, routing key\)"),
+        ({"subscribe": [5]}, r"subscribe of body is a list of \(exchange, routing key\)"),
+        ({"expires": "old"}, "expires of body: .*got: 'old'"),
+        ({"name": "_supervision"}, "cannot be named '_supervision': the scheduler has one"),
+    ],
+)
+def test_a_bad_option_of_a_task_that_is_called_is_told(options: dict[str, Any], told: str):
+    app = Scheduler("shop")
+    with pytest.raises(RegistrationError, match=told):
+        app.task(**options)(body)
+    assert not app.tasks
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("send_repot", "There is no task 'send_repot'; did you mean 'send_report'?"),
+        ("xyz", "There is no task 'xyz'; there are: clean, send_report, send_reports."),
+    ],
+)
+def test_of_a_name_that_nothing_has_the_nearest_is_told(name: str, told: str):
+    assert no_such("task", name, {"send_reports", "send_report", "clean"}) == told
+    assert no_such("loop", "xyz", []) == "There is no loop 'xyz'; there are: none."

@@ -4,12 +4,20 @@ from typing import Any
 import pytest
 
 from scheduler.errors import ScheduleError
-from scheduler.timing.durations import LONGEST, format_duration, milliseconds, parse_duration
+from scheduler.timing.durations import (
+    LONGEST,
+    format_duration,
+    milliseconds,
+    parse_duration,
+    shown,
+)
 
 WRITTEN = [
     ("0s", timedelta(0)),
     ("100ms", timedelta(milliseconds=100)),
     ("0.5ms", timedelta(microseconds=500)),
+    ("999.999ms", timedelta(microseconds=999_999)),
+    ("1s", timedelta(seconds=1)),
     ("30s", timedelta(seconds=30)),
     ("1.5s", timedelta(seconds=1, milliseconds=500)),
     ("1m", timedelta(minutes=1)),
@@ -65,6 +73,20 @@ def test_a_bare_number_or_another_type_is_refused(value: Any):
 def test_the_error_shows_what_was_got():
     with pytest.raises(ScheduleError, match="got: '5 minutes'"):
         parse_duration("5 minutes")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("x" * 58, f"'{'x' * 58}'"),
+        ("x" * 59, f"'{'x' * 56}..."),
+        (timedelta(minutes=5), "0:05:00"),
+        ([10**5000], "list"),
+    ],
+)
+def test_a_value_is_shown_in_sixty_characters(value: Any, text: str):
+    assert shown(value) == text
+    assert len(text) <= 60
 
 
 @pytest.mark.parametrize(

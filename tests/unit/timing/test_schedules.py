@@ -3,10 +3,12 @@ import dataclasses
 import json
 import pickle
 import random
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from croniter import croniter  # pyright: ignore[reportMissingTypeStubs]
@@ -274,6 +276,57 @@ def test_a_moment_is_aware_and_on_the_calendar(schedule: Schedule, moment: datet
             question(moment)
 
 
+GRIDS = [Every("1h", mode="fixed_rate"), Cron("0 * * * *"), Cron("0 0-23/1 * * *")]
+
+
+@pytest.mark.parametrize("schedule", [*GRIDS, Every("1h")])
+def test_moments_are_of_the_years_1970_to_9000(schedule: Schedule):
+    first, last = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 12, 31, 23, tzinfo=UTC)
+    assert schedule.next_after(first) == first + HOUR
+    assert schedule.next_after(last) == last + HOUR
+    for moment in (first - SECOND, last + HOUR):
+        with pytest.raises(ScheduleError, match="expected a moment of the years 1970 to 9000"):
+            schedule.next_after(moment)
+
+
+@pytest.mark.parametrize("schedule", GRIDS)
+def test_a_tick_is_the_latest_until_itself_and_not_the_next_after_itself(schedule: Schedule):
+    little = timedelta(microseconds=1)
+    assert schedule.has_grid
+    assert schedule.latest_until(NOON) == schedule.latest_until(NOON + HOUR - little) == NOON
+    assert schedule.latest_until(NOON - little) == NOON - HOUR
+    assert schedule.next_after(NOON) == schedule.next_after(NOON + HOUR - little) == NOON + HOUR
+    assert schedule.next_after(NOON - little) == NOON
+
+
+@pytest.mark.parametrize("pace", [1, 2, 5, 20, 30])
+def test_ticks_may_be_seconds_apart(pace: int):
+    cron, step = Cron(f"* * * * * */{pace}"), pace * SECOND
+    little = timedelta(microseconds=1)
+    for tick in (NOON, NOON + step):
+        assert cron.latest_until(tick) == cron.next_after(tick - little) == tick
+        assert cron.latest_until(tick - little) == tick - step
+        assert cron.next_after(tick) == tick + step
+
+
+@pytest.mark.parametrize("schedule", GRIDS)
+@pytest.mark.parametrize(
+    ("after", "until", "count"),
+    [
+        ("06-15 12:00", "06-15 12:00", 0),
+        ("06-15 12:00", "06-15 12:59:59", 0),
+        ("06-15 12:00", "06-15 13:00", 1),
+        ("06-15 11:59:59", "06-15 12:00", 1),
+        ("06-15 12:00", "06-15 15:30", 3),
+        ("06-15 15:30", "06-15 12:00", 0),
+    ],
+)
+def test_ticks_are_counted_after_one_moment_and_until_another(
+    schedule: Schedule, after: str, until: str, count: int
+):
+    assert schedule.count_between(at(after), at(until)) == count
+
+
 SCHEDULES = [
     Every("30s"),
     Every("1h", mode="fixed_rate", offset="5m", jitter="10s", catch_up="skip", grace="2m"),
@@ -305,7 +358,13 @@ def test_other_schedules_are_not_equal():
 
 def test_a_schedule_shows_only_what_was_written():
     assert repr(Cron("0 9 * * *", tz="UTC")).startswith("Cron(expression='0 9 * * *', tz='UTC'")
-    assert "_pattern" not in repr(Cron("0 9 * * *"))
+    assert not {"_pattern", "_zone"} & set(re.findall(r"\w+", repr(Cron("0 9 * * *"))))
+
+
+def test_schedules_are_equal_whenever_their_zone_was_read():
+    before = Cron("0 9 * * *", tz="Asia/Tokyo")
+    ZoneInfo.clear_cache(only_keys=["Asia/Tokyo"])
+    assert Cron("0 9 * * *", tz="Asia/Tokyo") == before
 
 
 @pytest.mark.parametrize(
@@ -350,6 +409,28 @@ def test_jitter_never_reaches_the_next_tick(schedule: Schedule):
     late = [jittered(schedule, f"loop {number}", NOON) - NOON for number in range(500)]
     assert max(late) < SECOND
     assert max(late) > 0.9 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("schedule", "late"),
+    [
+        (Every("1h", jitter="10m"), timedelta(minutes=3, seconds=31, milliseconds=674)),
+        (Every("1s", mode="fixed_rate", jitter="10m"), timedelta(milliseconds=352)),
+    ],
+)
+def test_jitter_is_the_same_in_every_version(schedule: Schedule, late: timedelta):
+    assert jittered(schedule, "poll", NOON) == NOON + late
+
+
+def test_without_a_grid_jitter_may_be_longer_than_the_period():
+    every = Every("1s", jitter="1h")
+    assert max(jittered(every, f"loop {number}", NOON) for number in range(20)) > NOON + MINUTE
+
+
+def test_the_least_jitter_is_a_millisecond():
+    every = Every("1h", jitter="1ms")
+    late = {jittered(every, f"loop {number}", NOON) - NOON for number in range(50)}
+    assert late == {timedelta(0), timedelta(milliseconds=1)}
 
 
 def test_no_jitter_is_no_jitter():
@@ -423,9 +504,24 @@ HOURLY_ALL = Every("1h", mode="fixed_rate", catch_up="all")
             id="the latest is within the grace",
         ),
         pytest.param(
+            *(HOURLY_SKIP, "06-15 09:00", "06-15 12:05"),
+            ("06-15 12:00", True, 3),
+            id="the latest is just within the grace",
+        ),
+        pytest.param(
             *(HOURLY_SKIP, "06-15 09:00", "06-15 12:06"),
             ("06-15 12:00", False, 4),
             id="even the latest is beyond the grace",
+        ),
+        pytest.param(
+            *(Every("10s", mode="fixed_rate"), "06-15 09:00", "06-15 09:00:30"),
+            ("06-15 09:00:30", True, 3),
+            id="the latest, however little the first is late",
+        ),
+        pytest.param(
+            *(Every("10s", mode="fixed_rate", catch_up="skip"), "06-15 09:00", "06-15 09:00:30"),
+            ("06-15 09:00", True, 0),
+            id="within a grace of several ticks",
         ),
         pytest.param(
             *(HOURLY_ALL, "06-15 09:00", "06-15 12:30"),
@@ -470,6 +566,11 @@ def test_what_a_token_is_worth(
             id="the next tick",
         ),
         pytest.param(
+            *(HOURLY, "06-15 09:00", "06-15 10:00"),
+            ("06-15 11:00", 1),
+            id="a run that ends with the next tick",
+        ),
+        pytest.param(
             *(HOURLY, "06-15 09:00", "06-15 11:10"),
             ("06-15 12:00", 2),
             id="an overrun",
@@ -512,6 +613,7 @@ def test_missed_ticks_are_counted_exactly_by_arithmetic():
 def test_missed_ticks_of_a_calendar_are_counted_up_to_the_limit():
     latest, skip = Cron("* * * * *"), Cron("* * * * *", catch_up="skip", grace="0s")
     start, now = NOON - timedelta(minutes=999), NOON + 30 * SECOND
+    assert MISSED_COUNT_LIMIT == 1000
     assert admit(latest, start, now).missed == 999
     assert admit(skip, start, now) == Admission(NOON, False, 1000)
     assert admit(latest, start - 9 * HOUR, now) == Admission(NOON, True, MISSED_COUNT_LIMIT)
@@ -559,6 +661,7 @@ def test_a_punctual_token_costs_one_look_at_the_calendar_at_most(
                 "grace_ms": 500,
             },
         ),
+        (Every("36525d"), {"every_ms": 36_525 * 86_400_000}),
         (Cron("0 9 * * *"), {"cron": "0 9 * * *"}),
         (
             Cron("0 9 * * *", tz="Europe/Berlin", jitter="1m", catch_up="all"),
@@ -587,6 +690,8 @@ def test_a_schedule_travels_without_its_defaults(schedule: Schedule, wire: dict[
         ({"every_ms": 1000.0}, "every_ms: expected a whole number"),
         ({"every_ms": -1}, "every_ms: expected a whole number"),
         ({"every_ms": 10**5000}, "every_ms: expected a whole number"),
+        ({"every_ms": 36_525 * 86_400_000 + 1}, "every_ms: expected a whole number"),
+        ({"every_ms": 1000, "jitter_ms": -1}, "jitter_ms: expected a whole number"),
         ({"every_ms": 99}, "period: expected at least 100ms"),
         ({"every_ms": 1000, "mode": None}, "mode: expected one of"),
         ({"every_ms": 1000, "mode": ["fixed_rate"]}, "mode: expected one of"),
@@ -600,6 +705,11 @@ def test_a_schedule_travels_without_its_defaults(schedule: Schedule, wire: dict[
 def test_what_is_no_schedule_is_refused(wire: object, message: str):
     with pytest.raises(ScheduleError, match=message):
         from_wire(wire)
+
+
+def test_a_default_may_be_said():
+    said = {"every_ms": 1000, "mode": "fixed_delay", "offset_ms": 0, "jitter_ms": 0}
+    assert from_wire(said | {"catch_up": "latest", "grace_ms": 60_000}) == Every("1s")
 
 
 def test_a_list_without_end_is_refused_like_any_other():
@@ -619,6 +729,7 @@ def test_a_fingerprint_tells_schedules_apart():
 
 def test_a_fingerprint_and_jitter_are_the_same_in_every_process():
     assert fingerprint(Every("30s")) == "9945bf7fbf99"
+    assert fingerprint(SCHEDULES[1]) == "c10bfde489d0"
     program = (
         "from scheduler.timing.schedules import *; from datetime import *;"
         "cron = Cron('0 9 * * *', jitter='1h');"
@@ -659,6 +770,7 @@ def test_arguments_become_a_schedule(arguments: dict[str, Any], schedule: Schedu
         ({}, "expected one of every=, cron= and schedule=, got: none"),
         ({"every": "1s", "cron": "@daily"}, "got: every and cron"),
         ({"every": "1s", "tz": "UTC"}, "tz= goes with cron=, not with every="),
+        ({"every": "1s", "jitter": "1s", "tz": "UTC"}, "tz= goes with cron=, not with every="),
         ({"cron": "@daily", "mode": "fixed_rate"}, "mode= goes with every=, not with cron="),
         ({"cron": "@daily", "offset": "1m"}, "offset= goes with every=, not with cron="),
         ({"schedule": Every("1s"), "jitter": "1s"}, "jitter= cannot stand beside schedule="),

@@ -1,0 +1,147 @@
+"""How an epoch of a loop begins: whoever creates a token does it so, with the mutex in hand.
+
+One may die after each step: what is left behind is void, or found missing by supervision.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from scheduler.control.new_tokens import first_token, going_on
+from scheduler.errors import QueueNotFound
+from scheduler.protocol.epochs import Beginning, Entry, LoopState, Step, Verb, begun, steps, unaware
+from scheduler.protocol.tokens import Token
+from scheduler.queues.hatchery import Hatchery
+from scheduler.queues.roll_call import RollCall
+from scheduler.queues.roster import Listed, Roster
+from scheduler.tasks.loops import Loop
+from scheduler.timing.clock import Clock
+from scheduler.timing.moments import milliseconds_since_epoch
+
+# A processor that stands still is given up by the broker within minutes; no operator waits so long.
+CALLING_TIMEOUT = timedelta(seconds=10)
+
+Change = Callable[[Token], Token]
+
+
+def unchanged(token: Token) -> Token:
+    """The token as its epoch finds it."""
+    return token
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An epoch that has begun.
+
+    Attributes:
+        token: the one that was put; None: the loop is gone.
+        found: what was in the slot.
+        silent: how many processors have not said that they know of it, where they were asked.
+    """
+
+    listed: Listed
+    token: Token | None
+    found: list[Token]
+    silent: int = 0
+
+
+class Beginnings:
+    """Begins epochs.
+
+    Args:
+        roll_call: tells the processors; it is opened for that, unless it listens already.
+    """
+
+    def __init__(
+        self, clock: Clock, hatchery: Hatchery, roster: Roster, roll_call: RollCall
+    ) -> None:
+        self._clock = clock
+        self._hatchery = hatchery
+        self._roster = roster
+        self._roll_call = roll_call
+
+    async def begin(
+        self,
+        verb: Verb,
+        loop: Loop,
+        latest: Entry | None,
+        *,
+        change: Change = unchanged,
+        reason: str = "",
+        brand_new: bool = False,
+    ) -> Begun | None:
+        """Begin an epoch of a loop; None: the verb has nothing to do.
+
+        Args:
+            latest: the loop's last entry in the roster, if it has one.
+            change: what the verb does to the token.
+            reason: why the loop is paused, if it is.
+            brand_new: there is no older token of this loop, anywhere.
+
+        Raises:
+            QueueNotFound: the loop has no hatchery queue.
+        """
+        now = self._clock.now()
+        beginning = begun(verb, latest, at_ms=milliseconds_since_epoch(now))
+        if beginning is None:
+            return None
+        reason = reason if beginning.entry.state is LoopState.PAUSED else ""
+        listed = Listed(
+            loop.id,
+            loop.schedule,
+            loop.args,
+            beginning.entry,
+            reason,
+            by=self._roll_call.processor,
+        )
+        epoch = Begun(await self._roster.append(listed), None, [])
+        for step in steps(verb)[1:]:
+            match step:
+                case Step.PURGE:
+                    epoch = replace(epoch, found=await self._clear(verb, loop))
+                case Step.PUT:
+                    token = await self._put(verb, loop, beginning, epoch, change, brand_new)
+                    epoch = replace(epoch, token=token)
+                case Step.CALL:
+                    epoch = replace(epoch, silent=await self._call(loop, beginning.entry))
+                case _:
+                    raise AssertionError(f"a creator does not {step.value}")
+        return epoch
+
+    async def _clear(self, verb: Verb, loop: Loop) -> list[Token]:
+        try:
+            return await self._hatchery.clear(loop.id)
+        except QueueNotFound:
+            if verb is not Verb.GONE:
+                raise
+            return []
+
+    async def _put(
+        self,
+        verb: Verb,
+        loop: Loop,
+        beginning: Beginning,
+        epoch: Begun,
+        change: Change,
+        brand_new: bool,
+    ) -> Token:
+        token = first_token(loop, beginning.entry, verb, self._clock.now(), epoch.listed.reason)
+        if verb is Verb.START:
+            known_until = None if brand_new else epoch.listed.at
+            token = replace(token, first=not brand_new, known_until=known_until)
+        token = change(going_on(token, epoch.found))
+        # What it goes on from is not known yet, and may be due.
+        at_once = verb in (Verb.REPAIR, Verb.RESCHEDULE) and token.known_until is None
+        await self._hatchery.put_first(token, at_once=at_once)
+        return token
+
+    async def _call(self, loop: Loop, entry: Entry) -> int:
+        """Tell all processors; returns how many of them have not answered."""
+        epoch, silent = entry.epoch, 0
+        until = self._clock.now() + CALLING_TIMEOUT
+        async with self._roll_call:
+            while True:
+                answers = await self._roll_call.ask_all({loop.id: epoch})
+                silent = len(unaware(epoch, answers.of(loop.id, epoch)))
+                if not silent or self._clock.now() >= until:
+                    return silent

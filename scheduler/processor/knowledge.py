@@ -1,0 +1,106 @@
+"""What a processor has to know before it runs a token: which epochs have begun (P0)."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+from scheduler.brokers.cancellation import cancelled
+from scheduler.brokers.contract import Consumer
+from scheduler.errors import BrokerError
+from scheduler.events import Connected, ConnectionLost, ConsumerInterrupted, ConsumerResumed, Event
+from scheduler.protocol.topology import Names
+from scheduler.queues.roll_call import RollCall
+from scheduler.queues.roster import Listing, Roster
+from scheduler.timing.backoff import backoff
+
+FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(seconds=1)
+
+
+class Knowledge:
+    """Follows the roster, and hears the roll calls, for as long as its processor lives.
+
+    After each interruption it starts anew; until that is done, its processor runs no token.
+
+    Args:
+        listing: where what is read is entered.
+    """
+
+    def __init__(self, names: Names, roster: Roster, roll_call: RollCall, listing: Listing) -> None:
+        self._queues = {names.roster, names.roll_call, names.presence}
+        self._roster = roster
+        self._roll_call = roll_call
+        self._listing = listing
+        self._following: Consumer | None = None
+        self._current = asyncio.Event()
+        self._catching_up: asyncio.Task[None] | None = None
+        self._opened = AsyncExitStack()
+
+    async def __aenter__(self) -> "Knowledge":
+        """Subscribe to roll calls, then read the roster to its end.
+
+        Raises:
+            QueueNotFound: nothing was seeded.
+        """
+        await self._opened.enter_async_context(self._roll_call)
+        self._following = await self._roster.follow(self._listing)
+        self._opened.push_async_callback(self._following.cancel)
+        await self._catch_up()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._catching_up is not None:
+            await cancelled(self._catching_up)
+        await self._opened.aclose()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it knows all epochs that had begun before its last interruption ended."""
+        return self._current.is_set()
+
+    async def current(self) -> None:
+        """Wait until it is current."""
+        await self._current.wait()
+
+    def hear(self, event: Event) -> None:
+        """Learn of interruptions; to be called with each event."""
+        match event:
+            case ConnectionLost():
+                self._interrupt()
+            case ConsumerInterrupted(queue=queue) if queue in self._queues:
+                self._interrupt()
+            case Connected():
+                self._start_anew()
+            case ConsumerResumed(queue=queue) if queue in self._queues:
+                self._start_anew()
+            case _:
+                pass
+
+    def _interrupt(self) -> None:
+        self._current.clear()
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+
+    def _start_anew(self) -> None:
+        self._interrupt()
+        self._catching_up = asyncio.create_task(self._catch_up_patiently(), name="roster")
+
+    async def _catch_up_patiently(self) -> None:
+        for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
+            try:
+                return await self._catch_up()
+            except BrokerError:
+                await asyncio.sleep(pause)
+
+    async def _catch_up(self) -> None:
+        # Of what begins after this, a roll call tells; what began before is in the roster.
+        await self._until_subscribed()
+        for listed in (await self._roster.read()).values():
+            self._listing.enter(listed)
+        self._current.set()
+
+    async def _until_subscribed(self) -> None:
+        assert self._following is not None
+        for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
+            if self._roll_call.present and self._following.active:
+                return
+            await asyncio.sleep(pause)

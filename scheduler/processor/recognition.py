@@ -1,0 +1,205 @@
+"""What a token is worth that comes: whether it is run, or its loop's line is elsewhere."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from scheduler.brokers.cancellation import cancelled
+from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Delivery
+from scheduler.errors import BrokerError, BrokerUnavailable, DeliveryLost, QueueNotFound
+from scheduler.events import (
+    Connected,
+    Emit,
+    Event,
+    LoopRepaired,
+    SettlementDelayed,
+    SupervisionDelayed,
+)
+from scheduler.processor.joining import joined
+from scheduler.processor.knowledge import Knowledge
+from scheduler.processor.loop_turns import LoopTurns
+from scheduler.processor.publishing import LONGEST_PAUSE, REPORT_AFTER, PatientPublisher
+from scheduler.processor.shutdown import Shutdown
+from scheduler.protocol.epochs import awaited, was_settled
+from scheduler.protocol.tokens import State, Token
+from scheduler.queues.hatchery import Hatchery
+from scheduler.queues.journal import MARGIN, Heard, Journal, look_backs
+from scheduler.queues.roll_call import RollCall
+from scheduler.tasks.tasks import TaskSpec
+from scheduler.timing.backoff import backoff
+from scheduler.timing.clock import Clock
+from scheduler.timing.durations import SECOND
+
+# A broker that was away may have handed a token on without noting it; then it does so once more,
+# after its dead_letter_worker_publisher_confirm_timeout of 180 s.
+DUPLICATES_EXPECTED_S = 200.0
+FIRST_PAUSE = timedelta(milliseconds=50)
+LONGEST_READING = timedelta(minutes=2)
+R = TypeVar("R")
+VOID, SETTLED, JOINED = "void", "settled", "joined"
+
+
+class Interrupted(BrokerError):
+    """The processor stops."""
+
+
+class Recognition:
+    """Keeps the rules of `scheduler.protocol.epochs` for whoever receives a token."""
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        turns: LoopTurns,
+        journal: Journal,
+        roll_call: RollCall,
+        hatchery: Hatchery,
+        publisher: PatientPublisher,
+        shutdown: Shutdown,
+        clock: Clock,
+        emit: Emit,
+    ) -> None:
+        self._knowledge = knowledge
+        self._turns = turns
+        self._journal = journal
+        self._roll_call = roll_call
+        self._hatchery = hatchery
+        self._publisher = publisher
+        self._shutdown = shutdown
+        self._clock = clock
+        self._emit = emit
+        self._duplicates_until = -math.inf
+
+    def hear(self, event: Event) -> None:
+        """Learn that the broker was away; to be called with each event."""
+        if isinstance(event, Connected):  # anew: the first time is not an event
+            self._duplicates_until = asyncio.get_running_loop().time() + DUPLICATES_EXPECTED_S
+
+    async def why_not(self, delivery: Delivery, task: TaskSpec, token: Token) -> str | None:
+        """Why a token whose turn it is is not run, if it is not.
+
+        Raises:
+            DeliveryLost: somebody else has it.
+            BrokerError: it could not be found out, and the processor stops.
+        """
+        if token.state is State.REPLAY:
+            return None
+        if not self._knowledge.is_current:
+            await self._unless_interrupted(delivery, self._knowledge.current)
+        self._turns.learn(token.loop, token.epoch)
+        if self._turns.is_void(token):
+            return VOID
+        # A node of a cluster that stood still takes a token back from a processor whose connection
+        # goes on, and does not tell it (seen on 3.10).
+        came_back = delivery.redelivered
+        if came_back and not await self._is_nobody_before(delivery, token, came_back=True):
+            return VOID
+        if await self._was_settled(delivery, token):
+            return SETTLED
+        return await self._exchanged(delivery, task, token) if token.first else None
+
+    async def _was_settled(self, delivery: Delivery, token: Token) -> bool:
+        """R3: whether its successor was put."""
+        if delivery.redelivered:
+            came = token.due_at if token.act is None else min(token.due_at, token.act.at)
+            heard = await self._heard(delivery, token, came - MARGIN)
+            return was_settled(token.position, heard.positions)
+        if asyncio.get_running_loop().time() < self._duplicates_until:
+            return await self._has_successor(token)
+        return False
+
+    async def _has_successor(self, token: Token) -> bool:
+        """Whether its successor waits in the slot: a broker that was away may give it twice."""
+        with suppress(QueueNotFound):
+            occupant = await self._hatchery.look(token.loop)
+            return occupant is not None and was_settled(token.position, [occupant.position])
+        return False
+
+    async def _exchanged(self, delivery: Delivery, task: TaskSpec, first: Token) -> str:
+        """R4: have the line go on with what the first token of its epoch is exchanged for."""
+        if not await self._is_nobody_before(delivery, first):
+            return VOID
+        heard = await self._history(delivery, first)
+        token, was_parked = joined(first, heard, task.policy, self._clock.now())
+        await self._publisher.insist(delivery, lambda: self._put(first, token))
+        if was_parked:
+            detail = f"tick {token.seq - 1} is parked: it goes on with the next"
+            self._emit(LoopRepaired(token.loop, "parked", detail))
+        return JOINED
+
+    async def _put(self, first: Token, token: Token) -> None:
+        with self._turns.putting(first):
+            await self._hatchery.put(token, timeout=SETTLEMENT_TIMEOUT)
+
+    async def _is_nobody_before(
+        self, delivery: Delivery, token: Token, *, came_back: bool = False
+    ) -> bool:
+        """Wait until all processors know its epoch, and none is in a run of before it.
+
+        Returns:
+            Whether it has not become void meanwhile.
+        """
+        told_at = self._clock.now()
+        for pause in backoff(FIRST_PAUSE, SECOND, jitter=0):
+            answers = await self._unless_interrupted(
+                delivery, lambda: self._roll_call.ask_all({token.loop: token.epoch})
+            )
+            for loop, epoch in answers.known.items():
+                self._turns.learn(loop, epoch)
+            if self._turns.is_void(token):
+                return False
+            said = answers.of(token.loop, token.epoch)
+            if not (others := awaited(token.epoch, said, came_back=came_back)):
+                return True
+            if self._clock.now() - told_at >= REPORT_AFTER:
+                told_at = self._clock.now()
+                reason = f"it waits for older runs, or to hear of none, of: {', '.join(others)}"
+                self._emit(SettlementDelayed(delivery.routing_key, reason, REPORT_AFTER))
+            await self._shutdown.pause(delivery, pause)
+        raise AssertionError("it goes on without end")
+
+    async def _history(self, delivery: Delivery, first: Token) -> Heard:
+        """What the journal tells of its loop since its creator knew, or as far back as it takes."""
+        if first.epoch == first.life:
+            return Heard()
+        if first.known_until is not None:
+            return await self._long_history(first, first.known_until - MARGIN)
+        for since in look_backs([first.schedule], self._clock):
+            heard = await self._heard(delivery, first, since)
+            if heard.has_line(first.life):
+                return heard
+        return await self._long_history(first, None)
+
+    async def _long_history(self, first: Token, since: datetime | None) -> Heard:
+        """What the journal tells since long ago; nothing, if that takes too long."""
+        try:
+            heard = await self._journal.heard([first.loop], since=since, within=LONGEST_READING)
+        except BrokerUnavailable as error:
+            detail = f"{error} {first.loop} goes on without what it may tell."
+            self._emit(SupervisionDelayed(detail))
+            return Heard()
+        return heard[first.loop]
+
+    async def _heard(self, delivery: Delivery, token: Token, since: datetime) -> Heard:
+        return await self._unless_interrupted(
+            delivery, lambda: self._journal.heard_of(token.loop, since=since)
+        )
+
+    async def _unless_interrupted(self, delivery: Delivery, ask: Callable[[], Awaitable[R]]) -> R:
+        """What is asked for, again and again, for as long as the delivery is ours to run."""
+        for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0):
+            asking = asyncio.ensure_future(ask())
+            ends = [asking, delivery.lost, self._shutdown.begun]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                await cancelled(asking)
+                raise DeliveryLost if delivery.lost.done() else Interrupted
+            try:
+                return asking.result()
+            except BrokerError as error:
+                next_in = timedelta(seconds=pause)
+                self._emit(SettlementDelayed(delivery.routing_key, str(error), next_in))
+            await self._shutdown.pause(delivery, pause)
+        raise AssertionError("it goes on without end")

@@ -1,0 +1,42 @@
+"""What a loop's runs look like is told on both brokers, and with both types of queues.
+
+With the one in this process it is run in virtual time, with RabbitMQ in real time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import pytest
+
+from scheduler.protocol.topology import QueueType
+from scheduler.testing import VirtualTimeLoop
+from tests.integration.lines.scene import MemoryScene, RabbitScene, Scene
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]] | None:
+    """Run whatever asks for the scene once in the time of each broker."""
+    if "scene" not in getattr(item, "fixturenames", ()):
+        return None  # as everywhere
+    return {"memory": VirtualTimeLoop, "rabbitmq": asyncio.new_event_loop}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests want the real broker, so that it is there before the first of them."""
+    for item in items:
+        wants = "lines" in item.path.parts and "rabbitmq" in item.name.partition("[")[2]
+        if isinstance(item, pytest.Function) and wants:
+            item.fixturenames.append("broker_url")
+
+
+@pytest.fixture
+async def scene(
+    request: pytest.FixtureRequest, namespace: str, queue_type: QueueType
+) -> AsyncIterator[Scene]:
+    if isinstance(asyncio.get_running_loop(), VirtualTimeLoop):
+        opening: Scene = MemoryScene(namespace, queue_type)
+    else:
+        opening = RabbitScene(namespace, queue_type, request.getfixturevalue("broker_url"))
+    async with opening as scene:
+        yield scene

@@ -1,0 +1,316 @@
+"""A namespace in a broker, the releases and pods that work in it, and what their runs wrote down.
+
+The broker is the embedded one, in virtual time, or a RabbitMQ, in real time.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Self, cast
+
+from scheduler import Context, Scheduler, Settings
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Consumer, Delivery
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
+from scheduler.control.status import Where
+from scheduler.errors import BrokerUnavailable, DeliveryLost
+from scheduler.events import Event
+from scheduler.processor.worker import Worker
+from scheduler.program import Program
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.topology import QueueType
+from scheduler.queues.failed import Parked
+from scheduler.timing.clock import Clock, LoopClock, SystemClock
+from tests.stage import START, processor_of, program_of
+
+
+@dataclass(eq=False)
+class Run:
+    """A run, as it saw itself.
+
+    Attributes:
+        release: of which release its pod was.
+        began: in seconds of the event loop, as `ended`; where it has not, that is None.
+    """
+
+    loop: str
+    seq: int
+    release: str
+    began: float
+    ended: float | None = None
+    facts: tuple[Any, ...] = ()
+
+
+@dataclass
+class Diary:
+    """The runs of all pods, in the order in which they began."""
+
+    runs: list[Run] = field(default_factory=list[Run])
+
+    def __post_init__(self) -> None:
+        self._news = asyncio.Event()
+
+    async def write(self, ctx: Context, *facts: Any, takes: float = 0, release: str = "") -> None:
+        """Write down a run that takes so long, in seconds."""
+        time = asyncio.get_running_loop().time
+        run = Run(ctx.loop, ctx.seq, release, time(), facts=facts)
+        self.runs.append(run)
+        self._news.set()
+        try:
+            await asyncio.sleep(takes)
+        finally:
+            run.ended = time()
+            self._news.set()
+
+    def of(self, loop: str) -> list[Run]:
+        return [run for run in self.runs if run.loop == loop]
+
+    def seqs(self, loop: str) -> list[int]:
+        return [run.seq for run in self.of(loop)]
+
+    def overlaps(self, loop: str) -> list[str]:
+        """The runs of a loop that began while another one of it was going on."""
+        runs = self.of(loop)
+        return [
+            f"run {place}, of tick {run.seq}, at {run.began - runs[0].began:.1f} s"
+            for place, run in enumerate(runs)
+            if any(before.ended is None or before.ended > run.began for before in runs[:place])
+        ]
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
+        """Wait until the runs show something."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+
+class Mortal:
+    """A connection whose process dies, or is slow; all else is as over the one that it wraps.
+
+    Args:
+        last_publish: it dies when so many messages were published and confirmed.
+        unacked: it dies instead of acking what came from this queue.
+        pace: how long each publish takes more than it needs, in seconds.
+    """
+
+    def __init__(
+        self, broker: Broker, *, last_publish: int = 0, unacked: str = "", pace: float = 0
+    ) -> None:
+        self._broker = broker
+        self._publishes_left = last_publish
+        self._unacked = unacked
+        self._pace = pace
+        self.dead = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    async def die(self) -> None:
+        """Lose the connection, with what is in hand, and never come back."""
+        self.dead.set()
+        await self._broker.__aexit__(None, None, None)
+
+    async def publish(
+        self,
+        message: Message,
+        *,
+        exchange: str,
+        routing_key: str,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+    ) -> None:
+        if self.dead.is_set():
+            raise BrokerUnavailable
+        await asyncio.sleep(self._pace)
+        await self._broker.publish(
+            message, exchange=exchange, routing_key=routing_key, timeout=timeout
+        )
+        self._publishes_left -= 1
+        if self._publishes_left == 0:
+            await self.die()
+            raise BrokerUnavailable
+
+    async def consume(
+        self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
+    ) -> Consumer:
+        async def die() -> None:
+            await self.die()
+            raise DeliveryLost
+
+        def handle(delivery: Delivery) -> None:
+            handler(replace(delivery, _ack=die) if queue == self._unacked else delivery)
+
+        return await self._broker.consume(queue, handle, prefetch=prefetch)
+
+
+@dataclass
+class Pod:
+    """A processor, and the connection over which it works."""
+
+    worker: Worker
+    connection: Mortal
+
+    async def die(self) -> None:
+        """End as a process that is killed: what it has in hand is the broker's again."""
+        self.worker.abort()
+        await self.connection.die()
+
+
+class Scene(ABC):
+    """One namespace in one broker.
+
+    Attributes:
+        broker: a connection, for what is done from outside.
+        events: what all releases have told.
+    """
+
+    broker: Broker
+    clock: Clock
+
+    def __init__(self, namespace: str, queue_type: QueueType) -> None:
+        self.namespace = namespace
+        self.queue_type: QueueType = queue_type
+        self.diary = Diary()
+        self.events: list[Event] = []
+        self._apps: list[Scheduler] = []
+
+    async def __aenter__(self) -> Self:
+        self.broker = self.connect()
+        await self.broker.__aenter__()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._sweep()
+        await self.broker.__aexit__(*exception)
+
+    @abstractmethod
+    def connect(self) -> Broker: ...
+
+    def release(self, **settings: Any) -> Scheduler:
+        """The code of a release, to which a test adds its tasks."""
+        knobs: Any = {"queue_type": self.queue_type, "supervision_interval": "1s", **settings}
+        app = Scheduler(self.namespace, Settings(**knobs))
+        app.listen(self.events.append)
+        app.outbox.use(self.broker, self.clock)
+        self._apps.append(app)
+        return app
+
+    def operator(self, app: Scheduler, broker: Broker | None = None) -> Program:
+        """What an operator with this code can do."""
+        return program_of(app, broker or self.broker, self.clock)
+
+    @asynccontextmanager
+    async def pod(
+        self,
+        app: Scheduler,
+        *,
+        tasks: Sequence[str] | None = None,
+        concurrency: int = 10,
+        grace: float = 0,
+        unacked: str = "",
+        pace: float = 0,
+    ) -> AsyncGenerator[Pod]:
+        """A whole processor, until the block ends or it dies.
+
+        Args:
+            grace: how long its runs may take when it is stopped, in seconds.
+            unacked: the task whose first message it dies of, when that is to be acked.
+            pace: how much longer each publish takes, in seconds.
+        """
+        async with self.connect() as broker:
+            queue = app.names.processor_queue(unacked) if unacked else ""
+            connection = Mortal(broker, unacked=queue, pace=pace)
+            process = processor_of(
+                app,
+                cast(Broker, connection),
+                self.clock,
+                tasks=tasks,
+                concurrency=concurrency,
+                grace=grace,
+            )
+            running = asyncio.create_task(process.run())
+            try:
+                yield Pod(process.worker, connection)
+            finally:
+                process.worker.stop()
+                await running
+
+    @asynccontextmanager
+    async def doomed(self, app: Scheduler, last_publish: int) -> AsyncGenerator[Program]:
+        """What an operator can do who dies when so many messages were published."""
+        async with self.connect() as broker:
+            connection = cast(Broker, Mortal(broker, last_publish=last_publish))
+            yield self.operator(app, connection)
+
+    async def until_ready(self, app: Scheduler, task: str, messages: int = 1) -> None:
+        """Wait until so many messages are ready for a task of which no pod is there."""
+        await self._until_waiting(app.names.processor_queue(task), messages)
+
+    async def until_parked(self, app: Scheduler, task: str) -> None:
+        """Wait until a message of a task is parked, also where the broker does it."""
+        await self._until_waiting(app.names.failed_queue(task), 1)
+
+    async def _until_waiting(self, queue: str, messages: int) -> None:
+        async with asyncio.timeout(20):
+            while await self._depth(queue) < messages:  # noqa: ASYNC110 - of this no event tells
+                await asyncio.sleep(0.05)
+
+    async def _depth(self, queue: str) -> int:
+        depth = await self.broker.depth(queue)
+        return depth.ready if depth else 0
+
+    async def kill_whoever_takes(self, app: Scheduler, task: str) -> None:
+        """Have the message at the head of a task's queue taken by a pod that dies of it."""
+        async with self.connect() as broker:
+            assert await broker.get(app.names.processor_queue(task)) is not None
+
+    async def parked(self, app: Scheduler) -> list[Parked]:
+        return await self.operator(app).failed.browse(app.tasks)
+
+    async def where(self, app: Scheduler, loop: str) -> Where:
+        """Where a loop is, as an operator is told."""
+        (found,) = [
+            each.where
+            for each in await self.operator(app).survey.status()
+            if str(each.loop) == loop
+        ]
+        return found
+
+    async def _sweep(self) -> None:
+        """Delete the queues of the namespace."""
+        for app in self._apps:
+            loops = {LoopId(*run.loop.split(".", 1)) for run in self.diary.runs}
+            queues = {queue.name for queue in app.topology().queues}
+            for queue in queues | {app.names.hatchery(loop) for loop in loops}:
+                if await self.broker.depth(queue) is not None:
+                    await self.broker.delete(queue)
+
+
+class MemoryScene(Scene):
+    """On the embedded broker, in virtual time."""
+
+    def __init__(self, namespace: str, queue_type: QueueType) -> None:
+        super().__init__(namespace, queue_type)
+        self.clock = LoopClock(START)
+        self.server = MemoryServer(self.clock)
+
+    def connect(self) -> MemoryBroker:
+        return MemoryBroker(self.server)
+
+
+class RabbitScene(Scene):
+    """On RabbitMQ, in real time."""
+
+    clock = SystemClock()
+
+    def __init__(self, namespace: str, queue_type: QueueType, url: str) -> None:
+        super().__init__(namespace, queue_type)
+        self._url = url
+
+    def connect(self) -> AmqpBroker:
+        return AmqpBroker(self._url)

@@ -1,0 +1,187 @@
+"""Whatever is done to a loop, it goes on in one line: its ticks run once each, none beside another.
+
+Where runs take longer than waits, and two pods begin half a turn apart, two tokens of a loop would
+never meet in its slot.
+"""
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Scheduler
+from scheduler.control.reports import Did
+from scheduler.errors import BrokerError
+from scheduler.queues.failed import EVERYTHING
+from scheduler.sending import CallTask
+from tests.integration.lines.scene import Scene
+
+EVERY, TAKES, APART = "500ms", 1.5, 0.75
+A, B, C = (f"report.{key}" for key in "abc")
+
+
+def beating(scene: Scene, every: str = EVERY, **settings: object) -> Scheduler:
+    """An app with a loop whose runs take long."""
+    app = scene.release(**settings)
+
+    @app.periodic(every=every, concurrency=1)
+    async def beat(ctx: Context) -> None:
+        await scene.diary.write(ctx, takes=TAKES)
+
+    return app
+
+
+def reporting(scene: Scene) -> tuple[Scheduler, CallTask[Any, Any, None]]:
+    """An app with a task for keyed loops: the runs of `a` take long."""
+    app = scene.release()
+
+    @app.task(concurrency=1)
+    async def report(ctx: Context) -> None:
+        await scene.diary.write(ctx, takes=TAKES if ctx.key == "a" else 0.1)
+
+    return app, report
+
+
+async def work_with_two_pods(scene: Scene, app: Scheduler, loop: str) -> None:
+    """Have two pods work, until a loop has had its turn some times."""
+    before = len(scene.diary.of(loop))
+    async with scene.pod(app, grace=5):
+        await scene.diary.until(lambda: len(scene.diary.of(loop)) > before)
+        await asyncio.sleep(APART)
+        async with scene.pod(app, grace=5):
+            await scene.diary.until(lambda: len(scene.diary.of(loop)) > before + 3)
+
+
+def twice(scene: Scene, loop: str) -> list[int]:
+    """The ticks of a loop that ran more than once."""
+    return [seq for seq, runs in Counter(scene.diary.seqs(loop)).items() if runs > 1]
+
+
+async def test_paused_and_resumed_while_a_tick_is_due_a_loop_goes_on_in_one_line(
+    scene: Scene,
+) -> None:
+    app = beating(scene, shutdown_grace="0s")
+    operator = scene.operator(app)
+    await operator.seeding.seed()
+    await scene.until_ready(app, "beat")
+    assert (await operator.verbs.pause(app.loop("beat"))).did is Did.PAUSED
+    await operator.verbs.resume(app.loop("beat"))
+    await asyncio.sleep(11)  # until whatever waits in the slot must have come out
+    await work_with_two_pods(scene, app, "beat")
+    assert scene.diary.overlaps("beat") == []
+
+
+async def test_stopped_and_started_while_a_tick_is_due_a_keyed_loop_goes_on_in_one_line(
+    scene: Scene,
+) -> None:
+    app, report = reporting(scene)
+    await scene.operator(app).seeding.seed()
+    await report.start("a", every=EVERY)
+    await scene.until_ready(app, "report")
+    assert await report.stop("a") is True
+    await report.start("a", every=EVERY)
+    await asyncio.sleep(1)  # until the new one is due too
+    await work_with_two_pods(scene, app, A)
+    assert scene.diary.overlaps(A) == []
+
+
+async def test_a_tick_whose_pod_died_before_its_ack_is_not_run_again_behind_other_messages(
+    scene: Scene,
+) -> None:
+    app, report = reporting(scene)
+    operator = scene.operator(app)
+    await operator.seeding.seed()
+    await report.start("a", every="1500ms")
+    for key in ("b", "c"):
+        await report.start(key, every="1h")
+    async with scene.pod(app, unacked="report") as pod:
+        await pod.connection.dead.wait()
+        await pod.die()
+    for loop in (B, C):  # which are ready before what follows the tick
+        await operator.verbs.trigger(await operator.loops.find(loop))
+    await scene.until_ready(app, "report", 4)
+    await work_with_two_pods(scene, app, A)
+    assert scene.diary.overlaps(A) == []
+    assert twice(scene, A) == []
+
+
+async def test_a_tick_whose_pod_died_before_its_ack_is_not_run_again_after_a_seed(
+    scene: Scene,
+) -> None:
+    app = beating(scene)
+    await scene.operator(app).seeding.seed()
+    async with scene.pod(app, unacked="beat") as pod:
+        await pod.connection.dead.wait()
+        await pod.die()
+    await scene.until_ready(app, "beat", 2)
+    await scene.operator(app).seeding.seed()
+    await work_with_two_pods(scene, app, "beat")
+    assert scene.diary.overlaps("beat") == []
+    assert twice(scene, "beat") == []
+
+
+@pytest.mark.parametrize("queue_type", ["quorum"])
+async def test_a_replay_of_what_the_broker_parked_begins_no_second_line(scene: Scene) -> None:
+    app = beating(scene, delivery_limit=1)
+    operator = scene.operator(app)
+    await operator.seeding.seed()
+    for _ in range(2):
+        await scene.until_ready(app, "beat")
+        await scene.kill_whoever_takes(app, "beat")
+    async with scene.pod(app, grace=5):  # it goes on without what is parked
+        await scene.diary.until(lambda: bool(scene.diary.runs))
+    (parked,) = await operator.failed.replay(app.tasks, EVERYTHING)
+    assert parked.reason == "delivery-limit"
+    await work_with_two_pods(scene, app, "beat")
+    assert [seq for seq in twice(scene, "beat") if seq != 0] == []
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+async def test_an_operator_who_dies_while_triggering_a_loop_leaves_it_in_one_line(
+    scene: Scene, after: int
+) -> None:
+    app = beating(scene, every="1s")
+    await scene.operator(app).seeding.seed()
+    async with scene.doomed(app, after) as operator:
+        with suppress(BrokerError):
+            await operator.verbs.trigger(app.loop("beat"))
+    await asyncio.sleep(1.5)  # until whatever waits is due
+    await work_with_two_pods(scene, app, "beat")
+    assert scene.diary.overlaps("beat") == []
+    assert twice(scene, "beat") == []
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+async def test_an_operator_who_dies_while_seeding_another_schedule_leaves_a_loop_in_one_line(
+    scene: Scene, after: int
+) -> None:
+    await scene.operator(beating(scene, every="1s")).seeding.seed()
+    app = beating(scene)
+    async with scene.doomed(app, after) as operator:
+        with suppress(BrokerError):
+            await operator.seeding.seed()
+    await asyncio.sleep(1.5)  # until whatever waits is due
+    await work_with_two_pods(scene, app, "beat")
+    assert scene.diary.overlaps("beat") == []
+    assert twice(scene, "beat") == []
+
+
+async def test_a_run_that_a_stopping_pod_lets_finish_is_not_run_beside_by_another_one(
+    scene: Scene,
+) -> None:
+    app = scene.release()
+
+    @app.periodic(every=EVERY)
+    async def beat(ctx: Context) -> None:
+        await scene.diary.write(ctx, takes=8)
+
+    await scene.operator(app).seeding.seed()
+    # Its answers to others are slow.
+    async with scene.pod(app, grace=30, pace=0.3) as stopping:
+        await scene.diary.until(lambda: bool(scene.diary.runs))
+        async with scene.pod(app):
+            stopping.worker.stop()
+            await scene.diary.until(lambda: len(scene.diary.runs) > 1)
+            assert scene.diary.overlaps("beat") == []

@@ -1,0 +1,141 @@
+"""What is parked, and what is not: only what was run and failed, or killed its pods, and once."""
+
+import asyncio
+from typing import Literal
+
+import pytest
+
+from scheduler import Context, Reject, Scheduler, UsageError
+from scheduler.control.status import Where
+from scheduler.queues.failed import EVERYTHING
+from tests.integration.lines.scene import Pod, Scene
+
+DEADLY = 1  # the tick whose run kills its pod
+LIMIT = 2
+RESTART = 0.3
+
+
+@pytest.mark.parametrize("queue_type", ["quorum"])
+async def test_a_seed_parks_nothing_that_waits_for_a_pod(scene: Scene) -> None:
+    app = scene.release(delivery_limit=1)
+    keys = [f"k{number}" for number in range(20)]
+
+    @app.task()
+    async def report(ctx: Context) -> None:
+        await scene.diary.write(ctx)
+
+    await scene.operator(app).seeding.seed()
+    for key in keys:
+        await report.start(key, every="1s")
+    await report.send()
+    await scene.until_ready(app, "report", len(keys) + 1)
+    await scene.operator(app).seeding.seed()
+    assert [parked.reason for parked in await scene.parked(app)] == []
+    expected = {"report", *(f"report.{key}" for key in keys)}
+    async with scene.pod(app):
+        await scene.diary.until(lambda: {run.loop for run in scene.diary.runs} == expected)
+    assert len(scene.diary.of("report")) == 1
+
+
+class Restarted:
+    """A pod for a task, and another one whenever it has died."""
+
+    def __init__(self, scene: Scene, app: Scheduler, task: str) -> None:
+        self._scene = scene
+        self._app = app
+        self._task = task
+        self._pod: Pod | None = None
+
+    async def run(self) -> None:
+        while True:
+            async with self._scene.pod(self._app, tasks=[self._task]) as self._pod:
+                await self._pod.connection.dead.wait()
+            await asyncio.sleep(RESTART)
+
+    async def kill(self) -> None:
+        assert self._pod is not None
+        await self._pod.die()
+
+
+@pytest.mark.parametrize("queue_type", ["quorum"])
+@pytest.mark.parametrize("after_failure", ["continue", "pause"])
+async def test_a_tick_that_kills_its_pods_is_parked_once_and_never_run_again(
+    scene: Scene, after_failure: Literal["continue", "pause"]
+) -> None:
+    app = scene.release(delivery_limit=LIMIT)
+    restarted = Restarted(scene, app, "beat")
+
+    @app.periodic(every="300ms", after_failure=after_failure)
+    async def beat(ctx: Context) -> None:
+        if ctx.seq == DEADLY:
+            await scene.diary.write(ctx)
+            await restarted.kill()
+            await asyncio.Future()
+        await scene.diary.write(ctx)
+
+    @app.periodic(every="300ms")
+    async def other(ctx: Context) -> None:
+        await scene.diary.write(ctx)
+
+    await scene.operator(app).seeding.seed()
+    async with scene.pod(app, tasks=["other"]):
+        working = asyncio.create_task(restarted.run())
+        try:
+            await scene.until_parked(app, "beat")
+            deaths, others = scene.diary.seqs("beat").count(DEADLY), len(scene.diary.of("other"))
+            assert deaths <= LIMIT + 1
+            # Some rounds of supervision.
+            await scene.diary.until(lambda: len(scene.diary.of("other")) > others + 15)
+            assert scene.diary.seqs("beat").count(DEADLY) == deaths
+            (parked,) = await scene.parked(app)
+            assert parked.loop == "beat"
+            if after_failure == "continue":
+                await scene.diary.until(lambda: max(scene.diary.seqs("beat")) > DEADLY + 2)
+            else:
+                assert await scene.where(app, "beat") is Where.PAUSED
+                assert max(scene.diary.seqs("beat")) == DEADLY
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
+
+
+@pytest.mark.parametrize("key", ["project.task.send_sms", "task.send_sms"])
+async def test_a_key_that_looks_like_another_task_is_refused(scene: Scene, key: str) -> None:
+    app = scene.release()
+
+    @app.task()
+    async def report(ctx: Context) -> None:
+        await scene.diary.write(ctx)
+
+    await scene.operator(app).seeding.seed()
+    with pytest.raises(UsageError, match="taken for a call of the task 'send_sms'"):
+        await report.start(key, every="300ms")
+    assert await report.list() == []
+
+
+async def test_a_tick_that_comes_back_is_run_though_a_replay_waits_behind_it(scene: Scene) -> None:
+    app = scene.release(supervision_interval="1m")
+
+    @app.task(concurrency=1)
+    async def report(ctx: Context, city: str) -> None:
+        await scene.diary.write(ctx, city)
+        if city == "Bonn" and ctx.seq == 1:
+            raise Reject("not this one")
+
+    operator = scene.operator(app)
+    await operator.seeding.seed()
+    await report.start("a", every="300ms", args={"city": "Bonn"})
+    async with scene.pod(app):
+        await scene.until_parked(app, "report")
+    await report.stop("a")
+    await scene.broker.purge(app.names.processor_queue("report"))  # the tick that was due
+    await report.start("a", every="300ms", args={"city": "Ulm"})
+    await scene.until_ready(app, "report")
+    await scene.kill_whoever_takes(app, "report")
+    await scene.until_ready(app, "report")
+    await operator.failed.replay(app.tasks, EVERYTHING)
+    await scene.until_ready(app, "report", 2)
+    async with scene.pod(app):
+        await scene.diary.until(
+            lambda: any(run.facts == ("Ulm",) for run in scene.diary.runs), seconds=10
+        )

@@ -1,0 +1,55 @@
+"""What comes after a token that was settled before: it is looked for, and put if need be."""
+
+import asyncio
+from dataclasses import replace
+
+from scheduler import Context
+from scheduler.events import TokenSuperseded
+from scheduler.timing.durations import SECOND
+from tests.stage import Stage, new_app, of
+
+
+async def test_a_successor_that_only_the_journal_heard_of_is_put_again(
+    stage: Stage,
+) -> None:
+    app, ran = new_app(supervision_interval="1h"), list[int]()
+
+    @app.periodic(every="10s")
+    async def report(ctx: Context) -> None:
+        ran.append(ctx.seq)
+
+    await stage.seed(app)
+    loop = app.loop("report").id
+    token = await stage.token(loop)
+    await asyncio.sleep(11)
+    held = await stage.broker.get(app.names.processor_queue("report"))
+    assert held is not None
+    assert await stage.hatchery.offer(replace(token, seq=1, due_at=stage.clock.now() + SECOND))
+    await stage.lose(loop)
+    await held.requeue()
+    async with stage.supervised():
+        await asyncio.sleep(3)
+        assert [event.reason for event in of(TokenSuperseded, stage.events)] == ["settled"]
+        assert ran == [1]
+        assert stage.repairs() == [("report", "lost")]
+
+
+async def test_a_successor_that_waits_is_left_alone(stage: Stage) -> None:
+    app = new_app(supervision_interval="1h")
+
+    @app.periodic(every="10s")
+    async def report() -> None: ...
+
+    await stage.seed(app)
+    loop = app.loop("report").id
+    token = await stage.token(loop)
+    await asyncio.sleep(11)
+    held = await stage.broker.get(app.names.processor_queue("report"))
+    assert held is not None
+    assert await stage.hatchery.offer(replace(token, seq=1, due_at=token.due_at + 60 * SECOND))
+    await held.requeue()
+    async with stage.supervised():
+        await asyncio.sleep(3)
+        assert [event.reason for event in of(TokenSuperseded, stage.events)] == ["settled"]
+        assert stage.repairs() == []
+        assert (await stage.token(loop)).epoch == token.epoch

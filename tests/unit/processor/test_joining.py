@@ -1,0 +1,142 @@
+"""What the first token of an epoch is exchanged for, once its loop's history is known."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Literal
+
+import pytest
+
+from scheduler import Retry
+from scheduler.processor.joining import joined
+from scheduler.protocol.epochs import Position, Verb
+from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
+from scheduler.queues.journal import Heard
+from scheduler.tasks.policy import Policy
+from scheduler.timing.schedules import Every
+from tests.stage import START
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+HOURLY, DAILY = Every("1h", mode="fixed_rate"), Every("1d", mode="fixed_rate")
+RAN = LastRun(Ending.SUCCEEDED, START - HOUR, START - HOUR, MINUTE)
+
+LAST = Token(
+    LoopId("task"),
+    HOURLY,
+    START,
+    START + 5 * MINUTE,
+    epoch=7,
+    life=3,
+    seq=12,
+    attempt=1,
+    args={"city": "Bonn"},
+    carry="so far",
+    previous_at=START - HOUR,
+    last=RAN,
+    trace={"traceparent": "the run before"},
+)
+FIRST = Token(
+    LoopId("task"),
+    HOURLY,
+    START + HOUR,
+    START + HOUR,
+    epoch=9,
+    life=3,
+    first=True,
+    args={"city": "Rome"},
+    act=Act(Verb.REPAIR, START + MINUTE),
+)
+
+
+def heard_of(*tokens: Token, parked: tuple[Position, ...] = ()) -> Heard:
+    heard = Heard()
+    for token in tokens:
+        heard.note(token)
+    heard.parked.update(parked)
+    return heard
+
+
+def joined_to(
+    *tokens: Token,
+    first: Token = FIRST,
+    parked: tuple[Position, ...] = (),
+    after_failure: Literal["continue", "pause"] = "continue",
+) -> Token:
+    policy = Policy(Retry(1), after_failure)
+    return joined(first, heard_of(*tokens, parked=parked), policy, START + 2 * HOUR)[0]
+
+
+def made_by(verb: Verb, **fields: Any) -> Token:
+    return replace(FIRST, act=Act(verb, START + MINUTE), **fields)
+
+
+def test_it_goes_on_from_the_last_token_in_its_own_epoch_with_its_own_arguments() -> None:
+    expected = replace(LAST, epoch=9, args={"city": "Rome"})
+    assert joined_to(replace(LAST, attempt=0), LAST, replace(LAST, epoch=8, seq=2)) == expected
+
+
+def test_without_a_history_it_goes_on_from_itself_and_may_run() -> None:
+    assert joined_to() == replace(FIRST, first=False, act=None)
+
+
+def test_what_was_before_its_life_is_of_no_account() -> None:
+    assert joined_to(replace(LAST, epoch=2)).seq == 0
+
+
+def test_a_repair_does_not_move_a_retry() -> None:
+    token = joined_to(LAST)
+    assert (token.attempt, token.scheduled_at, token.due_at) == (1, START, START + 5 * MINUTE)
+
+
+@pytest.mark.parametrize(("due_after", "kept"), [(timedelta(0), True), (5 * MINUTE, False)])
+def test_a_tick_that_was_due_before_its_loop_was_rescheduled_is_not_left_out(
+    due_after: timedelta, kept: bool
+) -> None:
+    first = made_by(Verb.RESCHEDULE, schedule=DAILY, due_at=START + 24 * HOUR)
+    token = joined_to(replace(LAST, due_at=START + due_after), first=first)
+    assert (token.schedule, token.seq) == (DAILY, 12)
+    assert (token.due_at == START) is kept
+    assert (token.due_at == first.due_at) is not kept
+
+
+@pytest.mark.parametrize("verb", [Verb.TRIGGER, Verb.RESUME])
+def test_who_says_when_it_runs_is_obeyed(verb: Verb) -> None:
+    token = joined_to(LAST, first=made_by(verb))
+    assert (token.seq, token.scheduled_at, token.due_at) == (12, FIRST.scheduled_at, FIRST.due_at)
+
+
+def test_what_a_creator_found_in_the_slot_keeps_the_time_that_the_creator_gave_it() -> None:
+    first = made_by(Verb.REPAIR, known_until=START, seq=12)
+    assert joined_to(LAST, first=first).due_at == first.due_at
+
+
+@pytest.mark.parametrize(
+    ("verb", "state"), [(Verb.REPAIR, State.PAUSED), (Verb.RESUME, State.ARMED)]
+)
+def test_a_loop_that_its_own_run_has_paused_stays_so_until_it_is_resumed(
+    verb: Verb, state: State
+) -> None:
+    stopped = replace(LAST, state=State.PAUSED, reason="sold out")
+    token = joined_to(stopped, first=made_by(verb))
+    reason = "sold out" if state is State.PAUSED else None
+    assert (token.state, token.reason) == (state, reason)
+
+
+@pytest.mark.parametrize("of_epoch", [7, 8])
+def test_a_tick_that_the_broker_parked_is_not_put_again(of_epoch: int) -> None:
+    token = joined_to(LAST, parked=(Position(of_epoch, 12, 1),))
+    assert (token.epoch, token.seq, token.attempt, token.first) == (9, 13, 0, False)
+    assert (token.scheduled_at, token.carry) == (START + 3 * HOUR, "so far")
+    assert token.last is not None
+    assert token.last.ending is Ending.ESCALATED
+
+
+def test_after_a_tick_that_the_broker_parked_a_loop_is_paused_if_it_was_told_so() -> None:
+    token = joined_to(LAST, parked=(LAST.position,), after_failure="pause")
+    assert (token.seq, token.state) == (13, State.PAUSED)
+    assert token.reason is not None
+    assert token.reason.startswith("paused after a failure: ProcessorsEnded")
+
+
+@pytest.mark.parametrize("parked", [Position(7, 12, 0), Position(7, 11, 1), Position(2, 12, 1)])
+def test_a_tick_of_which_another_attempt_or_life_was_parked_is_put_again(parked: Position) -> None:
+    assert joined_to(LAST, parked=(parked,)).position == Position(9, 12, 1)

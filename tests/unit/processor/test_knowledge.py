@@ -1,0 +1,222 @@
+"""No token is run before all epochs are known that had begun: at the start, and after a cut."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+
+from scheduler.errors import BrokerUnavailable
+from scheduler.events import (
+    Connected,
+    ConnectionLost,
+    ConsumerInterrupted,
+    ConsumerResumed,
+    Event,
+    RunStarted,
+    TokenSuperseded,
+)
+from scheduler.processor.knowledge import Knowledge
+from scheduler.processor.loop_turns import LoopTurns
+from scheduler.protocol.epochs import Entry, LoopState
+from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.topology import Names
+from scheduler.queues.roll_call import RollCall
+from scheduler.queues.roster import Listed, Listing
+from scheduler.timing.schedules import Every
+from tests.faulty import Call, Fault, FaultyBroker
+from tests.stage import Stage, at_work, new_app, of, processor_of, roster_of
+
+LOOP, NAMES = LoopId("task"), Names("test")
+LOST = ConnectionLost("memory://", "cut"), Connected("memory://", "4.0", timedelta(seconds=1))
+
+
+def interrupted(queue: str) -> tuple[Event, Event]:
+    return ConsumerInterrupted(queue, "its node failed"), ConsumerResumed(queue)
+
+
+@dataclass
+class Reading:
+    """The readings of the roster by one processor, which wait to be let through."""
+
+    broker: FaultyBroker
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def held(self) -> Fault:
+        async def hold(call: Call) -> None:
+            self.begun.set()
+            await self.go_on.wait()
+
+        return self.broker.on("read", ".roster").first(hold)
+
+
+@dataclass
+class Knowing:
+    """What a processor knows, to be told of interruptions."""
+
+    knowledge: Knowledge
+    listing: Listing
+    broker: FaultyBroker
+
+    async def is_current(self) -> bool:
+        """Whether it knows all, or comes to within a second."""
+        try:
+            await asyncio.wait_for(self.knowledge.current(), 1)
+        except TimeoutError:
+            return False
+        return True
+
+
+@asynccontextmanager
+async def knowing(stage: Stage) -> AsyncGenerator[Knowing]:
+    listing = Listing()
+    async with FaultyBroker(stage.server) as broker:
+        roster = roster_of(NAMES, broker, stage.clock)
+        knowledge = Knowledge(NAMES, roster, RollCall(broker, NAMES, LoopTurns(listing)), listing)
+        async with knowledge:
+            yield Knowing(knowledge, listing, broker)
+
+
+async def due_at_ten(stage: Stage) -> None:
+    """Seed a loop that is due after ten seconds."""
+    app = new_app()
+
+    @app.periodic(every="10s")
+    async def task() -> None: ...
+
+    await stage.seed(app)
+
+
+async def test_a_processor_that_starts_reads_the_roster_before_it_takes_a_token(
+    stage: Stage,
+) -> None:
+    await due_at_ten(stage)
+    await asyncio.sleep(11)
+    async with FaultyBroker(stage.server) as broker:
+        reading = Reading(broker)
+        reading.held()
+        async with at_work(processor_of(stage.app, broker, stage.clock, supervises=False)):
+            await reading.begun.wait()
+            await asyncio.sleep(5)
+            queue = await stage.broker.depth(NAMES.processor_queue("task"))
+            assert queue is not None
+            assert (queue.ready, queue.consumers) == (1, 0)
+            reading.go_on.set()
+            await asyncio.sleep(1)
+    assert stage.starts() == [16.0]
+
+
+async def test_what_became_void_while_no_processor_was_there_is_not_run(stage: Stage) -> None:
+    await due_at_ten(stage)
+    await asyncio.sleep(11)
+    await stage.verbs.pause(stage.app.loop("task"))
+    async with stage.processor():
+        await asyncio.sleep(1)
+    assert not of(RunStarted, stage.events)
+    assert [event.reason for event in of(TokenSuperseded, stage.events)] == ["void"]
+
+
+@pytest.mark.parametrize(
+    ("lost", "back"),
+    [LOST, *map(interrupted, (NAMES.roster, NAMES.roll_call))],
+    ids=["connection", "roster", "roll call"],
+)
+async def test_after_a_cut_no_token_is_run_before_the_roster_was_read_again(
+    stage: Stage, lost: Event, back: Event
+) -> None:
+    await due_at_ten(stage)
+    async with (
+        FaultyBroker(stage.server) as broker,
+        at_work(processor_of(stage.app, broker, stage.clock, supervises=False)),
+    ):
+        await asyncio.sleep(5)
+        reading = Reading(broker)
+        reading.held()
+        stage.app.events.emit(lost)
+        await asyncio.sleep(10)
+        assert stage.starts() == []
+        stage.app.events.emit(back)
+        await reading.begun.wait()
+        await asyncio.sleep(5)
+        assert stage.starts() == []
+        reading.go_on.set()
+        await asyncio.sleep(1)
+    assert stage.starts() == [20.0]
+
+
+@pytest.mark.parametrize(
+    "queue", [NAMES.roster, NAMES.roll_call, NAMES.presence, NAMES.processor_queue("task")]
+)
+async def test_who_does_not_hear_what_epochs_begin_is_not_current(stage: Stage, queue: str) -> None:
+    await due_at_ten(stage)
+    matters = queue != NAMES.processor_queue("task")
+    lost, back = interrupted(queue)
+    async with knowing(stage) as known:
+        assert await known.is_current()
+        known.knowledge.hear(lost)
+        assert await known.is_current() is not matters
+        known.knowledge.hear(back)
+        assert await known.is_current()
+
+
+async def test_it_knows_what_was_said_before_it_listened_and_what_is_said_then(
+    stage: Stage,
+) -> None:
+    await due_at_ten(stage)
+    stage.expects_none(LOOP)  # that an epoch began is said here, and no token put
+    async with knowing(stage) as known:
+        seeded = known.listing.known(LOOP)
+        assert seeded > 0
+        paused = Listed(LOOP, Every("10s"), {}, Entry(seeded + 1, LoopState.PAUSED, seeded))
+        await roster_of(NAMES, stage.broker, stage.clock).append(paused)
+        await asyncio.sleep(0)
+        assert known.listing.known(LOOP) == seeded + 1
+
+
+async def test_it_does_not_read_before_it_hears_roll_calls_and_roster_again(stage: Stage) -> None:
+    await due_at_ten(stage)
+    async with knowing(stage) as known:
+        (connection,) = [each for each in stage.server.connections if each.followers]
+        lost, back = LOST
+        connection.detach()
+        known.knowledge.hear(lost)
+        known.knowledge.hear(back)
+        known.broker.calls.clear()
+        assert not await known.is_current()
+        assert not known.broker.calls
+        connection.attach()
+        assert await known.is_current()
+
+
+async def test_a_roster_that_cannot_be_read_is_read_again_until_it_can(stage: Stage) -> None:
+    await due_at_ten(stage)
+    async with knowing(stage) as known:
+        failing = known.broker.on("read", ".roster").fails(BrokerUnavailable("not yet"))
+        lost, back = LOST
+        known.knowledge.hear(lost)
+        known.knowledge.hear(back)
+        assert not await known.is_current()
+        assert len(failing.met) > 3
+        await failing.cease()
+        await asyncio.sleep(2)
+        assert await known.is_current()
+
+
+async def test_a_cut_during_the_reading_has_it_begin_anew(stage: Stage) -> None:
+    await due_at_ten(stage)
+    lost, back = LOST
+    async with knowing(stage) as known:
+        reading = Reading(known.broker)
+        holding = reading.held()
+        known.knowledge.hear(lost)
+        known.knowledge.hear(back)
+        await reading.begun.wait()
+        known.knowledge.hear(lost)
+        reading.go_on.set()
+        assert not await known.is_current()
+        known.knowledge.hear(back)
+        assert await known.is_current()
+        assert len(holding.met) > 1

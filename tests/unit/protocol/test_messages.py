@@ -1,0 +1,112 @@
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from scheduler.errors import Undecodable
+from scheduler.protocol.messages import (
+    Message,
+    hatched_at,
+    one_line,
+    our_headers,
+    own_headers,
+    parsed_json,
+    printable,
+    summary_of,
+    trace_of,
+)
+
+SECOND = datetime(2026, 6, 1, 9, tzinfo=UTC)
+
+
+def test_a_line_has_at_most_five_hundred_characters():
+    assert one_line("x" * 500) == "x" * 500
+    assert one_line("x" * 501) == "x" * 499 + "…"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", ""),
+        ("Grüße, 漢字 😀", "Grüße, 漢字 😀"),
+        ("a\n\tb", "a\n\tb"),
+        ("a\x1b[31mb\n", "a\\x1b[31mb\n"),
+        ("\r\0\x7f", "\\r\\x00\\x7f"),
+        ("\ud800", "\\ud800"),
+        ("\u202e", "\\u202e"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_written_as_an_escape(text: str, shown: str):
+    assert printable(text) == shown
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_an_exception_that_cannot_be_shown_has_a_summary_all_the_same():
+    assert summary_of(Unspeakable()) == ("Unspeakable: (its message cannot be shown: RuntimeError)")
+
+
+HEADERS: dict[str, Any] = {
+    "scheduler-sent-at-ms": 5,
+    "scheduler-task": "mail",
+    "traceparent": "00-ab-cd-01",
+    "tracestate": 7,
+    "colour": "red",
+    "x-death": [],
+    "x-first-death-queue": "q",
+    "x-last-death-reason": "expired",
+    "x-delivery-count": 2,
+    "x-acquired-count": 3,
+}
+
+
+def test_headers_of_brokers_are_not_the_senders():
+    sent = ["scheduler-sent-at-ms", "scheduler-task", "traceparent", "tracestate", "colour"]
+    assert own_headers(HEADERS) == {name: HEADERS[name] for name in sent}
+
+
+def test_our_headers_have_the_names_of_the_models():
+    assert our_headers(Message(headers=HEADERS)) == {"sent_at_ms": 5, "task": "mail"}
+
+
+def test_a_trace_is_what_is_text_of_its_headers():
+    assert trace_of(HEADERS) == {"traceparent": "00-ab-cd-01"}
+    assert trace_of({}) == {}
+
+
+def death(**values: Any) -> dict[str, Any]:
+    return {"queue": "q", "count": 1, **values}
+
+
+@pytest.mark.parametrize(
+    ("deaths", "moment"),
+    [
+        ([death(reason="expired", time=SECOND)], SECOND),
+        ([death(reason="expired", time=SECOND), death(reason="rejected")], SECOND),
+        ([death(reason="rejected", time=SECOND), death(reason="expired", time=SECOND)], None),
+        ([death(reason="expired")], None),
+        ([death(reason="expired", time=5)], None),
+        ([], None),
+        ("expired", None),
+        (None, None),
+    ],
+)
+def test_the_last_wait_of_a_message_ended_when_its_broker_says(deaths: Any, moment: Any):
+    assert hatched_at(Message(headers={"x-death": deaths})) == moment
+
+
+def test_a_message_that_did_not_wait_was_not_hatched():
+    assert hatched_at(Message()) is None
+
+
+def test_a_body_of_json_is_what_it_says():
+    assert parsed_json(b'{"a": [1, null]}') == {"a": [1, None]}
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000])
+def test_a_body_that_is_not_json_is_told(body: bytes):
+    with pytest.raises(Undecodable, match="The body is not JSON"):
+        parsed_json(body)

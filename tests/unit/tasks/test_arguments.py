@@ -1,0 +1,173 @@
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field, SecretStr
+
+from scheduler.errors import InvalidArguments, RegistrationError
+from scheduler.protocol.messages import Message
+from scheduler.tasks.arguments import Arguments, BodyReader
+from scheduler.tasks.context import Context
+
+
+async def ships(ctx: Context, order: int, city: str = "Bonn", *, times: int = 1) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "wire"),
+    [
+        ((5,), {}, {"order": 5}),
+        ((5, "Kiel"), {"times": 2}, {"order": 5, "city": "Kiel", "times": 2}),
+        ((), {"order": 5}, {"order": 5}),
+    ],
+)
+def test_the_arguments_of_a_call_travel_by_name(
+    args: tuple[Any, ...], kwargs: dict[str, Any], wire: dict[str, Any]
+):
+    assert Arguments(ships).bind(*args, **kwargs) == wire
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "told"),
+    [
+        ((), {}, "missing a required argument: 'order'"),
+        ((5, "Bonn", 1), {}, "too many positional"),
+        ((5,), {"ctx": None}, "got an unexpected keyword argument 'ctx'"),
+    ],
+)
+def test_a_call_that_the_function_does_not_take_is_refused(
+    args: tuple[Any, ...], kwargs: dict[str, Any], told: str
+):
+    with pytest.raises(InvalidArguments, match=f"ships cannot be called like this: {told}"):
+        Arguments(ships).bind(*args, **kwargs)
+
+
+class Renamed(BaseModel):
+    number: int = Field(alias="orderNumber")
+
+
+async def takes_renamed(order: Renamed) -> None: ...
+
+
+def test_a_model_travels_by_the_names_that_it_is_read_by():
+    arguments, order = Arguments(takes_renamed), Renamed(orderNumber=5)
+    assert arguments.dump({"order": order}) == {"order": {"orderNumber": 5}}
+    assert arguments.load({"order": {"orderNumber": 5}}) == {"order": order}
+
+
+async def takes_number(number: float) -> None: ...
+
+
+async def takes_anything(number: Any) -> None: ...
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_number_in_json_is_refused(number: float):
+    with pytest.raises(InvalidArguments, match="takes_number cannot travel as JSON"):
+        Arguments(takes_number).dump({"number": number})
+    with pytest.raises(InvalidArguments, match="takes_anything would not arrive as they are"):
+        Arguments(takes_anything).dump({"number": number})
+
+
+async def takes_secret(token: SecretStr) -> None: ...
+
+
+def test_what_would_arrive_as_something_else_is_refused():
+    with pytest.raises(InvalidArguments, match="would not arrive as they are") as refused:
+        Arguments(takes_secret).dump({"token": SecretStr("open-sesame")})
+    assert "sesame" not in str(refused.value)
+
+
+async def takes_positive(number: Annotated[int, Field(gt=0)]) -> None: ...
+
+
+def test_what_an_annotation_adds_to_a_type_is_checked():
+    with pytest.raises(InvalidArguments, match="number: Input should be greater than 0, got 0"):
+        Arguments(takes_positive).load({"number": 0})
+
+
+# What somebody else sent
+
+
+class Order(BaseModel):
+    number: int
+
+
+async def takes_bytes(ctx: Context, body: bytes) -> None: ...
+
+
+async def takes_text(body: str) -> None: ...
+
+
+async def takes_order(order: Order) -> None: ...
+
+
+async def takes_any(body) -> None:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+    ...
+
+
+def read(function: Any, message: Message) -> dict[str, Any]:
+    return BodyReader(function, Arguments(function)).read(message)
+
+
+JSON = b'{"number": 5}'
+
+
+READ: list[tuple[Any, Message, Any]] = [
+    (takes_bytes, Message(b"\xff", content_type="image/png"), {"body": b"\xff"}),
+    (takes_bytes, Message(JSON, content_type="application/json"), {"body": JSON}),
+    (takes_text, Message("é".encode(), content_type="text/plain"), {"body": "é"}),
+    (takes_text, Message(JSON), {"body": JSON.decode()}),
+    (takes_order, Message(JSON), {"order": Order(number=5)}),
+    (takes_order, Message(JSON, content_type=""), {"order": Order(number=5)}),
+    (takes_any, Message(JSON), {"body": {"number": 5}}),
+]
+
+
+@pytest.mark.parametrize(("function", "message", "argument"), READ)
+def test_a_message_is_read_into_the_one_parameter(
+    function: Any, message: Message, argument: dict[str, Any]
+):
+    assert read(function, message) == argument
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["application/json", "application/json; charset=utf-8", "Application/JSON ;x"]
+    + ["application/cloudevents+json", "application/problem+json; charset=utf-8"],
+)
+def test_every_kind_of_json_is_read(kind: str):
+    assert read(takes_order, Message(JSON, content_type=kind)) == {"order": Order(number=5)}
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/xml; not=application/json", "json", "+json/x", "text/json5"]
+)
+def test_what_is_not_json_is_not_read_as_if_it_were(kind: str):
+    told = "The content type .* cannot be read into 'order': annotate it as bytes"
+    with pytest.raises(InvalidArguments, match=told):
+        read(takes_order, Message(JSON, content_type=kind))
+
+
+@pytest.mark.parametrize(
+    ("function", "body", "told"),
+    [
+        (takes_order, b"{}", "The body does not fit 'order': number: Field required"),
+        (takes_order, b"<order/>", "The body does not fit 'order': value: Invalid JSON"),
+        (takes_text, b"\xff", "The body is not UTF-8 text: 'utf-8' codec can't decode byte 0xff"),
+    ],
+)
+def test_a_body_that_does_not_fit_is_told(function: Any, body: bytes, told: str):
+    with pytest.raises(InvalidArguments, match=told):
+        read(function, Message(body))
+
+
+async def takes_none(ctx: Context) -> None: ...
+
+
+async def takes_two(a: int, b: int = 2) -> None: ...
+
+
+@pytest.mark.parametrize(("function", "count"), [(takes_none, 0), (takes_two, 2)])
+def test_a_message_fills_exactly_one_parameter(function: Any, count: int):
+    with pytest.raises(RegistrationError, match=f"{function.__name__} has {count}"):
+        BodyReader(function, Arguments(function))

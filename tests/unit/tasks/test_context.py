@@ -1,0 +1,98 @@
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from scheduler.errors import CarryError, ScheduleError
+from scheduler.protocol.messages import Message
+from scheduler.tasks.context import CARRY_LIMIT, Context
+from scheduler.testing import run_virtually
+from scheduler.timing.clock import LoopClock
+
+NOON = datetime(2026, 6, 15, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+def context(*, timeout: asyncio.Timeout | None = None) -> tuple[Context, list[Any]]:
+    """A run that began at noon with a second to go, and what it handed on."""
+    handed_on: list[Any] = []
+    run = Context(
+        loop="report",
+        key="",
+        seq=7,
+        scheduled_at=NOON,
+        previous_at=None,
+        started_at=NOON,
+        attempt=0,
+        redelivered=False,
+        deadline=NOON + SECOND,
+        carried=None,
+        message=Message(),
+        routing_key="loop.report",
+        _clock=LoopClock(NOON),
+        _timeout=timeout or asyncio.Timeout(None),
+        _hand_on=handed_on.append,
+    )
+    return run, handed_on
+
+
+@pytest.mark.parametrize(
+    ("value", "arrives"), [(None, None), ("é", "é"), ((1, 2), [1, 2]), ({5: None}, {"5": None})]
+)
+def test_a_carried_value_is_handed_on_as_json_makes_it(value: Any, arrives: Any):
+    run, handed_on = context()
+    run.carry(value)
+    assert handed_on == [arrives]
+
+
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [object(), {1}, float("nan"), float("inf"), nested(100_000)])
+def test_what_json_cannot_hold_is_not_carried(value: Any):
+    run, handed_on = context()
+    with pytest.raises(CarryError, match="Only what JSON can hold can be carried"):
+        run.carry(value)
+    assert handed_on == []
+
+
+def test_up_to_64_kib_are_carried():
+    run, handed_on = context()
+    quoted = CARRY_LIMIT - len('""')
+    run.carry("x" * quoted)
+    with pytest.raises(CarryError, match=r"At most 64 KiB .* this is 65537 bytes of JSON"):
+        run.carry("x" * (quoted + 1))
+    assert handed_on == ["x" * quoted]
+    assert CARRY_LIMIT == 65_536
+
+
+def test_a_run_that_extends_its_deadline_is_cancelled_so_long_from_now():
+    async def extended() -> tuple[Context, float]:
+        async with asyncio.timeout(1) as timeout:
+            run, _ = context(timeout=timeout)
+            await asyncio.sleep(0.5)
+            run.extend("1m")
+            when = timeout.when()
+        assert when is not None
+        return run, when
+
+    run, when = run_virtually(extended())
+    assert run.deadline == NOON + 60.5 * SECOND
+    assert when == 60.5
+
+
+def test_a_deadline_is_extended_by_a_duration():
+    run, _ = context()
+    with pytest.raises(ScheduleError, match="expected a number and a unit"):
+        run.extend("later")
+
+
+def test_a_context_shows_what_a_task_may_use():
+    shown = repr(context()[0])
+    assert "seq=7" in shown
+    assert not [name for name in ("_clock", "_timeout", "_hand_on") if name in shown]

@@ -1,0 +1,30 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from scheduler.errors import ScheduleError
+from scheduler.tasks.outcomes import NamedOutcome, Reject, RetryLater, StopLoop
+
+
+@pytest.mark.parametrize("kind", [Reject, StopLoop])
+def test_a_task_says_why_its_run_ends(kind: type[NamedOutcome]):
+    assert str(kind("bad order")) == kind("bad order").reason == "bad order"
+    assert kind(ValueError("bad order")).reason == "bad order"
+
+
+@pytest.mark.parametrize("outcome", [RetryLater("1s"), Reject(), StopLoop()])
+def test_without_a_reason_it_says_what_was_asked_for(outcome: NamedOutcome):
+    assert outcome.reason == ""
+    assert str(outcome) == type(outcome).__doc__
+
+
+def test_retry_later_has_a_delay_and_a_reason():
+    later = RetryLater("10m", "busy")
+    assert (later.delay, later.reason, str(later)) == (timedelta(minutes=10), "busy", "busy")
+
+
+@pytest.mark.parametrize("delay", ["soon", "-1s", 10])
+def test_a_delay_that_is_no_duration_is_refused(delay: Any):
+    with pytest.raises(ScheduleError):
+        RetryLater(delay)

@@ -1,0 +1,35 @@
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import islice
+from random import Random
+
+import pytest
+
+from scheduler.timing import backoff as module
+from scheduler.timing.backoff import backoff
+
+SECOND = timedelta(seconds=1)
+
+
+def first(count: int, waits: Iterator[float]) -> list[float]:
+    return list(islice(waits, count))
+
+
+def test_each_wait_is_longer_than_the_one_before_up_to_the_last():
+    assert first(5, backoff(SECOND, 10 * SECOND, factor=3, jitter=0)) == [1, 3, 9, 10, 10]
+
+
+def test_waits_double_unless_told_otherwise():
+    assert first(5, backoff(SECOND / 4, 3 * SECOND, jitter=0)) == [0.25, 0.5, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "shortest"), [({}, 0.5), ({"jitter": 0.25}, 0.75), ({"jitter": 1}, 0)]
+)
+def test_a_part_of_each_wait_is_left_out_by_chance(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, float], shortest: float
+):
+    monkeypatch.setattr(module, "dice", Random(1))
+    waits = first(500, backoff(SECOND, SECOND, **options))
+    assert shortest <= min(waits) < shortest + 0.01
+    assert 0.99 < max(waits) <= 1
