@@ -12,6 +12,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings
 from scheduler.control.declaring import Declaring
 from scheduler.control.doctor import Doctor
+from scheduler.control.doubles import Doubles
 from scheduler.control.dry_run import DryRun
 from scheduler.control.follow_up import FollowUp
 from scheduler.control.location import Locator
@@ -148,6 +149,7 @@ def supervisor(
         program.repairs,
         program.seeding,
         program.declaring,
+        Doubles(program.journal, clock),
     )
 
 

@@ -1,4 +1,4 @@
-"""What is done about loops whose token is lost, or kept back by the broker: their epoch ends.
+"""What is done about loops whose token is lost, doubled, or kept back: their epoch ends.
 
 A repair may be wrong: then the token that was overlooked is void. It goes on as the roster says,
 with what the journal heard last, once no older run goes on.
@@ -24,6 +24,10 @@ from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
 
 BETWEEN_LOOKS = 1.0
+DONE = {
+    "lost": "its token was put again",
+    "doubled": "a node of the broker handed its token out twice: it goes on with one",
+}
 
 
 class Repairs:
@@ -62,21 +66,21 @@ class Repairs:
         return found
 
     async def repair(self, watched: Collection[tuple[Loop, Watch]], kind: str) -> list[LoopId]:
-        """Put the tokens of lost loops again; returns those that it was done for.
+        """Begin an epoch of loops that are lost or doubled; returns those that it was done for.
 
         A loop of which a later epoch has begun meanwhile is left alone. One whose slot takes
         nothing keeps no other one waiting.
         """
         async with self._hatchery.mutex(self._patience):
             listing = await self._roster.read()
-            lost = [loop for loop, watch in watched if watch.epoch == listing.known(loop.id)]
-            repaired = await side_by_side(lambda loop: self._repair(loop, listing, kind), lost)
-        return [loop.id for loop, is_done in zip(lost, repaired, strict=True) if is_done]
+            still = [loop for loop, watch in watched if watch.epoch == listing.known(loop.id)]
+            repaired = await side_by_side(lambda loop: self._repair(loop, listing, kind), still)
+        return [loop.id for loop, is_done in zip(still, repaired, strict=True) if is_done]
 
     async def _repair(self, loop: Loop, listing: Listing, kind: str) -> bool:
         with suppress(Rejected):  # it is missed again, and then its slot is made anew
             await self.put_again(loop, listing)
-            self._app.events.emit(LoopRepaired(loop.id, kind, "its token was put again"))
+            self._app.events.emit(LoopRepaired(loop.id, kind, DONE[kind]))
             return True
         return False
 

@@ -1,4 +1,4 @@
-"""Supervision: looks for the tokens of all loops, and repairs what it misses.
+"""Supervision: looks for the tokens of all loops, and repairs what it misses, or hears twice.
 
 It is itself a loop, so that one processor at a time does it; and each processor looks now and then
 whether that loop, and what it needs, is still there.
@@ -14,6 +14,7 @@ nowhere, though put again  stuck: the queue is made anew, if we may, and a new e
 in a hand, and refused     the same, if the slot keeps refusing what the processor puts
 nowhere, not all answer    nothing yet
 no slot                    the queue is declared, if we may, and a new epoch begins
+heard of in two lines      doubled: a new epoch begins, so that both are void (`control.doubles`)
 =========================  =====================================================================
 
 What this cannot tell: with other messages ready in its task's queue, a token may be one of them.
@@ -30,6 +31,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.declaring import Declaring
+from scheduler.control.doubles import Doubles, Trail
 from scheduler.control.location import Locator, Place, Sighting
 from scheduler.control.loops import loops_of, orphans_of
 from scheduler.control.repairs import Repairs
@@ -108,6 +110,7 @@ class Memory(BaseModel):
         cursor: where in the list of loops the next round begins.
         suspects: loops whose token was missed.
         reported: loops in a trouble that was told.
+        trail: what was heard of loops that may have two lines.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -115,6 +118,7 @@ class Memory(BaseModel):
     cursor: int = 0
     suspects: Suspects = {}
     reported: Mapping[str, str] = {}
+    trail: Trail = Trail()
 
 
 class Supervisor:
@@ -130,6 +134,7 @@ class Supervisor:
         repairs: Repairs,
         seeding: Seeding,
         declaring: Declaring,
+        doubles: Doubles,
     ) -> None:
         self._app = app
         self._broker = broker
@@ -139,6 +144,7 @@ class Supervisor:
         self._repairs = repairs
         self._seeding = seeding
         self._declaring = declaring
+        self._doubles = doubles
         self._suspects: Suspects = {}
         self._watching: asyncio.Task[None] | None = None
 
@@ -195,6 +201,7 @@ class Supervisor:
             cursor=0 if within else cursor,
             suspects=_first(suspects),
             reported=_first(troubles),
+            trail=await self._end_doubles(loops, memory.trail),
         )
 
     async def _find(self, loops: Collection[Loop]) -> dict[LoopId, Sighting]:
@@ -237,6 +244,17 @@ class Supervisor:
             await self._repairs.repair(watched, "lost")
             suspects |= {str(loop): Suspicion(repaired=True) for loop in lost}
         return suspects
+
+    async def _end_doubles(self, loops: Collection[Loop], before: Trail) -> Trail:
+        """Repair loops that have two lines; where that fails, the next round reads it again."""
+        try:
+            doubled, trail = await self._doubles.found(before, self._listing.known)
+            if watched := [(loop, Watch(doubled[loop.id])) for loop in loops if loop.id in doubled]:
+                await self._repairs.repair(watched, "doubled")
+        except BrokerError as error:
+            self._app.events.emit(SupervisionDelayed(str(error)))
+            return before
+        return trail
 
     def _report(self, troubles: Mapping[str, str], known: Mapping[str, str]) -> None:
         for name, trouble in troubles.items():

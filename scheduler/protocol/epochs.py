@@ -17,7 +17,7 @@ S2    supervision, that finds two                    `is_doubled`
 ====  =============================================  ===========================================
 
 `tests/model` checks these very functions in all orders in which processors, creators, supervision
-and the broker can take their steps, before any of those is built on them: none is yet.
+and the broker can take their steps.
 """
 
 from collections.abc import Iterable, Mapping

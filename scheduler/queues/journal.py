@@ -6,9 +6,10 @@ costs no further message, and the journal can be read while no processor is ther
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerError, BrokerUnavailable, MessageError
@@ -24,6 +25,7 @@ from scheduler.timing.schedules import Schedule
 
 PARKED = "parked"
 FIRST_DEATH = "x-first-death-reason"
+PUT_HEADERS = "epoch", "seq", "attempt", "due-at-ms", "last-started-at-ms", "last-duration-ms"
 NEAR, FAR = 2, 30  # periods
 MARGIN = timedelta(minutes=2)
 WITHIN = timedelta(seconds=20)
@@ -110,6 +112,29 @@ class _Reading:
         )
 
 
+class Put(NamedTuple):
+    """What a run has put, as its headers tell: to decode all takes many times as long.
+
+    What is published again tells of the same run.
+    """
+
+    epoch: int
+    seq: int
+    attempt: int
+    due_at_ms: int
+    started_at_ms: int
+    duration_ms: int
+
+    @property
+    def position(self) -> Position:
+        return Position(self.epoch, self.seq, self.attempt)
+
+    @property
+    def outlasted_its_wait(self) -> bool:
+        """Whether the run took as long as what it put was to wait, or longer."""
+        return 2 * self.duration_ms >= self.due_at_ms - self.started_at_ms
+
+
 class Journal:
     """The journal of a namespace."""
 
@@ -183,21 +208,52 @@ class Journal:
             BrokerUnavailable: it could not be read to its end, or not within this time.
         """
         heard = {loop: Heard() for loop in loops}
+        async with self._reading_to_end(since, within) as messages:
+            async for message in messages:
+                if (about := heard.get(_loop_named_by(message))) is not None:
+                    _note(message, self._names.namespace, about)
+        return heard
+
+    async def puts(
+        self, *, since: datetime, most: int, within: timedelta = WITHIN
+    ) -> tuple[list[tuple[LoopId, Put]], bool]:
+        """What runs have put since a moment, to the last that was confirmed before.
+
+        Args:
+            most: so many messages are read, and no more.
+
+        Returns:
+            What was put, oldest first; and whether that is all.
+
+        Raises:
+            QueueNotFound: there is no journal.
+            BrokerUnavailable: it could not be read to its end, or not within this time.
+        """
+        puts, read = list[tuple[LoopId, Put]](), 0
+        async with self._reading_to_end(since, within) as messages:
+            async for message in messages:
+                if (read := read + 1) > most:
+                    return puts, False
+                if (put := _put_of(message)) is not None:
+                    puts.append((_loop_named_by(message), put))
+        return puts, True
+
+    @asynccontextmanager
+    async def _reading_to_end(
+        self, since: datetime | None, within: timedelta
+    ) -> AsyncGenerator[AsyncGenerator[Message]]:
         names = self._names
         reading = read_to_end(
             self._broker, names.journal, exchange=names.scheduler, routing_key=MARK, since=since
         )
         try:
             async with asyncio.timeout(within.total_seconds()), aclosing(reading) as messages:
-                async for message in messages:
-                    if (about := heard.get(_loop_named_by(message))) is not None:
-                        _note(message, names.namespace, about)
+                yield messages
         except TimeoutError:
             raise BrokerUnavailable(
                 f"The journal in {self._broker.address} could not be read to its end within "
                 f"{within.total_seconds():g} s."
             ) from None
-        return heard
 
 
 def _loop_named_by(message: Message) -> LoopId:
@@ -214,6 +270,18 @@ def _note(message: Message, namespace: str, heard: Heard) -> None:
         heard.note(token)
     elif f"{PARKED_HEADERS}reason" not in message.headers:
         heard.parked.add(token.position)
+
+
+def _put_of(message: Message) -> Put | None:
+    """None: no run has put it into its loop's slot."""
+    headers = message.headers
+    by_creators = f"{PREFIX}act" in headers or f"{PREFIX}first" in headers
+    is_replay = headers.get(f"{PREFIX}state") == State.REPLAY
+    if by_creators or is_replay or _was_parked(message):
+        return None
+    fields = [headers.get(f"{PREFIX}{name}") for name in PUT_HEADERS]
+    numbers = [field for field in fields if isinstance(field, int)]
+    return Put(*numbers) if len(numbers) == len(fields) else None
 
 
 def entry_of(message: Message, namespace: str) -> JournalEntry | None:

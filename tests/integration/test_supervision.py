@@ -1,6 +1,7 @@
 """Loops cannot die, and cannot double: processors repair what is done to the broker's queues."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker, Delivery
 from scheduler.control.status import Where
-from scheduler.protocol.messages import Message
+from scheduler.protocol.messages import Message, own_headers
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, QueueType, routing_key
 from tests.integration.conftest import Field
@@ -94,6 +95,38 @@ async def test_of_three_tokens_put_by_hand_one_is_left(field_: Field, broker: Br
     await eventually(lambda: waiting(1))
     processor.terminate()
     field_.output_of(processor)
+    assert await field_.tokens(broker, 1) == {"loop0": 1}
+
+
+async def test_a_token_that_was_handed_out_twice_is_one_line_again(
+    field_: Field, broker: Broker
+) -> None:
+    names = Scheduler(field_.namespace).names
+    loop = {"EVERY": "1s", "TAKES": "4", **SUPERVISED}
+    field_.call("seed", **loop)
+    message = await taken_away(broker, names.processor_queue("loop0"))
+    message = replace(message, headers=own_headers(message.headers))
+
+    async def hand_out() -> None:
+        await broker.publish(message, exchange=names.processor, routing_key=routing_key(LOOP0))
+
+    await hand_out()
+    processors = [field_.start("run", **loop) for _ in range(2)]
+    logs = [field_.log_of(field_.processes.index(each)) for each in processors]
+    await field_.until(lambda: bool(runs(field_)))
+    await asyncio.sleep(2)  # so far apart, the two do not meet in the slot
+    await hand_out()
+    await field_.until(lambda: any("doubled" in log.read_text() for log in logs), seconds=60)
+    before = runs(field_)
+    assert before.count(0) == 2
+    await field_.until(lambda: len(runs(field_)) >= len(before) + 3, seconds=60)
+    for processor in processors:
+        processor.terminate()
+        field_.output_of(processor)
+    first, second, third = field_.notes("start")[-3:]
+    assert [second["seq"], third["seq"]] == [first["seq"] + 1, first["seq"] + 2]
+    ends = [note["at"] for note in field_.notes("end")][-3:]
+    assert first["at"] < ends[0] < second["at"] < ends[1] < third["at"]
     assert await field_.tokens(broker, 1) == {"loop0": 1}
 
 

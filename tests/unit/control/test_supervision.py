@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Every, Scheduler
+from scheduler.control.doubles import Trail
 from scheduler.control.loops import hatchery_of
 from scheduler.control.status import Where
 from scheduler.control.supervision import LOOKED_AT_IN_A_ROUND, Memory
@@ -28,11 +29,13 @@ from scheduler.protocol.topology import Queue
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording
 from scheduler.timing.durations import SECOND
+from scheduler.timing.moments import milliseconds_since_epoch
 from tests.faulty import Call, Fault, FaultyBroker, not_allowed
-from tests.stage import Stage, new_app, of, processor_of, program_of, seconds_of
+from tests.stage import START, Stage, new_app, of, processor_of, program_of, seconds_of
 
 TASK, BONN = LoopId("task"), LoopId("report", "bonn")
 ROUND = 15.0
+FIRST_ROUND = START + ROUND * SECOND
 TWO_ROUNDS = 2 * ROUND + 2  # with the time for a roll call each
 
 
@@ -622,7 +625,8 @@ async def test_what_another_version_remembered_is_forgotten(stage: Stage, carrie
     assert await stage.hatchery.offer(replace(occupant.token, carry=carried))
     async with stage.supervised():
         await asyncio.sleep(ROUND + 1)
-        assert (await stage.token(SUPERVISION)).carry == Memory().model_dump()
+        forgotten = Memory(trail=Trail(read_at_ms=milliseconds_since_epoch(FIRST_ROUND)))
+        assert (await stage.token(SUPERVISION)).carry == forgotten.model_dump()
     assert [census.counted for census in of(CensusTaken, stage.events)] == [1]
     assert of(SupervisionDelayed, stage.events) == []
 

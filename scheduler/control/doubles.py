@@ -1,0 +1,116 @@
+"""Doubles: loops of which the journal shows two lines (S2 of `scheduler.protocol.epochs`).
+
+A node of the broker that fails may hand a token out twice. Where the two lines meet in the slot,
+one is left; but where runs take longer than waits, they may miss each other for ever.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from scheduler.protocol.epochs import is_doubled
+from scheduler.protocol.tokens import LoopId
+from scheduler.queues.journal import Journal, Put
+from scheduler.timing.clock import Clock
+from scheduler.timing.durations import SECOND
+from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
+
+LOOK_BACK = timedelta(minutes=5)
+CLOCKS_DIFFER = 5 * SECOND
+# They take less than a second of CPU. Of the lines that are left out, more is heard later.
+MOST_READ = 5_000
+# What a token can carry is limited. Such loops are in a hand for more than half of the time.
+REMEMBERED = 200
+
+Known = Callable[[LoopId], int]
+
+
+class Trail(BaseModel):
+    """What a reading of the journal hands on to the next.
+
+    Attributes:
+        read_at_ms: when it began.
+        last: what each loop put last, where its lines may miss each other in the slot. Others meet
+            there, or are heard twice in one reading.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    read_at_ms: int = Field(default=0, ge=0, le=LATEST_MS)
+    last: Mapping[str, Put] = {}
+
+
+class Doubles:
+    """Finds loops that have two lines."""
+
+    def __init__(self, journal: Journal, clock: Clock) -> None:
+        self._journal = journal
+        self._clock = clock
+
+    async def found(self, before: Trail, known: Known) -> tuple[dict[LoopId, int], Trail]:
+        """The loops of which there are two lines, each with its epoch; and what to hand on.
+
+        Args:
+            before: what the last reading handed on.
+            known: the current epoch of a loop.
+
+        Raises:
+            QueueNotFound: there is no journal.
+            BrokerUnavailable: it could not be read.
+        """
+        now = self._clock.now()
+        since = min(max(moment_of(before.read_at_ms), now - LOOK_BACK), now) - CLOCKS_DIFFER
+        puts, is_all = await self._journal.puts(since=since, most=MOST_READ)
+        comparison = Comparison(before.last, known)
+        for loop, put in puts:
+            comparison.hear(loop, put)
+        found = comparison.doubled | comparison.doubted if is_all else comparison.doubled
+        remembered = dict(list(comparison.to_be_remembered().items())[:REMEMBERED])
+        trail = Trail(read_at_ms=milliseconds_since_epoch(now), last=remembered)
+        return {loop: known(loop) for loop in found}, trail
+
+
+class Comparison:
+    """Compares what is heard of each loop with what was heard before.
+
+    Attributes:
+        doubled: loops of which two lines were heard.
+        doubted: those of which one was remembered. It is read again, sometimes, with what came
+            before it: that is no line of its own.
+    """
+
+    def __init__(self, remembered: Mapping[str, Put], known: Known) -> None:
+        self.doubled: set[LoopId] = set()
+        self.doubted: set[LoopId] = set()
+        self._remembered = remembered
+        self._known = known
+        self._heard: dict[LoopId, Put] = {}
+
+    def hear(self, loop: LoopId, put: Put) -> None:
+        """Compare one more put, of those of the loop the next."""
+        remembered, heard = self._remembered.get(str(loop)), self._heard.get(loop)
+        if self._is_of_another_line(loop, put, heard):
+            self.doubled.add(loop)
+        if self._is_of_another_line(loop, put, remembered):
+            self.doubted.add(loop)
+        elif put == remembered:
+            self.doubted.discard(loop)
+        if heard is None or put.position > heard.position:
+            self._heard[loop] = put
+
+    def to_be_remembered(self) -> dict[str, Put]:
+        """The last puts after which lines may miss each other, those that were heard now first."""
+        heard = {str(loop): put for loop, put in self._heard.items()}
+        ahead = {
+            name: put
+            for name, put in self._remembered.items()
+            if name not in heard or put.position > heard[name].position
+        }
+        return {name: put for name, put in (heard | ahead).items() if put.outlasted_its_wait}
+
+    def _is_of_another_line(self, loop: LoopId, put: Put, greatest: Put | None) -> bool:
+        if greatest is None or put == greatest:
+            return False  # it is the first that is heard, or was published again
+        greatest_of_epoch = greatest.position if greatest.epoch == put.epoch else None
+        return is_doubled(put.position, greatest_of_epoch, self._known(loop))
