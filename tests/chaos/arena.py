@@ -23,6 +23,7 @@ from tests.stage import roster_of
 HEARTBEAT = 1  # seconds: so that a dead peer is noticed soon
 APP = "tests.chaos.storm:app"
 SEED_TRIES = 3
+SETTLING = 2.0  # less than three heartbeats
 # Of a cluster, so that a node that stands still is noticed soon by the others.
 QUICK_TICKS = "net_ticktime = 5"
 # A quorum queue that could not dead-letter a message, because the next queue was not up yet, tries
@@ -241,6 +242,20 @@ class Arena:
         """End sender and operator; the operator lets go of what he paused."""
         for member in self._others:
             await member.stop()
+
+    @asynccontextmanager
+    async def settled(self) -> AsyncGenerator[None]:
+        """Have the operator stand still, and all queues that he has declared be some seconds old.
+
+        A quorum queue that is not yet a second old when RabbitMQ 3.10 is killed comes back without
+        its log and without a leader: it answers nobody, and whoever asks it is kept waiting.
+        """
+        self.operator.freeze()
+        await asyncio.sleep(SETTLING)
+        try:
+            yield
+        finally:
+            self.operator.thaw()
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[AmqpBroker]:

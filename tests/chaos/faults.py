@@ -147,7 +147,8 @@ class KillBroker(Fault):
     patience = 30.0
 
     async def strike(self, arena: Arena) -> None:
-        await asyncio.to_thread(self.node(arena).kill)
+        async with arena.settled():
+            await asyncio.to_thread(self.node(arena).kill)
 
     async def heal(self, arena: Arena) -> None:
         await asyncio.to_thread(self.node(arena).start)
@@ -179,7 +180,8 @@ class KillEachBroker(KillBroker):
 
     async def strike(self, arena: Arena) -> None:
         for node in arena.nodes:
-            await asyncio.to_thread(node.kill)
+            async with arena.settled():
+                await asyncio.to_thread(node.kill)
             await asyncio.to_thread(node.start)
 
     async def heal(self, arena: Arena) -> None:
@@ -193,8 +195,9 @@ class KillTwoBrokers(KillBroker):
         return [node for node in arena.nodes if node is not self.node(arena)][:2]
 
     async def strike(self, arena: Arena) -> None:
-        for node in self._two(arena):
-            await asyncio.to_thread(node.kill)
+        async with arena.settled():
+            for node in self._two(arena):
+                await asyncio.to_thread(node.kill)
 
     async def heal(self, arena: Arena) -> None:
         await asyncio.gather(*(asyncio.to_thread(node.start) for node in self._two(arena)))
