@@ -215,9 +215,10 @@ class Arena:
 
     async def seed(self) -> None:
         """`scheduler seed`, of the present release; tried again, as by a Job of Kubernetes."""
-        schedules = {loop: written(each) for loop, each in released(self.release).items()}
+        schedules = {str(loop): each.schedule for loop, each in app.loops.items()}
+        schedules |= released(self.release)
         for loop, schedule in schedules.items():
-            self.note("seeding", loop=loop, schedule=schedule)
+            self.note("seeding", loop=loop, schedule=written(schedule))
         said = b""
         for _ in range(SEED_TRIES):
             process = await asyncio.create_subprocess_exec(
@@ -228,15 +229,18 @@ class Arena:
             )
             said, _ = await process.communicate()
             if not process.returncode:
-                return await self._note_seeded(schedules)
+                return await self._note_seeded()
         self.note("seed failed", detail=said.decode())
 
-    async def _note_seeded(self, schedules: Mapping[str, str]) -> None:
+    async def _note_seeded(self) -> None:
         async with self.connected() as broker:
             listing = await roster_of(app.names, broker).read()
+        # Others may have been given another one since, but not those of a release.
+        schedules = {str(loop): listing[loop].schedule for loop in app.loops}
+        schedules |= released(self.release)
         for loop, schedule in schedules.items():
             epoch = listing.known(app.loop(loop).id)
-            self.note("seeded", loop=loop, schedule=schedule, epoch=epoch)
+            self.note("seeded", loop=loop, schedule=written(schedule), epoch=epoch)
 
     async def stop_the_others(self) -> None:
         """End sender and operator; the operator lets go of what he paused."""

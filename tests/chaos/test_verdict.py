@@ -254,6 +254,23 @@ def test_a_schedule_that_a_loop_was_given_is_not_brought_back_when_it_is_given_a
     assert len(brought_back([*right, of_epoch(9, 7, schedule="old")])) == 1
 
 
+def test_of_two_who_give_a_loop_schedules_either_may_be_the_last() -> None:
+    both = [at(n, "seeding", who, loop="l", schedule=who) for n, who in enumerate("ab")]
+    first = at(3, "seeded", "a", loop="l", epoch=5, schedule="a")
+    second = at(5, "seeded", "b", loop="l", epoch=6, schedule="b")
+    ran = of_epoch(4, 6, schedule="b"), of_epoch(6, 6, schedule="b")
+    assert brought_back([*both, first, ran[0], second, ran[1]]) == []
+    assert brought_back([*both, second, first, of_epoch(6, 6, schedule="b")]) == []
+    assert len(brought_back([*both, first, second, of_epoch(6, 6, schedule="a")])) == 1
+
+
+def test_who_has_died_gives_no_schedule_after_somebody_else_has() -> None:
+    died = [at(1, "seeding", loop="l", schedule="a"), at(2, "died", "a")]
+    given = at(3, "seeded", "b", loop="l", epoch=6, schedule="b")
+    assert brought_back([*died, of_epoch(2.5, 5, schedule="a")]) == []
+    assert len(brought_back([*died, given, of_epoch(4, 7, schedule="a")])) == 1
+
+
 def test_a_loop_that_is_started_anew_repeats_nothing() -> None:
     first = [replace(note, life=1) for note in settled(1)]
     assert repetitions([*first, *(replace(note, life=2) for note in settled(4))]) == []

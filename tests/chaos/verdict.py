@@ -430,21 +430,41 @@ class _Known:
 
 def brought_back(notes: Iterable[Note]) -> list[Violation]:
     """Runs with another schedule than their loop was given last; of older epochs tells `void`."""
-    given: dict[str, set[str]] = defaultdict(set)
-    since: dict[str, int] = {}
+    loops: dict[str, _Given] = defaultdict(_Given)
     found: list[Violation] = []
     for note in notes:
+        given = loops[note.loop]
         if note.what in ("seeding", "starting"):
-            given[note.loop].add(note.schedule)
-        elif note.what in ("seeded", "started") and note.epoch:
-            given[note.loop] = {note.schedule}
-            since[note.loop] = note.epoch
-        elif note.what == BEGINS and note.epoch >= since.get(note.loop, inf):
-            if note.schedule in given[note.loop]:
+            given.coming[note.who] = note.schedule
+            given.allowed.add(note.schedule)
+        elif note.what in ("seeded", "started"):
+            given.coming.pop(note.who, None)
+            if note.epoch >= max(given.since, 1):
+                given.allowed = {note.schedule, *given.coming.values()}
+                given.since = note.epoch
+        elif note.what == "died":
+            for each in loops.values():
+                each.coming.pop(note.who, None)
+        elif note.what == BEGINS and note.epoch >= given.since > 0:
+            if note.schedule in given.allowed:
                 continue
             text = f"{note.loop} #{note.seq} in {note.who} ran with {note.schedule}"
             found.append(Violation(note.at, "old schedule", text))
     return found
+
+
+@dataclass(slots=True)
+class _Given:
+    """The schedules that a loop may run with.
+
+    Attributes:
+        since: the epoch that began with the one that was given last; 0: none was.
+        coming: what somebody is about to give it.
+    """
+
+    since: int = 0
+    allowed: set[str] = field(default_factory=set[str])
+    coming: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def undone(notes: Iterable[Note]) -> list[Note]:
