@@ -17,6 +17,8 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.queues.roster import Listing
 from scheduler.tasks.registry import App
 
+AGAIN = 1.0  # seconds before it looks again, when its connection went
+
 
 class FollowUp:
     """Repairs loops whose settled token has no successor.
@@ -44,8 +46,11 @@ class FollowUp:
     def hear(self, event: Event) -> None:
         """Learn of tokens that were settled before; to be called with each event."""
         if isinstance(event, TokenSuperseded) and event.reason == "settled":
-            self._doubted.add(event.loop)
-            self._news.set()
+            self._doubt({event.loop})
+
+    def _doubt(self, loops: set[LoopId]) -> None:
+        self._doubted |= loops
+        self._news.set()
 
     async def _look(self) -> None:
         while True:
@@ -54,8 +59,10 @@ class FollowUp:
             doubted, self._doubted = self._doubted, set()
             try:
                 await self._repair(doubted)
-            except BrokerError as error:  # supervision finds them, too
+            except BrokerError as error:
                 self._app.events.emit(SupervisionDelayed(str(error)))
+                self._doubt(doubted)
+                await asyncio.sleep(AGAIN)
             except Exception:
                 logging.getLogger(__name__).exception("Looking for successors failed")
 

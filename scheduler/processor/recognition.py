@@ -165,22 +165,33 @@ class Recognition:
         if first.epoch == first.life:
             return Heard()
         if first.known_until is not None:
-            return await self._long_history(first, first.known_until - MARGIN)
+            return await self._long_history(delivery, first, first.known_until - MARGIN)
         for since in look_backs([first.schedule], self._clock):
             heard = await self._heard(delivery, first, since)
             if heard.has_line(first.life):
                 return heard
-        return await self._long_history(first, None)
+        return await self._long_history(delivery, first, None)
 
-    async def _long_history(self, first: Token, since: datetime | None) -> Heard:
+    async def _long_history(
+        self, delivery: Delivery, first: Token, since: datetime | None
+    ) -> Heard:
         """What the journal tells since long ago; nothing, if that takes too long."""
-        try:
-            heard = await self._journal.heard([first.loop], since=since, within=LONGEST_READING)
-        except BrokerUnavailable as error:
-            detail = f"{error} {first.loop} goes on without what it may tell."
-            self._emit(SupervisionDelayed(detail))
-            return Heard()
-        return heard[first.loop]
+        until = self._clock.now() + LONGEST_READING
+
+        async def read() -> Heard:
+            try:
+                heard = await self._journal.heard(
+                    [first.loop], since=since, within=until - self._clock.now()
+                )
+            except BrokerUnavailable as error:
+                if self._clock.now() < until:
+                    raise
+                detail = f"{error} {first.loop} goes on without what it may tell."
+                self._emit(SupervisionDelayed(detail))
+                return Heard()
+            return heard[first.loop]
+
+        return await self._unless_interrupted(delivery, read)
 
     async def _heard(self, delivery: Delivery, token: Token, since: datetime) -> Heard:
         return await self._unless_interrupted(

@@ -14,14 +14,16 @@ from typing import Self
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.topology import QueueType
 from tests.chaos.record import Note, Pen, Reader
-from tests.chaos.storm import app
+from tests.chaos.storm import app, released, written
 from tests.chaos.verdict import Pulse
 from tests.contract.proxy import Proxy
 from tests.rabbitmq import PrivateCluster, PrivateNode
+from tests.stage import roster_of
 
 HEARTBEAT = 1  # seconds: so that a dead peer is noticed soon
 APP = "tests.chaos.storm:app"
 SEED_TRIES = 3
+SETTLING = 2.0  # less than three heartbeats
 # Of a cluster, so that a node that stands still is noticed soon by the others.
 QUICK_TICKS = "net_ticktime = 5"
 # A quorum queue that could not dead-letter a message, because the next queue was not up yet, tries
@@ -34,12 +36,14 @@ class Member:
 
     Attributes:
         name: of the present process; a new one has a new name.
+        release: the version of the app's schedules that its processes are started with.
     """
 
     def __init__(self, role: str, command: Sequence[str], proxy: Proxy, arena: "Arena") -> None:
         self.role = role
         self.proxy = proxy
         self.name = role
+        self.release = 0
         self._command = command
         self._arena = arena
         self._files = arena.directory / role
@@ -86,8 +90,10 @@ class Member:
         if code := await self.ended():
             self._arena.note("failed to stop", who=self.name, detail=str(code))
 
-    async def replace(self) -> None:
+    async def replace(self, *, release: int | None = None) -> None:
+        """End it in good order, and start a new one; of another release, if one is given."""
         await self.stop()
+        self.release = self.release if release is None else release
         self.start()
 
     def freeze(self) -> None:
@@ -98,12 +104,14 @@ class Member:
         self._arena.note("thawed", who=self.name)
         self.signal(signal.SIGCONT)
 
-    def order_death(self, event: str) -> None:
-        """Have it kill itself at the next event of this kind."""
-        self._order.write_text(event)
-
-    def withdraw_order(self) -> None:
-        self._order.unlink(missing_ok=True)
+    async def die_at(self, moment: str, within: float) -> None:
+        """Have it kill itself when `storm.obey` is told of this moment; else kill it."""
+        self._order.write_text(moment)
+        try:
+            await self.ended(within)
+        except TimeoutError:
+            self._order.unlink(missing_ok=True)
+            await self.kill()
 
     def set_clock_wrong(self, seconds: float) -> None:
         self._clock.write_text(str(seconds))
@@ -124,7 +132,7 @@ class Member:
         return self._files.with_suffix(".clock")
 
     def _environment(self) -> Mapping[str, str]:
-        return self._arena.environment(self.proxy) | {
+        return self._arena.environment(self.proxy, self.release) | {
             "WHO": self.name,
             "ORDER": str(self._order),
             "CLOCK": str(self._clock),
@@ -155,10 +163,10 @@ class Arena:
         self.nodes = nodes
         self.cluster = cluster
         self.queue_type: QueueType = queue_type
-        self.release = 0
+        self.release = 1
         self.record = directory / "record"
         self.note = Pen(self.record, "runner")
-        self.pulse = Pulse(str(loop) for loop in app.loops)
+        self.pulse = Pulse(map(str, app.loops))
         self.notes: list[Note] = []
         self.processors: list[Member] = []
         self._reader = Reader(self.record)
@@ -174,6 +182,9 @@ class Arena:
             await self._member("sender", ("tests.chaos.sender",), 1),
             await self._member("operator", ("tests.chaos.operator",), 2),
         ]
+        self.operator = self._others[-1]
+        for processor in self.processors[1:]:
+            processor.release = self.release
         await self.seed()
         for member in (*self.processors, *self._others):
             member.start()
@@ -192,35 +203,63 @@ class Arena:
         """Those whose connections may be cut."""
         return [*self.processors, *self._others]
 
-    def environment(self, proxy: Proxy) -> dict[str, str]:
+    def environment(self, proxy: Proxy, release: int) -> dict[str, str]:
         return {
             **os.environ,
             "SCHEDULER_BROKER_URL": f"amqp://guest:guest@127.0.0.1:{proxy.port}/",
             "SCHEDULER_QUEUE_TYPE": self.queue_type,
             "SCHEDULER_HEARTBEAT": f"{HEARTBEAT}s",
             "RECORD": str(self.record),
-            "RELEASE": str(self.release),
+            "RELEASE": str(release),
         }
 
     async def seed(self) -> None:
         """`scheduler seed`, of the present release; tried again, as by a Job of Kubernetes."""
+        schedules = {str(loop): each.schedule for loop, each in app.loops.items()}
+        schedules |= released(self.release)
+        for loop, schedule in schedules.items():
+            self.note("seeding", loop=loop, schedule=written(schedule))
         said = b""
         for _ in range(SEED_TRIES):
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "scheduler", "seed", APP),
-                env=self.environment(self._console),
+                env=self.environment(self._console, self.release),
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
             )
             said, _ = await process.communicate()
             if not process.returncode:
-                return
+                return await self._note_seeded()
         self.note("seed failed", detail=said.decode())
+
+    async def _note_seeded(self) -> None:
+        async with self.connected() as broker:
+            listing = await roster_of(app.names, broker).read()
+        # Others may have been given another one since, but not those of a release.
+        schedules = {str(loop): listing[loop].schedule for loop in app.loops}
+        schedules |= released(self.release)
+        for loop, schedule in schedules.items():
+            epoch = listing.known(app.loop(loop).id)
+            self.note("seeded", loop=loop, schedule=written(schedule), epoch=epoch)
 
     async def stop_the_others(self) -> None:
         """End sender and operator; the operator lets go of what he paused."""
         for member in self._others:
             await member.stop()
+
+    @asynccontextmanager
+    async def settled(self) -> AsyncGenerator[None]:
+        """Have the operator stand still, and all queues that he has declared be some seconds old.
+
+        A quorum queue that is not yet a second old when RabbitMQ 3.10 is killed comes back without
+        its log and without a leader: it answers nobody, and whoever asks it is kept waiting.
+        """
+        self.operator.freeze()
+        await asyncio.sleep(SETTLING)
+        try:
+            yield
+        finally:
+            self.operator.thaw()
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[AmqpBroker]:

@@ -12,7 +12,7 @@ from random import Random
 
 from scheduler.brokers.contract import Broker, Delivery
 from tests.chaos.arena import HEARTBEAT, Arena, Member
-from tests.chaos.storm import HELD, MOODY, app
+from tests.chaos.storm import OPERATED, app
 from tests.contract.proxy import Way
 from tests.rabbitmq import PrivateNode
 
@@ -79,13 +79,29 @@ class KillAtStep(KillProcessor):
         self._step = rng.choice(self.STEPS)
 
     async def strike(self, arena: Arena) -> None:
-        victim = self.victim(arena)
-        victim.order_death(self._step)
-        try:
-            await victim.ended(ON_THE_WAY)
-        except TimeoutError:
-            victim.withdraw_order()
-            await victim.kill()
+        await self.victim(arena).die_at(self._step, ON_THE_WAY)
+
+
+class KillOperator(Fault):
+    """`kill -9` of the operator in the middle of a verb, when so much of it is confirmed.
+
+    What he had begun is his successor's, or supervision's, to put right.
+    """
+
+    patience = 60.0
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._confirmed = rng.randint(1, 5)
+
+    def victim(self, arena: Arena) -> Member:
+        return arena.operator
+
+    async def strike(self, arena: Arena) -> None:
+        await self.victim(arena).die_at(f"confirmed {self._confirmed}", ON_THE_WAY)
+
+    async def heal(self, arena: Arena) -> None:
+        self.victim(arena).start()
 
 
 class Freeze(Fault):
@@ -110,16 +126,18 @@ class Replace(Fault):
 
 
 class Rollout(Fault):
-    """A release with other schedules: seeded, then every processor is replaced, one after another.
+    """A release with other schedules: seeded, then processors are replaced, one after another.
 
-    Meanwhile connections are cut.
+    Meanwhile connections are cut. One processor stays behind: those that come after it here, until
+    the next release, work beside the others with the schedules that it has.
     """
 
     async def strike(self, arena: Arena) -> None:
         arena.release += 1
         await arena.seed()
         for processor in arena.processors:
-            await processor.replace()
+            late = processor is self.victim(arena)
+            await processor.replace(release=arena.release - late)
             self.victim(arena).proxy.cut()
 
 
@@ -129,7 +147,8 @@ class KillBroker(Fault):
     patience = 30.0
 
     async def strike(self, arena: Arena) -> None:
-        await asyncio.to_thread(self.node(arena).kill)
+        async with arena.settled():
+            await asyncio.to_thread(self.node(arena).kill)
 
     async def heal(self, arena: Arena) -> None:
         await asyncio.to_thread(self.node(arena).start)
@@ -161,7 +180,8 @@ class KillEachBroker(KillBroker):
 
     async def strike(self, arena: Arena) -> None:
         for node in arena.nodes:
-            await asyncio.to_thread(node.kill)
+            async with arena.settled():
+                await asyncio.to_thread(node.kill)
             await asyncio.to_thread(node.start)
 
     async def heal(self, arena: Arena) -> None:
@@ -175,8 +195,9 @@ class KillTwoBrokers(KillBroker):
         return [node for node in arena.nodes if node is not self.node(arena)][:2]
 
     async def strike(self, arena: Arena) -> None:
-        for node in self._two(arena):
-            await asyncio.to_thread(node.kill)
+        async with arena.settled():
+            for node in self._two(arena):
+                await asyncio.to_thread(node.kill)
 
     async def heal(self, arena: Arena) -> None:
         await asyncio.gather(*(asyncio.to_thread(node.start) for node in self._two(arena)))
@@ -298,7 +319,7 @@ class LoseToken(Fault):
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
-        steady = [loop for loop in app.loops if str(loop) not in (*MOODY, HELD)]
+        steady = [loop for loop in app.loops if str(loop) not in OPERATED]
         self._loop = rng.choice(steady)
 
     async def strike(self, arena: Arena) -> None:
@@ -335,8 +356,9 @@ OF_PROCESSORS: Mapping[type[Fault], int] = {
     KillProcessor: 6,
     KillAtStep: 8,
     Freeze: 3,
+    KillOperator: 8,
     Replace: 4,
-    Rollout: 1,
+    Rollout: 3,
     Cut: 8,
     HalfOpen: 3,
     Unplug: 3,

@@ -1,19 +1,164 @@
-"""An operator who pauses loops and resumes them, and writes down what he was told."""
+"""An operator who does all that can be done to loops, and writes down what he was told."""
 
 import asyncio
 import random
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
+from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.control.reports import Report
+from scheduler.control.verbs import Verbs
 from scheduler.errors import BrokerError
 from scheduler.program import Program
-from tests.chaos.storm import HELD, MOODY, app, note
+from scheduler.timing.schedules import Schedule, schedule_of
+from tests.chaos.storm import (
+    HELD,
+    KEYS,
+    MOODY,
+    SHIFTING,
+    URGED,
+    app,
+    body_of,
+    confirmed,
+    keyed,
+    note,
+    written,
+)
 from tests.stage import program_of
 
 AGAIN = 0.3
+SCHEDULES = [schedule_of(every=every) for every in ("300ms", "400ms", "600ms", "900ms")]
+
+
+class Operator:
+    """Does verbs, each of which he insists on, and notes it before and after."""
+
+    def __init__(self, broker: AmqpBroker) -> None:
+        self._broker = broker
+        self._program = program_of(app, broker)
+
+    async def pause(self, loop: str) -> None:
+        await self._do("pausing", "paused", loop, lambda: self._verbs.pause(app.loop(loop)))
+
+    async def resume(self, loop: str) -> None:
+        await self._do("resuming", "resumed", loop, lambda: self._verbs.resume(app.loop(loop)))
+
+    async def trigger(self, loop: str) -> None:
+        await self._do("triggering", "triggered", loop, lambda: self._verbs.trigger(app.loop(loop)))
+
+    async def reschedule(self, loop: str) -> None:
+        """Seed a code that has but this loop, with another schedule."""
+        schedule = random.choice(SCHEDULES)
+        seeding = self._of_another_code(loop, schedule).seeding
+
+        async def seed() -> Report:
+            (report,) = [each for each in await seeding.seed() if str(each.loop) == loop]
+            return report
+
+        await self._do("seeding", "seeded", loop, seed, written(schedule))
+
+    async def start(self, key: str) -> None:
+        """Start a keyed loop, or give it another schedule."""
+        loop = keyed(key, schedule := random.choice(SCHEDULES))
+        seeding = self._program.seeding
+        await self._do(
+            "starting", "started", str(loop), lambda: seeding.start(loop), written(schedule)
+        )
+
+    async def stop(self, key: str) -> None:
+        loop = keyed(key, SCHEDULES[0])
+        removal = self._program.removal
+        await self._do("stopping", "stopped", str(loop), lambda: removal.remove(loop))
+
+    @property
+    def _verbs(self) -> Verbs:
+        return self._program.verbs
+
+    def _of_another_code(self, loop: str, schedule: Schedule) -> Program:
+        code = Scheduler(app.namespace, app.settings)
+        code.periodic(schedule=schedule, name=loop)(body_of(loop))
+        return program_of(code, self._broker)
+
+    async def _do(
+        self,
+        before: str,
+        after: str,
+        loop: str,
+        verb: Callable[[], Awaitable[Report]],
+        schedule: str = "",
+    ) -> None:
+        note(before, loop=loop, schedule=schedule)
+        report = await insist(verb)
+        epoch = report.token.epoch if report.token else 0
+        facts: Any = {"schedule": schedule, "epoch": epoch, "silent": report.silent}
+        note(after, loop=loop, detail=report.did.value, **facts)
+
+
+async def insist(verb: Callable[[], Awaitable[Report]]) -> Report:
+    """As an operator does: until it works."""
+    while True:
+        confirmed.set([])
+        try:
+            return await verb()
+        except BrokerError as error:
+            note("refused", detail=str(error))
+            await asyncio.sleep(AGAIN)
+
+
+async def waver(operator: Operator, loop: str, stopped: asyncio.Event) -> None:
+    while not stopped.is_set():
+        await operator.pause(loop)
+        await some_time(stopped)
+        await operator.resume(loop)
+        await some_time(stopped)
+
+
+async def urge(operator: Operator, loop: str, stopped: asyncio.Event) -> None:
+    while not stopped.is_set():
+        await operator.trigger(loop)
+        await some_time(stopped)
+
+
+async def shift(operator: Operator, loop: str, stopped: asyncio.Event) -> None:
+    while not stopped.is_set():
+        await operator.reschedule(loop)
+        await some_time(stopped)
+
+
+async def come_and_go(operator: Operator, key: str, stopped: asyncio.Event) -> None:
+    """Start it, change it, stop it; and at times start it again at once."""
+    while True:
+        await operator.start(key)
+        if stopped.is_set():
+            return
+        await some_time(stopped)
+        if random.random() < 0.3:
+            await operator.start(key)
+            await some_time(stopped)
+        await operator.stop(key)
+        if stopped.is_set():
+            return
+        if random.random() < 0.5:
+            await some_time(stopped)
+
+
+async def some_time(stopped: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(random.uniform(0.5, 4)):
+            await stopped.wait()
+
+
+def moods(operator: Operator, stopped: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+    """What he does, side by side."""
+    return [
+        *(waver(operator, loop, stopped) for loop in MOODY),
+        *(urge(operator, loop, stopped) for loop in URGED),
+        *(shift(operator, loop, stopped) for loop in SHIFTING),
+        *(come_and_go(operator, key, stopped) for key in KEYS),
+    ]
 
 
 async def main() -> None:
@@ -23,47 +168,12 @@ async def main() -> None:
     url = settings.broker_url.get_secret_value()
     broker = AmqpBroker(url, emit=app.events.emit, patient=True, heartbeat=settings.heartbeat)
     async with broker:
-        program = program_of(app, broker)
-        await pause(program, HELD)
+        operator = Operator(broker)
+        await operator.pause(HELD)
         note("ready")
-        async with asyncio.TaskGroup() as moods:
-            for loop in MOODY:
-                moods.create_task(waver(program, loop, stopped))
-
-
-async def waver(program: Program, loop: str, stopped: asyncio.Event) -> None:
-    while not stopped.is_set():
-        await pause(program, loop)
-        await some_time(stopped)
-        await resume(program, loop)
-        await some_time(stopped)
-
-
-async def pause(program: Program, loop: str) -> None:
-    report = await insist(lambda: program.verbs.pause(app.loop(loop)))
-    note("paused", loop=loop, detail=report.did.value)
-
-
-async def resume(program: Program, loop: str) -> None:
-    note("resuming", loop=loop)
-    report = await insist(lambda: program.verbs.resume(app.loop(loop)))
-    note("resumed", loop=loop, detail=report.did.value)
-
-
-async def insist(verb: Callable[[], Awaitable[Report]]) -> Report:
-    """As an operator does: until it works."""
-    while True:
-        try:
-            return await verb()
-        except BrokerError as error:
-            note("refused", detail=str(error))
-            await asyncio.sleep(AGAIN)
-
-
-async def some_time(stopped: asyncio.Event) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(random.uniform(1, 4)):
-            await stopped.wait()
+        async with asyncio.TaskGroup() as side_by_side:
+            for mood in moods(operator, stopped):
+                side_by_side.create_task(mood)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,10 @@ class Note:
             what the runner, the sender and the operator did.
         message: the id of a one-off message.
         carried: what the run was handed by the one before.
+        epoch: of a run's token; of a verb's report, the epoch that it began.
+        life: of a run's token: the epoch of its loop's last start.
+        schedule: with which the run's token goes on; which a verb gives to the loop.
+        silent: how many processors have not answered, as a verb reports.
         detail: the kind of a fault, for example.
     """
 
@@ -32,6 +36,10 @@ class Note:
     message: str = ""
     carried: int | None = None
     redelivered: bool = False
+    epoch: int = 0
+    life: int = 0
+    schedule: str = ""
+    silent: int = 0
     detail: str = ""
 
     @property

@@ -1,21 +1,29 @@
 """One storm, from its first fault to its verdict."""
 
 import asyncio
-import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 
 from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.contract import Delivery
+from scheduler.errors import QueueNotFound
+from scheduler.protocol.epochs import is_void
+from scheduler.protocol.tokens import decode, is_token
+from scheduler.queues.roster import Listing
+from scheduler.timing.backoff import backoff
+from scheduler.timing.durations import SECOND
 from tests.chaos.arena import Arena, Member
 from tests.chaos.faults import BY_NAME, OF_BROKERS, OF_CLUSTERS, Fault, name_of
 from tests.chaos.record import Note
 from tests.chaos.report import Tell
 from tests.chaos.storm import COUNTING, app
 from tests.chaos.verdict import Verdict, judge, undone
-from tests.integration.conftest import ready
-from tests.stage import failed_of
+from tests.stage import failed_of, roster_of
 
 # A loop that has not run by now is dead.
 LONGEST_WAIT = 300.0
+LONGEST_PAUSE = 128 * SECOND
 START = 60.0
 # Of a cluster. What a node that fails leaves behind there may show after the next fault, and take
 # three rounds of supervision: tokens that are kept back, publishes that are never confirmed.
@@ -84,18 +92,38 @@ async def rest(arena: Arena) -> None:
 
 
 async def counted(broker: AmqpBroker) -> Mapping[str, int]:
-    """The tokens of each loop, once there is one of each, or after a long wait."""
-    names = app.names
-    queues = {
-        str(loop): (names.hatchery(loop), names.processor_queue(loop.task)) for loop in app.loops
-    }
-    deadline = time.monotonic() + LONGEST_WAIT
-    while True:
-        counts = {loop: await ready(broker, *each) for loop, each in queues.items()}
-        if all(count == 1 for count in counts.values()) or time.monotonic() > deadline:
-            return counts
-        # A broker that was killed may owe a token that has hatched: it tries again by and by.
-        await asyncio.sleep(1)
+    """The tokens of each loop that are not void, once each is as expected, or after a long wait."""
+    # A broker that was killed may owe a token that has hatched: it tries again by and by. But each
+    # look counts as a delivery of what is looked at, and after many of those the broker parks it.
+    for pause in backoff(SECOND, LONGEST_PAUSE, jitter=0):
+        listing = await roster_of(app.names, broker).read()
+        counts = await count(broker, listing)
+        expected = {str(each.loop): 1 for each in listing.there}
+        if counts == Counter(expected) or pause >= LONGEST_PAUSE.total_seconds():
+            return {loop: counts[loop] for loop in {*expected, *counts}}
+        await asyncio.sleep(pause)
+    raise AssertionError("a backoff has no end")
+
+
+async def count(broker: AmqpBroker, listing: Listing) -> Counter[str]:
+    """How many tokens of each loop wait in its slot, or are ready, that are not void."""
+    names, found = app.names, Counter[str]()
+    queues = [names.hatchery(loop) for loop in listing]
+    queues += {names.processor_queue(loop.task) for loop in listing}
+    async with AsyncExitStack() as given_back:
+        for queue in queues:
+            while delivery := await taken(broker, queue):
+                given_back.push_async_callback(delivery.requeue)
+                if is_token(delivery.message):
+                    token = decode(delivery.message, names.namespace)
+                    found[str(token.loop)] += not is_void(token.epoch, listing.known(token.loop))
+    return found
+
+
+async def taken(broker: AmqpBroker, queue: str) -> Delivery | None:
+    with suppress(QueueNotFound):  # that of a keyed loop that is gone
+        return await broker.get(queue)
+    return None
 
 
 async def parked(broker: AmqpBroker) -> set[str]:

@@ -1,14 +1,16 @@
 """The app in the storm: loops and one-off tasks that write down all that happens to them.
 
-What a process of it is, the environment says: its name, its record, and two files by which the
-runner tells it to die at an event, and how wrong its clock is.
+What a process of it is, the environment says: its name, its release, its record, and two files by
+which the runner tells it to die at a moment, and how wrong its clock is.
 """
 
 import asyncio
+import json
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,14 +22,17 @@ from scheduler.events import (
     ConsumerInterrupted,
     ConsumerResumed,
     Event,
+    MessageConfirmed,
     MessageParked,
     ProcessorStarted,
     ProcessorStopped,
     RunEvent,
     SettlementDelayed,
 )
+from scheduler.protocol.messages import PREFIX
+from scheduler.tasks.loops import Loop, loop_of
 from scheduler.timing.clock import SystemClock
-from scheduler.timing.schedules import schedule_of
+from scheduler.timing.schedules import Schedule, schedule_of, to_wire
 from tests.chaos.record import Pen
 
 NOT_RUNS = (
@@ -40,18 +45,34 @@ NOT_RUNS = (
     ProcessorStopped,
     SettlementDelayed,
 )
-# Loops whose operator cannot make up his mind, and one that he paused for good.
-MOODY = ("moody0", "moody1")
+# Loops whose operator cannot make up his mind: he pauses and resumes them. The last one's runs take
+# longer than its waits.
+MOODY = ("moody0", "moody1", "moody_tardy")
+# One that he paused for good, those that he triggers, and those that he gives other schedules.
 HELD = "held"
+URGED = ("urged0", "urged_tardy")
+SHIFTING = ("shifting0", "shifting_tardy")
+OPERATED = (*MOODY, HELD, *URGED, *SHIFTING)
+# Keyed loops, that he starts and stops.
+KEYS = ("one", "two", "tardy")
 # Loops that carry the count of their ticks.
 COUNTING = ("counting", "counting_grid")
-# A release changes the schedules of these.
 RELEASE = int(os.environ.get("RELEASE", "0"))
-EVERY_OF_QUICK = ("500ms", "700ms")[RELEASE % 2]
-RATE_OF_STEADY = ("1s", "2s")[RELEASE % 2]
 
 app = Scheduler(os.environ.get("NAMESPACE", "storm"))
 note = Pen(Path(os.environ.get("RECORD", os.devnull)), os.environ.get("WHO", "somebody"))
+
+
+def released(release: int) -> Mapping[str, Schedule]:
+    """The loops whose schedules a release changes."""
+    quick = schedule_of(every=("500ms", "700ms", "600ms")[release % 3])
+    steady = schedule_of(every=("1s", "2s", "1500ms")[release % 3], mode="fixed_rate")
+    return {f"quick{n}": quick for n in range(4)} | {f"steady{n}": steady for n in range(3)}
+
+
+def written(schedule: Schedule) -> str:
+    """A schedule, as the notes tell it."""
+    return json.dumps(to_wire(schedule), sort_keys=True)
 
 
 @contextmanager
@@ -60,7 +81,7 @@ def noted(ctx: Context) -> Generator[None]:
     run: dict[str, Any] = {"loop": ctx.loop, "seq": ctx.seq, "attempt": ctx.attempt}
     if not ctx.routing_key.startswith("loop."):
         run |= {"seq": -1, "message": ctx.message.message_id}
-    note("start", carried=ctx.carried, redelivered=ctx.redelivered, **run)
+    note("start", carried=ctx.carried, redelivered=ctx.redelivered, **run, **token_of(ctx))
     try:
         yield
     except asyncio.CancelledError:
@@ -72,6 +93,18 @@ def noted(ctx: Context) -> Generator[None]:
     note("end", **run)
 
 
+def token_of(ctx: Context) -> Mapping[str, Any]:
+    """What the token of a run says of its epoch, and with which schedule it goes on."""
+    headers = ctx.message.headers
+    if f"{PREFIX}epoch" not in headers:
+        return {}
+    return {
+        "epoch": headers[f"{PREFIX}epoch"],
+        "life": headers[f"{PREFIX}life"],
+        "schedule": json.dumps(json.loads(ctx.message.body)["schedule"], sort_keys=True),
+    }
+
+
 async def beat(ctx: Context) -> None:
     with noted(ctx):
         await asyncio.sleep(0.01)
@@ -80,6 +113,12 @@ async def beat(ctx: Context) -> None:
 async def plod(ctx: Context) -> None:
     with noted(ctx):
         await asyncio.sleep(0.3)
+
+
+async def dawdle(ctx: Context) -> None:
+    """Take longer than the wait before the next run."""
+    with noted(ctx):
+        await asyncio.sleep(1.2)
 
 
 async def stumble(ctx: Context) -> None:
@@ -98,24 +137,32 @@ async def count(ctx: Context) -> None:
         ctx.carry((ctx.carried or 0) + 1)
 
 
+def body_of(name: str) -> Callable[[Context], Coroutine[Any, Any, None]]:
+    return dawdle if name.endswith("tardy") else beat
+
+
 def register() -> None:
     every: Any = {
-        **{f"quick{n}": (beat, {"every": EVERY_OF_QUICK}) for n in range(4)},
-        **{f"steady{n}": (beat, {"every": RATE_OF_STEADY, "mode": "fixed_rate"}) for n in range(3)},
-        **{f"cron{n}": (beat, {"cron": "* * * * * *"}) for n in range(3)},
-        **{f"slow{n}": (plod, {"every": "1s"}) for n in range(3)},
-        **{f"flaky{n}": (stumble, {"every": "1s"}) for n in range(2)},
-        "doomed": (fall, {"every": "2s"}),
-        COUNTING[0]: (count, {"every": "500ms"}),
-        COUNTING[1]: (count, {"every": "1s", "mode": "fixed_rate"}),
-        **{name: (beat, {"every": "500ms"}) for name in (*MOODY, HELD)},
+        **{name: (beat, schedule) for name, schedule in released(RELEASE).items()},
+        **{f"cron{n}": (beat, schedule_of(cron="* * * * * *")) for n in range(3)},
+        **{f"slow{n}": (plod, schedule_of(every="1s")) for n in range(3)},
+        **{f"tardy{n}": (dawdle, schedule_of(every="300ms")) for n in range(3)},
+        "tardy_grid": (dawdle, schedule_of(every="300ms", mode="fixed_rate")),
+        **{f"flaky{n}": (stumble, schedule_of(every="1s")) for n in range(2)},
+        "doomed": (fall, schedule_of(every="2s")),
+        COUNTING[0]: (count, schedule_of(every="500ms")),
+        COUNTING[1]: (count, schedule_of(every="1s", mode="fixed_rate")),
+        **{name: (body_of(name), schedule_of(every="500ms")) for name in OPERATED},
     }
     for name, (body, schedule) in every.items():
         app.periodic(
-            schedule=schedule_of(**schedule),
+            schedule=schedule,
             name=name,
             retry=Retry(1, delays=["200ms"], jitter=0),
         )(body)
+
+
+register()
 
 
 @app.task(concurrency=50)
@@ -132,10 +179,28 @@ async def fussy(ctx: Context, n: int) -> None:
             raise ValueError(f"no {n}")
 
 
+@app.task(concurrency=50)
+async def visit(ctx: Context) -> None:
+    """What the keyed loops do."""
+    await body_of(ctx.key)(ctx)
+
+
+def keyed(key: str, schedule: Schedule) -> Loop:
+    return loop_of(visit.spec, schedule, {}, key)
+
+
+# What the broker has confirmed since the operator's verb began.
+confirmed: ContextVar[list[Event]] = ContextVar("confirmed")
+
+
 @app.listen
 def witness(event: Event) -> None:
     name = type(event).__name__
-    if isinstance(event, RunEvent):
+    if isinstance(event, MessageConfirmed):
+        if (of_verb := confirmed.get(None)) is not None:
+            of_verb.append(event)
+            obey(f"confirmed {len(of_verb)}")
+    elif isinstance(event, RunEvent):
         about: Any = {"loop": str(event.loop), "attempt": event.attempt}
         if event.seq is None:
             about |= {"message": event.message_id}
@@ -152,7 +217,7 @@ ORDER = Path(os.environ.get("ORDER", os.devnull))
 
 
 def obey(moment: str) -> None:
-    """Die, as of `kill -9`, at the event that the order names."""
+    """Die, as of `kill -9`, at the moment that the order names: an event, or `confirmed 3`."""
     with suppress(FileNotFoundError):
         if ORDER.read_text() == moment:
             ORDER.unlink()
@@ -173,4 +238,3 @@ def set_wrong(file: Path) -> None:
 
 if "CLOCK" in os.environ:
     set_wrong(Path(os.environ["CLOCK"]))
-register()

@@ -1,6 +1,7 @@
 """The judge of a storm finds what is wrong in a record, and nothing in one that is right."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ from tests.chaos.record import Note
 from tests.chaos.verdict import (
     ACK_TIME,
     CANCEL_TIME,
+    LEARN_TIME,
+    NOTICE_TIME,
     TAMPERED_FOR,
     Verdict,
     Violation,
+    brought_back,
     disobeyed,
     judge,
     late,
@@ -23,6 +27,7 @@ from tests.chaos.verdict import (
     repeats,
     undone,
     untampered,
+    void,
 )
 
 
@@ -163,7 +168,7 @@ def test_it_is_excused_when_it_started_after_its_connection_was_lost_unnoticed()
     assert [repeat.excused for repeat in repeats([*settled(1), *stale])] == [True]
 
 
-# Carry, pauses, one-off messages
+# Carry, pauses and stops
 
 
 def test_each_tick_is_handed_the_number_of_ticks_before_it() -> None:
@@ -173,14 +178,106 @@ def test_each_tick_is_handed_the_number_of_ticks_before_it() -> None:
     assert len(miscounted([*right, wrong], ["l"])) == 1
 
 
-def test_a_paused_loop_ends_the_run_whose_token_was_on_its_way() -> None:
-    paused, resuming = at(1, "paused", loop="l"), at(9, "resuming", loop="l")
-    again = run(3, 4, who="b")  # its first processor died
-    assert disobeyed([paused, *run(2, 3), *again, resuming, *run(10, 11, seq=1)]) == []
+@pytest.mark.parametrize(("ends", "allows"), [("paused", "resuming"), ("stopped", "starting")])
+def test_no_run_begins_after_a_pause_or_a_stop_returned(ends: str, allows: str) -> None:
+    ended, allowed = at(1, ends, loop="l"), at(9, allows, loop="l")
+    going_on, again = run(0.5, 3), run(10, 11, seq=1)
+    assert disobeyed(in_order(*going_on, ended, allowed, *again)) == []
+    assert len(disobeyed([ended, *run(2, 3), allowed, *again])) == 1
+    assert len(disobeyed([ended, at(1.5, ends, loop="l"), *run(2, 3)])) == 1
 
 
-def test_a_paused_loop_does_not_go_on() -> None:
-    assert len(disobeyed([at(1, "paused", loop="l"), *run(2, 3), *run(4, 5, seq=1)])) == 1
+def test_who_has_not_answered_a_pause_has_a_while_to_hear_of_it() -> None:
+    paused = at(1, "paused", loop="l", silent=1)
+    assert disobeyed([paused, *run(1 + NOTICE_TIME / 2, 9)]) == []
+    assert len(disobeyed([paused, *run(1 + NOTICE_TIME * 2, 99)])) == 1
+    answered, later = at(0, "paused", loop="l"), run(1 + NOTICE_TIME / 2, 9)
+    assert len(disobeyed([answered, paused, *later])) == 1
+
+
+def test_a_run_after_a_pause_is_excused_when_its_connection_was_lost_unnoticed() -> None:
+    paused, lost_at = at(1, "paused", loop="l"), at(2.1, "ConnectionLost")
+    assert disobeyed([paused, *in_order(*run(2, 2.2, how="cancelled"), lost_at)]) == []
+
+
+# Epochs
+
+
+def of_epoch(moment: float, epoch: int, who: str = "a", **facts: Any) -> Note:
+    return at(moment, "start", who, loop="l", seq=0, epoch=epoch, **facts)
+
+
+def test_tokens_of_the_same_or_a_later_epoch_may_run() -> None:
+    assert void([of_epoch(1, 5), of_epoch(2, 5, "b"), of_epoch(3, 6), of_epoch(4, 6, "b")]) == []
+
+
+def test_a_process_that_ran_a_later_epoch_runs_no_older_one_whatever_it_lost() -> None:
+    older, lost_at = of_epoch(2, 5), at(2.1, "ConnectionLost")
+    assert len(void([of_epoch(1, 6), older, at(2.1, "cancelled", loop="l", seq=0), lost_at])) == 1
+
+
+def test_nor_does_another_process_unless_it_had_lost_its_connection() -> None:
+    older, cancelled = of_epoch(2, 5, "b"), at(2.2, "cancelled", "b", loop="l", seq=0)
+    assert len(void([of_epoch(1, 6), older, cancelled])) == 1
+    assert void([of_epoch(1, 6), older, at(2.1, "ConnectionLost", "b"), cancelled]) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "silent", "known_in"),
+    [
+        ("paused", 0, 0),
+        ("paused", 1, NOTICE_TIME),
+        ("resumed", 0, LEARN_TIME),
+        ("triggered", 0, LEARN_TIME),
+        ("seeded", 0, LEARN_TIME),
+        ("started", 0, LEARN_TIME),
+    ],
+)
+def test_no_token_runs_that_is_older_than_what_a_verb_has_reported(
+    what: str, silent: int, known_in: float
+) -> None:
+    report = at(1, what, loop="l", epoch=6, silent=silent)
+    assert void([report, of_epoch(1 + known_in - 0.1, 5)]) == []
+    assert len(void([report, of_epoch(1 + known_in + 0.1, 5)])) == 1
+    assert void([report, of_epoch(1 + known_in + 0.1, 6)]) == []
+
+
+@pytest.mark.parametrize(("before", "after"), [("seeding", "seeded"), ("starting", "started")])
+def test_a_schedule_that_a_loop_was_given_is_not_brought_back_when_it_is_given_another(
+    before: str, after: str
+) -> None:
+    old = [at(1, before, loop="l", schedule="old"), at(2, after, loop="l", epoch=5, schedule="old")]
+    new = [at(5, before, loop="l", schedule="new"), at(8, after, loop="l", epoch=6, schedule="new")]
+    meanwhile = of_epoch(6, 5, schedule="old"), of_epoch(7, 6, schedule="new")
+    right = in_order(*old, of_epoch(3, 5, schedule="old"), *new, *meanwhile)
+    assert brought_back([*right, of_epoch(9, 5, schedule="old")]) == []  # void, if anything
+    assert len(brought_back([*right, of_epoch(9, 7, schedule="old")])) == 1
+
+
+def test_of_two_who_give_a_loop_schedules_either_may_be_the_last() -> None:
+    both = [at(n, "seeding", who, loop="l", schedule=who) for n, who in enumerate("ab")]
+    first = at(3, "seeded", "a", loop="l", epoch=5, schedule="a")
+    second = at(5, "seeded", "b", loop="l", epoch=6, schedule="b")
+    ran = of_epoch(4, 6, schedule="b"), of_epoch(6, 6, schedule="b")
+    assert brought_back([*both, first, ran[0], second, ran[1]]) == []
+    assert brought_back([*both, second, first, of_epoch(6, 6, schedule="b")]) == []
+    assert len(brought_back([*both, first, second, of_epoch(6, 6, schedule="a")])) == 1
+
+
+def test_who_has_died_gives_no_schedule_after_somebody_else_has() -> None:
+    died = [at(1, "seeding", loop="l", schedule="a"), at(2, "died", "a")]
+    given = at(3, "seeded", "b", loop="l", epoch=6, schedule="b")
+    assert brought_back([*died, of_epoch(2.5, 5, schedule="a")]) == []
+    assert len(brought_back([*died, given, of_epoch(4, 7, schedule="a")])) == 1
+
+
+def test_a_loop_that_is_started_anew_repeats_nothing() -> None:
+    first = [replace(note, life=1) for note in settled(1)]
+    assert repetitions([*first, *(replace(note, life=2) for note in settled(4))]) == []
+    assert len(repetitions([*first, *(replace(note, life=1) for note in settled(4))])) == 1
+
+
+# One-off messages
 
 
 def test_a_message_is_done_when_it_ran_to_its_end_or_is_parked() -> None:
@@ -225,6 +322,16 @@ def test_a_paused_loop_need_not_run() -> None:
     assert strikes[0].recovery == 1
 
 
+def test_a_keyed_loop_must_run_while_it_is_started() -> None:
+    started = at(0, "started", loop="l.k")
+    (strike,) = verdict(started, *fault(1, 2), *run(3, 4)).strikes
+    assert strike.awaited == {"l.k"}
+    (strike,) = verdict(started, *fault(1, 2), *run(3, 4), at(5, "stopped", loop="l.k")).strikes
+    assert strike.recovery == 3
+    (strike,) = verdict(started, at(0.5, "stopped", loop="l.k"), *fault(1, 2), *run(3, 4)).strikes
+    assert strike.recovery == 1
+
+
 # At rest
 
 
@@ -234,10 +341,27 @@ def test_each_loop_has_one_token_at_rest() -> None:
     assert found == [("loop lost", "l0: 0 tokens"), ("loop doubled", "l2: 2 tokens")]
 
 
+def test_a_keyed_loop_that_is_stopped_has_no_token_and_one_that_is_started_again_has() -> None:
+    started, stopped = at(1, "started", loop="l"), at(2, "stopped", loop="l")
+    none, one = at(9, "tokens", loop="l", detail="0"), at(9, "tokens", loop="l", detail="1")
+    assert not_single([started, stopped, none]) == []
+    assert [violation.what for violation in not_single([stopped, one])] == ["loop doubled"]
+    assert not_single([stopped, started, one]) == []
+    assert [violation.what for violation in not_single([stopped, started, none])] == ["loop lost"]
+
+
 def test_a_storm_without_a_fault_of_ours_has_no_violations() -> None:
     notes = in_order(*settled(0), *fault(1, 2))
     second = at(3, "start", loop="l", seq=1, carried=1), at(4, "end", loop="l", seq=1)
     assert verdict(*notes, *second).violations == []
+
+
+def test_each_rule_of_epochs_is_part_of_the_verdict() -> None:
+    paused = at(1, "paused", loop="l", epoch=6)
+    given = [at(2, "starting", loop="l"), at(3, "started", loop="l", epoch=7, schedule="new")]
+    notes = [paused, of_epoch(1.5, 5), *given, of_epoch(4, 7, schedule="old")]
+    found = {violation.what for violation in verdict(*notes).violations}
+    assert found >= {"disobeyed", "void token ran", "old schedule"}
 
 
 def test_violations_are_told_in_the_order_of_their_time() -> None:

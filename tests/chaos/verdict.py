@@ -6,7 +6,7 @@ Pure functions of the notes, in the order of their time.
 import bisect
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -15,6 +15,8 @@ from tests.chaos.record import Note
 BEGINS = "start"
 SETTLED = "RunSettled"
 ENDS = ("end", "failed", "cancelled")
+# What verbs are told as, when they have returned.
+REPORTS = ("paused", "resumed", "triggered", "seeded", "started")
 # What takes a delivery from a process, and cancels its run.
 LOSSES = ("ConnectionLost", "ConsumerInterrupted", "died")
 # From the moment a process knows, until its runs have ended.
@@ -23,6 +25,8 @@ CANCEL_TIME = 2.0
 NOTICE_TIME = 10.0
 # For so long after it was sent, an ack may be lost with the connection, or with a node behind it.
 ACK_TIME = 3.0
+# From the moment an epoch has begun, until all have read so in the roster, where no roll call told.
+LEARN_TIME = 5.0
 # For so long after a node failed, a token may come twice: as what was never confirmed, beside that
 # of whoever ran the tick again; or because the node had handed it on without noting it.
 TWICE_FOR = 30.0
@@ -62,16 +66,15 @@ class Strike:
 
 
 class Pulse:
-    """Follows the notes: who is up, what is paused, and which loops have run since a fault.
+    """Follows the notes: who is up, which loops are to run, and which have since a fault.
 
     Args:
-        loops: the names of all.
+        loops: the names of all, but the keyed ones: those are told as they are started.
     """
 
     def __init__(self, loops: Iterable[str]) -> None:
-        self._loops = frozenset(loops)
+        self._loops = set(loops)
         self._awaited: set[str] = set()
-        self.paused: set[str] = set()
         self.up: set[str] = set()
         self.strikes: list[Strike] = []
 
@@ -87,11 +90,11 @@ class Pulse:
                 self._heal(note.at)
             case "start":
                 self._hear_of(note.loop, note.at)
-            case "paused":
-                self.paused.add(note.loop)
+            case "paused" | "stopped":
+                self._loops.discard(note.loop)
                 self._hear_of(note.loop, note.at)
-            case "resumed":
-                self.paused.discard(note.loop)
+            case "resumed" | "started":
+                self._loops.add(note.loop)
             case "ProcessorStarted" | "Connected" | "ready":
                 self.up.add(note.who)
             case "ConnectionLost" | "died":
@@ -101,11 +104,11 @@ class Pulse:
 
     def _heal(self, at: float) -> None:
         self.strikes[-1].healed_at = at
-        self._awaited = set(self._loops - self.paused)
+        self._awaited = set(self._loops)
         self.strikes[-1].awaited = self.awaited
 
     def _hear_of(self, loop: str, at: float) -> None:
-        """A loop has run, or was paused: it is not waited for any more."""
+        """A loop has run, or was paused or stopped: it is not waited for any more."""
         if loop not in self._awaited or at < self.strikes[-1].healed_at:
             return
         self._awaited.discard(loop)
@@ -119,6 +122,8 @@ class Run:
     """One run of a loop's task, as the notes tell it.
 
     Attributes:
+        epoch: of its token.
+        life: of its token: the epoch of its loop's last start.
         ended_at: infinite, if nothing tells its end.
         settled_at: when it was acked, after its successor was confirmed; infinite: it was not.
     """
@@ -127,6 +132,8 @@ class Run:
     loop: str
     progress: tuple[int, int]
     started_at: float
+    epoch: int = 0
+    life: int = 0
     ended_at: float = inf
     settled_at: float = inf
 
@@ -167,7 +174,7 @@ def runs(notes: Iterable[Note]) -> list[Run]:
         elif not note.loop or note.message:
             continue
         elif note.what == BEGINS:
-            last[key] = Run(*key, note.at)
+            last[key] = Run(*key, note.at, note.epoch, note.life)
             found.append(last[key])
             going[note.who].add(key)
         elif key in last and note.what in ENDS:
@@ -176,6 +183,14 @@ def runs(notes: Iterable[Note]) -> list[Run]:
         elif key in last and note.what == SETTLED:
             last[key].settled_at = note.at
     return found
+
+
+def in_turn(notes: Sequence[Note]) -> Iterator[tuple[Note, Run | None]]:
+    """The notes, each with the run of a loop that it begins, if it begins one."""
+    begun = iter(runs(notes))
+    for note in notes:
+        begins = note.what == BEGINS and note.loop and not note.message
+        yield note, next(begun) if begins else None
 
 
 def losses(notes: Iterable[Note]) -> Mapping[str, list[float]]:
@@ -263,6 +278,8 @@ class _Shaken:
 def repeats(notes: Sequence[Note], failing: Collection[str] = ()) -> list[Clash]:
     """Runs of what had been settled before: of this tick and attempt, or of a later one.
 
+    A loop that is started anew, after it was stopped, has nothing settled.
+
     The first of the two is the run that this one repeats, or the one that was settled.
 
     Args:
@@ -271,15 +288,16 @@ def repeats(notes: Sequence[Note], failing: Collection[str] = ()) -> list[Clash]
     lost = losses(notes)
     shaken = _Shaken(notes, failing)
     found: list[Clash] = []
-    past: dict[str, _Past] = defaultdict(_Past)
+    past: dict[tuple[str, int], _Past] = defaultdict(_Past)
     for run in runs(notes):
-        before = past[run.loop].before(run)
-        past[run.loop].unsettled.append(run)
+        life = past[run.loop, run.life]
+        before = life.before(run)
+        life.unsettled.append(run)
         if before is not None:
             gone = any(_was_lost(each, run.started_at, lost[each.who]) for each in (before, run))
             twice = shaken.at(run.started_at, before.settled_at)
             found.append(Clash(before, run, excused=gone or twice))
-        past[run.loop].runs[run.progress] = run
+        life.runs[run.progress] = run
     return found
 
 
@@ -338,21 +356,115 @@ def miscounted(notes: Iterable[Note], counting: Iterable[str]) -> list[Violation
     ]
 
 
-def disobeyed(notes: Iterable[Note]) -> list[Violation]:
-    """Runs of a paused loop. The one whose token was on its way when it was paused may end."""
-    on_its_way: dict[str, tuple[int, int] | None] = {}
+def disobeyed(notes: Sequence[Note]) -> list[Violation]:
+    """Runs of a loop that began after it was reported that it is paused, or stopped.
+
+    Excused is one whose process had lost its connection. Where some had not answered, the report
+    says so: they have a while to hear of it.
+    """
+    lost = losses(notes)
+    idle_since: dict[str, float] = {}
+    found: list[Violation] = []
+    for note, run in in_turn(notes):
+        if note.what in ("paused", "stopped"):
+            since = note.at + (NOTICE_TIME if note.silent else 0)
+            idle_since[note.loop] = min(since, idle_since.get(note.loop, inf))
+        elif note.what in ("resuming", "starting"):
+            idle_since.pop(note.loop, None)
+        elif run and (late := run.started_at - idle_since.get(run.loop, inf)) > 0:
+            if _was_lost(run, run.started_at, lost[run.who]):
+                continue
+            text = f"{run} began {late:.3f} s after its loop was paused or stopped"
+            found.append(Violation(note.at, "disobeyed", text))
+    return found
+
+
+def void(notes: Sequence[Note]) -> list[Violation]:
+    """Runs of tokens that were void: a later epoch of their loop had begun, and was known.
+
+    It is where a run of a later epoch has begun, as all are asked before; or a while after a verb
+    reported that it has begun, at once if all have answered. Excused is a run whose process had
+    lost its connection, unless it knew by itself, having run a token of a later epoch.
+    """
+    lost = losses(notes)
+    known: dict[str, _Known] = defaultdict(_Known)
+    found: list[Violation] = []
+    for note, run in in_turn(notes):
+        if note.what in REPORTS and note.epoch:
+            known[note.loop].reported.append((note.at + _until_known(note), note.epoch))
+        elif run:
+            of_loop = known[run.loop]
+            here, anywhere = of_loop.by[run.who], of_loop.at(run.started_at)
+            gone = _was_lost(run, run.started_at, lost[run.who])
+            if run.epoch < here or (run.epoch < anywhere and not gone):
+                text = f"{run} is of epoch {run.epoch}, {max(here, anywhere)} had begun"
+                found.append(Violation(run.started_at, "void token ran", text))
+            of_loop.by[run.who] = max(here, run.epoch)
+    return found
+
+
+def _until_known(report: Note) -> float:
+    """Seconds until all processors know of the epoch that a verb has begun."""
+    if report.what != "paused":
+        return LEARN_TIME
+    return NOTICE_TIME if report.silent else 0
+
+
+@dataclass(slots=True)
+class _Known:
+    """Which epochs of a loop are known.
+
+    Attributes:
+        reported: from when on, and which.
+        by: the latest one of which each process has run a token.
+    """
+
+    reported: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
+    by: defaultdict[str, int] = field(default_factory=lambda: defaultdict[str, int](int))
+
+    def at(self, moment: float) -> int:
+        """The latest one that all processors must know of."""
+        told = (epoch for known_at, epoch in self.reported if known_at <= moment)
+        return max((*told, *self.by.values()), default=0)
+
+
+def brought_back(notes: Iterable[Note]) -> list[Violation]:
+    """Runs with another schedule than their loop was given last; of older epochs tells `void`."""
+    loops: dict[str, _Given] = defaultdict(_Given)
     found: list[Violation] = []
     for note in notes:
-        if note.what == "paused":
-            on_its_way.setdefault(note.loop, None)
-        elif note.what == "resuming":
-            on_its_way.pop(note.loop, None)
-        elif note.what == BEGINS and note.loop in on_its_way:
-            allowed = on_its_way[note.loop]
-            on_its_way[note.loop] = note.progress
-            if allowed not in (None, note.progress):
-                found.append(Violation(note.at, "paused", f"{note.loop} ran {note.progress}"))
+        given = loops[note.loop]
+        if note.what in ("seeding", "starting"):
+            given.coming[note.who] = note.schedule
+            given.allowed.add(note.schedule)
+        elif note.what in ("seeded", "started"):
+            given.coming.pop(note.who, None)
+            if note.epoch >= max(given.since, 1):
+                given.allowed = {note.schedule, *given.coming.values()}
+                given.since = note.epoch
+        elif note.what == "died":
+            for each in loops.values():
+                each.coming.pop(note.who, None)
+        elif note.what == BEGINS and note.epoch >= given.since > 0:
+            if note.schedule in given.allowed:
+                continue
+            text = f"{note.loop} #{note.seq} in {note.who} ran with {note.schedule}"
+            found.append(Violation(note.at, "old schedule", text))
     return found
+
+
+@dataclass(slots=True)
+class _Given:
+    """The schedules that a loop may run with.
+
+    Attributes:
+        since: the epoch that began with the one that was given last; 0: none was.
+        coming: what somebody is about to give it.
+    """
+
+    since: int = 0
+    allowed: set[str] = field(default_factory=set[str])
+    coming: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def undone(notes: Iterable[Note]) -> list[Note]:
@@ -396,13 +508,20 @@ def failed(notes: Iterable[Note]) -> list[Violation]:
 
 
 def not_single(notes: Iterable[Note]) -> list[Violation]:
-    """Loops whose tokens, at rest, are not exactly one."""
-    counts = [(note, int(note.detail)) for note in notes if note.what == "tokens"]
-    return [
-        Violation(note.at, "loop doubled" if count else "loop lost", f"{note.loop}: {count} tokens")
-        for note, count in counts
-        if count != 1
-    ]
+    """Loops whose tokens, at rest, are not exactly one; or of stopped ones not none."""
+    stopped: set[str] = set()
+    found: list[Violation] = []
+    for note in notes:
+        if note.what == "started":
+            stopped.discard(note.loop)
+        elif note.what == "stopped":
+            stopped.add(note.loop)
+        elif note.what == "tokens":
+            count, expected = int(note.detail), int(note.loop not in stopped)
+            if count != expected:
+                what = "loop doubled" if count > expected else "loop lost"
+                found.append(Violation(note.at, what, f"{note.loop}: {count} tokens"))
+    return found
 
 
 @dataclass(slots=True)
@@ -445,6 +564,8 @@ def judge(
         *repeated(again),
         *miscounted(orderly, counting),
         *disobeyed(notes),
+        *void(notes),
+        *brought_back(notes),
         *lost(notes),
         *failed(notes),
         *not_single(notes),

@@ -4,8 +4,10 @@ import asyncio
 from dataclasses import replace
 
 from scheduler import Context
+from scheduler.errors import BrokerUnavailable
 from scheduler.events import TokenSuperseded
 from scheduler.timing.durations import SECOND
+from tests.faulty import FaultyBroker
 from tests.stage import Stage, new_app, of
 
 
@@ -31,6 +33,34 @@ async def test_a_successor_that_only_the_journal_heard_of_is_put_again(
         await asyncio.sleep(3)
         assert [event.reason for event in of(TokenSuperseded, stage.events)] == ["settled"]
         assert ran == [1]
+        assert stage.repairs() == [("report", "lost")]
+
+
+async def test_it_is_looked_for_again_when_the_connection_went_meanwhile(stage: Stage) -> None:
+    app = new_app(supervision_interval="1h")
+
+    @app.periodic(every="10s")
+    async def report() -> None: ...
+
+    await stage.seed(app)
+    loop, faulty = app.loop("report").id, FaultyBroker(stage.server)
+    token = await stage.token(loop)
+    await asyncio.sleep(11)
+    held = await stage.broker.get(app.names.processor_queue("report"))
+    assert held is not None
+    assert await stage.hatchery.offer(replace(token, seq=1, due_at=stage.clock.now() + SECOND))
+    await stage.lose(loop)
+    await held.requeue()
+    looks = faulty.on(
+        "depth",
+        app.names.processor_queue("report"),
+        where=lambda call: bool(of(TokenSuperseded, stage.events)),
+        times=2,
+    )
+    looks.fails(BrokerUnavailable("The connection went."))
+    async with stage.supervised(over=faulty):
+        await asyncio.sleep(10)
+        assert not looks.times
         assert stage.repairs() == [("report", "lost")]
 
 

@@ -745,3 +745,25 @@ async def test_a_processor_that_stops_gives_back_what_waits_to_know_all_epochs(
     assert stage.clock.now() - stopped_at < timedelta(seconds=2)
     assert ready(stage) == 1
     assert runs(stage) == []
+
+
+async def test_a_journal_that_falls_silent_is_read_again_before_an_old_loop_goes_on(
+    stage: Stage,
+) -> None:
+    await stage.seed(app_with())
+    async with stage.processor():
+        await asyncio.sleep(35)
+    await asyncio.sleep(24 * 3600)
+    await (await taken_from_queue(stage)).ack()
+    await put_again(stage)
+
+    def is_long_reading(call: Call) -> bool:
+        reads = [each for each in broker.calls if each.target == stage.app.names.journal]
+        return len([each for each in reads if each.operation == "read" and not each.position]) == 3
+
+    async with FaultyBroker(stage.server) as broker:
+        silence = broker.on("read", where=is_long_reading, times=1).fails(EOFError())
+        async with at_work(processor_of(stage.app, broker, stage.clock, supervises=False)):
+            await asyncio.sleep(30)
+    assert silence.met
+    assert [seq for _, seq in runs(stage)][:4] == [0, 1, 2, 3]
