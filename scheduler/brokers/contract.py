@@ -18,7 +18,7 @@
    and changes nothing.
 8. What is published to a stream stays there for all who read or follow it, until it is too old or
    too much. A stream is never full; what it holds keeps its order, and does not expire. It keeps
-   headers that are text, numbers, bytes and truth values, and drops tables and lists.
+   labels, and headers that are text, numbers, bytes and truth values; it drops tables and lists.
    A follower outlives reconnects and goes on after the last message that it has seen; where the
    stream was deleted and declared anew, with the first. One that has seen none before a reconnect
    knows its place by the time alone: it may get some that came shortly before it began, and miss

@@ -91,6 +91,7 @@ async def test_a_message_is_read_as_it_was_published(wire: Wire, broker: Broker)
     message = Message(
         b'{"carry": 1}',
         headers,
+        label="t.täglich",
         content_type="application/json",
         message_id="t/loop/1/0",
         correlation_id="c",

@@ -17,6 +17,7 @@ FRAME_OVERHEAD = 8  # what frame_max counts besides the payload
 AIORMQS_MESSAGE_ID = 33  # it gives one to every message that has none
 LONGEST_NAME = 128  # bytes, of a header
 MAY_HOLD_FLOATS = float, dict, list
+LABEL = "x-stream-filter-value"
 
 
 class Properties(Basic.Properties):
@@ -35,7 +36,7 @@ def properties_of(message: Message) -> Properties:
     expiration = message.expiration
     return Properties(
         content_type=message.content_type,
-        headers=dict(message.headers),
+        headers=_headers_of(message),
         delivery_mode=2,
         priority=message.priority,
         correlation_id=message.correlation_id,
@@ -51,9 +52,11 @@ def properties_of(message: Message) -> Properties:
 
 def message_of(taken: DeliveredMessage) -> Message:
     properties = taken.header.properties
+    headers = _encodable(dict(properties.headers or {}))
     return Message(
         body=taken.body,
-        headers=_encodable(dict(properties.headers or {})),
+        label=headers.pop(LABEL) if label_of(taken) else None,
+        headers=headers,
         content_type=properties.content_type,
         message_id=properties.message_id,
         correlation_id=properties.correlation_id,
@@ -65,6 +68,19 @@ def message_of(taken: DeliveredMessage) -> Message:
         reply_to=properties.reply_to,
         app_id=properties.app_id,
     )
+
+
+def label_of(taken: DeliveredMessage) -> str | None:
+    match taken.header.properties.headers:
+        case {"x-stream-filter-value": str(label)} if label:
+            return label
+        case _:
+            return None
+
+
+def _headers_of(message: Message) -> dict[str, Any]:
+    headers = dict(message.headers)
+    return headers if message.label is None else headers | {LABEL: message.label}
 
 
 def check_size(properties: Properties, frame_max: int, address: str) -> None:
