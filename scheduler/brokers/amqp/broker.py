@@ -23,8 +23,9 @@ from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.frames import check_size, properties_of
 from scheduler.brokers.amqp.mutex import Mutexes
+from scheduler.brokers.amqp.readings import Reading
 from scheduler.brokers.amqp.session import Lease, Session
-from scheduler.brokers.amqp.streams import AmqpFollower, Reading
+from scheduler.brokers.amqp.streams import AmqpFollower
 from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.contract import (
     DEFAULT_QUIET,
@@ -183,9 +184,9 @@ class AmqpBroker:
     async def read(
         self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
     ) -> AsyncGenerator[Message]:
-        async with self._connection.throwaway_channel() as channel:
+        async with self._connection.stream_channel() as channel:
             reading = Reading(channel, stream)
-            await reading.start("first" if since is None else since)
+            await reading.start(since)
             # That the stream is not empty, RabbitMQ says seconds later.
             entry = await reading.next(max(quiet, FIRST_ENTRY_TIMEOUT))
             while entry is not None:

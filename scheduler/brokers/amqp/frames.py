@@ -1,6 +1,6 @@
 """Messages as what travels in frames, and back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from scheduler.timing.durations import milliseconds
 FRAME_OVERHEAD = 8  # what frame_max counts besides the payload
 AIORMQS_MESSAGE_ID = 33  # it gives one to every message that has none
 LONGEST_NAME = 128  # bytes, of a header
+PLAIN = {str, int, bool}  # most of what headers are
 MAY_HOLD_FLOATS = float, dict, list
 LABEL = "x-stream-filter-value"
 
@@ -52,7 +53,7 @@ def properties_of(message: Message) -> Properties:
 
 def message_of(taken: DeliveredMessage) -> Message:
     properties = taken.header.properties
-    headers = _encodable(dict(properties.headers or {}))
+    headers = _encodable_table(properties.headers or {})
     return Message(
         body=taken.body,
         label=headers.pop(LABEL) if label_of(taken) else None,
@@ -134,11 +135,15 @@ def _encodable(value: Any) -> Any:
         case bytes():
             return bytearray(value)
         case dict():
-            return {name: _encodable(each) for name, each in cast(Any, value).items()}
+            return _encodable_table(cast(Any, value))
         case list():
             return [_encodable(each) for each in cast(Any, value)]
         case _:
             return value
+
+
+def _encodable_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each if type(each) in PLAIN else _encodable(each) for name, each in table.items()}
 
 
 def _expiration(text: str | None) -> timedelta | None:

@@ -1,25 +1,24 @@
-"""Streams: to follow one, and to read one to its end."""
+"""The entries of a stream, and who follows them."""
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal, cast
 
-from aiormq.abc import AbstractChannel, DeliveredMessage
+from aiormq.abc import DeliveredMessage
 
-from scheduler.brokers.amqp.closing import closed, closing_of
+from scheduler.brokers.amqp.closing import closed
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.consumers import RecoveringConsumer
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.frames import message_of
-from scheduler.errors import BrokerError, BrokerUnavailable, QueueNotFound
+from scheduler.errors import BrokerError
 from scheduler.protocol.messages import Message
 
 FOLLOW_PREFETCH = 100
-READ_PREFETCH = 500
 SILENCE_BEFORE_ASKING_ANEW = timedelta(seconds=20)
 RECOGNITION_TIMEOUT = timedelta(seconds=5)
 
@@ -144,63 +143,3 @@ class AmqpFollower(RecoveringConsumer):
         if not self._recognised.done():
             self._recognised.set_result(entry.continues(self._last))
         return self._recognised.result() and entry.offset > self._last.offset
-
-
-class Reading:
-    """A stream that is being read, over a channel of its own, up to what is written meanwhile.
-
-    Where that begins, a second consumer tells.
-    """
-
-    def __init__(self, channel: AbstractChannel, stream: str) -> None:
-        self._channel = channel
-        self._stream = stream
-        self._arrived: asyncio.Queue[DeliveredMessage | None] = asyncio.Queue()
-        self._end: float = math.inf
-        self._unacked = 0
-
-    async def start(self, offset: str | datetime) -> None:
-        def end(_: object) -> None:
-            self._arrived.put_nowait(None)
-
-        closing_of(self._channel).add_done_callback(end)
-        self._channel.on_consumer_cancel_callbacks.add(end)
-        await self._consume("next", 1, self._find_end)
-        await self._consume(offset, READ_PREFETCH, self._arrived.put)
-
-    async def _consume(
-        self,
-        offset: str | datetime,
-        prefetch: int,
-        use: Callable[[DeliveredMessage], Coroutine[Any, Any, None]],
-    ) -> None:
-        await self._channel.basic_qos(prefetch_count=prefetch)
-        await self._channel.basic_consume(self._stream, use, arguments={"x-stream-offset": offset})
-
-    async def _find_end(self, written_meanwhile: DeliveredMessage) -> None:
-        self._end = min(self._end, StreamEntry.of(written_meanwhile).offset)
-
-    def ends_with(self, entry: StreamEntry) -> bool:
-        """Whether what comes after this entry was not there when reading began."""
-        return entry.offset + 1 >= self._end
-
-    async def next(self, patience: timedelta) -> StreamEntry | None:
-        """The next message, or None when none has come for so long."""
-        try:
-            async with asyncio.timeout(patience.total_seconds()):
-                taken = await self._arrived.get()
-        except TimeoutError:
-            return None
-        if taken is None:
-            raise self._error()
-        entry = StreamEntry.of(taken)
-        self._unacked += 1
-        if self._unacked == READ_PREFETCH // 2:
-            self._unacked = 0
-            await self._channel.basic_ack(entry.tag, multiple=True)
-        return entry
-
-    def _error(self) -> BaseException:
-        if not self._channel.is_closed:
-            return QueueNotFound(f"The stream {self._stream!r} was deleted while it was read.")
-        return closing_of(self._channel).exception() or BrokerUnavailable()
