@@ -12,7 +12,6 @@ from datetime import timedelta
 from aiormq.abc import AbstractChannel
 
 from scheduler.brokers.amqp.closing import closed
-from scheduler.brokers.amqp.driver import StreamChannel
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.refusals import translated
 from scheduler.brokers.amqp.session import Session
@@ -117,17 +116,6 @@ class Connection:
         session = await self.ready()
         with self.translated():
             channel = await session.open_channel(publisher_confirms=False)
-            try:
-                yield channel
-            finally:
-                await closed(channel)
-
-    @asynccontextmanager
-    async def stream_channel(self) -> AsyncGenerator[StreamChannel]:
-        """A channel of its own, to read a stream over."""
-        session = await self.ready()
-        with self.translated():
-            channel = await session.open_stream_channel()
             try:
                 yield channel
             finally:

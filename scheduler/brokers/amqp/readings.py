@@ -1,26 +1,22 @@
-"""A stream that is being read, up to where it ended."""
+"""A stream that is being read."""
 
 import asyncio
 import math
 from collections import deque
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
 
 from aiormq.abc import DeliveredMessage
 
 from scheduler.brokers.amqp.closing import closing_of
 from scheduler.brokers.amqp.driver import StreamChannel
-from scheduler.brokers.amqp.streams import StreamEntry
+from scheduler.brokers.amqp.entries import StreamEntry
 from scheduler.errors import BrokerUnavailable, QueueNotFound
 
 PREFETCH = 500
 
 
 class Reading:
-    """A stream that is being read, over a channel of its own, up to what is written meanwhile.
-
-    Where that begins, a second consumer tells.
-    """
+    """The entries of a stream as they come over a channel of its own."""
 
     def __init__(self, channel: StreamChannel, stream: str) -> None:
         self._channel = channel
@@ -30,25 +26,36 @@ class Reading:
         self._end: float = math.inf
         self._unacked = 0
 
-    async def start(self, since: datetime | None) -> None:
+    async def look_for_end(self) -> None:
+        """Have a second consumer tell where that begins which is written from now on."""
+        await self._channel.receive(
+            self._stream, self._find_end, prefetch=1, arguments={"x-stream-offset": "next"}
+        )
+
+    async def begin(self, offset: str | datetime) -> None:
+        """Have the entries come from an offset on."""
+
         def end(_: object) -> None:
             self._lay_out(None)
 
         closing_of(self._channel).add_done_callback(end)
         self._channel.on_consumer_cancel_callbacks.add(end)
         await self._channel.receive(
-            self._stream, self._find_end, prefetch=1, arguments={"x-stream-offset": "next"}
+            self._stream, self._lay_out, prefetch=PREFETCH, arguments={"x-stream-offset": offset}
         )
-        begin: dict[str, Any] = {"x-stream-offset": since or "first"}
-        await self._channel.receive(self._stream, self._lay_out, prefetch=PREFETCH, arguments=begin)
 
     def ends_with(self, entry: StreamEntry) -> bool:
-        """Whether what comes after this entry was not there when reading began."""
+        """Whether what comes after this entry was not there when the end was looked for."""
         return entry.offset + 1 >= self._end
 
-    async def next(self, patience: timedelta) -> StreamEntry | None:
-        """The next entry, or None when none has come for so long."""
-        if not self._arrived and not await self._hears_of_more(patience):
+    async def next(self, seconds: float) -> StreamEntry | None:
+        """The next entry, or None when none has come for so long.
+
+        Raises:
+            QueueNotFound: the stream was deleted.
+            BrokerUnavailable: the connection went.
+        """
+        if not self._arrived and not await self._hears_of_more(seconds):
             return None
         taken = self._arrived.popleft()
         if taken is None:
@@ -67,10 +74,10 @@ class Reading:
         self._arrived.append(taken)
         self._news.set()
 
-    async def _hears_of_more(self, patience: timedelta) -> bool:
+    async def _hears_of_more(self, seconds: float) -> bool:
         self._news.clear()
         try:
-            async with asyncio.timeout(patience.total_seconds()):
+            async with asyncio.timeout(seconds):
                 return await self._news.wait()
         except TimeoutError:
             return False

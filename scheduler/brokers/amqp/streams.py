@@ -1,145 +1,82 @@
-"""The entries of a stream, and who follows them."""
+"""The streams of a broker, read back: to where nothing more comes, or to a mark."""
 
 import asyncio
-import math
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Literal, cast
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Protocol
 
-from aiormq.abc import DeliveredMessage
-
-from scheduler.brokers.amqp.closing import closed
 from scheduler.brokers.amqp.connection import Connection
-from scheduler.brokers.amqp.consumers import RecoveringConsumer
-from scheduler.brokers.amqp.deliveries import DeliveryChannel
-from scheduler.brokers.amqp.frames import message_of
-from scheduler.errors import BrokerError
+from scheduler.brokers.amqp.readings import Reading
+from scheduler.brokers.marks import is_mark, new_mark
+from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.messages import Message
 
-FOLLOW_PREFETCH = 100
-SILENCE_BEFORE_ASKING_ANEW = timedelta(seconds=20)
-RECOGNITION_TIMEOUT = timedelta(seconds=5)
+# On a busy machine, the first entry of a stream comes a second after it was asked for.
+FIRST_ENTRY_TIMEOUT = timedelta(seconds=2)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEntry:
-    """A message of a stream, and where it stands there."""
+class Publish(Protocol):
+    """How a mark gets into a stream."""
 
-    message: Message
-    offset: int
-    tag: int
-
-    @classmethod
-    def of(cls, taken: DeliveredMessage) -> "StreamEntry":
-        headers, tag = cast(dict[str, Any], taken.header.properties.headers), taken.delivery_tag
-        assert tag is not None
-        offset = headers.pop("x-stream-offset")
-        return cls(message_of(taken), offset, tag)
-
-    def continues(self, last: "StreamEntry") -> bool:
-        """Whether this may come in one stream where the last one was asked for.
-
-        A later one comes when the last one was forgotten meanwhile.
-        """
-        if self.offset == last.offset:
-            return self.message == last.message
-        return self.offset > last.offset
+    async def __call__(
+        self, message: Message, *, exchange: str, routing_key: str, timeout: timedelta
+    ) -> None: ...
 
 
-class AmqpFollower(RecoveringConsumer):
-    """Hands over what a stream holds, and knows the place where it goes on after a break.
+class Streams:
+    """Reads the streams that one connection leads to."""
 
-    A stream may have been made anew meanwhile, and nothing but its entries says so. Therefore it
-    goes on *at* the last entry that it has seen: if that does not come again, it is another stream.
+    def __init__(self, connection: Connection, publish: Publish) -> None:
+        self._connection = connection
+        self._publish = publish
 
-    After a partition of a cluster (seen on 3.10), RabbitMQ may deliver no more to a consumer, and
-    leave it at that. So one that has heard nothing for a while asks anew.
-    """
+    async def read(
+        self, stream: str, *, since: datetime | None, quiet: timedelta
+    ) -> AsyncGenerator[Message]:
+        async with self._reading(stream, since or "first") as reading:
+            await reading.look_for_end()
+            # That the stream is not empty, RabbitMQ says seconds later.
+            entry = await reading.next(max(quiet, FIRST_ENTRY_TIMEOUT).total_seconds())
+            while entry is not None:
+                if not is_mark(entry.message):
+                    yield entry.message
+                ended = reading.ends_with(entry)
+                entry = None if ended else await reading.next(quiet.total_seconds())
 
-    def __init__(
+    async def read_to_end(
         self,
-        connection: Connection,
         stream: str,
-        handler: Callable[[Message], None],
-        since: Literal["first", "next"],
-    ) -> None:
-        super().__init__(connection, stream, FOLLOW_PREFETCH)
-        self._handler = handler
-        self._since = since
-        self._began: float | None = None
-        self._last: StreamEntry | None = None
-        self._recognised: asyncio.Future[bool] | None = None
-
-    async def _until_interrupted(self, interrupted: asyncio.Future[str]) -> bool:
-        while True:
-            heard = self._last
-            await asyncio.wait([interrupted], timeout=SILENCE_BEFORE_ASKING_ANEW.total_seconds())
-            if interrupted.done():
-                return False
-            if self._last is heard and self._deliveries is not None:
-                with suppress(BrokerError), self._connection.translated():
-                    await closed(self._deliveries.channel)
-                await asyncio.wait([interrupted])
-                return True
-
-    def _arguments(self) -> dict[str, Any]:
-        return {"x-stream-offset": self._place()}
-
-    def _place(self) -> int | str:
-        now = asyncio.get_running_loop().time()
-        if self._last is not None:
-            return self._last.offset
-        if self._since == "next" and self._began is not None:
-            # What came during the break is the next, too. With something to spare for the way.
-            return f"{math.ceil(now - self._began) + 1}s"
-        self._began = now
-        return self._since
-
-    async def _begin(self) -> None:
-        self._recognised = asyncio.get_running_loop().create_future() if self._last else None
-        await super()._begin()
-        if self._recognised and not await self._is_recognised(self._recognised):
-            await self._forget()
-            await super()._begin()
-
-    async def _is_recognised(self, recognised: asyncio.Future[bool]) -> bool:
-        assert self._interrupted is not None
-        await asyncio.wait(
-            [recognised, self._interrupted],
-            timeout=RECOGNITION_TIMEOUT.total_seconds(),
-            return_when=asyncio.FIRST_COMPLETED,
+        *,
+        exchange: str,
+        routing_key: str,
+        since: datetime | None,
+        timeout: timedelta,
+    ) -> AsyncGenerator[Message]:
+        time = asyncio.get_running_loop().time
+        deadline = time() + timeout.total_seconds()
+        mark = new_mark()
+        async with self._reading(stream, since or "first") as reading:
+            await self._publish(mark, exchange=exchange, routing_key=routing_key, timeout=timeout)
+            while (entry := await reading.next(deadline - time())) is not None:
+                if entry.message.label == mark.label:
+                    return
+                if not is_mark(entry.message):
+                    yield entry.message
+        raise BrokerUnavailable(
+            f"The stream {stream!r} in {self._connection.address} could not be read to its end "
+            f"within {timeout.total_seconds():g} s."
         )
-        if not recognised.done():
-            # Interrupted before it could tell, it tries again.
-            recognised.set_result(self._interrupted.done())
-        return recognised.result()
 
-    async def _forget(self) -> None:
-        """Be as if nothing had been seen. What is still under way goes with the channel."""
-        if self._deliveries is not None:
-            await closed(self._deliveries.channel)
-        self._deliveries = self._last = self._recognised = None
-        self._since = "first"
-
-    async def _receive(self, deliveries: DeliveryChannel, taken: DeliveredMessage) -> None:
-        if (
-            deliveries is not self._deliveries
-            or self._interrupted is None
-            or self._interrupted.done()
-        ):
-            return
-        entry = StreamEntry.of(taken)
-        if self._is_news(entry):
-            self._last = entry
-            self._handler(entry.message)
-        with suppress(BrokerError), self._connection.translated():
-            await deliveries.channel.basic_ack(entry.tag)
-
-    def _is_news(self, entry: StreamEntry) -> bool:
-        if self._recognised is None or self._last is None:
-            return True
-        if not self._recognised.done():
-            self._recognised.set_result(entry.continues(self._last))
-        return self._recognised.result() and entry.offset > self._last.offset
+    @asynccontextmanager
+    async def _reading(self, stream: str, offset: str | datetime) -> AsyncGenerator[Reading]:
+        session = await self._connection.ready()
+        with self._connection.translated():
+            channel = await session.open_stream_channel()
+            try:
+                reading = Reading(channel, stream)
+                with session.awaiting_answer():
+                    await reading.begin(offset)
+                yield reading
+            finally:
+                self._connection.close_soon(channel)
