@@ -198,11 +198,17 @@ class FaultyBroker(MemoryBroker):
         exchange: str,
         routing_key: str,
         since: datetime | None = None,
+        before: datetime | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         """Asked for once for each message; its mark is one that is published."""
         messages = super().read_to_end(
-            stream, exchange=exchange, routing_key=routing_key, since=since, timeout=timeout
+            stream,
+            exchange=exchange,
+            routing_key=routing_key,
+            since=since,
+            before=before,
+            timeout=timeout,
         )
         async for message in self._asked_for_each(stream, messages):
             yield message

@@ -242,6 +242,7 @@ class Broker(Protocol):
         exchange: str,
         routing_key: str,
         since: datetime | None = None,
+        before: datetime | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         """All that was confirmed before this was asked for, oldest first; of the rest, a little.
@@ -249,6 +250,8 @@ class Broker(Protocol):
         Args:
             exchange: to publish a mark to, with the routing key, by which it gets into the stream.
             since: as for `read`.
+            before: without what came at this moment or later, by the broker's clock; but some that
+                came shortly after may be among them. None: to the end.
             timeout: for the whole of it, with all that is done between two messages.
 
         Raises:

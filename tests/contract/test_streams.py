@@ -257,7 +257,7 @@ async def test_a_mark_that_does_not_come_is_an_error(wire: Wire, broker: Broker)
         stream, exchange="", routing_key=elsewhere, timeout=timedelta(seconds=1.5)
     )
     assert [(await anext(reading)).body for _ in range(2)] == [b"a", b"b"]
-    with pytest.raises(BrokerUnavailable, match=r"could not be read to its end within 1\.5 s"):
+    with pytest.raises(BrokerUnavailable, match="could not be read to its end in time"):
         await anext(reading)
     assert broker.connected
 
@@ -306,6 +306,25 @@ async def test_a_stream_is_read_from_a_moment_to_the_end(wire: Wire, broker: Bro
     await send(broker, stream, b"a", b"b")
     assert await bodies_to_end(broker, stream, since=between) == [b"a", b"b"]
     assert await bodies_to_end(broker, stream, since=between + timedelta(days=1)) == []
+
+
+async def test_a_stream_is_read_up_to_a_moment(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    moments: list[datetime] = []
+    for bodies in numbered(0, 1), numbered(2, 3), numbered(4, 5):
+        await send(broker, stream, *bodies)
+        await asyncio.sleep(1.1)  # RabbitMQ is asked for a moment in whole seconds
+        moments.append(wire.clock.now())
+        await asyncio.sleep(1.1)
+    first, second, last = moments
+    day = timedelta(days=1)
+    assert await bodies_to_end(broker, stream, before=first) == numbered(0, 1)
+    assert await bodies_to_end(broker, stream, since=first, before=second) == numbered(2, 3)
+    assert await bodies_to_end(broker, stream, before=last) == numbered(0, 1, 2, 3, 4, 5)
+    assert await bodies_to_end(broker, stream, before=last + day) == numbered(0, 1, 2, 3, 4, 5)
+    assert await bodies_to_end(broker, stream, before=first - day) == []
+    assert await bodies_to_end(broker, stream, since=second, before=first) == []
+    assert await bodies_to_end(broker, await wire.declare_stream(), before=last) == []
 
 
 async def test_no_mark_is_left_in_what_is_no_stream(wire: Wire, broker: Broker) -> None:

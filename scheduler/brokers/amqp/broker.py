@@ -191,10 +191,16 @@ class AmqpBroker:
         exchange: str,
         routing_key: str,
         since: datetime | None = None,
+        before: datetime | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         return self._streams.read_to_end(
-            stream, exchange=exchange, routing_key=routing_key, since=since, timeout=timeout
+            stream,
+            exchange=exchange,
+            routing_key=routing_key,
+            since=since,
+            before=before,
+            timeout=timeout,
         )
 
     async def depth(self, queue: str) -> Depth | None:

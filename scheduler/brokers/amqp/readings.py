@@ -67,6 +67,21 @@ class Reading:
             await self._channel.basic_ack(entry.tag, multiple=True, wait=False)
         return entry
 
+    async def next_by(self, deadline: float) -> StreamEntry:
+        """The next entry, by a moment of the running event loop.
+
+        Raises:
+            QueueNotFound: the stream was deleted.
+            BrokerUnavailable: the connection went, or no entry came.
+        """
+        entry = await self.next(deadline - asyncio.get_running_loop().time())
+        if entry is None:
+            raise BrokerUnavailable(
+                f"The stream {self._stream!r} could not be read to its end in time: the broker "
+                "may be busy, or the node that was asked may lag behind. Try again later."
+            )
+        return entry
+
     def _find_end(self, written_meanwhile: DeliveredMessage) -> None:
         self._end = min(self._end, StreamEntry.of(written_meanwhile).offset)
 

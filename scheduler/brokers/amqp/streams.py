@@ -1,15 +1,16 @@
 """The streams of a broker, read back: to where nothing more comes, or to a mark."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Protocol
 
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.readings import Reading
 from scheduler.brokers.marks import is_mark, new_mark
-from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.messages import Message
 
 # On a busy machine, the first entry of a stream comes a second after it was asked for.
@@ -51,22 +52,39 @@ class Streams:
         exchange: str,
         routing_key: str,
         since: datetime | None,
+        before: datetime | None,
         timeout: timedelta,
     ) -> AsyncGenerator[Message]:
-        time = asyncio.get_running_loop().time
-        deadline = time() + timeout.total_seconds()
+        write = partial(self._publish, exchange=exchange, routing_key=routing_key, timeout=timeout)
+        deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
+        end = before and await self._offset_at(before, stream, write, deadline)
         mark = new_mark()
         async with self._reading(stream, since or "first") as reading:
-            await self._publish(mark, exchange=exchange, routing_key=routing_key, timeout=timeout)
-            while (entry := await reading.next(deadline - time())) is not None:
-                if entry.message.label == mark.label:
-                    return
+            await write(mark)
+            entry = await reading.next_by(deadline)
+            while entry.message.label != mark.label and (end is None or entry.offset < end):
                 if not is_mark(entry.message):
                     yield entry.message
-        raise BrokerUnavailable(
-            f"The stream {stream!r} in {self._connection.address} could not be read to its end "
-            f"within {timeout.total_seconds():g} s."
-        )
+                entry = await reading.next_by(deadline)
+
+    async def _offset_at(
+        self,
+        moment: datetime,
+        stream: str,
+        write: Callable[[Message], Awaitable[None]],
+        deadline: float,
+    ) -> int:
+        """Where that begins which came into a stream from a moment on."""
+        mark = new_mark()
+        async with self._reading(stream, "next") as reading:
+            await write(mark)
+            # A node that lags behind does not know of that moment before it has the mark.
+            while (await reading.next_by(deadline)).message.label != mark.label:
+                pass
+        whole_second = datetime.fromtimestamp(math.ceil(moment.timestamp()), UTC)
+        async with self._reading(stream, whole_second) as reading:
+            await write(new_mark())  # where the moment is still to come, nothing else may
+            return (await reading.next_by(deadline)).offset
 
     @asynccontextmanager
     async def _reading(self, stream: str, offset: str | datetime) -> AsyncGenerator[Reading]:

@@ -9,6 +9,7 @@ and rights.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -133,23 +134,21 @@ class MemoryBroker:
         exchange: str,
         routing_key: str,
         since: datetime | None = None,
+        before: datetime | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         self._open()
         source, mark = self._server.stream(stream), new_mark()
-        begin = source.offset_at(since)
+        begin, end = source.offset_at(since), source.offset_at(before) if before else math.inf
         await self.publish(mark, exchange=exchange, routing_key=routing_key, timeout=timeout)
-        for _, message in source.read(begin):
-            if message.label == mark.label:
+        for offset, message in source.read(begin):
+            if message.label == mark.label or offset >= end:
                 return
             if not is_mark(message):
                 yield message
             self._still_there(stream)
         await asyncio.sleep(timeout.total_seconds())
-        raise BrokerUnavailable(
-            f"The stream {stream!r} could not be read to its end within "
-            f"{timeout.total_seconds():g} s."
-        )
+        raise BrokerUnavailable(f"The stream {stream!r} could not be read to its end in time.")
 
     async def depth(self, queue: str) -> Depth | None:
         self._open()
