@@ -199,6 +199,7 @@ class FaultyBroker(MemoryBroker):
         routing_key: str,
         since: datetime | None = None,
         before: datetime | None = None,
+        only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         """Asked for once for each message; its mark is one that is published."""
@@ -208,6 +209,7 @@ class FaultyBroker(MemoryBroker):
             routing_key=routing_key,
             since=since,
             before=before,
+            only=only,
             timeout=timeout,
         )
         async for message in self._asked_for_each(stream, messages):

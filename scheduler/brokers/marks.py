@@ -14,3 +14,8 @@ def new_mark() -> Message:
 
 def is_mark(message: Message) -> bool:
     return message.type == MARK_TYPE
+
+
+def is_asked_for(message: Message, only: frozenset[str] | None) -> bool:
+    """Whether a reader who wants these labels, or all, is handed a message."""
+    return not is_mark(message) and (only is None or message.label in only)

@@ -16,6 +16,7 @@ from scheduler.protocol.topology import Binding, Exchange, Queue, QueueType, Top
 from tests.contract.wire import (
     PATIENCE,
     MemoryWire,
+    RabbitWire,
     Reader,
     Wire,
     eventually,
@@ -325,6 +326,85 @@ async def test_a_stream_is_read_up_to_a_moment(wire: Wire, broker: Broker) -> No
     assert await bodies_to_end(broker, stream, before=first - day) == []
     assert await bodies_to_end(broker, stream, since=second, before=first) == []
     assert await bodies_to_end(broker, await wire.declare_stream(), before=last) == []
+
+
+async def send_labelled(broker: Broker, stream: str, *labels: str | None) -> None:
+    """Publish a message with each of these labels, and with its number as its body."""
+    for number, label in enumerate(labels):
+        message = Message(b"%d" % number, label=label)
+        await broker.publish(message, exchange="", routing_key=stream)
+
+
+@pytest.mark.parametrize(
+    ("only", "chosen"),
+    [
+        ({"a"}, (0, 5)),
+        ({"a", "täglich.b"}, (0, 1, 5)),
+        ({"nobody's"}, ()),
+        (set[str](), ()),
+        ({"a"} | {f"{'x' * 100}{number}" for number in range(2_000)}, (0, 5)),
+    ],
+    ids=["one", "two", "none there is", "none", "more than are asked for in a frame"],
+)
+async def test_only_what_has_a_label_is_read(
+    wire: Wire, broker: Broker, only: set[str], chosen: tuple[int, ...]
+) -> None:
+    stream = await wire.declare_stream()
+    await send_labelled(broker, stream, "a", "täglich.b", "c", None, "", "a", "A", "a.b")
+    assert await bodies_to_end(broker, stream, only=frozenset(only)) == numbered(*chosen)
+
+
+async def test_among_many_labels_one_is_read_in_order(wire: Wire, broker: Broker) -> None:
+    stream, other = await wire.declare_stream(), await wire.connect()
+    numbers = [number for number in range(1_200) if number % 12 == 7]
+    labels = [f"poll.customer-{number % 12}" for number in range(1_200)]
+    await asyncio.gather(
+        send_labelled(broker, stream, *labels), send_labelled(other, stream, *["other"] * 1_200)
+    )
+    only = frozenset({"poll.customer-7"})
+    assert await bodies_to_end(broker, stream, only=only) == numbered(*numbers)
+
+
+async def test_what_is_not_asked_for_is_left_out_by_the_broker(wire: Wire, broker: Broker) -> None:
+    if not isinstance(wire, RabbitWire) or int(broker.info.version.partition(".")[0]) < 4:
+        pytest.skip("this broker hands over everything, and the reader leaves it out")
+    stream = await wire.declare_stream()
+    bulky = Message(b"x" * 10_000, label="bulky")
+    await asyncio.gather(
+        *(broker.publish(bulky, exchange="", routing_key=stream) for _ in range(200))
+    )
+    await send_labelled(broker, stream, "small")
+    wire.cut_after_hearing(100_000)
+    assert await bodies_to_end(broker, stream, only=frozenset({"small"})) == [b"0"]
+
+
+async def test_labels_are_looked_for_in_a_window(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    moments: list[datetime] = []
+    for body in numbered(0, 1, 2):
+        for label in "a", "b":
+            message = Message(body, label=label)
+            await broker.publish(message, exchange="", routing_key=stream)
+        await asyncio.sleep(1.1)  # RabbitMQ is asked for a moment in whole seconds
+        moments.append(wire.clock.now())
+        await asyncio.sleep(1.1)
+    only, (first, second, _) = frozenset({"a"}), moments
+    assert await bodies_to_end(broker, stream, since=first, only=only) == numbered(1, 2)
+    assert await bodies_to_end(broker, stream, before=first, only=only) == numbered(0)
+    window = await bodies_to_end(broker, stream, since=first, before=second, only=only)
+    assert window == numbered(1)
+
+
+async def test_a_window_leaves_nothing_out_at_its_edges(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    for number in range(4):
+        await wire.pass_time()
+        since = wire.clock.now()
+        await send(broker, stream, b"%d" % number)
+        await wire.pass_time()
+        found = await bodies_to_end(broker, stream, since=since, before=wire.clock.now())
+        assert b"%d" % number in found
+        await asyncio.sleep(0.3)  # another part of a second
 
 
 async def test_no_mark_is_left_in_what_is_no_stream(wire: Wire, broker: Broker) -> None:

@@ -67,7 +67,7 @@ class AmqpBroker:
         self._connection = Connection(endpoint, emit=emit, patient=patient)
         self._consumers: set[RecoveringConsumer] = set()
         self._mutexes = Mutexes(self._connection)
-        self._streams = Streams(self._connection, self.publish)
+        self._streams = Streams(self._connection)
 
     @property
     def address(self) -> str:
@@ -192,16 +192,11 @@ class AmqpBroker:
         routing_key: str,
         since: datetime | None = None,
         before: datetime | None = None,
+        only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
-        return self._streams.read_to_end(
-            stream,
-            exchange=exchange,
-            routing_key=routing_key,
-            since=since,
-            before=before,
-            timeout=timeout,
-        )
+        write = partial(self.publish, exchange=exchange, routing_key=routing_key, timeout=timeout)
+        return self._streams.read_to_end(stream, write, since, before, only, timeout)
 
     async def depth(self, queue: str) -> Depth | None:
         session = await self._connection.ready()

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections import deque
 from datetime import datetime
+from typing import Any
 
 from aiormq.abc import DeliveredMessage
 
@@ -13,6 +14,8 @@ from scheduler.brokers.amqp.entries import StreamEntry
 from scheduler.errors import BrokerUnavailable, QueueNotFound
 
 PREFETCH = 500
+# With many, next to nothing is left out; and all of them have to fit in one frame.
+MOST_LABELS = 100
 
 
 class Reading:
@@ -32,16 +35,19 @@ class Reading:
             self._stream, self._find_end, prefetch=1, arguments={"x-stream-offset": "next"}
         )
 
-    async def begin(self, offset: str | datetime) -> None:
-        """Have the entries come from an offset on."""
+    async def begin(self, offset: str | datetime, labels: frozenset[str] | None) -> None:
+        """Have the entries come from an offset on: all, or those with a label, and some others."""
 
         def end(_: object) -> None:
             self._lay_out(None)
 
         closing_of(self._channel).add_done_callback(end)
         self._channel.on_consumer_cancel_callbacks.add(end)
+        arguments: dict[str, Any] = {"x-stream-offset": offset}
+        if labels is not None and len(labels) <= MOST_LABELS:
+            arguments["x-stream-filter"] = sorted(labels)
         await self._channel.receive(
-            self._stream, self._lay_out, prefetch=PREFETCH, arguments={"x-stream-offset": offset}
+            self._stream, self._lay_out, prefetch=PREFETCH, arguments=arguments
         )
 
     def ends_with(self, entry: StreamEntry) -> bool:

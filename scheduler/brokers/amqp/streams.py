@@ -5,32 +5,26 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Protocol
 
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.readings import Reading
-from scheduler.brokers.marks import is_mark, new_mark
+from scheduler.brokers.contract import BrokerInfo
+from scheduler.brokers.marks import is_asked_for, is_mark, new_mark
 from scheduler.protocol.messages import Message
 
 # On a busy machine, the first entry of a stream comes a second after it was asked for.
 FIRST_ENTRY_TIMEOUT = timedelta(seconds=2)
 
 
-class Publish(Protocol):
-    """How a mark gets into a stream."""
-
-    async def __call__(
-        self, message: Message, *, exchange: str, routing_key: str, timeout: timedelta
-    ) -> None: ...
+Write = Callable[[Message], Awaitable[None]]
+"""Gets a mark into a stream."""
 
 
 class Streams:
     """Reads the streams that one connection leads to."""
 
-    def __init__(self, connection: Connection, publish: Publish) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._publish = publish
 
     async def read(
         self, stream: str, *, since: datetime | None, quiet: timedelta
@@ -48,32 +42,25 @@ class Streams:
     async def read_to_end(
         self,
         stream: str,
-        *,
-        exchange: str,
-        routing_key: str,
+        write: Write,
         since: datetime | None,
         before: datetime | None,
+        only: frozenset[str] | None,
         timeout: timedelta,
     ) -> AsyncGenerator[Message]:
-        write = partial(self._publish, exchange=exchange, routing_key=routing_key, timeout=timeout)
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
         end = before and await self._offset_at(before, stream, write, deadline)
         mark = new_mark()
-        async with self._reading(stream, since or "first") as reading:
+        labels = None if only is None else only | {str(mark.label)}
+        async with self._reading(stream, since or "first", labels) as reading:
             await write(mark)
             entry = await reading.next_by(deadline)
             while entry.message.label != mark.label and (end is None or entry.offset < end):
-                if not is_mark(entry.message):
+                if is_asked_for(entry.message, only):
                     yield entry.message
                 entry = await reading.next_by(deadline)
 
-    async def _offset_at(
-        self,
-        moment: datetime,
-        stream: str,
-        write: Callable[[Message], Awaitable[None]],
-        deadline: float,
-    ) -> int:
+    async def _offset_at(self, moment: datetime, stream: str, write: Write, deadline: float) -> int:
         """Where that begins which came into a stream from a moment on."""
         mark = new_mark()
         async with self._reading(stream, "next") as reading:
@@ -87,14 +74,26 @@ class Streams:
             return (await reading.next_by(deadline)).offset
 
     @asynccontextmanager
-    async def _reading(self, stream: str, offset: str | datetime) -> AsyncGenerator[Reading]:
+    async def _reading(
+        self, stream: str, offset: str | datetime, labels: frozenset[str] | None = None
+    ) -> AsyncGenerator[Reading]:
         session = await self._connection.ready()
         with self._connection.translated():
             channel = await session.open_stream_channel()
             try:
                 reading = Reading(channel, stream)
                 with session.awaiting_answer():
-                    await reading.begin(offset)
+                    await reading.begin(offset, labels if filters(session.info) else None)
                 yield reading
             finally:
+                # While it leaves out what is not asked for, RabbitMQ answers nothing here.
                 self._connection.close_soon(channel)
+
+
+def filters(broker: BrokerInfo) -> bool:
+    """Whether a broker leaves out what a reader does not want: to others it makes no difference.
+
+    From 3.13 on, RabbitMQ can; but there it may be switched off, and then refuses.
+    """
+    major = broker.version.partition(".")[0]
+    return major.isdecimal() and int(major) >= 4

@@ -23,7 +23,7 @@ from scheduler.brokers.contract import (
     Delivery,
     Depth,
 )
-from scheduler.brokers.marks import is_mark, new_mark
+from scheduler.brokers.marks import is_asked_for, is_mark, new_mark
 from scheduler.brokers.memory.connection import MemoryConnection, MemoryConsumer
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.brokers.memory.streams import MemoryFollower
@@ -135,6 +135,7 @@ class MemoryBroker:
         routing_key: str,
         since: datetime | None = None,
         before: datetime | None = None,
+        only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         self._open()
@@ -144,7 +145,7 @@ class MemoryBroker:
         for offset, message in source.read(begin):
             if message.label == mark.label or offset >= end:
                 return
-            if not is_mark(message):
+            if is_asked_for(message, only):
                 yield message
             self._still_there(stream)
         await asyncio.sleep(timeout.total_seconds())
