@@ -1,7 +1,6 @@
 """The entries of a stream: messages that have a place."""
 
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from aiormq.abc import DeliveredMessage
 
@@ -9,8 +8,7 @@ from scheduler.brokers.amqp.frames import message_of
 from scheduler.protocol.messages import Message
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEntry:
+class StreamEntry(NamedTuple):
     """A message of a stream, and where it stands there."""
 
     message: Message

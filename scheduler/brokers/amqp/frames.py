@@ -56,7 +56,7 @@ def message_of(taken: DeliveredMessage) -> Message:
     headers = _encodable_table(properties.headers or {})
     return Message(
         body=taken.body,
-        label=headers.pop(LABEL) if label_of(taken) else None,
+        label=_label_taken_out_of(headers),
         headers=headers,
         content_type=properties.content_type,
         message_id=properties.message_id,
@@ -71,12 +71,9 @@ def message_of(taken: DeliveredMessage) -> Message:
     )
 
 
-def label_of(taken: DeliveredMessage) -> str | None:
-    match taken.header.properties.headers:
-        case {"x-stream-filter-value": str(label)} if label:
-            return label
-        case _:
-            return None
+def _label_taken_out_of(headers: dict[str, Any]) -> str | None:
+    label = headers.get(LABEL)
+    return headers.pop(LABEL) if label and isinstance(label, str) else None
 
 
 def _headers_of(message: Message) -> dict[str, Any]:
