@@ -35,6 +35,7 @@ bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--roun
 	@$(BIN)/python tests/benchmarks/loops.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/ladder.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/observing.py $(ARGS)
+	@$(BIN)/python tests/benchmarks/reading.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/scaling.py
 
 chaos: .venv/dev ## kill, freeze, cut off and fill up everything (ARGS="--faults 1000 --seed 7 --cluster")

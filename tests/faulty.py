@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, Self
@@ -186,13 +186,42 @@ class FaultyBroker(MemoryBroker):
         self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
     ) -> AsyncGenerator[Message]:
         """Asked for once for each message; where that raises `EOFError`, no more are there."""
+        messages = super().read(stream, since=since, quiet=quiet)
+        with suppress(EOFError):
+            async for message in self._asked_for_each(stream, messages):
+                yield message
+
+    async def read_to_end(
+        self,
+        stream: str,
+        *,
+        exchange: str,
+        routing_key: str,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        only: frozenset[str] | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+    ) -> AsyncGenerator[Message]:
+        """Asked for once for each message; its mark is one that is published."""
+        messages = super().read_to_end(
+            stream,
+            exchange=exchange,
+            routing_key=routing_key,
+            since=since,
+            before=before,
+            only=only,
+            timeout=timeout,
+        )
+        async for message in self._asked_for_each(stream, messages):
+            yield message
+
+    async def _asked_for_each(
+        self, stream: str, messages: AsyncGenerator[Message]
+    ) -> AsyncGenerator[Message]:
         position = 0
-        async for message in super().read(stream, since=since, quiet=quiet):
-            try:
-                async with self._asked("read", stream, message=message, position=position):
-                    pass
-            except EOFError:
-                return
+        async for message in messages:
+            async with self._asked("read", stream, message=message, position=position):
+                pass
             yield message
             position += 1
 

@@ -18,11 +18,14 @@
    and changes nothing.
 8. What is published to a stream stays there for all who read or follow it, until it is too old or
    too much. A stream is never full; what it holds keeps its order, and does not expire. It keeps
-   headers that are text, numbers, bytes and truth values, and drops tables and lists.
+   labels, and headers that are text, numbers, bytes and truth values; it drops tables and lists.
    A follower outlives reconnects and goes on after the last message that it has seen; where the
    stream was deleted and declared anew, with the first. One that has seen none before a reconnect
    knows its place by the time alone: it may get some that came shortly before it began, and miss
    one that comes in the very moment in which it is back.
+   Where nothing more comes may be its end, or a node that lags behind. So `read_to_end` writes a
+   mark into the stream: who has read as far as to that has read all that was confirmed before.
+   Marks stay there, and nobody is handed one.
    `get`, `wake`, `consume` and `purge` are for queues: RabbitMQ answers a `get` or a `purge` of a
    stream by closing the connection.
 """
@@ -222,12 +225,44 @@ class Broker(Protocol):
         Args:
             since: without what came before this moment, by the broker's clock; but some that came
                 shortly before may be among them. None: from the first on.
-            quiet: it ends when nothing more has come for so long (the first may take longer).
+            quiet: it ends when nothing more has come for so long (the first may take longer), be
+                that all or not.
 
         Raises:
             QueueNotFound: there is no such stream, or no longer.
             IncompatibleBroker: it is a queue.
             BrokerUnavailable: the connection went before the end.
+        """
+        ...
+
+    def read_to_end(
+        self,
+        stream: str,
+        *,
+        exchange: str,
+        routing_key: str,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        only: frozenset[str] | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+    ) -> AsyncGenerator[Message]:
+        """All that was confirmed before this was asked for, oldest first; of the rest, a little.
+
+        Args:
+            exchange: to publish a mark to, with the routing key, by which it gets into the stream.
+            since: as for `read`.
+            before: without what came at this moment or later, by the broker's clock; but some that
+                came shortly after may be among them. None: to the end.
+            only: what has one of these labels. RabbitMQ from 4.0 on leaves most of the rest out by
+                itself, where they are few. None: all.
+            timeout: for the whole of it, with all that is done between two messages.
+
+        Raises:
+            QueueNotFound: there is no such stream, or no longer.
+            IncompatibleBroker: it is a queue.
+            Unroutable: no mark gets anywhere by this exchange and routing key.
+            AccessRefused: the user may not publish there.
+            BrokerUnavailable: the connection went, or the timeout was over, before the mark came.
         """
         ...
 

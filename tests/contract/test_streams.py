@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from scheduler.brokers.contract import Broker
-from scheduler.errors import BrokerUnavailable, IncompatibleBroker, QueueNotFound
+from scheduler.errors import BrokerUnavailable, IncompatibleBroker, QueueNotFound, Unroutable
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Exchange, Queue, QueueType, Topology
 from tests.contract.wire import (
     PATIENCE,
     MemoryWire,
+    RabbitWire,
     Reader,
     Wire,
     eventually,
@@ -91,6 +92,7 @@ async def test_a_message_is_read_as_it_was_published(wire: Wire, broker: Broker)
     message = Message(
         b'{"carry": 1}',
         headers,
+        label="t.täglich",
         content_type="application/json",
         message_id="t/loop/1/0",
         correlation_id="c",
@@ -123,7 +125,7 @@ async def test_a_cut_does_not_look_like_the_end(wire: Wire, broker: Broker) -> N
     stream = await wire.declare_stream()
     await send(broker, stream, b"a", b"b")
     with pytest.raises(BrokerUnavailable):
-        await disturbed_reading(broker, stream, wire.cut)
+        await disturbed(slow_read(broker, stream), wire.cut)
 
 
 async def test_a_cut_after_many_entries_does_not_look_like_the_end(
@@ -135,22 +137,26 @@ async def test_a_cut_after_many_entries_does_not_look_like_the_end(
     await asyncio.gather(*(send(broker, stream, body) for body in numbered(*range(600))))
     soon_to_be_told_to_the_broker = 240
     with pytest.raises(BrokerUnavailable):
-        await disturbed_reading(broker, stream, wire.cut, after=soon_to_be_told_to_the_broker)
+        await disturbed(slow_read(broker, stream), wire.cut, after=soon_to_be_told_to_the_broker)
 
 
 async def test_a_stream_that_is_deleted_does_not_end(wire: Wire, broker: Broker) -> None:
     stream = await wire.declare_stream()
     await send(broker, stream, b"a", b"b")
     with pytest.raises(QueueNotFound):
-        await disturbed_reading(broker, stream, lambda: broker.delete(stream))
+        await disturbed(slow_read(broker, stream), lambda: broker.delete(stream))
 
 
-async def disturbed_reading(
-    broker: Broker, stream: str, disturb: Callable[[], Awaitable[None]], *, after: int = 1
+def slow_read(broker: Broker, stream: str) -> AsyncGenerator[Message]:
+    return broker.read(stream, quiet=2 * timedelta(seconds=PATIENCE))
+
+
+async def disturbed(
+    reading: AsyncGenerator[Message], disturb: Callable[[], Awaitable[None]], *, after: int = 1
 ) -> None:
     entries = itertools.count(1)
     async with asyncio.timeout(PATIENCE):
-        async for _ in broker.read(stream, quiet=2 * timedelta(seconds=PATIENCE)):
+        async for _ in reading:
             if next(entries) == after:
                 await disturb()
 
@@ -164,6 +170,251 @@ async def test_a_stream_is_read_from_a_moment_on(wire: Wire, broker: Broker) -> 
     assert await bodies_of(broker, stream, between) == [b"a", b"b"]
     assert await bodies_of(broker, stream, between - timedelta(days=1)) == [b"old", b"a", b"b"]
     assert await bodies_of(broker, stream, between + timedelta(days=1)) == []
+
+
+def to_end(
+    broker: Broker, stream: str, *, timeout: float = PATIENCE, **window: Any
+) -> AsyncGenerator[Message]:
+    """What a stream is read back as, the mark straight into it."""
+    return broker.read_to_end(
+        stream, exchange="", routing_key=stream, timeout=timedelta(seconds=timeout), **window
+    )
+
+
+async def bodies_to_end(broker: Broker, stream: str, **window: Any) -> list[bytes]:
+    return [message.body async for message in to_end(broker, stream, **window)]
+
+
+async def test_what_was_confirmed_is_read_to_the_end(wire: Wire, broker: Broker) -> None:
+    stream, bodies = await wire.declare_stream(), numbered(*range(600))
+    assert await bodies_to_end(broker, stream) == []
+    await send(await wire.connect(), stream, *bodies)
+    assert await bodies_to_end(broker, stream) == bodies
+
+
+async def test_the_end_is_known_while_others_write_and_after_each_message(
+    wire: Wire, broker: Broker
+) -> None:
+    stream, other = await wire.declare_stream(), await wire.connect()
+    written = itertools.count()
+    confirmed: list[bytes] = []
+
+    async def write() -> None:
+        for number in written:
+            await send(other, stream, b"%d" % number)
+            confirmed.append(b"%d" % number)
+
+    writing = [asyncio.create_task(write()) for _ in range(3)]
+    try:
+        for _ in range(20):
+            before = set(confirmed)
+            assert before <= set(await bodies_to_end(broker, stream))
+    finally:
+        for each in writing:
+            each.cancel()
+    assert len(confirmed) > 20
+
+
+async def test_marks_are_handed_to_nobody(wire: Wire, broker: Broker) -> None:
+    stream, other = await wire.declare_stream(), await wire.connect()
+    follower = await Reader.open(broker, stream, since="first")
+    for number in range(3):
+        await send(broker, stream, b"%d" % number)
+        await asyncio.gather(*(bodies_to_end(each, stream) for each in (broker, other)))
+    await has_depth(broker, stream, ready=9)
+    assert await bodies_to_end(other, stream) == numbered(0, 1, 2)
+    assert await bodies_of(broker, stream) == numbered(0, 1, 2)
+    assert await follower.bodies(3) == numbered(0, 1, 2)
+    await send(broker, stream, b"3")
+    assert await follower.bodies(1) == [b"3"]
+
+
+async def test_a_follower_goes_on_after_a_mark(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    publisher = await wire.connect_past_cuts()
+    follower = await Reader.open(broker, stream, since="first")
+    await send(publisher, stream, b"0")
+    assert await bodies_to_end(publisher, stream) == [b"0"]
+    assert await follower.bodies(1) == [b"0"]
+    await wire.cut()
+    await send(publisher, stream, b"1")
+    assert await follower.bodies(1) == [b"1"]
+    assert follower.is_empty
+
+
+async def test_a_mark_goes_the_way_of_the_messages(wire: Wire, broker: Broker) -> None:
+    stream, queue = await wire.declare_stream(), await wire.declare_queue()
+    exchange = await wire.declare_exchange("topic", {"#": stream, "loop.#": queue})
+    await broker.publish(Message(b"a"), exchange=exchange, routing_key="loop.a")
+    reading = broker.read_to_end(stream, exchange=exchange, routing_key="mark")
+    assert [message.body async for message in reading] == [b"a"]
+    assert await take_all(broker, queue, 1) == [b"a"]
+
+
+async def test_a_mark_that_does_not_come_is_an_error(wire: Wire, broker: Broker) -> None:
+    stream, elsewhere = await wire.declare_stream(), await wire.declare_queue()
+    await send(broker, stream, b"a", b"b")
+    reading = broker.read_to_end(
+        stream, exchange="", routing_key=elsewhere, timeout=timedelta(seconds=1.5)
+    )
+    assert [(await anext(reading)).body for _ in range(2)] == [b"a", b"b"]
+    with pytest.raises(BrokerUnavailable, match="could not be read to its end in time"):
+        await anext(reading)
+    assert broker.connected
+
+
+async def test_a_mark_that_goes_nowhere_is_an_error(wire: Wire, broker: Broker) -> None:
+    stream, exchange = await wire.declare_stream(), await wire.declare_exchange()
+    with pytest.raises(Unroutable):
+        await anext(broker.read_to_end(stream, exchange=exchange, routing_key="mark"))
+    with pytest.raises(Unroutable):
+        await anext(broker.read_to_end(stream, exchange=wire.name("none"), routing_key="mark"))
+    assert await bodies_to_end(broker, stream) == []
+
+
+async def test_what_is_cut_does_not_end(wire: Wire, broker: Broker) -> None:
+    if isinstance(wire, MemoryWire):
+        pytest.skip("what is in this process is read without a connection")
+    stream = await wire.declare_stream()
+    await asyncio.gather(*(send(broker, stream, body) for body in numbered(*range(600))))
+    for after in 1, 240:
+        with pytest.raises(BrokerUnavailable):
+            await disturbed(to_end(broker, stream), wire.cut, after=after)
+
+
+async def test_a_stream_that_is_deleted_is_not_read_to_its_end(wire: Wire, broker: Broker) -> None:
+    stream, elsewhere = await wire.declare_stream(), await wire.declare_queue()
+    await send(broker, stream, b"a", b"b")
+    reading = broker.read_to_end(stream, exchange="", routing_key=elsewhere)
+    with pytest.raises(QueueNotFound):
+        await disturbed(reading, lambda: broker.delete(stream))
+
+
+async def test_who_reads_to_the_end_may_stop_early(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, b"a", b"b", b"c")
+    for _ in range(3):
+        async with aclosing(to_end(broker, stream)) as messages:
+            assert (await anext(messages)).body == b"a"
+    assert await bodies_to_end(broker, stream) == [b"a", b"b", b"c"]
+
+
+async def test_a_stream_is_read_from_a_moment_to_the_end(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, b"old")
+    await asyncio.sleep(1.1)  # RabbitMQ is asked for a moment in whole seconds
+    between = wire.clock.now()
+    await send(broker, stream, b"a", b"b")
+    assert await bodies_to_end(broker, stream, since=between) == [b"a", b"b"]
+    assert await bodies_to_end(broker, stream, since=between + timedelta(days=1)) == []
+
+
+async def test_a_stream_is_read_up_to_a_moment(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    moments: list[datetime] = []
+    for bodies in numbered(0, 1), numbered(2, 3), numbered(4, 5):
+        await send(broker, stream, *bodies)
+        await asyncio.sleep(1.1)  # RabbitMQ is asked for a moment in whole seconds
+        moments.append(wire.clock.now())
+        await asyncio.sleep(1.1)
+    first, second, last = moments
+    day = timedelta(days=1)
+    assert await bodies_to_end(broker, stream, before=first) == numbered(0, 1)
+    assert await bodies_to_end(broker, stream, since=first, before=second) == numbered(2, 3)
+    assert await bodies_to_end(broker, stream, before=last) == numbered(0, 1, 2, 3, 4, 5)
+    assert await bodies_to_end(broker, stream, before=last + day) == numbered(0, 1, 2, 3, 4, 5)
+    assert await bodies_to_end(broker, stream, before=first - day) == []
+    assert await bodies_to_end(broker, stream, since=second, before=first) == []
+    assert await bodies_to_end(broker, await wire.declare_stream(), before=last) == []
+
+
+async def send_labelled(broker: Broker, stream: str, *labels: str | None) -> None:
+    """Publish a message with each of these labels, and with its number as its body."""
+    for number, label in enumerate(labels):
+        message = Message(b"%d" % number, label=label)
+        await broker.publish(message, exchange="", routing_key=stream)
+
+
+@pytest.mark.parametrize(
+    ("only", "chosen"),
+    [
+        ({"a"}, (0, 5)),
+        ({"a", "täglich.b"}, (0, 1, 5)),
+        ({"nobody's"}, ()),
+        (set[str](), ()),
+        ({"a"} | {f"{'x' * 100}{number}" for number in range(2_000)}, (0, 5)),
+    ],
+    ids=["one", "two", "none there is", "none", "more than are asked for in a frame"],
+)
+async def test_only_what_has_a_label_is_read(
+    wire: Wire, broker: Broker, only: set[str], chosen: tuple[int, ...]
+) -> None:
+    stream = await wire.declare_stream()
+    await send_labelled(broker, stream, "a", "täglich.b", "c", None, "", "a", "A", "a.b")
+    assert await bodies_to_end(broker, stream, only=frozenset(only)) == numbered(*chosen)
+
+
+async def test_among_many_labels_one_is_read_in_order(wire: Wire, broker: Broker) -> None:
+    stream, other = await wire.declare_stream(), await wire.connect()
+    numbers = [number for number in range(1_200) if number % 12 == 7]
+    labels = [f"poll.customer-{number % 12}" for number in range(1_200)]
+    await asyncio.gather(
+        send_labelled(broker, stream, *labels), send_labelled(other, stream, *["other"] * 1_200)
+    )
+    only = frozenset({"poll.customer-7"})
+    assert await bodies_to_end(broker, stream, only=only) == numbered(*numbers)
+
+
+async def test_what_is_not_asked_for_is_left_out_by_the_broker(wire: Wire, broker: Broker) -> None:
+    if not isinstance(wire, RabbitWire) or int(broker.info.version.partition(".")[0]) < 4:
+        pytest.skip("this broker hands over everything, and the reader leaves it out")
+    stream = await wire.declare_stream()
+    bulky = Message(b"x" * 10_000, label="bulky")
+    await asyncio.gather(
+        *(broker.publish(bulky, exchange="", routing_key=stream) for _ in range(200))
+    )
+    await send_labelled(broker, stream, "small")
+    wire.cut_after_hearing(100_000)
+    assert await bodies_to_end(broker, stream, only=frozenset({"small"})) == [b"0"]
+
+
+async def test_labels_are_looked_for_in_a_window(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    moments: list[datetime] = []
+    for body in numbered(0, 1, 2):
+        for label in "a", "b":
+            message = Message(body, label=label)
+            await broker.publish(message, exchange="", routing_key=stream)
+        await asyncio.sleep(1.1)  # RabbitMQ is asked for a moment in whole seconds
+        moments.append(wire.clock.now())
+        await asyncio.sleep(1.1)
+    only, (first, second, _) = frozenset({"a"}), moments
+    assert await bodies_to_end(broker, stream, since=first, only=only) == numbered(1, 2)
+    assert await bodies_to_end(broker, stream, before=first, only=only) == numbered(0)
+    window = await bodies_to_end(broker, stream, since=first, before=second, only=only)
+    assert window == numbered(1)
+
+
+async def test_a_window_leaves_nothing_out_at_its_edges(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    for number in range(4):
+        await wire.pass_time()
+        since = wire.clock.now()
+        await send(broker, stream, b"%d" % number)
+        await wire.pass_time()
+        found = await bodies_to_end(broker, stream, since=since, before=wire.clock.now())
+        assert b"%d" % number in found
+        await asyncio.sleep(0.3)  # another part of a second
+
+
+async def test_no_mark_is_left_in_what_is_no_stream(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    with pytest.raises(IncompatibleBroker, match=queue):
+        await bodies_to_end(broker, queue)
+    with pytest.raises(QueueNotFound):
+        await bodies_to_end(broker, wire.name("nothing"))
+    await has_depth(broker, queue, ready=0)
+    assert broker.connected
 
 
 async def test_what_is_not_there_cannot_be_read(wire: Wire, broker: Broker) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from scheduler.brokers.amqp import driver, session, streams
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.brokers.amqp.streams import AmqpFollower
+from scheduler.brokers.amqp.followers import AmqpFollower
 from scheduler.brokers.contract import DEFAULT_TIMEOUT
 from scheduler.errors import NoReplica, Unconfirmed
 from scheduler.events import Connected, ConnectionLost, Event

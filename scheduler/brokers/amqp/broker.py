@@ -21,10 +21,11 @@ from scheduler.brokers.amqp.consumers import AmqpConsumer, RecoveringConsumer
 from scheduler.brokers.amqp.declaration import declare
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.endpoint import Endpoint
+from scheduler.brokers.amqp.followers import AmqpFollower
 from scheduler.brokers.amqp.frames import check_size, properties_of
 from scheduler.brokers.amqp.mutex import Mutexes
 from scheduler.brokers.amqp.session import Lease, Session
-from scheduler.brokers.amqp.streams import AmqpFollower, Reading
+from scheduler.brokers.amqp.streams import Streams
 from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.contract import (
     DEFAULT_QUIET,
@@ -38,9 +39,6 @@ from scheduler.errors import IncompatibleBroker, QueueNotFound, Unconfirmed, Unr
 from scheduler.events import Emit, MessageConfirmed
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Topology
-
-# On a busy machine, the first entry of a stream comes a second after it was asked for.
-FIRST_ENTRY_TIMEOUT = timedelta(seconds=2)
 
 
 class AmqpBroker:
@@ -69,6 +67,7 @@ class AmqpBroker:
         self._connection = Connection(endpoint, emit=emit, patient=patient)
         self._consumers: set[RecoveringConsumer] = set()
         self._mutexes = Mutexes(self._connection)
+        self._streams = Streams(self._connection)
 
     @property
     def address(self) -> str:
@@ -180,17 +179,24 @@ class AmqpBroker:
         await follower.start(self._consumers)
         return follower
 
-    async def read(
+    def read(
         self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
     ) -> AsyncGenerator[Message]:
-        async with self._connection.throwaway_channel() as channel:
-            reading = Reading(channel, stream)
-            await reading.start("first" if since is None else since)
-            # That the stream is not empty, RabbitMQ says seconds later.
-            entry = await reading.next(max(quiet, FIRST_ENTRY_TIMEOUT))
-            while entry is not None:
-                yield entry.message
-                entry = None if reading.ends_with(entry) else await reading.next(quiet)
+        return self._streams.read(stream, since=since, quiet=quiet)
+
+    def read_to_end(
+        self,
+        stream: str,
+        *,
+        exchange: str,
+        routing_key: str,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        only: frozenset[str] | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+    ) -> AsyncGenerator[Message]:
+        write = partial(self.publish, exchange=exchange, routing_key=routing_key, timeout=timeout)
+        return self._streams.read_to_end(stream, write, since, before, only, timeout)
 
     async def depth(self, queue: str) -> Depth | None:
         session = await self._connection.ready()

@@ -3,13 +3,15 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import aiormq
 from aiormq.abc import DeliveredMessage
+from pamqp.commands import Basic
+from pamqp.header import ContentHeader
 from yarl import URL
 
 from scheduler.brokers.amqp.reader import FrameReader
@@ -22,6 +24,47 @@ class DriverConnection(aiormq.Connection):
     # written; the broker then keeps the channel, and closes the connection over its number's next
     # use.
     FRAME_BUFFER_SIZE = 100_000
+
+    async def stream_channel(self, number: int) -> "StreamChannel":
+        """Open a channel to read streams over."""
+        channel = StreamChannel(self, number, publisher_confirms=False)
+        self.channels[number] = channel
+        await channel.open()
+        return channel
+
+
+class StreamChannel(aiormq.Channel):
+    """A channel that hands over what a stream delivers as it comes.
+
+    aiormq makes a task of each delivery, and changes tasks every ten frames: for nothing, where
+    they are only laid out to be read.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._receivers: dict[str, Callable[[DeliveredMessage], None]] = {}
+
+    async def receive(
+        self,
+        stream: str,
+        receiver: Callable[[DeliveredMessage], None],
+        *,
+        prefetch: int,
+        arguments: dict[str, Any],
+    ) -> None:
+        """Have the receiver called with each message of the stream."""
+        tag = f"receiver {len(self._receivers)}"
+        self._receivers[tag] = receiver
+        await self.basic_qos(prefetch_count=prefetch)
+        await self.basic_consume(stream, _never_called, consumer_tag=tag, arguments=arguments)
+
+    async def _on_deliver_frame(self, frame: Basic.Deliver) -> None:
+        header = cast(ContentHeader, await self._get_frame())
+        taken = await self._read_content(frame, header)
+        self._receivers[str(frame.consumer_tag)](taken)
+
+
+async def _never_called(_: DeliveredMessage) -> None: ...
 
 
 class Transport(aiormq.TransportFactory):

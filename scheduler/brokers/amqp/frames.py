@@ -1,6 +1,6 @@
 """Messages as what travels in frames, and back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, cast
 
@@ -16,7 +16,9 @@ from scheduler.timing.durations import milliseconds
 FRAME_OVERHEAD = 8  # what frame_max counts besides the payload
 AIORMQS_MESSAGE_ID = 33  # it gives one to every message that has none
 LONGEST_NAME = 128  # bytes, of a header
+PLAIN = {str, int, bool}  # most of what headers are
 MAY_HOLD_FLOATS = float, dict, list
+LABEL = "x-stream-filter-value"
 
 
 class Properties(Basic.Properties):
@@ -35,7 +37,7 @@ def properties_of(message: Message) -> Properties:
     expiration = message.expiration
     return Properties(
         content_type=message.content_type,
-        headers=dict(message.headers),
+        headers=_headers_of(message),
         delivery_mode=2,
         priority=message.priority,
         correlation_id=message.correlation_id,
@@ -51,9 +53,11 @@ def properties_of(message: Message) -> Properties:
 
 def message_of(taken: DeliveredMessage) -> Message:
     properties = taken.header.properties
+    headers = _encodable_table(properties.headers or {})
     return Message(
         body=taken.body,
-        headers=_encodable(dict(properties.headers or {})),
+        label=_label_taken_out_of(headers),
+        headers=headers,
         content_type=properties.content_type,
         message_id=properties.message_id,
         correlation_id=properties.correlation_id,
@@ -65,6 +69,16 @@ def message_of(taken: DeliveredMessage) -> Message:
         reply_to=properties.reply_to,
         app_id=properties.app_id,
     )
+
+
+def _label_taken_out_of(headers: dict[str, Any]) -> str | None:
+    label = headers.get(LABEL)
+    return headers.pop(LABEL) if label and isinstance(label, str) else None
+
+
+def _headers_of(message: Message) -> dict[str, Any]:
+    headers = dict(message.headers)
+    return headers if message.label is None else headers | {LABEL: message.label}
 
 
 def check_size(properties: Properties, frame_max: int, address: str) -> None:
@@ -118,11 +132,15 @@ def _encodable(value: Any) -> Any:
         case bytes():
             return bytearray(value)
         case dict():
-            return {name: _encodable(each) for name, each in cast(Any, value).items()}
+            return _encodable_table(cast(Any, value))
         case list():
             return [_encodable(each) for each in cast(Any, value)]
         case _:
             return value
+
+
+def _encodable_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: each if type(each) in PLAIN else _encodable(each) for name, each in table.items()}
 
 
 def _expiration(text: str | None) -> timedelta | None:

@@ -2,17 +2,20 @@
 
 import asyncio
 import itertools
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from aiormq.abc import AbstractChannel
 
 from scheduler.brokers.amqp.closing import closed, closing_of, lost_with, reason_of
-from scheduler.brokers.amqp.driver import DriverConnection
+from scheduler.brokers.amqp.driver import DriverConnection, StreamChannel
 from scheduler.brokers.contract import BrokerInfo
 from scheduler.brokers.credentials import user_of
+
+C = TypeVar("C", bound=AbstractChannel)
 
 ANSWER_TIMEOUT = timedelta(seconds=20)
 """Before whoever asked gives up, and leaves a connection that is of no use."""
@@ -41,14 +44,19 @@ class Session:
         self._given_up_for: str | None = None
 
     async def open_channel(self, *, publisher_confirms: bool) -> AbstractChannel:
-        """A new channel, opened to the end even when the caller is cancelled meanwhile.
-
-        aiormq loses the whole connection when it is interrupted half-way.
-        """
-        number = next(number for number in self._numbers if number not in self.connection.channels)
-        opening = asyncio.ensure_future(
-            self.connection.channel(number, publisher_confirms=publisher_confirms)
+        """A new channel, opened to the end even when the caller is cancelled meanwhile."""
+        return await self._opened(
+            partial(self.connection.channel, publisher_confirms=publisher_confirms)
         )
+
+    async def open_stream_channel(self) -> StreamChannel:
+        """The same, to read streams over."""
+        return await self._opened(self.connection.stream_channel)
+
+    async def _opened(self, open: Callable[[int], Coroutine[Any, Any, C]]) -> C:
+        # aiormq loses the whole connection when it is interrupted half-way.
+        number = next(number for number in self._numbers if number not in self.connection.channels)
+        opening = asyncio.ensure_future(open(number))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:

@@ -1,206 +1,99 @@
-"""Streams: to follow one, and to read one to its end."""
+"""The streams of a broker, read back: to where nothing more comes, or to a mark."""
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Literal, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 
-from aiormq.abc import AbstractChannel, DeliveredMessage
-
-from scheduler.brokers.amqp.closing import closed, closing_of
 from scheduler.brokers.amqp.connection import Connection
-from scheduler.brokers.amqp.consumers import RecoveringConsumer
-from scheduler.brokers.amqp.deliveries import DeliveryChannel
-from scheduler.brokers.amqp.frames import message_of
-from scheduler.errors import BrokerError, BrokerUnavailable, QueueNotFound
+from scheduler.brokers.amqp.readings import Reading
+from scheduler.brokers.contract import BrokerInfo
+from scheduler.brokers.marks import is_asked_for, is_mark, new_mark
 from scheduler.protocol.messages import Message
 
-FOLLOW_PREFETCH = 100
-READ_PREFETCH = 500
-SILENCE_BEFORE_ASKING_ANEW = timedelta(seconds=20)
-RECOGNITION_TIMEOUT = timedelta(seconds=5)
+# On a busy machine, the first entry of a stream comes a second after it was asked for.
+FIRST_ENTRY_TIMEOUT = timedelta(seconds=2)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEntry:
-    """A message of a stream, and where it stands there."""
-
-    message: Message
-    offset: int
-    tag: int
-
-    @classmethod
-    def of(cls, taken: DeliveredMessage) -> "StreamEntry":
-        headers, tag = cast(dict[str, Any], taken.header.properties.headers), taken.delivery_tag
-        assert tag is not None
-        offset = headers.pop("x-stream-offset")
-        return cls(message_of(taken), offset, tag)
-
-    def continues(self, last: "StreamEntry") -> bool:
-        """Whether this may come in one stream where the last one was asked for.
-
-        A later one comes when the last one was forgotten meanwhile.
-        """
-        if self.offset == last.offset:
-            return self.message == last.message
-        return self.offset > last.offset
+Write = Callable[[Message], Awaitable[None]]
+"""Gets a mark into a stream."""
 
 
-class AmqpFollower(RecoveringConsumer):
-    """Hands over what a stream holds, and knows the place where it goes on after a break.
+class Streams:
+    """Reads the streams that one connection leads to."""
 
-    A stream may have been made anew meanwhile, and nothing but its entries says so. Therefore it
-    goes on *at* the last entry that it has seen: if that does not come again, it is another stream.
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
-    After a partition of a cluster (seen on 3.10), RabbitMQ may deliver no more to a consumer, and
-    leave it at that. So one that has heard nothing for a while asks anew.
-    """
+    async def read(
+        self, stream: str, *, since: datetime | None, quiet: timedelta
+    ) -> AsyncGenerator[Message]:
+        async with self._reading(stream, since or "first") as reading:
+            await reading.look_for_end()
+            # That the stream is not empty, RabbitMQ says seconds later.
+            entry = await reading.next(max(quiet, FIRST_ENTRY_TIMEOUT).total_seconds())
+            while entry is not None:
+                if not is_mark(entry.message):
+                    yield entry.message
+                ended = reading.ends_with(entry)
+                entry = None if ended else await reading.next(quiet.total_seconds())
 
-    def __init__(
+    async def read_to_end(
         self,
-        connection: Connection,
         stream: str,
-        handler: Callable[[Message], None],
-        since: Literal["first", "next"],
-    ) -> None:
-        super().__init__(connection, stream, FOLLOW_PREFETCH)
-        self._handler = handler
-        self._since = since
-        self._began: float | None = None
-        self._last: StreamEntry | None = None
-        self._recognised: asyncio.Future[bool] | None = None
+        write: Write,
+        since: datetime | None,
+        before: datetime | None,
+        only: frozenset[str] | None,
+        timeout: timedelta,
+    ) -> AsyncGenerator[Message]:
+        deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
+        end = before and await self._offset_at(before, stream, write, deadline)
+        mark = new_mark()
+        labels = None if only is None else only | {str(mark.label)}
+        async with self._reading(stream, since or "first", labels) as reading:
+            await write(mark)
+            entry = await reading.next_by(deadline)
+            while entry.message.label != mark.label and (end is None or entry.offset < end):
+                if is_asked_for(entry.message, only):
+                    yield entry.message
+                entry = await reading.next_by(deadline)
 
-    async def _until_interrupted(self, interrupted: asyncio.Future[str]) -> bool:
-        while True:
-            heard = self._last
-            await asyncio.wait([interrupted], timeout=SILENCE_BEFORE_ASKING_ANEW.total_seconds())
-            if interrupted.done():
-                return False
-            if self._last is heard and self._deliveries is not None:
-                with suppress(BrokerError), self._connection.translated():
-                    await closed(self._deliveries.channel)
-                await asyncio.wait([interrupted])
-                return True
+    async def _offset_at(self, moment: datetime, stream: str, write: Write, deadline: float) -> int:
+        """Where that begins which came into a stream from a moment on."""
+        mark = new_mark()
+        async with self._reading(stream, "next") as reading:
+            await write(mark)
+            # A node that lags behind does not know of that moment before it has the mark.
+            while (await reading.next_by(deadline)).message.label != mark.label:
+                pass
+        whole_second = datetime.fromtimestamp(math.ceil(moment.timestamp()), UTC)
+        async with self._reading(stream, whole_second) as reading:
+            await write(new_mark())  # where the moment is still to come, nothing else may
+            return (await reading.next_by(deadline)).offset
 
-    def _arguments(self) -> dict[str, Any]:
-        return {"x-stream-offset": self._place()}
-
-    def _place(self) -> int | str:
-        now = asyncio.get_running_loop().time()
-        if self._last is not None:
-            return self._last.offset
-        if self._since == "next" and self._began is not None:
-            # What came during the break is the next, too. With something to spare for the way.
-            return f"{math.ceil(now - self._began) + 1}s"
-        self._began = now
-        return self._since
-
-    async def _begin(self) -> None:
-        self._recognised = asyncio.get_running_loop().create_future() if self._last else None
-        await super()._begin()
-        if self._recognised and not await self._is_recognised(self._recognised):
-            await self._forget()
-            await super()._begin()
-
-    async def _is_recognised(self, recognised: asyncio.Future[bool]) -> bool:
-        assert self._interrupted is not None
-        await asyncio.wait(
-            [recognised, self._interrupted],
-            timeout=RECOGNITION_TIMEOUT.total_seconds(),
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        if not recognised.done():
-            # Interrupted before it could tell, it tries again.
-            recognised.set_result(self._interrupted.done())
-        return recognised.result()
-
-    async def _forget(self) -> None:
-        """Be as if nothing had been seen. What is still under way goes with the channel."""
-        if self._deliveries is not None:
-            await closed(self._deliveries.channel)
-        self._deliveries = self._last = self._recognised = None
-        self._since = "first"
-
-    async def _receive(self, deliveries: DeliveryChannel, taken: DeliveredMessage) -> None:
-        if (
-            deliveries is not self._deliveries
-            or self._interrupted is None
-            or self._interrupted.done()
-        ):
-            return
-        entry = StreamEntry.of(taken)
-        if self._is_news(entry):
-            self._last = entry
-            self._handler(entry.message)
-        with suppress(BrokerError), self._connection.translated():
-            await deliveries.channel.basic_ack(entry.tag)
-
-    def _is_news(self, entry: StreamEntry) -> bool:
-        if self._recognised is None or self._last is None:
-            return True
-        if not self._recognised.done():
-            self._recognised.set_result(entry.continues(self._last))
-        return self._recognised.result() and entry.offset > self._last.offset
+    @asynccontextmanager
+    async def _reading(
+        self, stream: str, offset: str | datetime, labels: frozenset[str] | None = None
+    ) -> AsyncGenerator[Reading]:
+        session = await self._connection.ready()
+        with self._connection.translated():
+            channel = await session.open_stream_channel()
+            try:
+                reading = Reading(channel, stream)
+                with session.awaiting_answer():
+                    await reading.begin(offset, labels if filters(session.info) else None)
+                yield reading
+            finally:
+                # While it leaves out what is not asked for, RabbitMQ answers nothing here.
+                self._connection.close_soon(channel)
 
 
-class Reading:
-    """A stream that is being read, over a channel of its own, up to what is written meanwhile.
+def filters(broker: BrokerInfo) -> bool:
+    """Whether a broker leaves out what a reader does not want: to others it makes no difference.
 
-    Where that begins, a second consumer tells.
+    From 3.13 on, RabbitMQ can; but there it may be switched off, and then refuses.
     """
-
-    def __init__(self, channel: AbstractChannel, stream: str) -> None:
-        self._channel = channel
-        self._stream = stream
-        self._arrived: asyncio.Queue[DeliveredMessage | None] = asyncio.Queue()
-        self._end: float = math.inf
-        self._unacked = 0
-
-    async def start(self, offset: str | datetime) -> None:
-        def end(_: object) -> None:
-            self._arrived.put_nowait(None)
-
-        closing_of(self._channel).add_done_callback(end)
-        self._channel.on_consumer_cancel_callbacks.add(end)
-        await self._consume("next", 1, self._find_end)
-        await self._consume(offset, READ_PREFETCH, self._arrived.put)
-
-    async def _consume(
-        self,
-        offset: str | datetime,
-        prefetch: int,
-        use: Callable[[DeliveredMessage], Coroutine[Any, Any, None]],
-    ) -> None:
-        await self._channel.basic_qos(prefetch_count=prefetch)
-        await self._channel.basic_consume(self._stream, use, arguments={"x-stream-offset": offset})
-
-    async def _find_end(self, written_meanwhile: DeliveredMessage) -> None:
-        self._end = min(self._end, StreamEntry.of(written_meanwhile).offset)
-
-    def ends_with(self, entry: StreamEntry) -> bool:
-        """Whether what comes after this entry was not there when reading began."""
-        return entry.offset + 1 >= self._end
-
-    async def next(self, patience: timedelta) -> StreamEntry | None:
-        """The next message, or None when none has come for so long."""
-        try:
-            async with asyncio.timeout(patience.total_seconds()):
-                taken = await self._arrived.get()
-        except TimeoutError:
-            return None
-        if taken is None:
-            raise self._error()
-        entry = StreamEntry.of(taken)
-        self._unacked += 1
-        if self._unacked == READ_PREFETCH // 2:
-            self._unacked = 0
-            await self._channel.basic_ack(entry.tag, multiple=True)
-        return entry
-
-    def _error(self) -> BaseException:
-        if not self._channel.is_closed:
-            return QueueNotFound(f"The stream {self._stream!r} was deleted while it was read.")
-        return closing_of(self._channel).exception() or BrokerUnavailable()
+    major = broker.version.partition(".")[0]
+    return major.isdecimal() and int(major) >= 4

@@ -9,6 +9,7 @@ and rights.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -22,6 +23,7 @@ from scheduler.brokers.contract import (
     Delivery,
     Depth,
 )
+from scheduler.brokers.marks import is_asked_for, is_mark, new_mark
 from scheduler.brokers.memory.connection import MemoryConnection, MemoryConsumer
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.brokers.memory.streams import MemoryFollower
@@ -121,9 +123,33 @@ class MemoryBroker:
         for offset, message in source.read(source.offset_at(since)):
             if offset >= end:
                 break
-            yield message
-            self._open()
-            self._server.stream(stream)  # it may be gone, and the rest of it
+            if not is_mark(message):
+                yield message
+            self._still_there(stream)
+
+    async def read_to_end(
+        self,
+        stream: str,
+        *,
+        exchange: str,
+        routing_key: str,
+        since: datetime | None = None,
+        before: datetime | None = None,
+        only: frozenset[str] | None = None,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+    ) -> AsyncGenerator[Message]:
+        self._open()
+        source, mark = self._server.stream(stream), new_mark()
+        begin, end = source.offset_at(since), source.offset_at(before) if before else math.inf
+        await self.publish(mark, exchange=exchange, routing_key=routing_key, timeout=timeout)
+        for offset, message in source.read(begin):
+            if message.label == mark.label or offset >= end:
+                return
+            if is_asked_for(message, only):
+                yield message
+            self._still_there(stream)
+        await asyncio.sleep(timeout.total_seconds())
+        raise BrokerUnavailable(f"The stream {stream!r} could not be read to its end in time.")
 
     async def depth(self, queue: str) -> Depth | None:
         self._open()
@@ -150,6 +176,10 @@ class MemoryBroker:
             yield
         finally:
             locks.release(name, claim)
+
+    def _still_there(self, stream: str) -> None:
+        self._open()
+        self._server.stream(stream)
 
     def _open(self) -> MemoryConnection:
         if self._connection is None:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Literal, Protocol
 
 from scheduler.brokers.contract import Depth
+from scheduler.brokers.marks import is_mark
 from scheduler.brokers.memory.letters import Letter
 from scheduler.errors import IncompatibleBroker
 from scheduler.protocol.messages import Message
@@ -146,6 +147,8 @@ class MemoryFollower:
         """Have the handler called for what is new."""
         for offset, message in self._stream.read(self._offset):
             self._offset = offset + 1
+            if is_mark(message):
+                continue
             asyncio.get_running_loop().call_soon(self._hand_over, message)
 
     def _hand_over(self, message: Message) -> None:

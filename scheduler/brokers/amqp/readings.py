@@ -1,0 +1,109 @@
+"""A stream that is being read."""
+
+import asyncio
+import math
+from collections import deque
+from datetime import datetime
+from typing import Any
+
+from aiormq.abc import DeliveredMessage
+
+from scheduler.brokers.amqp.closing import closing_of
+from scheduler.brokers.amqp.driver import StreamChannel
+from scheduler.brokers.amqp.entries import StreamEntry
+from scheduler.errors import BrokerUnavailable, QueueNotFound
+
+PREFETCH = 500
+# With many, next to nothing is left out; and all of them have to fit in one frame.
+MOST_LABELS = 100
+
+
+class Reading:
+    """The entries of a stream as they come over a channel of its own."""
+
+    def __init__(self, channel: StreamChannel, stream: str) -> None:
+        self._channel = channel
+        self._stream = stream
+        self._arrived: deque[DeliveredMessage | None] = deque()
+        self._news = asyncio.Event()
+        self._end: float = math.inf
+        self._unacked = 0
+
+    async def look_for_end(self) -> None:
+        """Have a second consumer tell where that begins which is written from now on."""
+        await self._channel.receive(
+            self._stream, self._find_end, prefetch=1, arguments={"x-stream-offset": "next"}
+        )
+
+    async def begin(self, offset: str | datetime, labels: frozenset[str] | None) -> None:
+        """Have the entries come from an offset on: all, or those with a label, and some others."""
+
+        def end(_: object) -> None:
+            self._lay_out(None)
+
+        closing_of(self._channel).add_done_callback(end)
+        self._channel.on_consumer_cancel_callbacks.add(end)
+        arguments: dict[str, Any] = {"x-stream-offset": offset}
+        if labels is not None and len(labels) <= MOST_LABELS:
+            arguments["x-stream-filter"] = sorted(labels)
+        await self._channel.receive(
+            self._stream, self._lay_out, prefetch=PREFETCH, arguments=arguments
+        )
+
+    def ends_with(self, entry: StreamEntry) -> bool:
+        """Whether what comes after this entry was not there when the end was looked for."""
+        return entry.offset + 1 >= self._end
+
+    async def next(self, seconds: float) -> StreamEntry | None:
+        """The next entry, or None when none has come for so long.
+
+        Raises:
+            QueueNotFound: the stream was deleted.
+            BrokerUnavailable: the connection went.
+        """
+        if not self._arrived and not await self._hears_of_more(seconds):
+            return None
+        taken = self._arrived.popleft()
+        if taken is None:
+            raise self._error()
+        entry = StreamEntry.of(taken)
+        self._unacked += 1
+        if self._unacked == PREFETCH // 2:
+            self._unacked = 0
+            await self._channel.basic_ack(entry.tag, multiple=True, wait=False)
+        return entry
+
+    async def next_by(self, deadline: float) -> StreamEntry:
+        """The next entry, by a moment of the running event loop.
+
+        Raises:
+            QueueNotFound: the stream was deleted.
+            BrokerUnavailable: the connection went, or no entry came.
+        """
+        entry = await self.next(deadline - asyncio.get_running_loop().time())
+        if entry is None:
+            raise BrokerUnavailable(
+                f"The stream {self._stream!r} could not be read to its end in time: the broker "
+                "may be busy, or the node that was asked may lag behind. Try again later."
+            )
+        return entry
+
+    def _find_end(self, written_meanwhile: DeliveredMessage) -> None:
+        self._end = min(self._end, StreamEntry.of(written_meanwhile).offset)
+
+    def _lay_out(self, taken: DeliveredMessage | None) -> None:
+        self._arrived.append(taken)
+        self._news.set()
+
+    async def _hears_of_more(self, seconds: float) -> bool:
+        self._news.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._news.wait()
+        except TimeoutError:
+            return False
+
+    def _error(self) -> BaseException:
+        if not self._channel.is_closed:
+            return QueueNotFound(f"The stream {self._stream!r} was deleted while it was read.")
+        return closing_of(self._channel).exception() or BrokerUnavailable()
