@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal, Self
 
-from scheduler.brokers.contract import DEFAULT_QUIET, DEFAULT_TIMEOUT, BrokerInfo, Delivery, Depth
+from scheduler.brokers.contract import (
+    DEFAULT_QUIET,
+    DEFAULT_TIMEOUT,
+    LONGEST_SILENCE,
+    BrokerInfo,
+    Delivery,
+    Depth,
+)
+from scheduler.brokers.marks import is_asked_for, not_read_in_time
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import AccessRefused, Unconfirmed
@@ -186,10 +194,13 @@ class FaultyBroker(MemoryBroker):
         self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
     ) -> AsyncGenerator[Message]:
         """Asked for once for each message; where that raises `EOFError`, no more are there."""
-        messages = super().read(stream, since=since, quiet=quiet)
+        position = 0
         with suppress(EOFError):
-            async for message in self._asked_for_each(stream, messages):
+            async for message in super().read(stream, since=since, quiet=quiet):
+                async with self._asked("read", stream, message=message, position=position):
+                    pass
                 yield message
+                position += 1
 
     async def read_to_end(
         self,
@@ -202,28 +213,37 @@ class FaultyBroker(MemoryBroker):
         only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
-        """Asked for once for each message; its mark is one that is published."""
+        """Asked for once for each message, also for those that no broker but a recent one leaves
+        out, and for its end; where that raises `EOFError`, no more come. Its mark is published.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
         messages = super().read_to_end(
             stream,
             exchange=exchange,
             routing_key=routing_key,
             since=since,
             before=before,
-            only=only,
             timeout=timeout,
         )
-        async for message in self._asked_for_each(stream, messages):
-            yield message
-
-    async def _asked_for_each(
-        self, stream: str, messages: AsyncGenerator[Message]
-    ) -> AsyncGenerator[Message]:
         position = 0
-        async for message in messages:
-            async with self._asked("read", stream, message=message, position=position):
+        try:
+            async for message in messages:
+                async with (
+                    asyncio.timeout_at(deadline),
+                    self._asked("read", stream, message=message, position=position),
+                ):
+                    pass
+                position += 1
+                if is_asked_for(message, only):
+                    yield message
+            async with self._asked("read", stream, position=position):
                 pass
-            yield message
-            position += 1
+        except TimeoutError:
+            raise not_read_in_time(stream) from None
+        except EOFError:
+            left = deadline - asyncio.get_running_loop().time()
+            await asyncio.sleep(min(left, LONGEST_SILENCE.total_seconds()))
+            raise not_read_in_time(stream) from None
 
     async def depth(self, queue: str) -> Depth | None:
         async with self._asked("depth", queue):

@@ -51,6 +51,7 @@ def missing_exchange(name: str) -> IncompatibleBroker:
 
 
 DEFAULT_TIMEOUT = timedelta(seconds=30)
+LONGEST_SILENCE = timedelta(seconds=10)
 DEFAULT_QUIET = timedelta(milliseconds=500)
 SETTLEMENT_TIMEOUT = timedelta(days=1)
 """For what must not be given up: published again, it would be there twice."""
@@ -258,11 +259,12 @@ class Broker(Protocol):
             timeout: for the whole of it, with all that is done between two messages.
 
         Raises:
-            QueueNotFound: there is no such stream, or no longer.
+            QueueNotFound: there is no such stream, or no longer; or nothing gets anywhere by this
+                exchange and routing key.
             IncompatibleBroker: it is a queue.
-            Unroutable: no mark gets anywhere by this exchange and routing key.
             AccessRefused: the user may not publish there.
-            BrokerUnavailable: the connection went, or the timeout was over, before the mark came.
+            BrokerUnavailable: the connection went, or the timeout was over, before the mark came;
+                or nothing at all came for `LONGEST_SILENCE`.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 import uuid
 
+from scheduler.errors import BrokerUnavailable, QueueNotFound
 from scheduler.protocol.messages import Message
 
 MARK_TYPE = "scheduler.barrier"
@@ -19,3 +20,19 @@ def is_mark(message: Message) -> bool:
 def is_asked_for(message: Message, only: frozenset[str] | None) -> bool:
     """Whether a reader who wants these labels, or all, is handed a message."""
     return not is_mark(message) and (only is None or message.label in only)
+
+
+def no_way_to(stream: str, exchange: str, routing_key: str) -> QueueNotFound:
+    """The error of who cannot write a mark into a stream."""
+    return QueueNotFound(
+        f"What is published to the exchange {exchange!r} for {routing_key!r} does not get into the "
+        f"stream {stream!r}: it is not there, or not bound."
+    )
+
+
+def not_read_in_time(stream: str) -> BrokerUnavailable:
+    """The error of who has not found the mark by the time that was given."""
+    return BrokerUnavailable(
+        f"The stream {stream!r} could not be read to its end in time: the broker may be busy, or "
+        "the node that was asked may lag behind. Try again later."
+    )

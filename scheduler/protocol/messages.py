@@ -26,14 +26,13 @@ class Message:
     """A message as a broker sees it: a body, headers and properties.
 
     Attributes:
-        label: what a reader of a stream may choose it by; not empty. None: it has none.
         expiration: how long it may wait in its queue; None: for ever.
         timestamp: when it was made, to the second (AMQP has no finer one).
+        label: what a reader of a stream may choose it by; not empty. None: it has none.
     """
 
     body: bytes = b""
     headers: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    label: str | None = None
     content_type: str | None = None
     message_id: str | None = None
     correlation_id: str | None = None
@@ -44,6 +43,7 @@ class Message:
     content_encoding: str | None = None
     reply_to: str | None = None
     app_id: str | None = None
+    label: str | None = None
 
 
 def one_line(text: str) -> str:

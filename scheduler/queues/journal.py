@@ -6,24 +6,24 @@ costs no further message, and the journal can be read while no processor is ther
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from scheduler.brokers.contract import Broker
-from scheduler.errors import BrokerError, BrokerUnavailable, MessageError
+from scheduler.errors import BrokerError, MessageError
 from scheduler.protocol.epochs import Position, adopted
 from scheduler.protocol.messages import PREFIX, Message
 from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, decode, is_token
 from scheduler.protocol.topology import Names
 from scheduler.queues.failed import PARKED as PARKED_HEADERS
 from scheduler.queues.failed import Parked, read_parked
-from scheduler.queues.reading import MARK, read_to_end
 from scheduler.timing.clock import Clock
 from scheduler.timing.schedules import Schedule
 
 PARKED = "parked"
+MARK_KEY = "scheduler.mark"
 FIRST_DEATH = "x-first-death-reason"
 PUT_HEADERS = "epoch", "seq", "attempt", "due-at-ms", "last-started-at-ms", "last-duration-ms"
 NEAR, FAR = 2, 30  # periods
@@ -208,7 +208,7 @@ class Journal:
             BrokerUnavailable: it could not be read to its end, or not within this time.
         """
         heard = {loop: Heard() for loop in loops}
-        async with self._reading_to_end(since, within) as messages:
+        async with self._read_to_end(since, within, only=heard) as messages:
             async for message in messages:
                 if (about := heard.get(_loop_named_by(message))) is not None:
                     _note(message, self._names.namespace, about)
@@ -230,7 +230,7 @@ class Journal:
             BrokerUnavailable: it could not be read to its end, or not within this time.
         """
         puts, read = list[tuple[LoopId, Put]](), 0
-        async with self._reading_to_end(since, within) as messages:
+        async with self._read_to_end(since, within) as messages:
             async for message in messages:
                 if (read := read + 1) > most:
                     return puts, False
@@ -238,22 +238,19 @@ class Journal:
                     puts.append((_loop_named_by(message), put))
         return puts, True
 
-    @asynccontextmanager
-    async def _reading_to_end(
-        self, since: datetime | None, within: timedelta
-    ) -> AsyncGenerator[AsyncGenerator[Message]]:
-        names = self._names
-        reading = read_to_end(
-            self._broker, names.journal, exchange=names.scheduler, routing_key=MARK, since=since
+    def _read_to_end(
+        self, since: datetime | None, within: timedelta, only: Collection[LoopId] | None = None
+    ) -> AbstractAsyncContextManager[AsyncGenerator[Message]]:
+        return aclosing(
+            self._broker.read_to_end(
+                self._names.journal,
+                exchange=self._names.scheduler,
+                routing_key=MARK_KEY,
+                since=since,
+                only=None if only is None else frozenset(map(str, only)),
+                timeout=within,
+            )
         )
-        try:
-            async with asyncio.timeout(within.total_seconds()), aclosing(reading) as messages:
-                yield messages
-        except TimeoutError:
-            raise BrokerUnavailable(
-                f"The journal in {self._broker.address} could not be read to its end within "
-                f"{within.total_seconds():g} s."
-            ) from None
 
 
 def _loop_named_by(message: Message) -> LoopId:
@@ -286,8 +283,6 @@ def _put_of(message: Message) -> Put | None:
 
 def entry_of(message: Message, namespace: str) -> JournalEntry | None:
     """What a message of the stream tells; None: nothing that belongs into a history."""
-    if message.type == MARK:
-        return None
     if _was_parked(message) or not is_token(message):
         return _parked_entry(message, namespace)
     token = _token_of(message, namespace)

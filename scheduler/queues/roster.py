@@ -20,7 +20,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -31,13 +31,13 @@ from scheduler.protocol.epochs import Entry, LoopState, learned
 from scheduler.protocol.messages import Message, parsed_json, validated
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
-from scheduler.queues.reading import MARK, read_to_end
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
 from scheduler.timing.schedules import Every, Schedule, from_wire, to_wire
 
 ENTRY_TYPE = "scheduler.roster"
+READING_TIMEOUT = timedelta(seconds=10)
 LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
@@ -133,8 +133,8 @@ class Roster:
             BrokerUnavailable: it could not be read to its end.
         """
         listing, names = Listing(), self._names
-        reading = read_to_end(
-            self._broker, names.roster, exchange=names.control, routing_key=names.roster
+        reading = self._broker.read_to_end(
+            names.roster, exchange=names.control, routing_key=names.roster, timeout=READING_TIMEOUT
         )
         async with aclosing(reading) as messages:
             async for message in messages:
@@ -149,8 +149,6 @@ class Roster:
 
 
 def _enter(message: Message, listing: Listing) -> None:
-    if message.type == MARK:
-        return
     try:
         wire = validated(_Entry, parsed_json(message.body), "roster entry")
         listing.enter(_listed(wire))

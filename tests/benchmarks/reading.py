@@ -23,7 +23,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +38,7 @@ from scheduler import Every
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.readings import PREFETCH
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import Ending, LastRun, LoopId, Token, encode, generation_of
+from scheduler.protocol.tokens import Ending, LastRun, LoopId, Token, encode
 from scheduler.protocol.topology import Queue, Topology
 from scheduler.timing.clock import SystemClock
 from tests.rabbitmq import shared_broker
@@ -70,16 +69,16 @@ def token_of(number: int) -> Message:
     token = Token(
         loop,
         Every("10s"),
-        generation_of(Every("10s"), args, now),
         now,
         now,
+        epoch=1_700_000_000_000,
         seq=123_456,
         args=args,
         carry={"cursor": "0123456789"},
         previous_at=now,
         last=run,
     )
-    return replace(encode(token, "bench", expiration=10 * SECOND), label=str(loop))
+    return encode(token, "bench", expiration=10 * SECOND)
 
 
 async def fill(broker: AmqpBroker, stream: str, options: argparse.Namespace) -> None:

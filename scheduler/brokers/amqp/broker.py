@@ -35,6 +35,7 @@ from scheduler.brokers.contract import (
     Depth,
 )
 from scheduler.brokers.credentials import parse_url
+from scheduler.brokers.marks import no_way_to
 from scheduler.errors import IncompatibleBroker, QueueNotFound, Unconfirmed, Unroutable
 from scheduler.events import Emit, MessageConfirmed
 from scheduler.protocol.messages import Message
@@ -195,7 +196,14 @@ class AmqpBroker:
         only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
-        write = partial(self.publish, exchange=exchange, routing_key=routing_key, timeout=timeout)
+        async def write(mark: Message) -> None:
+            try:
+                await self.publish(
+                    mark, exchange=exchange, routing_key=routing_key, timeout=timeout
+                )
+            except Unroutable:
+                raise no_way_to(stream, exchange, routing_key) from None
+
         return self._streams.read_to_end(stream, write, since, before, only, timeout)
 
     async def depth(self, queue: str) -> Depth | None:

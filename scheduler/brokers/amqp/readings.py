@@ -11,6 +11,8 @@ from aiormq.abc import DeliveredMessage
 from scheduler.brokers.amqp.closing import closing_of
 from scheduler.brokers.amqp.driver import StreamChannel
 from scheduler.brokers.amqp.entries import StreamEntry
+from scheduler.brokers.contract import LONGEST_SILENCE
+from scheduler.brokers.marks import not_read_in_time
 from scheduler.errors import BrokerUnavailable, QueueNotFound
 
 PREFETCH = 500
@@ -76,16 +78,17 @@ class Reading:
     async def next_by(self, deadline: float) -> StreamEntry:
         """The next entry, by a moment of the running event loop.
 
+        After a partition of a cluster (seen on 3.10), RabbitMQ may hand out nothing.
+
         Raises:
             QueueNotFound: the stream was deleted.
-            BrokerUnavailable: the connection went, or no entry came.
+            BrokerUnavailable: the connection went, the moment has come, or it is silent.
         """
-        entry = await self.next(deadline - asyncio.get_running_loop().time())
+        left = deadline - asyncio.get_running_loop().time()
+        silence = LONGEST_SILENCE.total_seconds()
+        entry = await self.next(min(left, silence)) if left > 0 else None
         if entry is None:
-            raise BrokerUnavailable(
-                f"The stream {self._stream!r} could not be read to its end in time: the broker "
-                "may be busy, or the node that was asked may lag behind. Try again later."
-            )
+            raise not_read_in_time(self._stream)
         return entry
 
     def _find_end(self, written_meanwhile: DeliveredMessage) -> None:

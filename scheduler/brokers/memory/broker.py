@@ -18,16 +18,17 @@ from typing import Literal, Self
 from scheduler.brokers.contract import (
     DEFAULT_QUIET,
     DEFAULT_TIMEOUT,
+    LONGEST_SILENCE,
     BrokerInfo,
     Consumer,
     Delivery,
     Depth,
 )
-from scheduler.brokers.marks import is_asked_for, is_mark, new_mark
+from scheduler.brokers.marks import is_asked_for, is_mark, new_mark, no_way_to, not_read_in_time
 from scheduler.brokers.memory.connection import MemoryConnection, MemoryConsumer
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.brokers.memory.streams import MemoryFollower
-from scheduler.errors import BrokerUnavailable
+from scheduler.errors import BrokerUnavailable, Unroutable
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Topology
 
@@ -141,15 +142,22 @@ class MemoryBroker:
         self._open()
         source, mark = self._server.stream(stream), new_mark()
         begin, end = source.offset_at(since), source.offset_at(before) if before else math.inf
-        await self.publish(mark, exchange=exchange, routing_key=routing_key, timeout=timeout)
+        deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
+        try:
+            await self.publish(mark, exchange=exchange, routing_key=routing_key, timeout=timeout)
+        except Unroutable:
+            raise no_way_to(stream, exchange, routing_key) from None
         for offset, message in source.read(begin):
             if message.label == mark.label or offset >= end:
                 return
             if is_asked_for(message, only):
                 yield message
             self._still_there(stream)
-        await asyncio.sleep(timeout.total_seconds())
-        raise BrokerUnavailable(f"The stream {stream!r} could not be read to its end in time.")
+            if asyncio.get_running_loop().time() >= deadline:
+                raise not_read_in_time(stream)
+        left = deadline - asyncio.get_running_loop().time()
+        await asyncio.sleep(min(left, LONGEST_SILENCE.total_seconds()))
+        raise not_read_in_time(stream)
 
     async def depth(self, queue: str) -> Depth | None:
         self._open()

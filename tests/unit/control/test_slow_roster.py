@@ -39,6 +39,14 @@ class HaltingBroker(MemoryBroker):
             yield message
             position += 1
 
+    async def read_to_end(self, stream: str, **how: Any) -> AsyncGenerator[Message]:
+        position = 0
+        async for message in super().read_to_end(stream, **how):
+            if stream.endswith(".roster") and position == self._before:
+                await asyncio.sleep(HALT.total_seconds())
+            yield message
+            position += 1
+
 
 async def an_office(stage: Stage) -> tuple[CallTask[Any, Any, None], list[str]]:
     """A task with a loop for each city, and the cities of its runs."""
