@@ -75,10 +75,16 @@ class Field:
         return [line for line in lines if what in (None, line["what"])]
 
     async def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
-        """Wait until the record shows something."""
-        async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110 - the record is written by other processes
-                await asyncio.sleep(0.02)
+        """Wait until the record shows something; where it does not, the processes tell why."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():  # noqa: ASYNC110 - the record is written by other processes
+                    await asyncio.sleep(0.02)
+        except TimeoutError as error:
+            for number in range(len(self.processes)):
+                error.add_note(f"process {number}:\n{self.log_of(number).read_text()[-5000:]}")
+            error.add_note("\n".join(map(str, self.notes()[-50:])))
+            raise
 
     async def tokens(self, broker: Broker, loops: int) -> dict[str, int]:
         """How many tokens of each loop wait or are ready. Nobody may be working meanwhile."""

@@ -6,10 +6,11 @@ import ssl
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import aiormq
 from aiormq.abc import DeliveredMessage
+from aiormq.exceptions import ChannelInvalidStateError
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 from yarl import URL
@@ -25,15 +26,43 @@ class DriverConnection(aiormq.Connection):
     # use.
     FRAME_BUFFER_SIZE = 100_000
 
-    async def stream_channel(self, number: int) -> "StreamChannel":
-        """Open a channel to read streams over."""
-        channel = StreamChannel(self, number, publisher_confirms=False)
-        self.channels[number] = channel
+    async def open(self, channel: "C") -> "C":
+        """Open a channel, to its end."""
+        self.channels[channel.number] = channel
         await channel.open()
         return channel
 
 
-class StreamChannel(aiormq.Channel):
+class DriverChannel(aiormq.Channel):
+    """A channel over which nothing is settled any more once its closing has begun.
+
+    RabbitMQ closes the connection over what comes after the end of a channel; aiormq sends it for
+    as long as it waits for the answer.
+    """
+
+    _ends = False
+
+    async def close(self, *args: Any, **kwargs: Any) -> None:
+        self._ends = True
+        await super().close(*args, **kwargs)
+
+    async def basic_ack(self, *args: Any, **kwargs: Any) -> None:
+        self._expect_more()
+        await super().basic_ack(*args, **kwargs)
+
+    async def basic_nack(self, *args: Any, **kwargs: Any) -> None:
+        self._expect_more()
+        await super().basic_nack(*args, **kwargs)
+
+    def _expect_more(self) -> None:
+        if self._ends:
+            raise ChannelInvalidStateError(f"{self!r} is being closed")
+
+
+C = TypeVar("C", bound=DriverChannel)
+
+
+class StreamChannel(DriverChannel):
     """A channel that hands over what a stream delivers as it comes.
 
     aiormq makes a task of each delivery, and changes tasks every ten frames: for nothing, where

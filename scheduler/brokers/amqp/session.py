@@ -2,20 +2,18 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from aiormq.abc import AbstractChannel
 
 from scheduler.brokers.amqp.closing import closed, closing_of, lost_with, reason_of
-from scheduler.brokers.amqp.driver import DriverConnection, StreamChannel
+from scheduler.brokers.amqp.driver import C, DriverChannel, DriverConnection, StreamChannel
 from scheduler.brokers.contract import BrokerInfo
 from scheduler.brokers.credentials import user_of
-
-C = TypeVar("C", bound=AbstractChannel)
 
 ANSWER_TIMEOUT = timedelta(seconds=20)
 """Before whoever asked gives up, and leaves a connection that is of no use."""
@@ -45,18 +43,17 @@ class Session:
 
     async def open_channel(self, *, publisher_confirms: bool) -> AbstractChannel:
         """A new channel, opened to the end even when the caller is cancelled meanwhile."""
-        return await self._opened(
-            partial(self.connection.channel, publisher_confirms=publisher_confirms)
-        )
+        return await self._opened(partial(DriverChannel, publisher_confirms=publisher_confirms))
 
     async def open_stream_channel(self) -> StreamChannel:
         """The same, to read streams over."""
-        return await self._opened(self.connection.stream_channel)
+        return await self._opened(partial(StreamChannel, publisher_confirms=False))
 
-    async def _opened(self, open: Callable[[int], Coroutine[Any, Any, C]]) -> C:
-        # aiormq loses the whole connection when it is interrupted half-way.
+    async def _opened(self, new_channel: Callable[[DriverConnection, int], C]) -> C:
         number = next(number for number in self._numbers if number not in self.connection.channels)
-        opening = asyncio.ensure_future(open(number))
+        channel = new_channel(self.connection, number)
+        # aiormq loses the whole connection when it is interrupted half-way.
+        opening = asyncio.ensure_future(self.connection.open(channel))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
