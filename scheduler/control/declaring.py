@@ -1,14 +1,22 @@
 """What is in the broker of what an app needs, and making the rest exist."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.concurrency import side_by_side
 from scheduler.control.loops import hatchery_of
+from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.topology import Topology
 from scheduler.queues.roster import Listing
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
+from scheduler.timing.backoff import backoff
+
+FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=0.1), timedelta(seconds=3)
+LONGEST_ABSENCE = timedelta(minutes=5)
 
 
 class Declaring:
@@ -28,7 +36,7 @@ class Declaring:
         """Declare all that the code needs; returns the queues that were not there."""
         wanted = self._app.topology()
         gone = await self.absent(queue.name for queue in wanted.queues)
-        await self._broker.declare(wanted)
+        await self._declare(wanted)
         return set(gone)
 
     async def what_is_gone(self, listing: Listing) -> set[str]:
@@ -56,5 +64,21 @@ class Declaring:
     async def _missing_of(self, wanted: Topology) -> set[str]:
         gone = set(await self.absent(queue.name for queue in wanted.queues))
         if gone:
-            await self._broker.declare(wanted.only(gone))
+            await self._declare(wanted.only(gone))
         return gone
+
+    async def _declare(self, wanted: Topology) -> None:
+        try:
+            await self._broker.declare(wanted)
+        except BrokerUnavailable:
+            with suppress(TimeoutError):
+                await self._declare_the_rest(wanted)
+            raise  # with the connection went the mutex, if it was held
+
+    async def _declare_the_rest(self, wanted: Topology) -> None:
+        """Declare to the end what was begun: a queue that is there is taken for bound."""
+        async with asyncio.timeout(LONGEST_ABSENCE.total_seconds()):
+            for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
+                await asyncio.sleep(pause)
+                with suppress(BrokerUnavailable):
+                    return await self._broker.declare(wanted)

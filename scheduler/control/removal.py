@@ -59,7 +59,7 @@ class Removal:
                 "pause it, or take it out of the code and run `scheduler seed --prune`."
             )
         async with self._hatchery.mutex(self._patience):
-            return await self.take_away(loop, await self._roster.read())
+            return await self.take_away(loop, await self._roster.compacted())
 
     async def take_away(self, loop: Loop, listing: Listing) -> Report:
         """End a loop, with the mutex in hand."""

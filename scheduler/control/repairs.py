@@ -72,7 +72,7 @@ class Repairs:
         nothing keeps no other one waiting.
         """
         async with self._hatchery.mutex(self._patience):
-            listing = await self._roster.read()
+            listing = await self._roster.compacted()
             still = [loop for loop, watch in watched if watch.epoch == listing.known(loop.id)]
             repaired = await side_by_side(lambda loop: self._repair(loop, listing, kind), still)
         return [loop.id for loop, is_done in zip(still, repaired, strict=True) if is_done]
@@ -95,7 +95,7 @@ class Repairs:
             AccessRefused: this user may not declare.
         """
         async with self._hatchery.mutex(self._patience):
-            listing = await self._roster.read()
+            listing = await self._roster.compacted()
             for loop in loops:
                 await self._broker.delete(self._app.names.hatchery(loop.id))
                 await self._broker.declare(hatchery_of(self._app, loop.id))

@@ -65,7 +65,7 @@ class Seeding:
         """
         async with self._hatchery.mutex(self._patience):
             new = await self._declaring.everything()
-            listing = await self._roster.read()
+            listing = await self._roster.compacted()
             loops = [*self._app.loops.values(), *keyed_loops_of(self._app, listing)]
             new |= await self._declaring.keyed_slots(loops)
             await self._seed_all([self._app.supervision], listing, new)
@@ -110,7 +110,7 @@ class Seeding:
     async def start(self, loop: Loop) -> Report:
         """Start a keyed loop, or give it another schedule or other arguments."""
         async with self._hatchery.mutex(self._patience):
-            listing = await self._roster.read()
+            listing = await self._roster.compacted()
             new = await self._declaring.keyed_slots([loop])
             (report,) = await self._seed_all([loop], listing, new)
             return report
@@ -118,7 +118,7 @@ class Seeding:
     async def _restored(self, known: Mapping[LoopId, Listed]) -> tuple[Listing, set[str]]:
         """What the roster says; where it is gone, it is declared, and what is known said again."""
         try:
-            return await self._roster.read(), set()
+            return await self._roster.compacted(), set()
         except QueueNotFound:
             new = await self._declaring.roster()
             listing = Listing()

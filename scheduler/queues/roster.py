@@ -12,7 +12,8 @@ has, and what tells who reads it to its end which tokens are void. An entry is a
 ``by``, ``at_ms``     who began the epoch, and when
 ====================  ============================================================
 
-Entries may be read in any order, and twice: of each loop, the one of the latest epoch holds.
+Entries may be read in any order, and twice: of each loop, the one of the latest epoch holds. So a
+snapshot is nothing but the same entries again.
 """
 
 import json
@@ -31,6 +32,7 @@ from scheduler.protocol.epochs import Entry, LoopState, learned
 from scheduler.protocol.messages import Message, parsed_json, validated
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
+from scheduler.queues.snapshots import Snapshots, new_beginning, pages
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
@@ -38,6 +40,8 @@ from scheduler.timing.schedules import Every, Schedule, from_wire, to_wire
 
 ENTRY_TYPE = "scheduler.roster"
 READING_TIMEOUT = timedelta(seconds=10)
+FEW = 1_000  # of them all are read, and no snapshot is looked for
+LOOK_BACKS = timedelta(hours=1), timedelta(days=1), timedelta(days=30)
 LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
@@ -114,15 +118,8 @@ class Roster:
     async def append(self, listed: Listed) -> Listed:
         """Have it known that an epoch begins, confirmed; returns the entry with its time."""
         listed = replace(listed, at=self._clock.now())
-        await self._broker.publish(
-            Message(
-                json.dumps(_wire(listed)).encode(),
-                content_type="application/json",
-                type=ENTRY_TYPE,
-            ),
-            exchange=self._names.control,
-            routing_key=self._names.roster,
-        )
+        body = json.dumps(_wire(listed)).encode()
+        await self._publish(Message(body, content_type="application/json", type=ENTRY_TYPE))
         return listed
 
     async def read(self) -> Listing:
@@ -132,28 +129,72 @@ class Roster:
             QueueNotFound: there is no roster: nothing was seeded.
             BrokerUnavailable: it could not be read to its end.
         """
-        listing, names = Listing(), self._names
+        listing, _ = await self._read()
+        return listing
+
+    async def compacted(self) -> Listing:
+        """The same; where that took much, with a snapshot for whoever reads it next."""
+        listing, snapshots = await self._read()
+        if snapshots.since <= max(FEW, len(listing)):
+            return listing
+        beginning = new_beginning()
+        await self._publish(beginning)
+        listing, _ = await self._read()
+        for page in pages(beginning, [_wire(listed) for listed in listing.values()]):
+            await self._publish(page)
+        return listing
+
+    async def _read(self) -> tuple[Listing, Snapshots]:
+        depth = await self._broker.depth(self._names.roster)
+        is_long = depth is not None and depth.ready > FEW
+        for ago in LOOK_BACKS if is_long else ():
+            listing, snapshots = await self._read_since(self._clock.now() - ago)
+            if snapshots.found:
+                return listing, snapshots
+        return await self._read_since(None)
+
+    async def _read_since(self, since: datetime | None) -> tuple[Listing, Snapshots]:
+        listing, snapshots, names = Listing(), Snapshots(), self._names
         reading = self._broker.read_to_end(
-            names.roster, exchange=names.control, routing_key=names.roster, timeout=READING_TIMEOUT
+            names.roster,
+            exchange=names.control,
+            routing_key=names.roster,
+            since=since,
+            timeout=READING_TIMEOUT,
         )
         async with aclosing(reading) as messages:
             async for message in messages:
-                _enter(message, listing)
-        return listing
+                _enter(message, listing, snapshots)
+        return listing, snapshots
+
+    async def _publish(self, message: Message) -> None:
+        await self._broker.publish(
+            message, exchange=self._names.control, routing_key=self._names.roster
+        )
 
     async def follow(self, listing: Listing) -> Consumer:
         """Have entries that are appended from now on entered, until the consumer is cancelled."""
+        snapshots = Snapshots()
         return await self._broker.follow(
-            self._names.roster, lambda message: _enter(message, listing), since="next"
+            self._names.roster, lambda message: _enter(message, listing, snapshots), since="next"
         )
 
 
-def _enter(message: Message, listing: Listing) -> None:
+def _enter(message: Message, listing: Listing, snapshots: Snapshots) -> None:
     try:
-        wire = validated(_Entry, parsed_json(message.body), "roster entry")
-        listing.enter(_listed(wire))
-    except (MessageError, ScheduleError) as error:
-        logging.getLogger(__name__).warning("An entry of the roster is left out: %s", error)
+        told = snapshots.hear(message)
+        entries = [parsed_json(message.body)] if told is None else told
+    except MessageError as error:
+        return _leave_out(error)
+    for entry in entries:
+        try:
+            listing.enter(_listed(validated(_Entry, entry, "roster entry")))
+        except (MessageError, ScheduleError) as error:
+            _leave_out(error)
+
+
+def _leave_out(error: Exception) -> None:
+    logging.getLogger(__name__).warning("An entry of the roster is left out: %s", error)
 
 
 def _wire(listed: Listed) -> dict[str, Any]:

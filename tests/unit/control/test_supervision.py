@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Every, Scheduler
+from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control.doubles import Trail
 from scheduler.control.loops import hatchery_of
 from scheduler.control.status import Where
 from scheduler.control.supervision import LOOKED_AT_IN_A_ROUND, Memory
-from scheduler.errors import QueueNotFound, Rejected, Unconfirmed
+from scheduler.errors import BrokerUnavailable, QueueNotFound, Rejected, Unconfirmed
 from scheduler.events import (
     CensusTaken,
     LoopReported,
@@ -25,7 +26,7 @@ from scheduler.events import (
 from scheduler.protocol.epochs import Watch
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, State
-from scheduler.protocol.topology import Queue
+from scheduler.protocol.topology import Queue, Topology
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording
 from scheduler.timing.durations import SECOND
@@ -408,6 +409,33 @@ async def test_when_everything_is_deleted_all_comes_back(stage: Stage) -> None:
     assert set(stage.repairs()) == {
         *(("_supervision", "adopted"), ("task", "adopted"), ("other", "adopted"))
     }
+
+
+class BreakingOff(MemoryBroker):
+    """Loses its connection in the middle of a declaration: all queues are there, and not bound."""
+
+    tries = 0
+
+    async def declare(self, topology: Topology) -> None:
+        self.tries += 1
+        if self.tries == 1:
+            await super().declare(replace(topology, bindings=()))
+            raise BrokerUnavailable("It went.")
+        await super().declare(topology)
+
+
+@pytest.mark.parametrize("is_all", [False, True])
+async def test_what_is_declared_is_declared_to_its_end_though_the_connection_goes(
+    stage: Stage, is_all: bool
+) -> None:
+    app, carried = counting()
+    await stage.seed(app)
+    for queue in app.topology().queues:
+        if is_all or queue.name != app.names.roster:
+            await stage.broker.delete(queue.name)
+    async with stage.supervised(over=BreakingOff(stage.server)), stage.supervised():
+        await asyncio.sleep(700)
+    assert carried
 
 
 async def test_a_broker_that_lost_everything_gets_back_what_the_roster_said(stage: Stage) -> None:

@@ -1,0 +1,91 @@
+"""Snapshots: what a stream has told so far, in few messages.
+
+A snapshot begins with a message of its own, and tells what was read after that was confirmed. So
+whoever has read its beginning and all its pages knows what came before, too; and what others write
+meanwhile comes after the beginning. Several may be written at once, and one left half-way.
+"""
+
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from scheduler.protocol.messages import Message, parsed_json, validated
+
+BEGINNING_TYPE, PAGE_TYPE = "scheduler.snapshot.beginning", "scheduler.snapshot.page"
+PAGE_LENGTH = 500  # entries: some 100 KB
+
+
+def new_beginning() -> Message:
+    """The beginning of a snapshot, to be confirmed before that is read which it will tell."""
+    return Message(type=BEGINNING_TYPE, correlation_id=uuid.uuid4().hex)
+
+
+def pages(beginning: Message, entries: Sequence[Any]) -> list[Message]:
+    """The pages of the snapshot with this beginning."""
+    shares = [entries[at : at + PAGE_LENGTH] for at in range(0, len(entries), PAGE_LENGTH)] or [[]]
+    return [
+        Message(
+            json.dumps({"page": number, "pages": len(shares), "entries": share}).encode(),
+            content_type="application/json",
+            type=PAGE_TYPE,
+            correlation_id=beginning.correlation_id,
+        )
+        for number, share in enumerate(shares)
+    ]
+
+
+class Snapshots:
+    """The snapshots among what is read of a stream.
+
+    Attributes:
+        found: whether one was read from its beginning to its last page.
+        since: how many other messages came after the beginning of the last such one; without one,
+            after the beginning of all.
+    """
+
+    def __init__(self) -> None:
+        self.found = False
+        self._others = 0
+        self._begun: dict[str, int] = {}
+        self._missing: dict[str, set[int]] = {}
+        self._last = 0
+
+    @property
+    def since(self) -> int:
+        return self._others - self._last
+
+    def hear(self, message: Message) -> list[Any] | None:
+        """The entries that a message of a snapshot tells; None: it is another one.
+
+        Raises:
+            Undecodable: it claims to be of one.
+        """
+        name = message.correlation_id or ""
+        if message.type == BEGINNING_TYPE:
+            self._begun[name] = self._others
+        elif message.type == PAGE_TYPE:
+            page = validated(_Page, parsed_json(message.body), "page of a snapshot")
+            self._turn(name, page)
+            return page.entries
+        else:
+            self._others += 1
+            return None
+        return []
+
+    def _turn(self, name: str, page: "_Page") -> None:
+        missing = self._missing.setdefault(name, set(range(page.pages)))
+        missing.discard(page.page)
+        if not missing and name in self._begun:
+            self.found = True
+            self._last = max(self._last, self._begun[name])
+
+
+class _Page(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    page: int = Field(ge=0)
+    pages: int = Field(ge=1)
+    entries: list[Any]
