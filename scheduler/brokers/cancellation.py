@@ -16,3 +16,5 @@ async def cancelled(task: asyncio.Future[Any]) -> None:
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=BEFORE_TELLING_AGAIN.total_seconds())
+    if not task.cancelled():
+        task.exception()  # or asyncio logs that nobody has asked for it

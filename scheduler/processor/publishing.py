@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import TypeVar
 
+from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import BrokerError, DeliveryLost
 from scheduler.events import Emit, SettlementDelayed
@@ -55,8 +56,7 @@ class PatientPublisher:
             )
             if not sending.done():
                 if delivery.lost.done() or self._shutdown.aborting:
-                    sending.cancel()
-                    await asyncio.wait([sending])
+                    await cancelled(sending)
                     raise DeliveryLost
                 self._emit(SettlementDelayed(delivery.routing_key, SILENCE, REPORT_AFTER))
         return sending.result()

@@ -32,7 +32,7 @@ from scheduler.protocol.epochs import Entry, LoopState, learned
 from scheduler.protocol.messages import Message, parsed_json, validated
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
-from scheduler.queues.snapshots import Snapshots, new_beginning, pages
+from scheduler.queues.snapshots import Snapshots, is_of_snapshot, new_beginning, pages
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
@@ -41,7 +41,7 @@ from scheduler.timing.schedules import Every, Schedule, from_wire, to_wire
 ENTRY_TYPE = "scheduler.roster"
 READING_TIMEOUT = timedelta(seconds=10)
 FEW = 1_000  # of them all are read, and no snapshot is looked for
-LOOK_BACKS = timedelta(hours=1), timedelta(days=1), timedelta(days=30)
+LOOK_BACKS = [timedelta(hours=hours) for hours in (0.2, 2, 24, 24 * 14, 24 * 180)]
 LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
@@ -147,25 +147,36 @@ class Roster:
     async def _read(self) -> tuple[Listing, Snapshots]:
         depth = await self._broker.depth(self._names.roster)
         is_long = depth is not None and depth.ready > FEW
+        listing, snapshots, before = Listing(), Snapshots(), None
         for ago in LOOK_BACKS if is_long else ():
-            listing, snapshots = await self._read_since(self._clock.now() - ago)
+            since = self._clock.now() - ago
+            await self._read_part(since, before, listing, snapshots)
             if snapshots.found:
                 return listing, snapshots
-        return await self._read_since(None)
+            snapshots.go_back()
+            before = since
+        await self._read_part(None, before, listing, snapshots)
+        return listing, snapshots
 
-    async def _read_since(self, since: datetime | None) -> tuple[Listing, Snapshots]:
-        listing, snapshots, names = Listing(), Snapshots(), self._names
+    async def _read_part(
+        self,
+        since: datetime | None,
+        before: datetime | None,
+        listing: Listing,
+        snapshots: Snapshots,
+    ) -> None:
+        names = self._names
         reading = self._broker.read_to_end(
             names.roster,
             exchange=names.control,
             routing_key=names.roster,
             since=since,
+            before=before,
             timeout=READING_TIMEOUT,
         )
         async with aclosing(reading) as messages:
             async for message in messages:
                 _enter(message, listing, snapshots)
-        return listing, snapshots
 
     async def _publish(self, message: Message) -> None:
         await self._broker.publish(
@@ -175,9 +186,12 @@ class Roster:
     async def follow(self, listing: Listing) -> Consumer:
         """Have entries that are appended from now on entered, until the consumer is cancelled."""
         snapshots = Snapshots()
-        return await self._broker.follow(
-            self._names.roster, lambda message: _enter(message, listing, snapshots), since="next"
-        )
+
+        def hear(message: Message) -> None:
+            if not is_of_snapshot(message):  # which tells nothing new
+                _enter(message, listing, snapshots)
+
+        return await self._broker.follow(self._names.roster, hear, since="next")
 
 
 def _enter(message: Message, listing: Listing, snapshots: Snapshots) -> None:

@@ -37,25 +37,35 @@ def pages(beginning: Message, entries: Sequence[Any]) -> list[Message]:
     ]
 
 
-class Snapshots:
-    """The snapshots among what is read of a stream.
+def is_of_snapshot(message: Message) -> bool:
+    return message.type in (BEGINNING_TYPE, PAGE_TYPE)
 
-    Attributes:
-        found: whether one was read from its beginning to its last page.
-        since: how many other messages came after the beginning of the last such one; without one,
-            after the beginning of all.
-    """
+
+class Snapshots:
+    """The snapshots among what is read of a stream: its last part first, then earlier ones."""
 
     def __init__(self) -> None:
-        self.found = False
-        self._others = 0
-        self._begun: dict[str, int] = {}
+        self._others = [0]  # of each part
+        self._begun: dict[str, tuple[int, int]] = {}
         self._missing: dict[str, set[int]] = {}
-        self._last = 0
+
+    @property
+    def found(self) -> bool:
+        """Whether one was read from its beginning to its last page."""
+        return bool(self._complete())
 
     @property
     def since(self) -> int:
-        return self._others - self._last
+        """How many other messages came after the beginning of the last such one; or are there."""
+        came = (
+            sum(self._others[: part + 1]) - before
+            for part, before in (self._begun[name] for name in self._complete())
+        )
+        return min(came, default=sum(self._others))
+
+    def go_back(self) -> None:
+        """What is heard from now on came before all that was heard so far."""
+        self._others.append(0)
 
     def hear(self, message: Message) -> list[Any] | None:
         """The entries that a message of a snapshot tells; None: it is another one.
@@ -64,23 +74,18 @@ class Snapshots:
             Undecodable: it claims to be of one.
         """
         name = message.correlation_id or ""
-        if message.type == BEGINNING_TYPE:
-            self._begun[name] = self._others
-        elif message.type == PAGE_TYPE:
-            page = validated(_Page, parsed_json(message.body), "page of a snapshot")
-            self._turn(name, page)
-            return page.entries
-        else:
-            self._others += 1
+        if not is_of_snapshot(message):
+            self._others[-1] += 1
             return None
-        return []
+        if message.type == BEGINNING_TYPE:
+            self._begun[name] = (len(self._others) - 1, self._others[-1])
+            return []
+        page = validated(_Page, parsed_json(message.body), "page of a snapshot")
+        self._missing.setdefault(name, set(range(page.pages))).discard(page.page)
+        return page.entries
 
-    def _turn(self, name: str, page: "_Page") -> None:
-        missing = self._missing.setdefault(name, set(range(page.pages)))
-        missing.discard(page.page)
-        if not missing and name in self._begun:
-            self.found = True
-            self._last = max(self._last, self._begun[name])
+    def _complete(self) -> list[str]:
+        return [name for name in self._begun if self._missing.get(name) == set()]
 
 
 class _Page(BaseModel):

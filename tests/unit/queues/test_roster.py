@@ -18,7 +18,7 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.roster import ENTRY_TYPE, Listed, Listing, Roster
 from scheduler.timing.clock import LoopClock
-from tests.faulty import FaultyBroker
+from tests.faulty import Call, FaultyBroker
 from tests.stage import START, roster_of
 
 NAMES = Names("test")
@@ -245,3 +245,105 @@ async def test_where_nothing_was_seeded_there_is_no_roster(
     await broker.delete(NAMES.roster)
     with pytest.raises(QueueNotFound):
         await roster.read()
+
+
+# Long ones
+
+
+@pytest.fixture
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than ten entries are many, and a page has three."""
+    monkeypatch.setattr("scheduler.queues.roster.FEW", 10)
+    monkeypatch.setattr("scheduler.queues.snapshots.PAGE_LENGTH", 3)
+
+
+def loop_number(number: int, epoch: int) -> Listed:
+    return replace(A, loop=LoopId("loop", str(number)), entry=Entry(epoch, ACTIVE, 1))
+
+
+async def appended(roster: Roster, epochs: range, loops: int = 5) -> None:
+    for epoch in epochs:
+        for number in range(loops):
+            await roster.append(loop_number(number, epoch))
+
+
+async def measured(broker: FaultyBroker, roster: Roster) -> tuple[dict[LoopId, int], int]:
+    """The latest epochs that it tells, and how many messages were read for it."""
+    broker.calls.clear()
+    listing = await roster.read()
+    reads = [call for call in broker.calls if call.operation == "read" and call.message.type]
+    return {loop: listed.epoch for loop, listed in listing.items()}, len(reads)
+
+
+def all_at(epoch: int, loops: int = 5) -> dict[LoopId, int]:
+    return {loop_number(number, epoch).loop: epoch for number in range(loops)}
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("days", [0, 0.5, 20, 400])
+async def test_of_a_long_roster_the_last_snapshot_and_what_came_since_is_read(
+    broker: FaultyBroker, roster: Roster, days: float
+) -> None:
+    await appended(roster, range(1, 100))
+    assert await measured(broker, roster) == (all_at(99), 99 * 5)
+    await asyncio.sleep(40 * 24 * 3600)
+    assert {each.epoch for each in (await roster.compacted()).values()} == {99}
+    await appended(roster, range(100, 101), loops=1)
+    await asyncio.sleep(days * 24 * 3600)
+    told, reads = await measured(broker, roster)
+    assert told == all_at(99) | all_at(100, loops=1)
+    has_to_begin_at_the_first = days > 30
+    assert reads == 1 + 2 + 1 + (99 * 5 if has_to_begin_at_the_first else 0)
+    assert (await roster.compacted()) == (await roster.read())
+
+
+@pytest.mark.usefixtures("_short")
+async def test_a_short_roster_gets_no_snapshot(broker: FaultyBroker, roster: Roster) -> None:
+    await appended(roster, range(1, 3))
+    await roster.compacted()
+    assert await measured(broker, roster) == (all_at(2), 10)
+    await appended(roster, range(3, 4))
+    for _ in range(2):  # of what a snapshot tells there is none again
+        await roster.compacted()
+        assert await measured(broker, roster) == (all_at(3), 15 + 1 + 2)
+
+
+@pytest.mark.usefixtures("_short")
+async def test_a_snapshot_that_was_left_half_way_is_none(
+    broker: FaultyBroker, roster: Roster
+) -> None:
+    await appended(roster, range(1, 100))
+    await asyncio.sleep(7200)
+    died = broker.on("publish", where=lambda call: b'"page": 1' in call.message.body)
+    died.fails(BrokerUnavailable("It went."))
+    with pytest.raises(BrokerUnavailable):
+        await roster.compacted()
+    assert (await measured(broker, roster))[0] == all_at(99)
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("page", [0, 1])
+async def test_what_others_append_while_a_snapshot_is_written_is_known(
+    broker: FaultyBroker, roster: Roster, page: int
+) -> None:
+    async def append_more(call: Call) -> None:
+        await roster.append(loop_number(3, 1000))
+
+    await appended(roster, range(1, 100))
+    await asyncio.sleep(7200)
+    meanwhile = broker.on("publish", where=lambda call: b'"page": %d' % page in call.message.body)
+    meanwhile.first(append_more)
+    await roster.compacted()
+    told, reads = await measured(broker, roster)
+    assert told == all_at(99) | {loop_number(3, 0).loop: 1000}
+    assert reads == 1 + 2 + 1
+
+
+@pytest.mark.usefixtures("_short")
+async def test_who_follows_is_told_no_snapshots(roster: Roster) -> None:
+    await appended(roster, range(1, 100))
+    following = await roster.follow(listing := Listing())
+    await roster.compacted()
+    await asyncio.sleep(0.1)
+    assert listing == {}
+    await following.cancel()
