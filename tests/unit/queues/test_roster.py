@@ -286,13 +286,13 @@ async def test_of_a_long_roster_the_last_snapshot_and_what_came_since_is_read(
 ) -> None:
     await appended(roster, range(1, 100))
     assert await measured(broker, roster) == (all_at(99), 99 * 5)
-    await asyncio.sleep(40 * 24 * 3600)
+    await asyncio.sleep(400 * 24 * 3600)
     assert {each.epoch for each in (await roster.compacted()).values()} == {99}
     await appended(roster, range(100, 101), loops=1)
     await asyncio.sleep(days * 24 * 3600)
     told, reads = await measured(broker, roster)
     assert told == all_at(99) | all_at(100, loops=1)
-    has_to_begin_at_the_first = days > 30
+    has_to_begin_at_the_first = days > 180
     assert reads == 1 + 2 + 1 + (99 * 5 if has_to_begin_at_the_first else 0)
     assert (await roster.compacted()) == (await roster.read())
 
