@@ -85,7 +85,7 @@ class Program:
         self.dry_run = DryRun(*here, clock, *begins)
         self.verbs = Verbs(broker, clock, *begins, self.beginnings, patience)
         self.survey = Survey(app, clock, self.journal, self.roster, self.locator)
-        self.doctor = Doctor(app, broker, self.survey, self.loops)
+        self.doctor = Doctor(app, broker, self.survey, self.loops, self.locator)
 
 
 def processor(

@@ -19,8 +19,8 @@ from scheduler.tasks.loops import Loop
 
 Operation = Callable[[Program, Loop], Coroutine[Any, Any, Report]]
 NOT_CONFIRMED = (
-    "Not confirmed by {count} processors: until they answer, or their connections end, they may "
-    "begin one more run. Do it again to see whether all know."
+    "Not confirmed by {names}: until they answer, or their connections end, they may begin one "
+    "more run. Do it again to see whether all know."
 )
 REFUSALS = (Did.NOT_PAUSED, Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
 
@@ -65,11 +65,11 @@ def _done(app: Scheduler, name: str, operation: Operation, rights: Rights | None
 def _print(report: Report, as_json: bool) -> None:
     row = row_of_report(report)
     if as_json:
-        print_json(row | {"not_confirmed_by": report.silent})
+        print_json(row | {"not_confirmed_by": list(report.silent)})
     else:
         due = f", due {local(row['due_at'])}" if row["due_at"] else ""
         print_line(f"{row['loop']}: {row['did']}{due}")
         if report.silent:
-            print_line(NOT_CONFIRMED.format(count=report.silent))
+            print_line(NOT_CONFIRMED.format(names=", ".join(report.silent)))
     if report.did in REFUSALS or report.silent:
         raise typer.Exit(1)

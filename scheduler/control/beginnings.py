@@ -3,7 +3,7 @@
 One may die after each step: what is left behind is void, or found missing by supervision.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -36,13 +36,13 @@ class Begun:
     Attributes:
         token: the one that was put; None: the loop is gone.
         found: what was in the slot.
-        silent: how many processors have not said that they know of it, where they were asked.
+        silent: who has not said that they know of it, of the processors that were asked.
     """
 
     listed: Listed
     token: Token | None
     found: list[Token]
-    silent: int = 0
+    silent: Sequence[str] = ()
 
 
 class Beginnings:
@@ -135,13 +135,13 @@ class Beginnings:
         await self._hatchery.put_first(token, at_once=at_once)
         return token
 
-    async def _call(self, loop: Loop, entry: Entry) -> int:
-        """Tell all processors; returns how many of them have not answered."""
-        epoch, silent = entry.epoch, 0
+    async def _call(self, loop: Loop, entry: Entry) -> list[str]:
+        """Tell all processors; returns those that have not answered."""
+        epoch = entry.epoch
         until = self._clock.now() + CALLING_TIMEOUT
         async with self._roll_call:
             while True:
                 answers = await self._roll_call.ask_all({loop.id: epoch})
-                silent = len(unaware(epoch, answers.of(loop.id, epoch)))
+                silent = unaware(epoch, answers.of(loop.id, epoch))
                 if not silent or self._clock.now() >= until:
                     return silent

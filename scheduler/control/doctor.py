@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Literal
 
 from scheduler.brokers.contract import Broker, BrokerInfo
+from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
 from scheduler.control.status import Status, Survey, Where
 from scheduler.errors import AccessRefused, IncompatibleBroker, QueueNotFound
@@ -85,11 +86,14 @@ NOT_COMPARED = Finding(
 class Doctor:
     """Looks at everything the guarantees rest on, and changes nothing."""
 
-    def __init__(self, app: App, broker: Broker, survey: Survey, loops: Loops) -> None:
+    def __init__(
+        self, app: App, broker: Broker, survey: Survey, loops: Loops, locator: Locator
+    ) -> None:
         self._app = app
         self._broker = broker
         self._survey = survey
         self._loops = loops
+        self._locator = locator
 
     async def examine(self) -> AsyncIterator[Finding]:
         """What is as it should be, and what is not."""
@@ -98,6 +102,7 @@ class Doctor:
             yield finding
         checks = {
             "queues": self._check_queues(),
+            "processors": self._check_processors(),
             "loops": self._check_loops(),
             "parked messages": self._check_parked(),
         }
@@ -146,6 +151,20 @@ class Doctor:
                 "or drain and delete the queue and run `scheduler seed`.",
             )
         return None
+
+    async def _check_processors(self) -> AsyncIterator[Finding]:
+        with suppress(QueueNotFound):  # which is told already
+            answers = await self._locator.call_the_roll({})
+            if answers.complete:
+                yield Finding("processors", "ok", f"{answers.expected}, and all of them answer")
+            else:
+                yield Finding(
+                    "processors",
+                    "warning",
+                    f"of {answers.expected}, no answer from: {', '.join(answers.unheard)}",
+                    "Look whether they stand still. Until they answer, or their connections end, "
+                    "pauses are not confirmed, and loops that begin anew wait for them.",
+                )
 
     async def _check_loops(self) -> AsyncIterator[Finding]:
         statuses = await self._survey.status()

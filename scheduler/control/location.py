@@ -1,7 +1,7 @@
 """Where the token of a loop's current epoch is: in its slot, ready for its task, in a hand."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -34,12 +34,14 @@ class Sighting:
         token: the one in the slot.
         processors: how many consume from the queue of its task.
         refused: whether it is in a hand, and its slot does not take what comes after it.
+        unheard: the processors that might have it, and have not answered.
     """
 
     place: Place
     token: Token | None = None
     processors: int = 0
     refused: bool = False
+    unheard: Sequence[str] = ()
 
     @property
     def is_lost(self) -> bool:
@@ -101,10 +103,18 @@ class Locator:
             await asyncio.sleep(LOOK_PAUSE)
         return Sighting(Place.NOWHERE, processors=consumers)
 
+    async def call_the_roll(self, loops: Mapping[LoopId, int]) -> Answers:
+        """What all processors have of these loops.
+
+        Raises:
+            QueueNotFound: nothing was seeded.
+        """
+        async with self._roll_call:
+            return await self._roll_call.ask_all(loops)
+
     async def _ask(self, loops: Mapping[LoopId, int]) -> Answers:
         try:
-            async with self._roll_call:
-                return await self._roll_call.ask_all(loops)
+            return await self.call_the_roll(loops)
         except QueueNotFound:
             return Answers(1, {})
 
@@ -114,4 +124,6 @@ def _in_hands(sighting: Sighting, answers: Answers, loop: LoopId, epoch: int) ->
     if tokens:
         refused = any(token.refused for token in tokens)
         return replace(sighting, place=Place.HAND, refused=refused)
-    return sighting if answers.complete else replace(sighting, place=Place.UNKNOWN)
+    if answers.complete:
+        return sighting
+    return replace(sighting, place=Place.UNKNOWN, unheard=answers.unheard)

@@ -1,5 +1,6 @@
 """What a verb did to a loop."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -29,10 +30,10 @@ class Report:
     """What a verb did, and the token that waits now, if one does.
 
     Attributes:
-        silent: how many processors have not said that they know of it: they may begin one more run.
+        silent: the processors that have not said that they know of it: they may begin one more run.
     """
 
     loop: Loop
     did: Did
     token: Token | None = None
-    silent: int = 0
+    silent: Sequence[str] = ()

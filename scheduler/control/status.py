@@ -101,7 +101,8 @@ def _status(loop: Loop, seen: Sighting, listed: Listed | None) -> Status:
             return Status(loop, Where.LOST, seen.processors)
         case Place.UNKNOWN:  # what is likely
             likely = Where.RUNNING if seen.processors else Where.LOST
-            return Status(loop, likely, seen.processors)
+            reason = f"as far as is known: no answer from {', '.join(seen.unheard)}"
+            return Status(loop, likely, seen.processors, reason=reason)
 
 
 def _waiting(loop: Loop, token: Token, processors: int) -> Status:
@@ -126,6 +127,6 @@ def _completed(status: Status, token: Token | None) -> Status:
         due_at=token.due_at,
         seq=token.seq,
         attempt=token.attempt,
-        reason=token.reason,
+        reason=status.reason or token.reason,
         last=token.last,
     )

@@ -8,6 +8,9 @@ that nothing is ever put into. Both messages are JSON, and their correlation id 
 - an answer has ``processor``; ``known``, the epochs that are later than those asked with; and
   ``hands``: of those loops, task, key, epoch, seq and attempt of each token in hand, 1 if it is the
   first of its epoch, 1 if its run has begun, and 1 if its slot does not take what comes after it.
+
+Their app id names who asks, or answers. Whoever leaves says so; so who has answered one of the last
+questions, and not this one, is missing.
 """
 
 import asyncio
@@ -16,14 +19,14 @@ import os
 import socket
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
-from scheduler.brokers.contract import Broker, Consumer, Delivery
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Consumer, Delivery
 from scheduler.errors import BrokerError, MessageError, QueueNotFound
 from scheduler.protocol.epochs import Answer, Position
 from scheduler.protocol.messages import Message, parsed_json, validated
@@ -31,7 +34,8 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 
 TIMEOUT, SOON = timedelta(seconds=2), timedelta(seconds=0.5)
-QUESTION, ANSWER = "scheduler.question", "scheduler.answer"
+QUESTION, ANSWER, GOODBYE = "scheduler.question", "scheduler.answer", "scheduler.goodbye"
+REMEMBERED = 5  # questions, and who answered them
 TOGETHER = 0.01  # seconds in which questions are gathered, to be asked as one
 
 
@@ -72,11 +76,13 @@ class Answers:
         expected: how many processors there are.
         hands: what each of those that answered has in hand.
         known: the later epochs that they know of.
+        missing: who has answered one of the last questions, but not this one.
     """
 
     expected: int
     hands: Mapping[str, Mapping[LoopId, Sequence[InHand]]]
     known: Mapping[LoopId, int] = field(default_factory=dict[LoopId, int])
+    missing: Collection[str] = ()
 
     @property
     def silent(self) -> int:
@@ -88,6 +94,15 @@ class Answers:
         """Whether all have answered: only then does silence mean that nobody has a token."""
         return not self.silent
 
+    @property
+    def unheard(self) -> list[str]:
+        """Who has not answered, as far as that can be told."""
+        if len(self.missing) > self.silent > 0:
+            return [f"{self.silent} of {', '.join(sorted(self.missing))}"]
+        unknown = range(len(self.missing), self.silent)
+        names = [*sorted(self.missing), *(f"an unknown one ({number})" for number in unknown)]
+        return names[: self.silent]
+
     def tokens(self, loop: LoopId) -> Iterator[InHand]:
         """The tokens of a loop that are in hand."""
         for hands in self.hands.values():
@@ -96,7 +111,7 @@ class Answers:
     def of(self, loop: LoopId, epoch: int) -> Mapping[str, Answer | None]:
         """What each processor has answered, as the rules of epochs see it."""
         said = {name: _answer(epoch, hands.get(loop, ())) for name, hands in self.hands.items()}
-        return {**said, **{f"silent {number}": None for number in range(self.silent)}}
+        return {**said, **dict.fromkeys(self.unheard)}
 
 
 def _answer(epoch: int, hands: Sequence[InHand]) -> Answer:
@@ -142,6 +157,7 @@ class RollCall:
         self._presence: Consumer | None = None
         self._listeners = 0
         self._changing = asyncio.Lock()
+        self._attendance = Attendance()
 
     @property
     def present(self) -> bool:
@@ -179,6 +195,9 @@ class RollCall:
                 await presence.cancel()
             for answering in self._answering:
                 answering.cancel()
+            if presence is not None:
+                with suppress(BrokerError):  # then it is taken for missing for a while
+                    await self._publish(GOODBYE, "", {}, timeout=SOON)
 
     async def ask_all(
         self, loops: Mapping[LoopId, int], *, timeout: timedelta = TIMEOUT
@@ -196,7 +215,20 @@ class RollCall:
         rest = timeout - SOON
         if answers.silent and rest > timedelta(0):
             answers = await self._ask_once(loops, rest)
-        return answers
+        if not answers.silent:
+            return answers
+        return replace(answers, missing=await self._missing(answers.hands))
+
+    async def _missing(self, answered: Collection[str]) -> set[str]:
+        """Who has answered one of the last questions, and is not among these."""
+        if not self._attendance.is_enough:
+            attendance = Attendance()
+            with suppress(BrokerError):
+                async with aclosing(self._broker.read(self._names.roll_call)) as messages:
+                    async for message in messages:
+                        attendance.hear(message)
+            self._attendance = attendance
+        return self._attendance.names - set(answered)
 
     async def _ask_once(self, loops: Mapping[LoopId, int], timeout: timedelta) -> Answers:
         if not (expected := await self._count()):
@@ -259,6 +291,7 @@ class RollCall:
             await self._publish(QUESTION, question.id, {"loops": loops})
 
     def _hear(self, message: Message) -> None:
+        self._attendance.hear(message)
         name = message.correlation_id or ""
         with suppress(MessageError):  # not ours
             if message.type == QUESTION and self._hands is not None:
@@ -285,17 +318,55 @@ class RollCall:
         with suppress(BrokerError):  # whoever asked knows that an answer is missing
             await self._publish(ANSWER, name, answer)
 
-    async def _publish(self, kind: str, question: str, body: dict[str, Any]) -> None:
+    async def _publish(
+        self,
+        kind: str,
+        question: str,
+        body: dict[str, Any],
+        *,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+    ) -> None:
         await self._broker.publish(
             Message(
                 json.dumps(body).encode(),
                 content_type="application/json",
                 type=kind,
                 correlation_id=question,
+                app_id=self.processor,
             ),
             exchange=self._names.control,
             routing_key=self._names.roll_call,
+            timeout=timeout,
         )
+
+
+class Attendance:
+    """Who has answered the last questions, and has not left since."""
+
+    def __init__(self) -> None:
+        self._answered: dict[str, set[str]] = {}
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether as many questions were heard as are remembered."""
+        return len(self._answered) >= REMEMBERED
+
+    @property
+    def names(self) -> set[str]:
+        return {name for names in self._answered.values() for name in names}
+
+    def hear(self, message: Message) -> None:
+        """Take note of a question, an answer, or a goodbye."""
+        question, name = message.correlation_id or "", message.app_id or ""
+        if message.type == QUESTION:
+            self._answered[question] = set()
+            while len(self._answered) > REMEMBERED:
+                del self._answered[next(iter(self._answered))]
+        elif message.type == ANSWER and question in self._answered:
+            self._answered[question].add(name)
+        elif message.type == GOODBYE:
+            for names in self._answered.values():
+                names.discard(name)
 
 
 def _ignore(delivery: Delivery) -> None:

@@ -1,3 +1,5 @@
+import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -15,7 +17,7 @@ from scheduler.protocol.rights import Rights
 from scheduler.protocol.topology import Topology
 from scheduler.queues.failed import Reason
 from tests.faulty import Call, FaultyBroker
-from tests.stage import failed_of, program_of
+from tests.stage import Stage, failed_of, new_app, program_of
 
 
 @pytest.mark.parametrize(
@@ -111,6 +113,7 @@ ALL_WELL = {
     "broker version": "ok",
     "timeouts": "ok",
     "queues": "ok",
+    "processors": "ok",
     "loops": "ok",
     "rights of a seed": "ok",
     "rights of a processor": "ok",
@@ -252,3 +255,21 @@ async def test_looking_twice_finds_the_same(app: Scheduler, broker: MemoryBroker
     await program.seeding.seed()
     await program.verbs.pause(app.loop("report"))
     assert await findings(app, broker) == await findings(app, broker)
+
+
+async def test_a_processor_that_does_not_answer_is_named(stage: Stage) -> None:
+    app = new_app()
+    await stage.seed(app)
+    mute = FaultyBroker(stage.server)
+    async with stage.supervised(), stage.supervised(over=mute):
+        await asyncio.sleep(1)
+        found = await findings(app, stage.broker)
+        assert (found["processors"].verdict, found["processors"].detail) == (
+            "ok",
+            "2, and all of them answer",
+        )
+        mute.on("publish", app.names.control).hangs()
+        found = await findings(app, stage.broker)
+        assert found["processors"].verdict == "warning"
+        assert re.fullmatch(r"of 2, no answer from: \S+:\d+:\w{6}", found["processors"].detail)
+        assert "stand still" in found["processors"].advice

@@ -137,7 +137,9 @@ async def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running(
     broker.on("publish", key=stage.app.names.roll_call).fails(Unconfirmed())
     async with stage.supervised(over=broker):
         await lose(stage)
-        assert (await status(stage)).where is Where.RUNNING
+        found = await status(stage)
+        assert found.where is Where.RUNNING
+        assert found.reason == "as far as is known: no answer from an unknown one (0)"
 
 
 @pytest.mark.parametrize("deed", [nothing, lose])

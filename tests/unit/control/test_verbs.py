@@ -210,7 +210,7 @@ async def test_pausing_a_loop_that_runs_does_not_wait_for_its_end(stage: Stage) 
         await stage.verbs.trigger(the_loop(stage))
         await asyncio.sleep(10)
         before = stage.clock.now()
-        assert (await stage.verbs.pause(the_loop(stage))).silent == 0
+        assert (await stage.verbs.pause(the_loop(stage))).silent == []
         assert stage.clock.now() - before < SECOND
 
 

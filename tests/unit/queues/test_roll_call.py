@@ -16,7 +16,7 @@ from scheduler.protocol.epochs import Answer, Position, awaited, unaware
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.roll_call import TIMEOUT, Answers, InHand, RollCall
+from scheduler.queues.roll_call import REMEMBERED, TIMEOUT, Answers, InHand, RollCall
 from scheduler.timing.clock import LoopClock
 from tests.faulty import Call, FaultyBroker
 
@@ -197,11 +197,51 @@ async def test_where_one_does_not_answer_in_time_the_answers_are_incomplete(room
     async with RollCall(mute, NAMES, Hand({A: [A4]})):
         await room.seat(Hand({A: [A3]}))
         answers = await room.ask(A)
+        assert took() == pytest.approx(TIMEOUT.total_seconds())
     assert (answers.complete, answers.expected, answers.silent) == (False, 2, 1)
     assert list(answers.tokens(A)) == [A3]
-    assert took() == pytest.approx(TIMEOUT.total_seconds())
     said = answers.of(A, 5)
-    assert unaware(5, said) == awaited(5, said) == ["silent 0"]
+    assert unaware(5, said) == awaited(5, said) == ["an unknown one (0)"]
+
+
+async def test_who_answered_before_and_has_not_left_is_named(room: Room) -> None:
+    mute = await room.connect()
+    (other,) = await room.seat(Hand())
+    async with RollCall(mute, NAMES, Hand()) as silent:
+        async with RollCall(await room.connect(), NAMES, Hand()):
+            assert (await room.ask(A)).unheard == []
+        mute.on("publish", NAMES.control).hangs()
+        assert (await room.ask(A)).unheard == [silent.processor]
+        for _ in range(2 * REMEMBERED):
+            await other.ask_all({A: 5})  # who follows has heard them all
+        assert (await other.ask_all({A: 5})).unheard == ["an unknown one (0)"]
+
+
+async def test_who_has_just_come_to_ask_reads_who_answered_before(room: Room) -> None:
+    mute = await room.connect()
+    await room.seat(Hand())
+    async with RollCall(mute, NAMES, Hand()) as silent:
+        await room.ask(A)
+        mute.on("publish", NAMES.control).hangs()
+        async with RollCall(await room.connect(), NAMES) as newcomer:
+            assert (await newcomer.ask_all({A: 5})).unheard == [silent.processor]
+
+
+@pytest.mark.parametrize(
+    ("expected", "answered", "missing", "unheard"),
+    [
+        (2, 2, [], []),
+        (2, 2, ["a"], []),
+        (3, 1, ["b", "a"], ["a", "b"]),
+        (3, 1, ["a"], ["a", "an unknown one (1)"]),
+        (2, 1, ["b", "a"], ["1 of a, b"]),
+    ],
+)
+def test_of_whom_nothing_was_heard_as_much_is_told_as_is_known(
+    expected: int, answered: int, missing: list[str], unheard: list[str]
+) -> None:
+    hands = {f"here {number}": dict[LoopId, list[InHand]]() for number in range(answered)}
+    assert Answers(expected, hands, missing=missing).unheard == unheard
 
 
 async def test_one_that_came_meanwhile_does_not_answer_for_one_that_is_silent(
