@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import Consumer
-from scheduler.errors import BrokerError
+from scheduler.errors import BrokerError, QueueNotFound
 from scheduler.events import Connected, ConnectionLost, ConsumerInterrupted, ConsumerResumed, Event
 from scheduler.protocol.topology import Names
 from scheduler.queues.roll_call import RollCall
@@ -44,7 +44,7 @@ class Knowledge:
         await self._opened.enter_async_context(self._roll_call)
         self._following = await self._roster.follow(self._listing)
         self._opened.push_async_callback(self._following.cancel)
-        await self._catch_up()
+        await self._catch_up_patiently(fatal=QueueNotFound)
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -82,12 +82,16 @@ class Knowledge:
 
     def _start_anew(self) -> None:
         self._interrupt()
+        if self._following is None:
+            return  # it has not begun yet
         self._catching_up = asyncio.create_task(self._catch_up_patiently(), name="roster")
 
-    async def _catch_up_patiently(self) -> None:
+    async def _catch_up_patiently(self, *, fatal: type[BrokerError] | tuple[()] = ()) -> None:
         for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
             try:
                 return await self._catch_up()
+            except fatal:
+                raise
             except BrokerError:
                 await asyncio.sleep(pause)
 

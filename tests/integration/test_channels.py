@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from scheduler.brokers.amqp import driver, session, streams
+from scheduler.brokers.amqp import driver, followers, session
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.followers import AmqpFollower
 from scheduler.brokers.contract import DEFAULT_TIMEOUT
@@ -130,7 +130,7 @@ async def test_a_follower_to_whom_nothing_is_delivered_any_more_asks_anew(
     broker_url: str, began: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence = timedelta(seconds=0.5)
-    monkeypatch.setattr(streams, "SILENCE_BEFORE_ASKING_ANEW", silence)
+    monkeypatch.setattr(followers, "SILENCE_BEFORE_ASKING_ANEW", silence)
     async with RabbitWire("quorum", broker_url) as wire:
         stream = await wire.declare_stream()
         reader = await Reader.open(wire.broker, stream)

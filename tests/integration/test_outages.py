@@ -50,8 +50,12 @@ class Witness:
         return sum(isinstance(event, kind) for event in self.events)
 
     async def until(self, kind: type[Event], count: int, seconds: float = 40) -> None:
-        async with asyncio.timeout(seconds), self._news:
-            await self._news.wait_for(lambda: self.count(kind) >= count)
+        try:
+            async with asyncio.timeout(seconds), self._news:
+                await self._news.wait_for(lambda: self.count(kind) >= count)
+        except TimeoutError as error:
+            error.add_note("\n".join(map(str, self.events[-30:])))
+            raise
 
 
 @asynccontextmanager

@@ -205,6 +205,16 @@ async def test_a_roster_that_cannot_be_read_is_read_again_until_it_can(stage: St
         assert await known.is_current()
 
 
+async def test_a_processor_starts_though_the_roster_cannot_be_read_at_first(stage: Stage) -> None:
+    await due_at_ten(stage)
+    broker = FaultyBroker(stage.server)
+    failing = broker.on("read", ".roster", times=3).fails(BrokerUnavailable("It went."))
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(15)
+        assert len(failing.met) == 3
+        assert of(RunStarted, stage.events)
+
+
 async def test_a_cut_during_the_reading_has_it_begin_anew(stage: Stage) -> None:
     await due_at_ten(stage)
     lost, back = LOST
