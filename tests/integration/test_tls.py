@@ -143,7 +143,7 @@ async def working(app: Scheduler) -> AsyncGenerator[None]:
     """A seeded app, and a processor of it, connected as its settings say."""
     async with broker_of(app.settings, emit=app.events.emit) as broker:
         await program_of(app, broker).seeding.seed()
-        async with at_work(processor_of(app, broker, supervises=False)):
+        async with at_work(processor_of(app, broker)):
             yield
 
 

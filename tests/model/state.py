@@ -174,7 +174,7 @@ class Bounds:
         blank: creators adopt nothing from the slot.
         precise: supervision asks slot, queue and hands one after the other, and repairs what it
             misses; else it sees all at once.
-        most: precise supervision repairs while there are fewer tokens than this.
+        most: precise supervision repairs while fewer tokens than this are not in the slot.
     """
 
     processors: int = 2
@@ -182,7 +182,7 @@ class Bounds:
     budget: Budget = Budget()
     blank: bool = False
     precise: bool = False
-    most: int = 3
+    most: int = 2
 
 
 def initial(bounds: Bounds) -> State:

@@ -55,7 +55,8 @@ def looks(state: State, bounds: Bounds) -> Moves:
     """It asks the next place, or repairs."""
     asked, watch = state.supervisor
     if watch.is_lost:
-        if len(state.tokens) < bounds.most:
+        # What is in the slot is purged.
+        if len(state.tokens) - len(state.slot) < bounds.most:
             yield creator.begins(state, Verb.REPAIR)
         return
     if found(state)[asked]:
