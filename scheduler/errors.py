@@ -18,7 +18,8 @@
     └── BrokerError               the broker could not do it
         ├── BrokerUnavailable       there is no connection to it
         │   ├── Unconfirmed           the connection went before the answer came
-        │   └── NoReplica             the node has none of a stream: another one may have
+        │   ├── NoReplica             the node has none of a stream: another one may have
+        │   └── StreamTooLong         a stream could not be read in the time that there was
         ├── AccessRefused           wrong credentials, or a right is missing
         ├── UntrustedBroker         its certificate does not show that it is the broker
         ├── IncompatibleBroker      a version, or an object, that breaks the guarantees
@@ -107,6 +108,10 @@ class BrokerUnavailable(BrokerError):
 
 class NoReplica(BrokerUnavailable):
     """The node of the broker has no running replica of the stream; another one may have."""
+
+
+class StreamTooLong(BrokerUnavailable):
+    """The stream holds more than could be read in the time that there was."""
 
 
 class Unconfirmed(BrokerUnavailable):

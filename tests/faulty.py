@@ -16,7 +16,7 @@ from scheduler.brokers.contract import (
     Delivery,
     Depth,
 )
-from scheduler.brokers.marks import is_asked_for, not_read_in_time
+from scheduler.brokers.marks import is_asked_for, silent, too_long
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import AccessRefused, Unconfirmed
@@ -239,11 +239,11 @@ class FaultyBroker(MemoryBroker):
             async with self._asked("read", stream, position=position):
                 pass
         except TimeoutError:
-            raise not_read_in_time(stream) from None
+            raise too_long(stream) from None
         except EOFError:
             left = deadline - asyncio.get_running_loop().time()
             await asyncio.sleep(min(left, LONGEST_SILENCE.total_seconds()))
-            raise not_read_in_time(stream) from None
+            raise silent(stream) from None
 
     async def depth(self, queue: str) -> Depth | None:
         async with self._asked("depth", queue):

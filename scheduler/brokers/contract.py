@@ -263,8 +263,9 @@ class Broker(Protocol):
                 exchange and routing key.
             IncompatibleBroker: it is a queue.
             AccessRefused: the user may not publish there.
-            BrokerUnavailable: the connection went, or the timeout was over, before the mark came;
-                or nothing at all came for `LONGEST_SILENCE`.
+            StreamTooLong: the timeout was over before the mark came.
+            BrokerUnavailable: the connection went before it came; or nothing at all came, for
+                `LONGEST_SILENCE` or until the timeout.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 import uuid
 
-from scheduler.errors import BrokerUnavailable, QueueNotFound
+from scheduler.errors import BrokerUnavailable, QueueNotFound, StreamTooLong
 from scheduler.protocol.messages import Message
 
 MARK_TYPE = "scheduler.barrier"
@@ -30,9 +30,16 @@ def no_way_to(stream: str, exchange: str, routing_key: str) -> QueueNotFound:
     )
 
 
-def not_read_in_time(stream: str) -> BrokerUnavailable:
-    """The error of who has not found the mark by the time that was given."""
+def silent(stream: str) -> BrokerUnavailable:
+    """The error of who has not found the mark, and is handed nothing."""
     return BrokerUnavailable(
-        f"The stream {stream!r} could not be read to its end in time: the broker may be busy, or "
-        "the node that was asked may lag behind. Try again later."
+        f"The stream {stream!r} could not be read to its end: nothing more came. The broker may "
+        "be busy, or the node that was asked may lag behind. Try again later."
+    )
+
+
+def too_long(stream: str) -> StreamTooLong:
+    """The error of who has not found the mark by the time that was given, though much came."""
+    return StreamTooLong(
+        f"The stream {stream!r} could not be read to its end in time: it holds too much."
     )

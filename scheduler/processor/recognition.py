@@ -5,11 +5,12 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Delivery
-from scheduler.errors import BrokerError, BrokerUnavailable, DeliveryLost, QueueNotFound
+from scheduler.errors import BrokerError, DeliveryLost, QueueNotFound, StreamTooLong
 from scheduler.events import (
     Connected,
     Emit,
@@ -24,7 +25,7 @@ from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.publishing import LONGEST_PAUSE, REPORT_AFTER, PatientPublisher
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.epochs import awaited, was_settled
-from scheduler.protocol.tokens import State, Token
+from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.journal import MARGIN, Heard, Journal, look_backs
 from scheduler.queues.roll_call import RollCall
@@ -38,6 +39,7 @@ from scheduler.timing.durations import SECOND
 DUPLICATES_EXPECTED_S = 200.0
 FIRST_PAUSE = timedelta(milliseconds=50)
 LONGEST_READING = timedelta(minutes=2)
+SHARED = timedelta(minutes=10)  # what is so short is read once for all who ask
 R = TypeVar("R")
 VOID, SETTLED, JOINED = "void", "settled", "joined"
 
@@ -104,7 +106,9 @@ class Recognition:
         """R3: whether its successor was put."""
         if delivery.redelivered:
             came = token.due_at if token.act is None else min(token.due_at, token.act.at)
-            heard = await self._heard(delivery, token, came - MARGIN)
+            heard = await self._unless_interrupted(
+                delivery, partial(self._heard_since, token.loop, came - MARGIN)
+            )
             return was_settled(token.position, heard.positions)
         if asyncio.get_running_loop().time() < self._duplicates_until:
             return await self._has_successor(token)
@@ -161,42 +165,37 @@ class Recognition:
         raise AssertionError("it goes on without end")
 
     async def _history(self, delivery: Delivery, first: Token) -> Heard:
-        """What the journal tells of its loop since its creator knew, or as far back as it takes."""
+        """What the journal tells of its loop since its creator knew, or as far back as it takes;
+        nothing, if that takes too long."""
+        heard: Heard | None = Heard()
+        for since in self._look_backs(first):
+            heard = await self._unless_interrupted(
+                delivery, partial(self._heard_in_time, first.loop, since)
+            )
+            if heard is None or heard.has_line(first.life):
+                break
+        return heard or Heard()
+
+    def _look_backs(self, first: Token) -> tuple[datetime | None, ...]:
         if first.epoch == first.life:
-            return Heard()
+            return ()
         if first.known_until is not None:
-            return await self._long_history(delivery, first, first.known_until - MARGIN)
-        for since in look_backs([first.schedule], self._clock):
-            heard = await self._heard(delivery, first, since)
-            if heard.has_line(first.life):
-                return heard
-        return await self._long_history(delivery, first, None)
+            return (first.known_until - MARGIN,)
+        return *look_backs([first.schedule], self._clock), None
 
-    async def _long_history(
-        self, delivery: Delivery, first: Token, since: datetime | None
-    ) -> Heard:
-        """What the journal tells since long ago; nothing, if that takes too long."""
-        until = self._clock.now() + LONGEST_READING
+    async def _heard_in_time(self, loop: LoopId, since: datetime | None) -> Heard | None:
+        try:
+            return await self._heard_since(loop, since)
+        except StreamTooLong as error:
+            self._emit(SupervisionDelayed(f"{error} {loop} goes on without what it may tell."))
+            return None
 
-        async def read() -> Heard:
-            try:
-                heard = await self._journal.heard(
-                    [first.loop], since=since, within=until - self._clock.now()
-                )
-            except BrokerUnavailable as error:
-                if self._clock.now() < until:
-                    raise
-                detail = f"{error} {first.loop} goes on without what it may tell."
-                self._emit(SupervisionDelayed(detail))
-                return Heard()
-            return heard[first.loop]
-
-        return await self._unless_interrupted(delivery, read)
-
-    async def _heard(self, delivery: Delivery, token: Token, since: datetime) -> Heard:
-        return await self._unless_interrupted(
-            delivery, lambda: self._journal.heard_of(token.loop, since=since)
-        )
+    async def _heard_since(self, loop: LoopId, since: datetime | None) -> Heard:
+        if since is not None and self._clock.now() - since <= SHARED:
+            with suppress(StreamTooLong):
+                return await self._journal.heard_of(loop, since=since)
+        heard = await self._journal.heard([loop], since=since, within=LONGEST_READING)
+        return heard[loop]
 
     async def _unless_interrupted(self, delivery: Delivery, ask: Callable[[], Awaitable[R]]) -> R:
         """What is asked for, again and again, for as long as the delivery is ours to run."""

@@ -19,7 +19,7 @@ import os
 import socket
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
@@ -32,10 +32,9 @@ from scheduler.protocol.epochs import Answer, Position
 from scheduler.protocol.messages import Message, parsed_json, validated
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
+from scheduler.queues.attendance import ANSWER, GOODBYE, QUESTION, Attendance, attendance_of
 
 TIMEOUT, SOON = timedelta(seconds=2), timedelta(seconds=0.5)
-QUESTION, ANSWER, GOODBYE = "scheduler.question", "scheduler.answer", "scheduler.goodbye"
-REMEMBERED = 5  # questions, and who answered them
 TOGETHER = 0.01  # seconds in which questions are gathered, to be asked as one
 
 
@@ -222,12 +221,8 @@ class RollCall:
     async def _missing(self, answered: Collection[str]) -> set[str]:
         """Who has answered one of the last questions, and is not among these."""
         if not self._attendance.is_enough:
-            attendance = Attendance()
             with suppress(BrokerError):
-                async with aclosing(self._broker.read(self._names.roll_call)) as messages:
-                    async for message in messages:
-                        attendance.hear(message)
-            self._attendance = attendance
+                self._attendance = await attendance_of(self._broker, self._names.roll_call)
         return self._attendance.names - set(answered)
 
     async def _ask_once(self, loops: Mapping[LoopId, int], timeout: timedelta) -> Answers:
@@ -338,35 +333,6 @@ class RollCall:
             routing_key=self._names.roll_call,
             timeout=timeout,
         )
-
-
-class Attendance:
-    """Who has answered the last questions, and has not left since."""
-
-    def __init__(self) -> None:
-        self._answered: dict[str, set[str]] = {}
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether as many questions were heard as are remembered."""
-        return len(self._answered) >= REMEMBERED
-
-    @property
-    def names(self) -> set[str]:
-        return {name for names in self._answered.values() for name in names}
-
-    def hear(self, message: Message) -> None:
-        """Take note of a question, an answer, or a goodbye."""
-        question, name = message.correlation_id or "", message.app_id or ""
-        if message.type == QUESTION:
-            self._answered[question] = set()
-            while len(self._answered) > REMEMBERED:
-                del self._answered[next(iter(self._answered))]
-        elif message.type == ANSWER and question in self._answered:
-            self._answered[question].add(name)
-        elif message.type == GOODBYE:
-            for names in self._answered.values():
-                names.discard(name)
 
 
 def _ignore(delivery: Delivery) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from scheduler.brokers.contract import Broker
-from scheduler.errors import BrokerUnavailable, IncompatibleBroker, QueueNotFound
+from scheduler.errors import BrokerUnavailable, IncompatibleBroker, QueueNotFound, StreamTooLong
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Exchange, Queue, QueueType, Topology
 from tests.contract.wire import (
@@ -258,8 +258,22 @@ async def test_a_mark_that_does_not_come_is_an_error(wire: Wire, broker: Broker)
         stream, exchange="", routing_key=elsewhere, timeout=timedelta(seconds=1.5)
     )
     assert [(await anext(reading)).body for _ in range(2)] == [b"a", b"b"]
-    with pytest.raises(BrokerUnavailable, match="could not be read to its end in time"):
+    with pytest.raises(BrokerUnavailable, match="could not be read to its end: nothing more"):
         await anext(reading)
+    assert broker.connected
+
+
+async def test_who_takes_longer_than_the_time_that_was_given_is_told_so(
+    wire: Wire, broker: Broker
+) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, *numbered(*range(20)))
+    read: list[bytes] = []
+    with pytest.raises(StreamTooLong, match="it holds too much"):
+        async for message in to_end(broker, stream, timeout=1):
+            read.append(message.body)
+            await asyncio.sleep(0.3)
+    assert 1 < len(read) < 10
     assert broker.connected
 
 

@@ -12,7 +12,7 @@ from scheduler.brokers.amqp.closing import closing_of
 from scheduler.brokers.amqp.driver import StreamChannel
 from scheduler.brokers.amqp.entries import StreamEntry
 from scheduler.brokers.contract import LONGEST_SILENCE
-from scheduler.brokers.marks import not_read_in_time
+from scheduler.brokers.marks import silent, too_long
 from scheduler.errors import BrokerUnavailable, QueueNotFound
 
 PREFETCH = 500
@@ -82,13 +82,15 @@ class Reading:
 
         Raises:
             QueueNotFound: the stream was deleted.
-            BrokerUnavailable: the connection went, the moment has come, or it is silent.
+            StreamTooLong: the moment has come.
+            BrokerUnavailable: the connection went, or nothing comes.
         """
         left = deadline - asyncio.get_running_loop().time()
-        silence = LONGEST_SILENCE.total_seconds()
-        entry = await self.next(min(left, silence)) if left > 0 else None
+        if left <= 0:
+            raise too_long(self._stream)
+        entry = await self.next(min(left, LONGEST_SILENCE.total_seconds()))
         if entry is None:
-            raise not_read_in_time(self._stream)
+            raise silent(self._stream)
         return entry
 
     def _find_end(self, written_meanwhile: DeliveredMessage) -> None:

@@ -24,7 +24,7 @@ from scheduler.brokers.contract import (
     Delivery,
     Depth,
 )
-from scheduler.brokers.marks import is_asked_for, is_mark, new_mark, no_way_to, not_read_in_time
+from scheduler.brokers.marks import is_asked_for, is_mark, new_mark, no_way_to, silent, too_long
 from scheduler.brokers.memory.connection import MemoryConnection, MemoryConsumer
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.brokers.memory.streams import MemoryFollower
@@ -154,10 +154,10 @@ class MemoryBroker:
                 yield message
             self._still_there(stream)
             if asyncio.get_running_loop().time() >= deadline:
-                raise not_read_in_time(stream)
+                raise too_long(stream)
         left = deadline - asyncio.get_running_loop().time()
         await asyncio.sleep(min(left, LONGEST_SILENCE.total_seconds()))
-        raise not_read_in_time(stream)
+        raise silent(stream)
 
     async def depth(self, queue: str) -> Depth | None:
         self._open()

@@ -16,7 +16,8 @@ from scheduler.protocol.epochs import Answer, Position, awaited, unaware
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.roll_call import REMEMBERED, TIMEOUT, Answers, InHand, RollCall
+from scheduler.queues.attendance import REMEMBERED
+from scheduler.queues.roll_call import TIMEOUT, Answers, InHand, RollCall
 from scheduler.timing.clock import LoopClock
 from tests.faulty import Call, FaultyBroker
 
