@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduler.protocol.ladder import UNITS
-from scheduler.protocol.topology import Names, Topology
+from scheduler.protocol.topology import NEXT, Names, Topology
 
 TARGETS = ("alternate-exchange", "x-dead-letter-exchange")
 NOTHING = "^$"
@@ -56,12 +56,14 @@ def rights_to_seed(names: Names, wanted: Topology) -> Rights:
 
 def rights_to_process(names: Names) -> Rights:
     """What `scheduler run` and the operator's verbs need."""
-    return Rights(f"^{_escaped(names.lock)}$", _pattern(names), _pattern(names))
+    lock = f"^{_escaped(names.lock)}({_escaped(NEXT)})?$"
+    return Rights(lock, _pattern(names), _pattern(names))
 
 
 def rights_to_start(names: Names) -> Rights:
     """What a program, or a processor, needs that starts and stops keyed loops."""
-    return Rights(f"{_pattern(names)}(hatchery\\.|lock$)", _pattern(names), _pattern(names))
+    slots = f"{_pattern(names)}(hatchery\\.|lock({_escaped(NEXT)})?$)"
+    return Rights(slots, _pattern(names), _pattern(names))
 
 
 def rights_to_send(names: Names) -> Rights:

@@ -144,6 +144,14 @@ class Retention:
     max_bytes: int = 1_000_000_000
 
 
+NEXT = ".next"
+
+
+def next_to(lock: str) -> str:
+    """The lock of whoever is next to have a lock."""
+    return lock + NEXT
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """What the objects of a namespace are called in the broker."""

@@ -51,6 +51,33 @@ async def test_locks_of_different_names_do_not_exclude_each_other(
         pass
 
 
+async def test_who_waits_has_its_turn_though_somebody_takes_it_again_and_again(
+    wire: Wire, broker: Broker
+) -> None:
+    name, others = wire.name("lock"), [await wire.connect() for _ in range(2)]
+    taken, news = 0, asyncio.Event()
+
+    async def take_again_and_again() -> None:
+        nonlocal taken
+        while True:
+            async with broker.mutex(name):
+                taken += 1
+                news.set()
+                await asyncio.sleep(0.1)
+
+    greedy = asyncio.create_task(take_again_and_again())
+    try:
+        for other in others * 3:
+            news.clear()
+            await news.wait()
+            before = taken
+            async with other.mutex(name):
+                assert taken - before < 10
+    finally:
+        greedy.cancel()
+        await asyncio.wait([greedy])
+
+
 async def test_waiting_has_an_end(wire: Wire, broker: Broker) -> None:
     name, other = wire.name("lock"), await wire.connect()
     async with broker.mutex(name):

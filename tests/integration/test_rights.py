@@ -26,7 +26,7 @@ from scheduler.protocol.rights import (
     rights_to_send,
     rights_to_start,
 )
-from scheduler.protocol.topology import Binding, Exchange, Names, Queue, Topology
+from scheduler.protocol.topology import Binding, Exchange, Names, Queue, Topology, next_to
 from scheduler.queues.failed import Parked, Selection
 from scheduler.timing.clock import SystemClock
 from tests.integration.shop import new_namespace
@@ -191,7 +191,7 @@ async def test_who_has_no_rights_is_told_which_to_ask_for(unseeded: Office) -> N
         await unseeded.seed_as(unseeded.nobody)
     told, rights = str(refused.value), unseeded.to_seed
     assert "\n" not in told
-    assert f"access to queue '{unseeded.names.lock}' in vhost" in told
+    assert f"access to queue '{next_to(unseeded.names.lock)}' in vhost" in told
     assert told.endswith(f"'{rights.configure}' '{rights.write}' '{rights.read}'")
 
 

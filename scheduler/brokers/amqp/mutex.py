@@ -1,4 +1,9 @@
-"""A lock that the broker keeps, and frees when its holder dies: an exclusive queue."""
+"""A lock that the broker keeps, and frees when its holder dies: an exclusive queue.
+
+Whoever has held it asks for it again sooner than others look whether it is free. So there is a
+second one, for whoever is next: nobody takes the lock who was not next, and nobody is next twice
+while another one is.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -7,9 +12,11 @@ from datetime import timedelta
 
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.errors import BrokerError, Locked
+from scheduler.protocol.topology import next_to
 from scheduler.timing.backoff import backoff
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=0.045), timedelta(seconds=0.75)
+LAST_PAUSE_OF_THE_NEXT = timedelta(seconds=0.1)
 
 
 class Mutexes:
@@ -28,28 +35,43 @@ class Mutexes:
             async with asyncio.timeout(timeout.total_seconds()):
                 await turn.acquire()
         except TimeoutError:
-            raise self._locked(name, timeout) from None
+            raise self._in_vain(name, timeout) from None
         try:
-            async with self._exclusive_queue(name, timeout):
+            async with self._locked(name, timeout):
                 yield
         finally:
             turn.release()
 
     @asynccontextmanager
-    async def _exclusive_queue(self, name: str, timeout: timedelta) -> AsyncGenerator[None]:
+    async def _locked(self, name: str, timeout: timedelta) -> AsyncGenerator[None]:
+        deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
+        try:
+            if not await self._is_taken(name, deadline):
+                raise self._in_vain(name, timeout)
+            yield
+        finally:  # also when cancelled in between; who does not hold it cannot free it
+            await self._free(name)
+
+    async def _is_taken(self, name: str, deadline: float) -> bool:
+        try:
+            is_next = await self._declared_by(next_to(name), deadline, LAST_PAUSE)
+            return is_next and await self._declared_by(name, deadline, LAST_PAUSE_OF_THE_NEXT)
+        finally:
+            await self._free(next_to(name))
+
+    async def _declared_by(self, name: str, deadline: float, last_pause: timedelta) -> bool:
         time = asyncio.get_running_loop().time
-        deadline = time() + timeout.total_seconds()
-        pauses = backoff(FIRST_PAUSE, LAST_PAUSE, factor=1.5, jitter=2 / 3)
+        pauses = backoff(FIRST_PAUSE, last_pause, factor=1.5, jitter=2 / 3)
         while not await self._declared(name):
             if time() >= deadline:
-                raise self._locked(name, timeout)
+                return False
             await asyncio.sleep(min(next(pauses), max(deadline - time(), 0)))
-        try:
-            yield
-        finally:
-            if self._connection.connected:  # a connection that is gone has freed it already
-                with suppress(BrokerError):
-                    await self._delete(name)
+        return True
+
+    async def _free(self, name: str) -> None:
+        if self._connection.connected:  # a connection that is gone has freed it already
+            with suppress(BrokerError):
+                await self._delete(name)
 
     async def _declared(self, name: str) -> bool:
         try:
@@ -65,7 +87,7 @@ class Mutexes:
         async with self._connection.brief_channel() as channel:
             await channel.queue_delete(name)
 
-    def _locked(self, name: str, timeout: timedelta) -> Locked:
+    def _in_vain(self, name: str, timeout: timedelta) -> Locked:
         return Locked(
             f"Somebody else held the lock {name!r} of {self._connection.address} for "
             f"{timeout.total_seconds():g} s. Nothing was changed; try again."

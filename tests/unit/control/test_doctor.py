@@ -225,9 +225,9 @@ async def test_the_rights_that_users_need_are_told_as_commands(
     assert {about: each.advice for about, each in found.items() if about.startswith("rights")} == {
         "rights of a seed": f"rabbitmqctl set_permissions -p / shop-seed {ours} {ours} {ours}",
         "rights of a processor": "rabbitmqctl set_permissions -p / shop-processor "
-        rf"'^shop\.v1\.lock$' {ours} {ours}",
+        rf"'^shop\.v1\.lock(\.next)?$' {ours} {ours}",
         "rights of a starter": "rabbitmqctl set_permissions -p / shop-starter "
-        rf"'^shop\.v1\.(hatchery\.|lock$)' {ours} {ours}",
+        rf"'^shop\.v1\.(hatchery\.|lock(\.next)?$)' {ours} {ours}",
     }
 
 

@@ -26,6 +26,7 @@ from scheduler.protocol.topology import (
 )
 
 NAMES = Names("shop")
+LOCKS = ["shop.v1.lock", "shop.v1.lock.next"]
 OURS = r"^shop\.v1\."
 
 
@@ -97,20 +98,20 @@ def test_a_binding_writes_to_its_destination_and_reads_from_its_source(to: Any):
 
 def test_a_processor_declares_nothing_but_the_lock():
     rights = rights_to_process(NAMES)
-    assert rights == Rights(r"^shop\.v1\.lock$", OURS, OURS)
+    assert rights == Rights(r"^shop\.v1\.lock(\.next)?$", OURS, OURS)
     every = topology("shop", ["mail"], [], called=["mail"])
     objects = [each.name for each in (*every.exchanges, *every.queues)]
-    assert allowed(rights.configure, [*objects, "shop.v1.lock", "shop.v1.lock.x"]) == [NAMES.lock]
+    assert allowed(rights.configure, [*objects, *LOCKS, "shop.v1.lock.x"]) == LOCKS
     assert allowed(rights.read, objects) == allowed(rights.write, objects) == objects
 
 
 def test_who_starts_loops_declares_their_slots_and_the_lock():
     rights = rights_to_start(NAMES)
-    assert rights == Rights(r"^shop\.v1\.(hatchery\.|lock$)", OURS, OURS)
+    assert rights == Rights(r"^shop\.v1\.(hatchery\.|lock(\.next)?$)", OURS, OURS)
     every = hatchery("shop", LoopId("mail", "daily"), "quorum")
     other = ["shop.v1.processor.mail", "shop.v1.scheduler", "shop.v1.hatchery", "shop.v1.lock.x"]
     own = [queue.name for queue in every.queues]
-    assert allowed(rights.configure, [*own, NAMES.lock, *other]) == [*own, NAMES.lock]
+    assert allowed(rights.configure, [*own, *LOCKS, *other]) == [*own, *LOCKS]
 
 
 def test_one_namespace_is_not_another():
@@ -137,7 +138,7 @@ def test_a_client_publishes_where_messages_enter_and_nowhere_else():
 def test_the_command_is_ready_for_a_shell():
     assert command(rights_to_process(NAMES), user="shop-processor", vhost="/") == (
         r"rabbitmqctl set_permissions -p / shop-processor "
-        r"'^shop\.v1\.lock$' '^shop\.v1\.' '^shop\.v1\.'"
+        r"'^shop\.v1\.lock(\.next)?$' '^shop\.v1\.' '^shop\.v1\.'"
     )
     odd = Rights("^(it's$)", "", "^$")
     assert command(odd, user="a b", vhost="my vhost").split(" -p ")[1] == (
