@@ -93,11 +93,11 @@ LARGE = (
     row(*PAUSED, states=546_043, processors=3, outages=3),
     row(*STARTED, states=40_776, processors=3, outages=1, deaths=1),
     row(*PAUSED, states=313_109, precise=True),
-    row(*PAUSED, states=269_501, deaths=1, precise=True),
+    row(*PAUSED, states=1_111_763, deaths=1, precise=True),
     row(Verb.TRIGGER, states=453_690, deaths=1, precise=True),
     row(states=575_141, outages=1, precise=True),
     row(*PAUSED, states=980_865, processors=3, precise=True),
-    row(states=241_972, processors=3, outages=1, precise=True),
+    row(states=1_905_449, processors=3, outages=1, precise=True),
     row(*PAUSED, states=1_556_266, outages=1, precise=True),
 )
 """Up to some minutes each."""
