@@ -14,6 +14,7 @@
 5. A consumer holds at most `prefetch` unacked deliveries, and outlives reconnects: it is
    consuming again as soon as the broker can be reached.
 6. `mutex` is held by one connection of all; when its holder's connection dies, the broker frees it.
+   Whoever waits for it has its turn, though another one takes it again and again.
 7. Declaring is idempotent. Declaring the same name with other arguments is `IncompatibleBroker`,
    and changes nothing.
 8. What is published to a stream stays there for all who read or follow it, until it is too old or

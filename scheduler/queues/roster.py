@@ -39,7 +39,7 @@ from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment
 from scheduler.timing.schedules import Every, Schedule, from_wire, to_wire
 
 ENTRY_TYPE = "scheduler.roster"
-READING_TIMEOUT = timedelta(seconds=10)
+READING_TIMEOUT = timedelta(minutes=2)
 FEW = 1_000  # of them all are read, and no snapshot is looked for
 LOOK_BACKS = [timedelta(hours=hours) for hours in (0.2, 2, 24, 24 * 14, 24 * 180)]
 LONG_AGO = datetime.fromtimestamp(0, UTC)
