@@ -24,7 +24,7 @@ SOME = 4
 LOOPS = 50
 PER_SECOND = 20
 LONG = 20.0
-PAUSE = 2.0
+PAUSE = 5.0  # what stops goes on after 15 s, by supervision
 
 
 class Rollout:
