@@ -1,8 +1,10 @@
 """Marks: who has read a stream as far as to one has read all that was confirmed before it."""
 
 import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
 
-from scheduler.errors import BrokerUnavailable, QueueNotFound, StreamTooLong
+from scheduler.errors import BrokerUnavailable, QueueNotFound, StreamTooLong, Unroutable
 from scheduler.protocol.messages import Message
 
 MARK_TYPE = "scheduler.barrier"
@@ -22,12 +24,20 @@ def is_asked_for(message: Message, only: frozenset[str] | None) -> bool:
     return not is_mark(message) and (only is None or message.label in only)
 
 
-def no_way_to(stream: str, exchange: str, routing_key: str) -> QueueNotFound:
-    """The error of who cannot write a mark into a stream."""
-    return QueueNotFound(
-        f"What is published to the exchange {exchange!r} for {routing_key!r} does not get into the "
-        f"stream {stream!r}: it is not there, or not bound."
-    )
+@contextmanager
+def written_into(stream: str, exchange: str, routing_key: str) -> Generator[None]:
+    """Have it told, inside the block, that a mark does not get into its stream.
+
+    Raises:
+        QueueNotFound: it was published, and routed to nothing.
+    """
+    try:
+        yield
+    except Unroutable:
+        raise QueueNotFound(
+            f"What is published to the exchange {exchange!r} for {routing_key!r} does not get into "
+            f"the stream {stream!r}: it is not there, or not bound."
+        ) from None
 
 
 def silent(stream: str) -> BrokerUnavailable:

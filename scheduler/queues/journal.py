@@ -205,7 +205,8 @@ class Journal:
 
         Raises:
             QueueNotFound: there is no journal.
-            BrokerUnavailable: it could not be read to its end, or not within this time.
+            StreamTooLong: it could not be read to its end within this time.
+            BrokerUnavailable: it could not be read.
         """
         heard = {loop: Heard() for loop in loops}
         async with self._read_to_end(since, within, only=heard) as messages:
@@ -227,7 +228,8 @@ class Journal:
 
         Raises:
             QueueNotFound: there is no journal.
-            BrokerUnavailable: it could not be read to its end, or not within this time.
+            StreamTooLong: it could not be read to its end within this time.
+            BrokerUnavailable: it could not be read.
         """
         puts, read = list[tuple[LoopId, Put]](), 0
         async with self._read_to_end(since, within) as messages:

@@ -18,8 +18,8 @@ snapshot is nothing but the same entries again.
 
 import json
 import logging
-from collections.abc import Mapping
-from contextlib import aclosing
+from collections.abc import Generator, Mapping
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -176,7 +176,10 @@ class Roster:
         )
         async with aclosing(reading) as messages:
             async for message in messages:
-                _enter(message, listing, snapshots)
+                with _left_out_if_bad():
+                    told = snapshots.hear(message)
+                    for entry in [parsed_json(message.body)] if told is None else told:
+                        _enter(entry, listing)
 
     async def _publish(self, message: Message) -> None:
         await self._broker.publish(
@@ -185,30 +188,26 @@ class Roster:
 
     async def follow(self, listing: Listing) -> Consumer:
         """Have entries that are appended from now on entered, until the consumer is cancelled."""
-        snapshots = Snapshots()
 
         def hear(message: Message) -> None:
             if not is_of_snapshot(message):  # which tells nothing new
-                _enter(message, listing, snapshots)
+                with _left_out_if_bad():
+                    _enter(parsed_json(message.body), listing)
 
         return await self._broker.follow(self._names.roster, hear, since="next")
 
 
-def _enter(message: Message, listing: Listing, snapshots: Snapshots) -> None:
+def _enter(entry: Any, listing: Listing) -> None:
+    with _left_out_if_bad():
+        listing.enter(_listed(validated(_Entry, entry, "roster entry")))
+
+
+@contextmanager
+def _left_out_if_bad() -> Generator[None]:
     try:
-        told = snapshots.hear(message)
-        entries = [parsed_json(message.body)] if told is None else told
-    except MessageError as error:
-        return _leave_out(error)
-    for entry in entries:
-        try:
-            listing.enter(_listed(validated(_Entry, entry, "roster entry")))
-        except (MessageError, ScheduleError) as error:
-            _leave_out(error)
-
-
-def _leave_out(error: Exception) -> None:
-    logging.getLogger(__name__).warning("An entry of the roster is left out: %s", error)
+        yield
+    except (MessageError, ScheduleError) as error:
+        logging.getLogger(__name__).warning("An entry of the roster is left out: %s", error)
 
 
 def _wire(listed: Listed) -> dict[str, Any]:

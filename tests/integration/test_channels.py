@@ -14,7 +14,7 @@ from scheduler.brokers.amqp import driver, followers, session
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.followers import AmqpFollower
 from scheduler.brokers.contract import DEFAULT_TIMEOUT
-from scheduler.errors import NoReplica, Unconfirmed
+from scheduler.errors import DeliveryLost, NoReplica, Unconfirmed
 from scheduler.events import Connected, ConnectionLost, Event
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Queue, QueueType, Topology, topology
@@ -146,6 +146,26 @@ async def test_a_follower_to_whom_nothing_is_delivered_any_more_asks_anew(
         assert reader.is_empty
         await send(wire.broker, stream, b"d")
         assert await reader.bodies(1) == [b"d"]
+
+
+async def test_what_is_acked_while_its_channel_is_closed_ends_no_connection(
+    broker_url: str,
+) -> None:
+    async with RabbitWire("quorum", broker_url) as wire:
+        queue = await wire.declare_queue()
+        await send(wire.broker, queue, b"a")
+        inbox = await Inbox.open(wire.broker, queue, prefetch=1)
+        delivery = await inbox.next()
+        open_ones = list[Any](connections[0].channels.values())
+        (channel,) = (each for each in open_ones if each is not None and each.consumers)
+        closing = asyncio.create_task(channel.close())
+        for _ in range(10):  # until that is written, and not answered
+            await asyncio.sleep(0)
+        with pytest.raises(DeliveryLost):
+            await delivery.ack()
+        await closing
+        await (await inbox.next()).ack()
+        assert len(connections) == 1
 
 
 @pytest.mark.parametrize("waits", ["send", "get", "depth"])

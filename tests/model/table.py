@@ -30,7 +30,8 @@ class Row:
         bounds = self.bounds
         said = [f"{bounds.processors} processors", " ".join(bounds.verbs)]
         said += [f"{what} {many}" for what, many in bounds.budget._asdict().items() if many]
-        said += ["blank"] * bounds.blank + ["precise"] * bounds.precise
+        said += ["blank"] * bounds.blank
+        said += [f"precise up to {bounds.most}"] * bounds.precise
         return ", ".join(filter(None, said))
 
 
@@ -41,11 +42,12 @@ def row(
     found: AbstractSet[Wrong] = frozenset(),
     blank: bool = False,
     precise: bool = False,
+    most: int = 2,
     graph: bool = True,
     **budget: int,
 ) -> Row:
     """A row of the table: verbs, and how often what may go wrong."""
-    bounds = Bounds(processors, verbs, Budget(**budget), blank, precise)
+    bounds = Bounds(processors, verbs, Budget(**budget), blank, precise, most)
     return Row(bounds, states, found, graph)
 
 
@@ -92,6 +94,7 @@ LARGE = (
     row(*PAUSED, states=357_732, processors=3, outages=2, deaths=1),
     row(*PAUSED, states=546_043, processors=3, outages=3),
     row(*STARTED, states=40_776, processors=3, outages=1, deaths=1),
+    row(states=371_216, precise=True, most=3),
     row(*PAUSED, states=313_109, precise=True),
     row(*PAUSED, states=1_111_763, deaths=1, precise=True),
     row(Verb.TRIGGER, states=453_690, deaths=1, precise=True),

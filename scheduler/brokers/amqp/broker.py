@@ -35,7 +35,7 @@ from scheduler.brokers.contract import (
     Depth,
 )
 from scheduler.brokers.credentials import parse_url
-from scheduler.brokers.marks import no_way_to
+from scheduler.brokers.marks import written_into
 from scheduler.errors import IncompatibleBroker, QueueNotFound, Unconfirmed, Unroutable
 from scheduler.events import Emit, MessageConfirmed
 from scheduler.protocol.messages import Message
@@ -197,12 +197,10 @@ class AmqpBroker:
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         async def write(mark: Message) -> None:
-            try:
+            with written_into(stream, exchange, routing_key):
                 await self.publish(
                     mark, exchange=exchange, routing_key=routing_key, timeout=timeout
                 )
-            except Unroutable:
-                raise no_way_to(stream, exchange, routing_key) from None
 
         return self._streams.read_to_end(stream, write, since, before, only, timeout)
 

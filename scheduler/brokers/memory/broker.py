@@ -24,11 +24,11 @@ from scheduler.brokers.contract import (
     Delivery,
     Depth,
 )
-from scheduler.brokers.marks import is_asked_for, is_mark, new_mark, no_way_to, silent, too_long
+from scheduler.brokers.marks import is_asked_for, is_mark, new_mark, silent, too_long, written_into
 from scheduler.brokers.memory.connection import MemoryConnection, MemoryConsumer
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.brokers.memory.streams import MemoryFollower
-from scheduler.errors import BrokerUnavailable, Unroutable
+from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Topology
 
@@ -143,10 +143,8 @@ class MemoryBroker:
         source, mark = self._server.stream(stream), new_mark()
         begin, end = source.offset_at(since), source.offset_at(before) if before else math.inf
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
-        try:
+        with written_into(stream, exchange, routing_key):
             await self.publish(mark, exchange=exchange, routing_key=routing_key, timeout=timeout)
-        except Unroutable:
-            raise no_way_to(stream, exchange, routing_key) from None
         for offset, message in source.read(begin):
             if message.label == mark.label or offset >= end:
                 return

@@ -17,6 +17,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.roster import ENTRY_TYPE, Listed, Listing, Roster
+from scheduler.queues.snapshots import BEGINNING_TYPE
 from scheduler.timing.clock import LoopClock
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, roster_of
@@ -340,10 +341,30 @@ async def test_what_others_append_while_a_snapshot_is_written_is_known(
 
 
 @pytest.mark.usefixtures("_short")
-async def test_who_follows_is_told_no_snapshots(roster: Roster) -> None:
+async def test_what_others_append_before_a_snapshot_begins_is_in_it(
+    broker: FaultyBroker, roster: Roster
+) -> None:
+    async def append_more(call: Call) -> None:
+        await roster.append(loop_number(3, 1000))
+        await asyncio.sleep(7200)
+
+    await appended(roster, range(1, 100))
+    begins = broker.on("publish", where=lambda call: call.message.type == BEGINNING_TYPE)
+    begins.first(append_more)
+    await roster.compacted()
+    told, reads = await measured(broker, roster)
+    assert told == all_at(99) | {loop_number(3, 0).loop: 1000}
+    assert reads == 1 + 2
+
+
+@pytest.mark.usefixtures("_short")
+async def test_who_follows_is_told_no_snapshots(
+    roster: Roster, caplog: pytest.LogCaptureFixture
+) -> None:
     await appended(roster, range(1, 100))
     following = await roster.follow(listing := Listing())
     await roster.compacted()
     await asyncio.sleep(0.1)
     assert listing == {}
+    assert not caplog.records
     await following.cancel()
