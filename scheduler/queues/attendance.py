@@ -1,41 +1,39 @@
-"""Who has answered the last roll calls, and has not left since."""
+"""Who answers roll calls, and has not left since."""
 
+from collections.abc import Collection
 from contextlib import aclosing
 
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.messages import Message
 
 QUESTION, ANSWER, GOODBYE = "scheduler.question", "scheduler.answer", "scheduler.goodbye"
-REMEMBERED = 5  # questions, and who answered them
+REMEMBERED = 1_000  # of those who were killed, nobody says that they left
 
 
 class Attendance:
     """What the messages of a roll call tell of who is there."""
 
     def __init__(self) -> None:
-        self._answered: dict[str, set[str]] = {}
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether as many questions were heard as are remembered."""
-        return len(self._answered) >= REMEMBERED
-
-    @property
-    def names(self) -> set[str]:
-        return {name for names in self._answered.values() for name in names}
+        self._questions = 0
+        self._last_answered: dict[str, int] = {}
 
     def hear(self, message: Message) -> None:
         """Take note of a question, an answer, or a goodbye."""
-        question, name = message.correlation_id or "", message.app_id or ""
+        name = message.app_id or ""
         if message.type == QUESTION:
-            self._answered[question] = set()
-            while len(self._answered) > REMEMBERED:
-                del self._answered[next(iter(self._answered))]
-        elif message.type == ANSWER and question in self._answered:
-            self._answered[question].add(name)
-        elif message.type == GOODBYE:
-            for names in self._answered.values():
-                names.discard(name)
+            self._questions += 1
+        elif message.type in (ANSWER, GOODBYE):
+            self._last_answered.pop(name, None)
+        if message.type == ANSWER:
+            self._last_answered[name] = self._questions
+            if len(self._last_answered) > REMEMBERED:
+                del self._last_answered[next(iter(self._last_answered))]
+
+    def missing(self, answered: Collection[str], many: int) -> list[str]:
+        """So many who have not answered now, and did so last; more if they are equal in that."""
+        others = {name: at for name, at in self._last_answered.items() if name not in answered}
+        latest = sorted(others.values(), reverse=True)[:many]
+        return sorted(name for name, at in others.items() if latest and at >= latest[-1])
 
 
 async def attendance_of(broker: Broker, roll_call: str) -> Attendance:

@@ -9,8 +9,8 @@ that nothing is ever put into. Both messages are JSON, and their correlation id 
   ``hands``: of those loops, task, key, epoch, seq and attempt of each token in hand, 1 if it is the
   first of its epoch, 1 if its run has begun, and 1 if its slot does not take what comes after it.
 
-Their app id names who asks, or answers. Whoever leaves says so; so who has answered one of the last
-questions, and not this one, is missing.
+Their app id names who asks, or answers. Whoever leaves says so; so who has answered a question
+before, and not this one, is missing.
 """
 
 import asyncio
@@ -75,7 +75,8 @@ class Answers:
         expected: how many processors there are.
         hands: what each of those that answered has in hand.
         known: the later epochs that they know of.
-        missing: who has answered one of the last questions, but not this one.
+        missing: who has answered a question before, but not this one: of those that may be silent,
+            who did so last.
     """
 
     expected: int
@@ -157,6 +158,7 @@ class RollCall:
         self._listeners = 0
         self._changing = asyncio.Lock()
         self._attendance = Attendance()
+        self._has_read_back = False
 
     @property
     def present(self) -> bool:
@@ -216,14 +218,14 @@ class RollCall:
             answers = await self._ask_once(loops, rest)
         if not answers.silent:
             return answers
-        return replace(answers, missing=await self._missing(answers.hands))
+        return replace(answers, missing=await self._missing(answers))
 
-    async def _missing(self, answered: Collection[str]) -> set[str]:
-        """Who has answered one of the last questions, and is not among these."""
-        if not self._attendance.is_enough:
+    async def _missing(self, answers: Answers) -> list[str]:
+        if not self._has_read_back:
+            self._has_read_back = True  # once: many may wait for the same one
             with suppress(BrokerError):
                 self._attendance = await attendance_of(self._broker, self._names.roll_call)
-        return self._attendance.names - set(answered)
+        return self._attendance.missing(answers.hands, answers.silent)
 
     async def _ask_once(self, loops: Mapping[LoopId, int], timeout: timedelta) -> Answers:
         if not (expected := await self._count()):
