@@ -24,7 +24,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Topology
 
 Operation = Literal[
-    "connect", "close", "declare", "publish", "get", "read", "depth", "purge", "delete"
+    "connect", "close", "declare", "publish", "get", "read", "last", "depth", "purge", "delete"
 ]
 
 
@@ -208,7 +208,7 @@ class FaultyBroker(MemoryBroker):
         *,
         exchange: str,
         routing_key: str,
-        since: datetime | None = None,
+        since: datetime | int | None = None,
         before: datetime | None = None,
         only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
@@ -244,6 +244,10 @@ class FaultyBroker(MemoryBroker):
             left = deadline - asyncio.get_running_loop().time()
             await asyncio.sleep(min(left, LONGEST_SILENCE.total_seconds()))
             raise silent(stream) from None
+
+    async def last(self, stream: str) -> Message | None:
+        async with self._asked("last", stream):
+            return await super().last(stream)
 
     async def depth(self, queue: str) -> Depth | None:
         async with self._asked("depth", queue):

@@ -20,6 +20,7 @@
 8. What is published to a stream stays there for all who read or follow it, until it is too old or
    too much. A stream is never full; what it holds keeps its order, and does not expire. It keeps
    labels, and headers that are text, numbers, bytes and truth values; it drops tables and lists.
+   Each message of it that is handed out says its offset: the n-th that came has n - 1, for ever.
    A follower outlives reconnects and goes on after the last message that it has seen; where the
    stream was deleted and declared anew, with the first. One that has seen none before a reconnect
    knows its place by the time alone: it may get some that came shortly before it began, and miss
@@ -243,7 +244,7 @@ class Broker(Protocol):
         *,
         exchange: str,
         routing_key: str,
-        since: datetime | None = None,
+        since: datetime | int | None = None,
         before: datetime | None = None,
         only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
@@ -252,7 +253,8 @@ class Broker(Protocol):
 
         Args:
             exchange: to publish a mark to, with the routing key, by which it gets into the stream.
-            since: as for `read`.
+            since: as for `read`; or from the message with this offset on. Where the stream does not
+                reach so far, it was made anew, and is read from its first message on.
             before: without what came at this moment or later, by the broker's clock; but some that
                 came shortly after may be among them. None: to the end.
             only: what has one of these labels. RabbitMQ from 4.0 on leaves most of the rest out by
@@ -267,6 +269,17 @@ class Broker(Protocol):
             StreamTooLong: the timeout was over before the mark came.
             BrokerUnavailable: the connection went before it came; or nothing at all came, for
                 `LONGEST_SILENCE` or until the timeout.
+        """
+        ...
+
+    async def last(self, stream: str) -> Message | None:
+        """One of the last messages of a stream that no marks are written into.
+
+        None: it holds none, or its first ones came only seconds ago.
+
+        Raises:
+            QueueNotFound: there is no such stream.
+            IncompatibleBroker: it is a queue.
         """
         ...
 

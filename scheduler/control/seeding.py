@@ -121,10 +121,9 @@ class Seeding:
             return await self._roster.compacted(), set()
         except QueueNotFound:
             new = await self._declaring.roster()
-            listing = Listing()
             for listed in known.values():
-                listing.enter(await self._roster.append(listed))
-            return listing, new
+                await self._roster.append(listed)
+            return await self._roster.compacted(), new  # its snapshots may have survived it
 
     async def _seed_all(
         self, loops: Collection[Loop], listing: Listing, new: Collection[str]

@@ -209,9 +209,9 @@ class Supervisor:
 
     async def _lacks_queues(self) -> bool:
         names = self._app.names
-        shared = names.roster, names.journal, names.roll_call, names.presence
+        streams = names.roster, names.snapshots, names.journal, names.roll_call
         of_tasks = (names.processor_queue(task) for task in self._app.tasks)
-        return bool(await self._declaring.absent((*shared, *of_tasks)))
+        return bool(await self._declaring.absent((*streams, names.presence, *of_tasks)))
 
     async def _adopt(self) -> bool:
         try:

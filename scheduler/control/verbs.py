@@ -94,7 +94,7 @@ class Verbs:
     async def _look(self, loop: Loop) -> tuple[Listed, Token | None]:
         """What the roster says of a loop, and the token of its epoch in the slot."""
         try:
-            listed = (await self._roster.read()).get(loop.id)
+            listed = (await self._roster.compacted()).get(loop.id)
             token = await self._hatchery.find(loop.id)
         except QueueNotFound:
             listed = token = None

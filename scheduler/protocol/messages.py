@@ -29,6 +29,7 @@ class Message:
         expiration: how long it may wait in its queue; None: for ever.
         timestamp: when it was made, to the second (AMQP has no finer one).
         label: what a reader of a stream may choose it by; not empty. None: it has none.
+        offset: where it stands in the stream that it was read from.
     """
 
     body: bytes = b""
@@ -44,6 +45,7 @@ class Message:
     reply_to: str | None = None
     app_id: str | None = None
     label: str | None = None
+    offset: int | None = field(default=None, compare=False)
 
 
 def one_line(text: str) -> str:

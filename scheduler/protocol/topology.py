@@ -15,6 +15,7 @@
 
     scheduler, failed ──► journal (stream): each settlement, and what was parked
     control ──roster──► roster (stream): which loops there are
+            ─snapshots─► snapshots (stream): what the roster has told so far
             ──rollcall─► rollcall (stream): who is running what
 
     delay.32d ──► delay.d ──► delay.h ──► delay.m ──► delay.s ──► delay.100ms ──► processor
@@ -57,6 +58,10 @@ UNROUTED_FOR = 5 * SECOND
 
 # A stream drops its oldest segment as a whole, and never the one that is written to.
 JOURNAL_SEGMENT = 20_000_000
+ROSTER_SEGMENT = 50_000_000
+ROSTER_BYTES = 20 * ROSTER_SEGMENT  # some millions of entries; a snapshot comes after some thousand
+SNAPSHOTS_SEGMENT = 10_000_000
+SNAPSHOTS_BYTES = 2 * SNAPSHOTS_SEGMENT
 ROLL_CALL_SEGMENT = 1_000_000
 ROLL_CALL_BYTES = 10 * ROLL_CALL_SEGMENT
 
@@ -210,6 +215,11 @@ class Names:
         return f"{self.prefix}.roster"
 
     @property
+    def snapshots(self) -> str:
+        """The stream of what the roster has told so far."""
+        return f"{self.prefix}.snapshots"
+
+    @property
     def roll_call(self) -> str:
         """The stream over which processors ask each other what they have in hand."""
         return f"{self.prefix}.rollcall"
@@ -345,8 +355,9 @@ class _Builder:
                 self._parking_queue(names.failed),
                 _timer_queue(names.unrouted, UNROUTED_FOR, names.rerouted),
                 self._journal(),
-                Queue(names.roster, {"x-queue-type": "stream"}),
-                self._roll_call(),
+                _stream(names.roster, ROSTER_BYTES, ROSTER_SEGMENT),
+                _stream(names.snapshots, SNAPSHOTS_BYTES, SNAPSHOTS_SEGMENT),
+                _stream(names.roll_call, ROLL_CALL_BYTES, ROLL_CALL_SEGMENT),
                 self._queue(names.presence, {}),
             ),
             bindings=(
@@ -356,30 +367,15 @@ class _Builder:
                 Binding(names.failed, names.journal, "#"),
                 Binding(names.scheduler, names.journal, "#"),
                 Binding(names.control, names.roster, names.roster),
+                Binding(names.control, names.snapshots, names.snapshots),
                 Binding(names.control, names.roll_call, names.roll_call),
             ),
         )
 
     def _journal(self) -> Queue:
-        return Queue(
-            self.names.journal,
-            {
-                "x-queue-type": "stream",
-                "x-max-age": f"{int(self.retention.max_age.total_seconds())}s",
-                "x-max-length-bytes": self.retention.max_bytes,
-                "x-stream-max-segment-size-bytes": JOURNAL_SEGMENT,
-            },
-        )
-
-    def _roll_call(self) -> Queue:
-        return Queue(
-            self.names.roll_call,
-            {
-                "x-queue-type": "stream",
-                "x-max-length-bytes": ROLL_CALL_BYTES,
-                "x-stream-max-segment-size-bytes": ROLL_CALL_SEGMENT,
-            },
-        )
+        kept = self.retention
+        max_age = {"x-max-age": f"{int(kept.max_age.total_seconds())}s"}
+        return _stream(self.names.journal, kept.max_bytes, JOURNAL_SEGMENT, max_age)
 
     def of_task(self, task: str) -> Topology:
         names = self.names
@@ -477,6 +473,20 @@ class _Builder:
 
     def _if_quorum(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         return dict(arguments) if self.queue_type == "quorum" else {}
+
+
+def _stream(
+    name: str, max_bytes: int, segment: int, more: Mapping[str, Any] = MappingProxyType({})
+) -> Queue:
+    return Queue(
+        name,
+        {
+            "x-queue-type": "stream",
+            "x-max-length-bytes": max_bytes,
+            "x-stream-max-segment-size-bytes": segment,
+            **more,
+        },
+    )
 
 
 def _timer_queue(name: str, time_to_live: timedelta, then: str) -> Queue:

@@ -13,7 +13,7 @@ has, and what tells who reads it to its end which tokens are void. An entry is a
 ====================  ============================================================
 
 Entries may be read in any order, and twice: of each loop, the one of the latest epoch holds. So a
-snapshot is nothing but the same entries again.
+snapshot is nothing but the last entry of each loop, again.
 """
 
 import json
@@ -32,7 +32,7 @@ from scheduler.protocol.epochs import Entry, LoopState, learned
 from scheduler.protocol.messages import Message, parsed_json, validated
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
-from scheduler.queues.snapshots import Snapshots, is_of_snapshot, new_beginning, pages
+from scheduler.queues.snapshots import Snapshot, Snapshots
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
@@ -40,8 +40,7 @@ from scheduler.timing.schedules import Every, Schedule, from_wire, to_wire
 
 ENTRY_TYPE = "scheduler.roster"
 READING_TIMEOUT = timedelta(minutes=2)
-FEW = 1_000  # of them all are read, and no snapshot is looked for
-LOOK_BACKS = [timedelta(hours=hours) for hours in (0.2, 2, 24, 24 * 14, 24 * 180)]
+FEW = 1_000  # are read without a snapshot
 LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
@@ -114,12 +113,17 @@ class Roster:
         self._broker = broker
         self._names = names
         self._clock = clock
+        self._snapshots = Snapshots(broker, names)
 
     async def append(self, listed: Listed) -> Listed:
         """Have it known that an epoch begins, confirmed; returns the entry with its time."""
         listed = replace(listed, at=self._clock.now())
         body = json.dumps(_wire(listed)).encode()
-        await self._publish(Message(body, content_type="application/json", type=ENTRY_TYPE))
+        await self._broker.publish(
+            Message(body, content_type="application/json", type=ENTRY_TYPE),
+            exchange=self._names.control,
+            routing_key=self._names.roster,
+        )
         return listed
 
     async def read(self) -> Listing:
@@ -133,68 +137,66 @@ class Roster:
         return listing
 
     async def compacted(self) -> Listing:
-        """The same; where that took much, with a snapshot for whoever reads it next."""
-        listing, snapshots = await self._read()
-        if snapshots.since <= max(FEW, len(listing)):
-            return listing
-        beginning = new_beginning()
-        await self._publish(beginning)
-        listing, _ = await self._read()
-        for page in pages(beginning, [_wire(listed) for listed in listing.values()]):
-            await self._publish(page)
+        """The same; where it took much, with a snapshot for whoever reads it next."""
+        listing, part = await self._read()
+        if part.last is not None and part.length > max(FEW, len(listing) // 4):
+            entries = [_wire(listed) for listed in listing.values()]
+            await self._snapshots.append(Snapshot.up_to(part.last, entries))
         return listing
 
-    async def _read(self) -> tuple[Listing, Snapshots]:
-        depth = await self._broker.depth(self._names.roster)
-        is_long = depth is not None and depth.ready > FEW
-        listing, snapshots, before = Listing(), Snapshots(), None
-        for ago in LOOK_BACKS if is_long else ():
-            since = self._clock.now() - ago
-            await self._read_part(since, before, listing, snapshots)
-            if snapshots.found:
-                return listing, snapshots
-            snapshots.go_back()
-            before = since
-        await self._read_part(None, before, listing, snapshots)
-        return listing, snapshots
+    async def _read(self) -> "tuple[Listing, _Part]":
+        """What it says, and the part that had to be read for it besides a snapshot."""
+        listing = Listing()
+        snapshot = await self._snapshots.latest()
+        if snapshot is not None:
+            for entry in snapshot.entries:
+                _enter(entry, listing)
+            part = await self._read_part(snapshot.offset, listing)
+            if snapshot.is_up_to(part.first):
+                return listing, part
+        return listing, await self._read_part(None, listing)
 
-    async def _read_part(
-        self,
-        since: datetime | None,
-        before: datetime | None,
-        listing: Listing,
-        snapshots: Snapshots,
-    ) -> None:
-        names = self._names
+    async def _read_part(self, since: int | None, listing: Listing) -> "_Part":
+        part, names = _Part(), self._names
         reading = self._broker.read_to_end(
             names.roster,
             exchange=names.control,
             routing_key=names.roster,
             since=since,
-            before=before,
             timeout=READING_TIMEOUT,
         )
         async with aclosing(reading) as messages:
             async for message in messages:
-                with _left_out_if_bad():
-                    told = snapshots.hear(message)
-                    for entry in [parsed_json(message.body)] if told is None else told:
-                        _enter(entry, listing)
-
-    async def _publish(self, message: Message) -> None:
-        await self._broker.publish(
-            message, exchange=self._names.control, routing_key=self._names.roster
-        )
+                part.take(message)
+                _enter_from(message, listing)
+        return part
 
     async def follow(self, listing: Listing) -> Consumer:
         """Have entries that are appended from now on entered, until the consumer is cancelled."""
 
         def hear(message: Message) -> None:
-            if not is_of_snapshot(message):  # which tells nothing new
-                with _left_out_if_bad():
-                    _enter(parsed_json(message.body), listing)
+            _enter_from(message, listing)
 
         return await self._broker.follow(self._names.roster, hear, since="next")
+
+
+@dataclass(slots=True)
+class _Part:
+    """What was read of the roster: its first and last message, and how many."""
+
+    first: Message | None = None
+    last: Message | None = None
+    length: int = 0
+
+    def take(self, message: Message) -> None:
+        self.first = self.first or message
+        self.last = message
+        self.length += 1
+
+
+def _enter_from(message: Message, listing: Listing) -> None:
+    with _left_out_if_bad():
+        _enter(parsed_json(message.body), listing)
 
 
 def _enter(entry: Any, listing: Listing) -> None:

@@ -1,96 +1,124 @@
-"""Snapshots: what a stream has told so far, in few messages.
+"""Snapshots: what the roster has told so far, in one message of a stream of their own.
 
-A snapshot begins with a message of its own, and tells what was read after that was confirmed. So
-whoever has read its beginning and all its pages knows what came before, too; and what others write
-meanwhile comes after the beginning. Several may be written at once, and one left half-way.
+A snapshot names the entry of the roster that it goes up to. Who reads the last one goes on from
+that entry, and knows by it that this is the roster of which it tells: where another one is in its
+place, the roster was made anew, or has forgotten it, and is read from its first entry on. So no
+snapshot is wrong, and an older one only means that there is more to read.
+
+Its body is JSON, compressed: ``offset`` and ``digest`` of that entry, and the ``entries``.
 """
 
+import gzip
+import hashlib
 import json
-import uuid
+import logging
+import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from scheduler.brokers.contract import Broker
+from scheduler.errors import QueueNotFound, Undecodable, Unroutable
 from scheduler.protocol.messages import Message, parsed_json, validated
+from scheduler.protocol.topology import Names
 
-BEGINNING_TYPE, PAGE_TYPE = "scheduler.snapshot.beginning", "scheduler.snapshot.page"
-PAGE_LENGTH = 500  # entries: some 100 KB
-
-
-def new_beginning() -> Message:
-    """The beginning of a snapshot, to be confirmed before that is read which it will tell."""
-    return Message(type=BEGINNING_TYPE, correlation_id=uuid.uuid4().hex)
+SNAPSHOT_TYPE = "scheduler.snapshot"
 
 
-def pages(beginning: Message, entries: Sequence[Any]) -> list[Message]:
-    """The pages of the snapshot with this beginning."""
-    shares = [entries[at : at + PAGE_LENGTH] for at in range(0, len(entries), PAGE_LENGTH)] or [[]]
-    return [
-        Message(
-            json.dumps({"page": number, "pages": len(shares), "entries": share}).encode(),
-            content_type="application/json",
-            type=PAGE_TYPE,
-            correlation_id=beginning.correlation_id,
-        )
-        for number, share in enumerate(shares)
-    ]
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a stream has told.
 
+    Attributes:
+        offset: of the last of its messages.
+        digest: of that message's body.
+        entries: what they told, as the stream has it.
+    """
 
-def is_of_snapshot(message: Message) -> bool:
-    return message.type in (BEGINNING_TYPE, PAGE_TYPE)
+    offset: int
+    digest: str
+    entries: Sequence[Any]
+
+    @classmethod
+    def up_to(cls, last: Message, entries: Sequence[Any]) -> "Snapshot":
+        """A snapshot of what was read up to a message."""
+        assert last.offset is not None
+        return cls(last.offset, _digest(last), entries)
+
+    def is_up_to(self, message: Message | None) -> bool:
+        """Whether this is the message that it goes up to."""
+        if message is None:
+            return False
+        return (self.offset, self.digest) == (message.offset, _digest(message))
 
 
 class Snapshots:
-    """The snapshots among what is read of a stream: its last part first, then earlier ones."""
+    """The snapshots of a roster."""
 
-    def __init__(self) -> None:
-        self._others = [0]  # of each part
-        self._begun: dict[str, tuple[int, int]] = {}
-        self._missing: dict[str, set[int]] = {}
+    def __init__(self, broker: Broker, names: Names) -> None:
+        self._broker = broker
+        self._names = names
 
-    @property
-    def found(self) -> bool:
-        """Whether one was read from its beginning to its last page."""
-        return bool(self._complete())
-
-    @property
-    def since(self) -> int:
-        """How many other messages came after the beginning of the last such one; or are there."""
-        came = (
-            sum(self._others[: part + 1]) - before
-            for part, before in (self._begun[name] for name in self._complete())
-        )
-        return min(came, default=sum(self._others))
-
-    def go_back(self) -> None:
-        """What is heard from now on came before all that was heard so far."""
-        self._others.append(0)
-
-    def hear(self, message: Message) -> list[Any] | None:
-        """The entries that a message of a snapshot tells; None: it is another one.
-
-        Raises:
-            Undecodable: it claims to be of one.
-        """
-        name = message.correlation_id or ""
-        if not is_of_snapshot(message):
-            self._others[-1] += 1
+    async def latest(self) -> Snapshot | None:
+        """The last one, or one before it; None: there is none that can be read."""
+        try:
+            message = await self._broker.last(self._names.snapshots)
+            return None if message is None else _snapshot_of(message)
+        except QueueNotFound:
             return None
-        if message.type == BEGINNING_TYPE:
-            self._begun[name] = (len(self._others) - 1, self._others[-1])
-            return []
-        page = validated(_Page, parsed_json(message.body), "page of a snapshot")
-        self._missing.setdefault(name, set(range(page.pages))).discard(page.page)
-        return page.entries
+        except Undecodable as error:
+            self._warn("read", error)
+            return None
 
-    def _complete(self) -> list[str]:
-        return [name for name in self._begun if self._missing.get(name) == set()]
+    async def append(self, snapshot: Snapshot) -> None:
+        """Have it read by whoever comes next, if there is a place for it."""
+        try:
+            await self._broker.publish(
+                _message_of(snapshot),
+                exchange=self._names.control,
+                routing_key=self._names.snapshots,
+            )
+        except Unroutable as error:
+            self._warn("written", error)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        logging.getLogger(__name__).warning(
+            "No snapshot of the roster can be %s, so that it takes long to read: %s", what, error
+        )
 
 
-class _Page(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+def _digest(message: Message) -> str:
+    return hashlib.sha256(message.body).hexdigest()
 
-    page: int = Field(ge=0)
-    pages: int = Field(ge=1)
+
+def _message_of(snapshot: Snapshot) -> Message:
+    wire = {
+        "offset": snapshot.offset,
+        "digest": snapshot.digest,
+        "entries": list(snapshot.entries),
+    }
+    return Message(
+        gzip.compress(json.dumps(wire).encode(), compresslevel=1),
+        content_type="application/json",
+        content_encoding="gzip",
+        type=SNAPSHOT_TYPE,
+    )
+
+
+def _snapshot_of(message: Message) -> Snapshot:
+    try:
+        body = gzip.decompress(message.body)
+    except (OSError, EOFError, zlib.error) as error:
+        raise Undecodable(f"The snapshot cannot be decompressed: {error}.") from None
+    wire = validated(_Snapshot, parsed_json(body), "snapshot")
+    return Snapshot(wire.offset, wire.digest, wire.entries)
+
+
+class _Snapshot(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    offset: int = Field(ge=0)
+    digest: str
     entries: list[Any]

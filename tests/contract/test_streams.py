@@ -22,6 +22,7 @@ from tests.contract.wire import (
     eventually,
     has_depth,
     send,
+    take,
     take_all,
 )
 
@@ -344,6 +345,67 @@ async def test_a_stream_is_read_up_to_a_moment(wire: Wire, broker: Broker) -> No
     assert await bodies_to_end(broker, stream, before=first - day) == []
     assert await bodies_to_end(broker, stream, since=second, before=first) == []
     assert await bodies_to_end(broker, await wire.declare_stream(), before=last) == []
+
+
+async def test_each_message_of_a_stream_tells_its_offset(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    heard: list[int | None] = []
+    follower = await broker.follow(stream, lambda message: heard.append(message.offset))
+    await send(broker, stream, *numbered(0, 1, 2))
+    read = [message.offset async for message in broker.read(stream)]
+    to_its_end = [message.offset async for message in to_end(broker, stream)]
+
+    async def has_heard_all() -> bool:
+        return heard == [0, 1, 2]
+
+    await eventually(has_heard_all)
+    assert (read, to_its_end) == ([0, 1, 2], [0, 1, 2])
+    await follower.cancel()
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"a")
+    assert (await take(broker, queue)).message.offset is None
+
+
+async def test_a_stream_is_read_from_an_offset_on(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await asyncio.gather(*(send(broker, stream, b"") for _ in range(600)))
+    for offset in 0, 1, 300, 599:
+        read = [message.offset async for message in to_end(broker, stream, since=offset)]
+        assert read == [*range(offset, 600)]
+
+
+async def test_a_stream_that_does_not_reach_an_offset_is_read_from_its_first_message_on(
+    wire: Wire, broker: Broker
+) -> None:
+    stream = await wire.declare_stream()
+    assert await bodies_to_end(broker, stream, since=3) == []
+    await send(broker, stream, *numbered(0, 1, 2))
+    for offset in 1_000, 2**62:
+        assert await bodies_to_end(broker, stream, since=offset) == numbered(0, 1, 2)
+
+
+async def test_the_last_message_of_a_stream(wire: Wire, broker: Broker) -> None:
+    stream, other = await wire.declare_stream(), await wire.connect()
+    assert await broker.last(stream) is None
+    for number in range(3):
+        await send(other, stream, b"%d" % number * 200_000)
+        await has_depth(broker, stream, ready=number + 1)
+        last = await broker.last(stream)
+        assert last is not None
+        assert (last.body, last.offset) == (b"%d" % number * 200_000, number)
+
+
+async def test_only_streams_that_are_there_have_a_last_message(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await broker.delete(stream)
+    with pytest.raises(QueueNotFound):
+        await broker.last(stream)
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"a")
+    await has_depth(broker, queue, ready=1)
+    with pytest.raises(IncompatibleBroker):
+        await broker.last(queue)
+    assert broker.connected
 
 
 async def send_labelled(broker: Broker, stream: str, *labels: str | None) -> None:

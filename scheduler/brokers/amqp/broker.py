@@ -191,7 +191,7 @@ class AmqpBroker:
         *,
         exchange: str,
         routing_key: str,
-        since: datetime | None = None,
+        since: datetime | int | None = None,
         before: datetime | None = None,
         only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
@@ -203,6 +203,10 @@ class AmqpBroker:
                 )
 
         return self._streams.read_to_end(stream, write, since, before, only, timeout)
+
+    async def last(self, stream: str) -> Message | None:
+        depth = await self.depth(stream)
+        return None if depth is not None and not depth.ready else await self._streams.last(stream)
 
     async def depth(self, queue: str) -> Depth | None:
         session = await self._connection.ready()

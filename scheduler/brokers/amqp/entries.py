@@ -1,5 +1,6 @@
 """The entries of a stream: messages that have a place."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from aiormq.abc import DeliveredMessage
@@ -20,7 +21,7 @@ class StreamEntry(NamedTuple):
         headers, tag = cast(dict[str, Any], taken.header.properties.headers), taken.delivery_tag
         assert tag is not None
         offset = headers.pop("x-stream-offset")
-        return cls(message_of(taken), offset, tag)
+        return cls(replace(message_of(taken), offset=offset), offset, tag)
 
     def continues(self, last: "StreamEntry") -> bool:
         """Whether this may come in one stream where the last one was asked for.

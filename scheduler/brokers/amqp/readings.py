@@ -37,7 +37,7 @@ class Reading:
             self._stream, self._find_end, prefetch=1, arguments={"x-stream-offset": "next"}
         )
 
-    async def begin(self, offset: str | datetime, labels: frozenset[str] | None) -> None:
+    async def begin(self, offset: str | int | datetime, labels: frozenset[str] | None) -> None:
         """Have the entries come from an offset on: all, or those with a label, and some others."""
 
         def end(_: object) -> None:

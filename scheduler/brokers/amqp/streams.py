@@ -43,16 +43,19 @@ class Streams:
         self,
         stream: str,
         write: Write,
-        since: datetime | None,
+        since: datetime | int | None,
         before: datetime | None,
         only: frozenset[str] | None,
         timeout: timedelta,
     ) -> AsyncGenerator[Message]:
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
         end = before and await self._offset_at(before, stream, write, deadline)
+        if isinstance(since, int) and await self._end_of(stream, write, deadline) < since:
+            since = None
         mark = new_mark()
         labels = None if only is None else only | {str(mark.label)}
-        async with self._reading(stream, since or "first", labels) as reading:
+        begin = "first" if since is None else since
+        async with self._reading(stream, begin, labels) as reading:
             await write(mark)
             entry = await reading.next_by(deadline)
             while entry.message.label != mark.label and (end is None or entry.offset < end):
@@ -62,20 +65,30 @@ class Streams:
 
     async def _offset_at(self, moment: datetime, stream: str, write: Write, deadline: float) -> int:
         """Where that begins which came into a stream from a moment on."""
-        mark = new_mark()
-        async with self._reading(stream, "next") as reading:
-            await write(mark)
-            # A node that lags behind does not know of that moment before it has the mark.
-            while (await reading.next_by(deadline)).message.label != mark.label:
-                pass
+        # A node that lags behind does not know of that moment before it has come so far.
+        await self._end_of(stream, write, deadline)
         whole_second = datetime.fromtimestamp(math.ceil(moment.timestamp()), UTC)
         async with self._reading(stream, whole_second) as reading:
             await write(new_mark())  # where the moment is still to come, nothing else may
             return (await reading.next_by(deadline)).offset
 
+    async def _end_of(self, stream: str, write: Write, deadline: float) -> int:
+        """Where that begins which is written into a stream from now on."""
+        mark = new_mark()
+        async with self._reading(stream, "next") as reading:
+            await write(mark)
+            while (entry := await reading.next_by(deadline)).message.label != mark.label:
+                pass
+            return entry.offset
+
+    async def last(self, stream: str) -> Message | None:
+        async with self._reading(stream, "last") as reading:
+            entry = await reading.next(FIRST_ENTRY_TIMEOUT.total_seconds())
+            return None if entry is None else entry.message
+
     @asynccontextmanager
     async def _reading(
-        self, stream: str, offset: str | datetime, labels: frozenset[str] | None = None
+        self, stream: str, offset: str | int | datetime, labels: frozenset[str] | None = None
     ) -> AsyncGenerator[Reading]:
         session = await self._connection.ready()
         with self._connection.translated():

@@ -134,7 +134,7 @@ class MemoryBroker:
         *,
         exchange: str,
         routing_key: str,
-        since: datetime | None = None,
+        since: datetime | int | None = None,
         before: datetime | None = None,
         only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
@@ -156,6 +156,10 @@ class MemoryBroker:
         left = deadline - asyncio.get_running_loop().time()
         await asyncio.sleep(min(left, LONGEST_SILENCE.total_seconds()))
         raise silent(stream)
+
+    async def last(self, stream: str) -> Message | None:
+        self._open()
+        return self._server.stream(stream).last()
 
     async def depth(self, queue: str) -> Depth | None:
         self._open()

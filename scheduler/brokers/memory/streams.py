@@ -9,7 +9,7 @@ import asyncio
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal, Protocol
 
@@ -64,7 +64,8 @@ class Stream:
 
     def offer(self, letter: Letter) -> bool:
         """Append a letter; True, because a stream is never full."""
-        self._entries[self.end] = TimedMessage(letter.message, self._clock.now())
+        message = replace(letter.message, offset=self.end)
+        self._entries[self.end] = TimedMessage(message, self._clock.now())
         self._size += len(letter.message.body)
         self.end += 1
         self._forget_old()
@@ -79,12 +80,22 @@ class Stream:
             yield offset, self._entries[offset].message
             offset += 1
 
-    def offset_at(self, moment: datetime | None) -> int:
-        """The offset of the first entry that is not older than a moment; None: of all."""
-        offsets = range(self._begin, self.end)
-        if moment is None:
-            return self._begin
-        return self._begin + bisect_left(offsets, moment, key=lambda each: self._entries[each].at)
+    def last(self) -> Message | None:
+        """The last entry that is not a mark."""
+        offsets = reversed(range(self._begin, self.end))
+        messages = (self._entries[offset].message for offset in offsets)
+        return next((message for message in messages if not is_mark(message)), None)
+
+    def offset_at(self, since: datetime | int | None) -> int:
+        """The offset of the first entry that came at this moment, or has this offset, or later."""
+        match since:
+            case datetime():
+                entries, offsets = self._entries, range(self._begin, self.end)
+                return self._begin + bisect_left(offsets, since, key=lambda each: entries[each].at)
+            case int() if since <= self.end:
+                return since
+            case _:
+                return self._begin
 
     def close(self) -> None:
         self.followers.clear()

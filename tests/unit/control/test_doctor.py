@@ -143,7 +143,7 @@ async def test_one_missing_queue_is_named(app: Scheduler, broker: MemoryBroker, 
 
 async def test_the_doctor_makes_nothing(app: Scheduler, broker: MemoryBroker):
     await findings(app, broker)
-    assert [await broker.depth(queue.name) for queue in app.topology().queues] == [None] * 12
+    assert {await broker.depth(queue.name) for queue in app.topology().queues} == {None}
 
 
 async def test_a_queue_with_other_arguments_is_a_problem(app: Scheduler, broker: MemoryBroker):

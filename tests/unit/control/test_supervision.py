@@ -467,6 +467,26 @@ async def test_a_broker_that_lost_everything_gets_back_what_the_roster_said(stag
     assert [loop.key for loop in await report.list()] == ["bonn"]
 
 
+async def test_a_broker_that_kept_nothing_but_snapshots_gets_back_what_they_say(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.queues.roster.FEW", 0)
+    app, _ = counting()
+    await stage.seed(app)
+    await stage.verbs.pause(app.loop("task"), "stocktaking")
+    before = await stage.program.roster.compacted()
+    for queue in app.topology().queues:
+        if queue.name != app.names.snapshots:
+            await stage.broker.delete(queue.name)
+    async with stage.supervised():
+        await asyncio.sleep(1)
+    after = await stage.listing()
+    assert after[TASK].reason == "stocktaking"
+    assert after.known(TASK) > before.known(TASK) > 1
+    paused = await stage.token(TASK)
+    assert (paused.state, paused.epoch) == (State.PAUSED, after.known(TASK))
+
+
 def slots(stage: Stage, *loops: LoopId) -> list[Queue]:
     return [queue for loop in loops for queue in hatchery_of(stage.app, loop).queues]
 

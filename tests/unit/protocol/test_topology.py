@@ -50,7 +50,22 @@ STREAMS = (
             "x-stream-max-segment-size-bytes": 20_000_000,
         },
     ),
-    Queue("shop.v1.roster", {"x-queue-type": "stream"}),
+    Queue(
+        "shop.v1.roster",
+        {
+            "x-queue-type": "stream",
+            "x-max-length-bytes": 1_000_000_000,
+            "x-stream-max-segment-size-bytes": 50_000_000,
+        },
+    ),
+    Queue(
+        "shop.v1.snapshots",
+        {
+            "x-queue-type": "stream",
+            "x-max-length-bytes": 20_000_000,
+            "x-stream-max-segment-size-bytes": 10_000_000,
+        },
+    ),
     Queue(
         "shop.v1.rollcall",
         {
@@ -128,6 +143,7 @@ BINDINGS = (
     Binding("shop.v1.failed", "shop.v1.journal", "#"),
     Binding("shop.v1.scheduler", "shop.v1.journal", "#"),
     Binding("shop.v1.control", "shop.v1.roster", "shop.v1.roster"),
+    Binding("shop.v1.control", "shop.v1.snapshots", "shop.v1.snapshots"),
     Binding("shop.v1.control", "shop.v1.rollcall", "shop.v1.rollcall"),
     Binding("shop.v1.processor", "shop.v1.processor.report", "loop.report.#"),
     Binding("shop.v1.processor", "shop.v1.processor.report", "#.task.report"),
@@ -151,7 +167,7 @@ def test_queues_are_quorum_queues_unless_told_otherwise():
 
 
 def test_a_namespace_without_tasks_can_still_park():
-    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:6], BINDINGS[:7])
+    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:7], BINDINGS[:8])
 
 
 def test_the_delivery_limit_is_for_processor_queues_only():
@@ -179,6 +195,7 @@ def test_the_delivery_limit_is_for_processor_queues_only():
         (NAMES.journal, "shop.v1.journal"),
         (NAMES.control, "shop.v1.control"),
         (NAMES.roster, "shop.v1.roster"),
+        (NAMES.snapshots, "shop.v1.snapshots"),
         (NAMES.roll_call, "shop.v1.rollcall"),
         (NAMES.presence, "shop.v1.presence"),
         (NAMES.lock, "shop.v1.lock"),
@@ -290,7 +307,7 @@ def test_definitions_are_what_rabbitmq_imports():
         "arguments": {},
     }
     counts = {kind: len(entries) for kind, entries in wanted.items()}
-    assert counts == {"exchanges": 8, "queues": 9, "bindings": 14}
+    assert counts == {"exchanges": 8, "queues": 10, "bindings": 15}
     assert json.loads(json.dumps(wanted)) == wanted
 
 
@@ -313,6 +330,7 @@ async def arrivals(wanted: Topology, exchange: str, key: str) -> set[str]:
         (NAMES.processor, "0.0.0.5.0.0.task.a", "shop.v1.processor.a"),
         (NAMES.processor, "task.a", "shop.v1.processor.a"),
         (NAMES.control, "shop.v1.roster", "shop.v1.roster"),
+        (NAMES.control, "shop.v1.snapshots", "shop.v1.snapshots"),
         (NAMES.control, "shop.v1.rollcall", "shop.v1.rollcall"),
         (NAMES.scheduler, "loop.gone", "shop.v1.journal"),
         (NAMES.rerouted, "loop.a.k", "shop.v1.processor.a"),

@@ -1,6 +1,7 @@
 """Which loops there are, and which of their epochs have begun, as all processors hear of it."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -17,7 +18,6 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.roster import ENTRY_TYPE, Listed, Listing, Roster
-from scheduler.queues.snapshots import BEGINNING_TYPE
 from scheduler.timing.clock import LoopClock
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, roster_of
@@ -250,12 +250,13 @@ async def test_where_nothing_was_seeded_there_is_no_roster(
 
 # Long ones
 
+MANY = 11
+
 
 @pytest.fixture
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than ten entries are many, and a page has three."""
-    monkeypatch.setattr("scheduler.queues.roster.FEW", 10)
-    monkeypatch.setattr("scheduler.queues.snapshots.PAGE_LENGTH", 3)
+    """More than ten entries are many."""
+    monkeypatch.setattr("scheduler.queues.roster.FEW", MANY - 1)
 
 
 def loop_number(number: int, epoch: int) -> Listed:
@@ -269,7 +270,7 @@ async def appended(roster: Roster, epochs: range, loops: int = 5) -> None:
 
 
 async def measured(broker: FaultyBroker, roster: Roster) -> tuple[dict[LoopId, int], int]:
-    """The latest epochs that it tells, and how many messages were read for it."""
+    """The latest epochs that it tells, and how many of its entries were read for that."""
     broker.calls.clear()
     listing = await roster.read()
     reads = [call for call in broker.calls if call.operation == "read" and call.message.type]
@@ -280,91 +281,175 @@ def all_at(epoch: int, loops: int = 5) -> dict[LoopId, int]:
     return {loop_number(number, epoch).loop: epoch for number in range(loops)}
 
 
+async def snapshots(broker: FaultyBroker) -> int:
+    depth = await broker.depth(NAMES.snapshots)
+    return depth.ready if depth else 0
+
+
 @pytest.mark.usefixtures("_short")
-@pytest.mark.parametrize("days", [0, 0.5, 20, 400])
-async def test_of_a_long_roster_the_last_snapshot_and_what_came_since_is_read(
-    broker: FaultyBroker, roster: Roster, days: float
+async def test_of_a_long_roster_what_came_since_the_last_snapshot_is_read(
+    broker: FaultyBroker, roster: Roster
 ) -> None:
     await appended(roster, range(1, 100))
     assert await measured(broker, roster) == (all_at(99), 99 * 5)
-    await asyncio.sleep(400 * 24 * 3600)
     assert {each.epoch for each in (await roster.compacted()).values()} == {99}
-    await appended(roster, range(100, 101), loops=1)
-    await asyncio.sleep(days * 24 * 3600)
-    told, reads = await measured(broker, roster)
-    assert told == all_at(99) | all_at(100, loops=1)
-    has_to_begin_at_the_first = days > 180
-    assert reads == 1 + 2 + 1 + (99 * 5 if has_to_begin_at_the_first else 0)
-    assert (await roster.compacted()) == (await roster.read())
+    assert await measured(broker, roster) == (all_at(99), 1)
+    await roster.append(loop_number(0, 100))
+    assert await measured(broker, roster) == (all_at(99) | all_at(100, loops=1), 1 + 1)
+    assert await roster.compacted() == await roster.read()
 
 
 @pytest.mark.usefixtures("_short")
-async def test_a_short_roster_gets_no_snapshot(broker: FaultyBroker, roster: Roster) -> None:
-    await appended(roster, range(1, 3))
+async def test_a_snapshot_tells_all_of_an_entry(broker: FaultyBroker, roster: Roster) -> None:
+    for listed in (A, *[A_PAUSED] * MANY, B):
+        await roster.append(listed)
     await roster.compacted()
-    assert await measured(broker, roster) == (all_at(2), 10)
-    await appended(roster, range(3, 4))
-    for _ in range(2):  # of what a snapshot tells there is none again
-        await roster.compacted()
-        assert await measured(broker, roster) == (all_at(3), 15 + 1 + 2)
+    assert await roster.read() == {A.loop: A_PAUSED, B.loop: B}
+    assert (await measured(broker, roster))[1] == 1
 
 
 @pytest.mark.usefixtures("_short")
-async def test_a_snapshot_that_was_left_half_way_is_none(
+@pytest.mark.parametrize(("came", "written"), [(MANY - 1, 0), (MANY, 1)])
+async def test_a_snapshot_is_written_where_there_was_much_to_read(
+    broker: FaultyBroker, roster: Roster, came: int, written: int
+) -> None:
+    for _ in range(came):
+        await roster.append(A)
+    for _ in range(3):
+        await roster.read()
+    assert await snapshots(broker) == 0
+    for _ in range(3):  # what it tells is not told again
+        await roster.compacted()
+        assert await snapshots(broker) == written
+
+
+@pytest.mark.usefixtures("_short")
+async def test_much_is_more_than_a_quarter_of_what_the_snapshot_tells(
     broker: FaultyBroker, roster: Roster
 ) -> None:
+    await appended(roster, range(1, 2), loops=100)
+    await roster.compacted()
+    for many, written in (24, 1), (1, 2):
+        await appended(roster, range(2, 2 + many), loops=1)
+        await roster.compacted()
+        assert await snapshots(broker) == written
+
+
+@pytest.mark.usefixtures("_short")
+async def test_what_others_append_while_a_snapshot_is_made_is_known(
+    broker: FaultyBroker, roster: Roster
+) -> None:
+    async def append_more(call: Call) -> None:
+        await roster.append(loop_number(3, 1000))
+
     await appended(roster, range(1, 100))
-    await asyncio.sleep(7200)
-    died = broker.on("publish", where=lambda call: b'"page": 1' in call.message.body)
-    died.fails(BrokerUnavailable("It went."))
+    broker.on("publish", key=NAMES.snapshots).first(append_more)
+    await roster.compacted()
+    assert await measured(broker, roster) == (all_at(99) | {loop_number(3, 0).loop: 1000}, 2)
+
+
+@pytest.mark.usefixtures("_short")
+async def test_an_older_snapshot_means_more_to_read(broker: FaultyBroker, roster: Roster) -> None:
+    held_back: list[Message] = []
+
+    async def hold_back(call: Call) -> None:
+        held_back.append(call.message)
+        raise BrokerUnavailable("It went.")
+
+    await appended(roster, range(1, 10))
+    broker.on("publish", key=NAMES.snapshots, times=1).first(hold_back)
     with pytest.raises(BrokerUnavailable):
         await roster.compacted()
-    assert (await measured(broker, roster))[0] == all_at(99)
-
-
-@pytest.mark.usefixtures("_short")
-@pytest.mark.parametrize("page", [0, 1])
-async def test_what_others_append_while_a_snapshot_is_written_is_known(
-    broker: FaultyBroker, roster: Roster, page: int
-) -> None:
-    async def append_more(call: Call) -> None:
-        await roster.append(loop_number(3, 1000))
-
-    await appended(roster, range(1, 100))
-    await asyncio.sleep(7200)
-    meanwhile = broker.on("publish", where=lambda call: b'"page": %d' % page in call.message.body)
-    meanwhile.first(append_more)
+    await appended(roster, range(10, 20))
     await roster.compacted()
-    told, reads = await measured(broker, roster)
-    assert told == all_at(99) | {loop_number(3, 0).loop: 1000}
-    assert reads == 1 + 2 + 1
+    assert await measured(broker, roster) == (all_at(19), 1)
+    await broker.publish(held_back[0], exchange=NAMES.control, routing_key=NAMES.snapshots)
+    assert await measured(broker, roster) == (all_at(19), 1 + 5 * 10)
+
+
+async def made_anew(broker: FaultyBroker, roster: Roster, entries: int) -> None:
+    await broker.delete(NAMES.roster)
+    await broker.declare(topology("test", [], []))
+    await appended(roster, range(200, 200 + entries), loops=1)
 
 
 @pytest.mark.usefixtures("_short")
-async def test_what_others_append_before_a_snapshot_begins_is_in_it(
+@pytest.mark.parametrize(
+    ("entries", "read"), [(0, 0), (1, 2), (18, 36), (19, 0 + 19), (20, 1 + 20), (30, 11 + 30)]
+)
+async def test_what_a_snapshot_tells_is_known_where_the_roster_was_made_anew(
+    broker: FaultyBroker, roster: Roster, entries: int, read: int
+) -> None:
+    await appended(roster, range(1, 5))
+    await roster.compacted()
+    await made_anew(broker, roster, entries)
+    latest = all_at(199 + entries, loops=1) if entries else {}
+    assert await measured(broker, roster) == (all_at(4) | latest, read)
+
+
+@pytest.mark.usefixtures("_short")
+async def test_what_a_snapshot_tells_is_known_where_the_roster_has_forgotten_it(
     broker: FaultyBroker, roster: Roster
 ) -> None:
-    async def append_more(call: Call) -> None:
-        await roster.append(loop_number(3, 1000))
-        await asyncio.sleep(7200)
-
-    await appended(roster, range(1, 100))
-    begins = broker.on("publish", where=lambda call: call.message.type == BEGINNING_TYPE)
-    begins.first(append_more)
-    await roster.compacted()
+    await broker.delete(NAMES.roster)
+    wanted = topology("test", [], []).only({NAMES.roster})
+    (queue,) = wanted.queues
+    short = replace(queue, arguments=dict(queue.arguments) | {"x-max-length-bytes": 2_000})
+    await broker.declare(replace(wanted, queues=(short,)))
+    for epoch in range(1, 100):
+        await appended(roster, range(epoch, epoch + 1))
+        await roster.compacted()
+    await roster.append(A)
+    await appended(roster, range(100, 120), loops=1)
+    remembered = [message async for message in broker.read(NAMES.roster)]
+    assert len(remembered) < 20
     told, reads = await measured(broker, roster)
-    assert told == all_at(99) | {loop_number(3, 0).loop: 1000}
-    assert reads == 1 + 2
+    assert told == all_at(99) | all_at(119, loops=1)
+    assert reads == 2 * len(remembered)
+
+
+NONSENSE = {
+    "empty": b"",
+    "not compressed": b"{}",
+    "nothing compressed": gzip.compress(b""),
+    "cut off": gzip.compress(b"{}")[:-3],
+    "damaged": gzip.compress(b"{}")[:-9] + b"x" * 9,
+    "a bad offset": gzip.compress(b'{"offset": -1, "digest": "", "entries": []}'),
+    "bad entries": gzip.compress(b'{"offset": 1, "digest": "", "entries": {}}'),
+}
 
 
 @pytest.mark.usefixtures("_short")
-async def test_who_follows_is_told_no_snapshots(
-    roster: Roster, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE)
+async def test_a_snapshot_that_cannot_be_read_is_none(
+    broker: FaultyBroker, roster: Roster, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await appended(roster, range(1, 100))
-    following = await roster.follow(listing := Listing())
+    await appended(roster, range(1, 5))
+    await broker.publish(Message(body), exchange=NAMES.control, routing_key=NAMES.snapshots)
+    assert await measured(broker, roster) == (all_at(4), 20)
+    assert "No snapshot of the roster can be read" in caplog.text
     await roster.compacted()
-    await asyncio.sleep(0.1)
-    assert listing == {}
-    assert not caplog.records
-    await following.cancel()
+    assert await measured(broker, roster) == (all_at(4), 1)
+
+
+@pytest.mark.usefixtures("_short")
+async def test_an_entry_of_a_snapshot_that_cannot_be_read_is_left_out(
+    broker: FaultyBroker, roster: Roster, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = gzip.compress(b'{"offset": 99, "digest": "", "entries": [7, {}]}')
+    await roster.append(A)
+    await broker.publish(Message(body), exchange=NAMES.control, routing_key=NAMES.snapshots)
+    assert await roster.read() == {A.loop: A}
+    assert caplog.text.count("An entry of the roster is left out") == 2
+
+
+@pytest.mark.usefixtures("_short")
+async def test_without_a_place_for_snapshots_all_is_read(
+    broker: FaultyBroker, roster: Roster, caplog: pytest.LogCaptureFixture
+) -> None:
+    await appended(roster, range(1, 5))
+    await broker.delete(NAMES.snapshots)
+    assert {each.epoch for each in (await roster.compacted()).values()} == {4}
+    assert caplog.text.count("No snapshot of the roster can be written") == 1
+    assert len(caplog.records) == 1
+    assert await measured(broker, roster) == (all_at(4), 20)
