@@ -53,9 +53,8 @@ class Declaring:
         return await self._missing_of(wanted.only(stay))
 
     async def roster(self) -> set[str]:
-        """Declare the roster, and its snapshots, if they are not there; returns what was not."""
-        names = self._app.names
-        return await self._missing_of(self._app.topology().only({names.roster, names.snapshots}))
+        """Declare the roster, with what leads to it; returns its name, if it was not there."""
+        return await self._missing_of(self._app.topology().only({self._app.names.roster}))
 
     async def keyed_slots(self, loops: Sequence[Loop]) -> set[str]:
         """Declare the hatchery queues of keyed loops that are gone; returns their names."""

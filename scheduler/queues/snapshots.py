@@ -20,7 +20,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.brokers.contract import Broker
-from scheduler.errors import QueueNotFound, Undecodable, Unroutable
+from scheduler.errors import NoReplica, QueueNotFound, Undecodable, Unroutable
 from scheduler.protocol.messages import Message, parsed_json, validated
 from scheduler.protocol.topology import Names
 
@@ -49,9 +49,7 @@ class Snapshot:
 
     def is_up_to(self, message: Message | None) -> bool:
         """Whether this is the message that it goes up to."""
-        if message is None:
-            return False
-        return (self.offset, self.digest) == (message.offset, _digest(message))
+        return message is not None and self.digest == _digest(message)
 
 
 class Snapshots:
@@ -66,7 +64,7 @@ class Snapshots:
         try:
             message = await self._broker.last(self._names.snapshots)
             return None if message is None else _snapshot_of(message)
-        except QueueNotFound:
+        except (QueueNotFound, NoReplica):
             return None
         except Undecodable as error:
             self._warn("read", error)

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import itertools
 import weakref
 from datetime import timedelta
 from typing import Any
@@ -12,9 +11,8 @@ import pytest
 
 from scheduler.brokers.amqp import driver, followers, session
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.brokers.amqp.followers import AmqpFollower
 from scheduler.brokers.contract import DEFAULT_TIMEOUT
-from scheduler.errors import DeliveryLost, NoReplica, Unconfirmed
+from scheduler.errors import DeliveryLost, Unconfirmed
 from scheduler.events import Connected, ConnectionLost, Event
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Queue, QueueType, Topology, topology
@@ -220,30 +218,3 @@ async def test_a_connection_that_an_alarm_blocks_is_kept(monkeypatch: pytest.Mon
             await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.4")
             await sending
     assert not [event for event in events if isinstance(event, ConnectionLost)]
-
-
-async def test_who_starts_at_a_node_without_a_replica_of_a_stream_goes_to_another(
-    broker_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin, nodes = AmqpFollower._begin, itertools.count()  # pyright: ignore[reportPrivateUsage]
-
-    async def begin_at_the_third_node(follower: AmqpFollower) -> None:
-        await follower._connection.ready()  # pyright: ignore[reportPrivateUsage]
-        if next(nodes) < 2:
-            raise NoReplica
-        await begin(follower)
-
-    monkeypatch.setattr(AmqpFollower, "_begin", begin_at_the_third_node)
-    heard, events = list[Message](), list[Event]()
-    async with RabbitWire("quorum", broker_url) as wire:
-        stream = await wire.declare_stream()
-        async with AmqpBroker(broker_url, emit=events.append) as broker:
-            await broker.follow(stream, heard.append)
-            await send(broker, stream, b"a")
-
-            async def is_heard() -> bool:
-                return [message.body for message in heard] == [b"a"]
-
-            await eventually(is_heard)
-    lost = [event.reason for event in events if isinstance(event, ConnectionLost)]
-    assert lost == [str(NoReplica())] * 2

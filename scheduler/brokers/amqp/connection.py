@@ -14,10 +14,17 @@ from aiormq.abc import AbstractChannel
 from scheduler.brokers.amqp.closing import closed
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.refusals import translated
+from scheduler.brokers.amqp.replicas import Replicas
 from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, BrokerInfo
-from scheduler.errors import BrokerError, BrokerUnavailable, SchedulerError, SettingsError
+from scheduler.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    NoReplica,
+    SchedulerError,
+    SettingsError,
+)
 from scheduler.events import Connected, ConnectionLost, ConnectionRetried, Emit
 from scheduler.timing.backoff import backoff
 
@@ -45,6 +52,7 @@ class Connection:
         self._connected = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._replicas = Replicas()
 
     @property
     def address(self) -> str:
@@ -87,10 +95,17 @@ class Connection:
         if self._session is not None:
             await self._session.close()
 
-    async def begin_anew(self, reason: str) -> None:
-        """Give the connection up for another one, which may be to another node."""
-        session = await self.ready()
-        await session.give_up(reason)
+    @asynccontextmanager
+    async def beginning_to_read(self, stream: str) -> AsyncGenerator[None]:
+        """Inside the block a stream is begun to be read; a node that lacks it for long is left."""
+        try:
+            with self._replicas.beginning_to_read(stream):
+                yield
+        except NoReplica as error:
+            if self._replicas.are_missed_for_long:
+                session = await self.ready()
+                await session.give_up(str(error))
+            raise
 
     async def ready(self, timeout: timedelta = DEFAULT_TIMEOUT) -> Session:
         """The open session, waited for if need be.
@@ -144,7 +159,13 @@ class Connection:
         return translated(self.address)
 
     async def _connect(self) -> None:
-        self._session = Session(await self._endpoint.connect())
+        session = Session(await self._endpoint.connect())
+        try:
+            await self._replicas.check(session, self.address)
+        except BaseException:
+            await session.close()
+            raise
+        self._session = session
         self._connected.set()
 
     async def _reconnect(self, *tolerated: type[SchedulerError]) -> None:

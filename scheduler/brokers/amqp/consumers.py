@@ -16,7 +16,7 @@ from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import Delivery
-from scheduler.errors import BrokerError, BrokerUnavailable, NoReplica
+from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.events import ConsumerInterrupted, ConsumerResumed
 
 FIRST_TRIES = 9
@@ -69,17 +69,11 @@ class RecoveringConsumer(ABC):
 
     async def _begin_patiently(self) -> None:
         # RabbitMQ closes the connection of who consumes from a quorum queue that is just being
-        # declared.
+        # declared; and a node that comes back has not all streams at once.
         for delay in itertools.islice(pauses(), FIRST_TRIES):
-            try:
+            with suppress(BrokerUnavailable):
                 return await self._begin()
-            except NoReplica as error:
-                # A node that comes back has not all of them at once; and, seen on 4.3, one may
-                # stay without for minutes.
-                await self._connection.begin_anew(str(error))
-                await asyncio.sleep(delay)
-            except BrokerUnavailable:
-                await asyncio.sleep(delay)
+            await asyncio.sleep(delay)
         await self._begin()
 
     async def _begin(self) -> None:

@@ -74,7 +74,8 @@ class AmqpFollower(RecoveringConsumer):
 
     async def _begin(self) -> None:
         self._recognised = asyncio.get_running_loop().create_future() if self._last else None
-        await super()._begin()
+        async with self._connection.beginning_to_read(self._queue):
+            await super()._begin()
         if self._recognised and not await self._is_recognised(self._recognised):
             await self._forget()
             await super()._begin()

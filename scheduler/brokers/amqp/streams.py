@@ -95,8 +95,9 @@ class Streams:
             channel = await session.open_stream_channel()
             try:
                 reading = Reading(channel, stream)
-                with session.awaiting_answer():
-                    await reading.begin(offset, labels if filters(session.info) else None)
+                async with self._connection.beginning_to_read(stream):
+                    with self._connection.translated(), session.awaiting_answer():
+                        await reading.begin(offset, labels if filters(session.info) else None)
                 yield reading
             finally:
                 # While it leaves out what is not asked for, RabbitMQ answers nothing here.

@@ -369,7 +369,7 @@ async def test_a_hatchery_queue_that_is_gone_is_declared_and_the_loop_goes_on(st
     assert carried == [(0, None), (1, 1)]
 
 
-@pytest.mark.parametrize("queue", ["roster", "journal", "roll_call", "presence"])
+@pytest.mark.parametrize("queue", ["roster", "snapshots", "journal", "roll_call", "presence"])
 async def test_what_all_loops_share_is_declared_again_and_a_lost_loop_goes_on(
     stage: Stage, queue: str
 ) -> None:

@@ -260,6 +260,20 @@ async def test_what_is_in_the_way_and_cannot_be_parked_is_left_where_it_was(stag
     assert parked.reason == "undecodable"
 
 
+async def test_a_roster_that_grows_by_verbs_alone_gets_its_snapshots(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = 10
+    monkeypatch.setattr("scheduler.queues.roster.FEW", few)
+    await stage.seed(looping())
+    for _ in range(few):
+        await stage.verbs.pause(the_loop(stage))
+        await stage.verbs.resume(the_loop(stage))
+    depth = await stage.broker.depth(stage.app.names.snapshots)
+    assert depth is not None
+    assert 0 < depth.ready <= 2
+
+
 @pytest.mark.parametrize("verb", ["pause", "resume", "trigger"])
 async def test_what_was_never_seeded_is_told(stage: Stage, verb: str) -> None:
     await stage.seed(looping())
