@@ -354,10 +354,7 @@ class _Builder:
             queues=(
                 self._parking_queue(names.failed),
                 _timer_queue(names.unrouted, UNROUTED_FOR, names.rerouted),
-                self._journal(),
-                _stream(names.roster, ROSTER_BYTES, ROSTER_SEGMENT),
-                _stream(names.snapshots, SNAPSHOTS_BYTES, SNAPSHOTS_SEGMENT),
-                _stream(names.roll_call, ROLL_CALL_BYTES, ROLL_CALL_SEGMENT),
+                *self._streams(),
                 self._queue(names.presence, {}),
             ),
             bindings=(
@@ -372,10 +369,15 @@ class _Builder:
             ),
         )
 
-    def _journal(self) -> Queue:
-        kept = self.retention
+    def _streams(self) -> tuple[Queue, ...]:
+        names, kept = self.names, self.retention
         max_age = {"x-max-age": f"{int(kept.max_age.total_seconds())}s"}
-        return _stream(self.names.journal, kept.max_bytes, JOURNAL_SEGMENT, max_age)
+        return (
+            _stream(names.journal, kept.max_bytes, JOURNAL_SEGMENT, max_age),
+            _stream(names.roster, ROSTER_BYTES, ROSTER_SEGMENT),
+            _stream(names.snapshots, SNAPSHOTS_BYTES, SNAPSHOTS_SEGMENT),
+            _stream(names.roll_call, ROLL_CALL_BYTES, ROLL_CALL_SEGMENT),
+        )
 
     def of_task(self, task: str) -> Topology:
         names = self.names

@@ -166,8 +166,7 @@ class AmqpBroker:
         self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
     ) -> AmqpConsumer:
         consumer = AmqpConsumer(self._connection, queue, handler, prefetch)
-        await consumer.start(self._consumers)
-        return consumer
+        return await consumer.start(self._consumers)
 
     async def follow(
         self,
@@ -177,8 +176,7 @@ class AmqpBroker:
         since: Literal["first", "next"] = "next",
     ) -> AmqpFollower:
         follower = AmqpFollower(self._connection, stream, handler, since)
-        await follower.start(self._consumers)
-        return follower
+        return await follower.start(self._consumers)
 
     def read(
         self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET

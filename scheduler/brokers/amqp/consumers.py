@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 from aiormq.abc import DeliveredMessage
 
@@ -43,12 +43,13 @@ class RecoveringConsumer(ABC):
             return False
         return not self._interrupted.done()
 
-    async def start(self, consumers: "set[RecoveringConsumer]") -> None:
+    async def start(self, consumers: "set[RecoveringConsumer]") -> Self:
         """Consume from now on, and be among these consumers until it is cancelled."""
         await self._begin_patiently()
         self._consumers = consumers
         consumers.add(self)
         self._keeper = asyncio.create_task(self._keep_consuming(), name=f"consume {self._queue}")
+        return self
 
     async def cancel(self) -> None:
         await self.stop()
