@@ -12,6 +12,7 @@ from tests.chaos.verdict import (
     CANCEL_TIME,
     LEARN_TIME,
     NOTICE_TIME,
+    OPERATORS_DEATH,
     TAMPERED_FOR,
     Verdict,
     Violation,
@@ -307,6 +308,16 @@ def test_recovery_is_the_time_until_every_loop_has_run() -> None:
 def test_a_loop_that_ran_too_late_is_told() -> None:
     found = verdict(*fault(1, 2), *run(8, 9)).violations
     assert [violation.what for violation in found] == ["late"]
+
+
+@pytest.mark.parametrize(("refused_at", "too_late"), [(0.5, True), (1.5, False), (2.5, False)])
+def test_a_loop_whose_verb_was_broken_off_has_the_time_of_an_operators_death(
+    refused_at: float, too_late: bool
+) -> None:
+    notes = [*fault(1, 2), *run(8, 9), at(refused_at, "refused", "operator")]
+    strikes = verdict(*notes).strikes
+    found = late(strikes, lambda kind: {"kill": 5, OPERATORS_DEATH: 7}[kind])
+    assert bool(found) is too_late
 
 
 def test_a_loop_that_did_not_run_again_is_dead() -> None:

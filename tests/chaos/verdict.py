@@ -43,6 +43,9 @@ class Violation:
     detail: str
 
 
+OPERATORS_DEATH = "kill-operator"
+
+
 @dataclass(slots=True)
 class Strike:
     """A fault, and what came after it.
@@ -51,6 +54,7 @@ class Strike:
         healed_at: when it was over, as far as it lasts.
         awaited: the loops that have not run again since.
         recovered_at: when the last of them had.
+        broke_off: whether it ended a verb of the operator half-way, as the operator's death does.
     """
 
     kind: str
@@ -58,6 +62,7 @@ class Strike:
     healed_at: float = inf
     awaited: frozenset[str] = frozenset()
     recovered_at: float | None = None
+    broke_off: bool = False
 
     @property
     def recovery(self) -> float | None:
@@ -99,6 +104,8 @@ class Pulse:
                 self.up.add(note.who)
             case "ConnectionLost" | "died":
                 self.up.discard(note.who)
+            case "refused" if self.strikes:
+                self.strikes[-1].broke_off = True
             case _:
                 pass
 
@@ -489,6 +496,8 @@ def late(strikes: Iterable[Strike], patience: Callable[[str], float]) -> list[Vi
     found: list[Violation] = []
     for strike in strikes:
         stated = patience(strike.kind)
+        if strike.broke_off:
+            stated = max(stated, patience(OPERATORS_DEATH))
         if strike.recovery is None:
             missing = ", ".join(sorted(strike.awaited))
             found.append(Violation(strike.at, "dead", f"after {strike.kind}: {missing}"))
