@@ -111,7 +111,15 @@ class NoReplica(BrokerUnavailable):
 
 
 class StreamTooLong(BrokerUnavailable):
-    """The stream holds more than could be read in the time that there was."""
+    """The stream holds more than could be read in the time that there was.
+
+    Attributes:
+        reached: the offset as far as which it was read; None: none of it was.
+    """
+
+    def __init__(self, message: str | None = None, *, reached: int | None = None) -> None:
+        super().__init__(message)
+        self.reached = reached
 
 
 class Unconfirmed(BrokerUnavailable):

@@ -24,6 +24,7 @@ RunLost                its delivery went with the connection: somebody else runs
 RunReturned            its processor is stopping: the message goes back to its queue
 TicksSkipped           nominal times that no run stood for, and why
 TokenSuperseded        a token that is void, or was settled before: acked without a run
+TokenDelayed           it is not known yet whether a token is to be run; it is asked again
 TokenOvertaken         the slot was taken by a token that is as far as this one, or farther
 Escalated              a run failed for the last time
 MessageParked          a message is in a failed queue, with the reason
@@ -361,6 +362,14 @@ class LoopReported(Event):
 class SupervisionDelayed(Event):
     """Supervision could not do its work; it tries again."""
 
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDelayed(Event):
+    """It is not known yet whether a token is to be run; it is asked again."""
+
+    routing_key: str
     reason: str
 
 

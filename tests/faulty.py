@@ -225,7 +225,7 @@ class FaultyBroker(MemoryBroker):
             before=before,
             timeout=timeout,
         )
-        position = 0
+        position, reached = 0, None
         try:
             async for message in messages:
                 async with (
@@ -233,13 +233,13 @@ class FaultyBroker(MemoryBroker):
                     self._asked("read", stream, message=message, position=position),
                 ):
                     pass
-                position += 1
+                position, reached = position + 1, message.offset
                 if is_asked_for(message, only):
                     yield message
             async with self._asked("read", stream, position=position):
                 pass
         except TimeoutError:
-            raise too_long(stream) from None
+            raise too_long(stream, reached) from None
         except EOFError:
             left = deadline - asyncio.get_running_loop().time()
             await asyncio.sleep(min(left, LONGEST_SILENCE.total_seconds()))

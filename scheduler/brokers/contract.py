@@ -266,7 +266,8 @@ class Broker(Protocol):
                 exchange and routing key.
             IncompatibleBroker: it is a queue.
             AccessRefused: the user may not publish there.
-            StreamTooLong: the timeout was over before the mark came.
+            StreamTooLong: the timeout was over before the mark came. Who reads on from where it
+                was reached, leaves nothing out.
             BrokerUnavailable: the connection went before it came; or nothing at all came, for
                 `LONGEST_SILENCE` or until the timeout.
         """

@@ -48,8 +48,9 @@ def silent(stream: str) -> BrokerUnavailable:
     )
 
 
-def too_long(stream: str) -> StreamTooLong:
+def too_long(stream: str, reached: int | None) -> StreamTooLong:
     """The error of who has not found the mark by the time that was given, though much came."""
     return StreamTooLong(
-        f"The stream {stream!r} could not be read to its end in time: it holds too much."
+        f"The stream {stream!r} could not be read to its end in time: it holds too much.",
+        reached=reached,
     )

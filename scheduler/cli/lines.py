@@ -28,6 +28,7 @@ from scheduler.events import (
     SettlementDelayed,
     SupervisionDelayed,
     TicksSkipped,
+    TokenDelayed,
     TokenOvertaken,
     TokenSuperseded,
 )
@@ -128,6 +129,11 @@ def _(event: CensusTaken) -> Line:
 @line_of.register
 def _(event: SupervisionDelayed) -> Line:
     return Line(WARNING, f"supervision is delayed: {event.reason}")
+
+
+@line_of.register
+def _(event: TokenDelayed) -> Line:
+    return Line(WARNING, f"it is not known yet whether {event.routing_key} runs: {event.reason}")
 
 
 @line_of.register

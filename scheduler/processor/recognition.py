@@ -16,8 +16,7 @@ from scheduler.events import (
     Emit,
     Event,
     LoopRepaired,
-    SettlementDelayed,
-    SupervisionDelayed,
+    TokenDelayed,
 )
 from scheduler.processor.joining import joined
 from scheduler.processor.knowledge import Knowledge
@@ -26,6 +25,7 @@ from scheduler.processor.publishing import LONGEST_PAUSE, REPORT_AFTER, PatientP
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.epochs import awaited, was_settled
 from scheduler.protocol.tokens import LoopId, State, Token
+from scheduler.protocol.topology import routing_key
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.journal import MARGIN, Heard, Journal, look_backs
 from scheduler.queues.roll_call import RollCall
@@ -160,21 +160,20 @@ class Recognition:
             if self._clock.now() - told_at >= REPORT_AFTER:
                 told_at = self._clock.now()
                 reason = f"it waits for older runs, or to hear of none, of: {', '.join(others)}"
-                self._emit(SettlementDelayed(delivery.routing_key, reason, REPORT_AFTER))
+                self._emit(TokenDelayed(delivery.routing_key, reason))
             await self._shutdown.pause(delivery, pause)
         raise AssertionError("it goes on without end")
 
     async def _history(self, delivery: Delivery, first: Token) -> Heard:
-        """What the journal tells of its loop since its creator knew, or as far back as it takes;
-        nothing, if that takes too long."""
-        heard: Heard | None = Heard()
+        """What the journal tells of its loop since its creator knew, or as far back as it takes."""
+        heard = Heard()
         for since in self._look_backs(first):
             heard = await self._unless_interrupted(
-                delivery, partial(self._heard_in_time, first.loop, since)
+                delivery, partial(self._heard_since, first.loop, since)
             )
-            if heard is None or heard.has_line(first.life):
+            if heard.has_line(first.life):
                 break
-        return heard or Heard()
+        return heard
 
     def _look_backs(self, first: Token) -> tuple[datetime | None, ...]:
         if first.epoch == first.life:
@@ -183,19 +182,18 @@ class Recognition:
             return (first.known_until - MARGIN,)
         return *look_backs([first.schedule], self._clock), None
 
-    async def _heard_in_time(self, loop: LoopId, since: datetime | None) -> Heard | None:
-        try:
-            return await self._heard_since(loop, since)
-        except StreamTooLong as error:
-            self._emit(SupervisionDelayed(f"{error} {loop} goes on without what it may tell."))
-            return None
-
     async def _heard_since(self, loop: LoopId, since: datetime | None) -> Heard:
         if since is not None and self._clock.now() - since <= SHARED:
             with suppress(StreamTooLong):
                 return await self._journal.heard_of(loop, since=since)
-        heard = await self._journal.heard([loop], since=since, within=LONGEST_READING)
-        return heard[loop]
+        heard, part = Heard(), since
+        while True:
+            try:
+                await self._journal.hear({loop: heard}, since=part, within=LONGEST_READING)
+                return heard
+            except StreamTooLong as error:
+                part = part if error.reached is None else error.reached
+                self._emit(TokenDelayed(routing_key(loop), f"{error} It is read on."))
 
     async def _unless_interrupted(self, delivery: Delivery, ask: Callable[[], Awaitable[R]]) -> R:
         """What is asked for, again and again, for as long as the delivery is ours to run."""
@@ -209,7 +207,6 @@ class Recognition:
             try:
                 return asking.result()
             except BrokerError as error:
-                next_in = timedelta(seconds=pause)
-                self._emit(SettlementDelayed(delivery.routing_key, str(error), next_in))
+                self._emit(TokenDelayed(delivery.routing_key, str(error)))
             await self._shutdown.pause(delivery, pause)
         raise AssertionError("it goes on without end")

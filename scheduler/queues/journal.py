@@ -5,7 +5,7 @@ costs no further message, and the journal can be read while no processor is ther
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -209,11 +209,25 @@ class Journal:
             BrokerUnavailable: it could not be read.
         """
         heard = {loop: Heard() for loop in loops}
+        await self.hear(heard, since=since, within=within)
+        return heard
+
+    async def hear(
+        self,
+        heard: Mapping[LoopId, Heard],
+        *,
+        since: datetime | int | None,
+        within: timedelta = WITHIN,
+    ) -> None:
+        """The same, noted as it is read: of what is too long, what was reached is known.
+
+        Args:
+            since: also where an earlier reading has come to.
+        """
         async with self._read_to_end(since, within, only=heard) as messages:
             async for message in messages:
                 if (about := heard.get(_loop_named_by(message))) is not None:
                     _note(message, self._names.namespace, about)
-        return heard
 
     async def puts(
         self, *, since: datetime, most: int, within: timedelta = WITHIN
@@ -241,7 +255,10 @@ class Journal:
         return puts, True
 
     def _read_to_end(
-        self, since: datetime | None, within: timedelta, only: Collection[LoopId] | None = None
+        self,
+        since: datetime | int | None,
+        within: timedelta,
+        only: Collection[LoopId] | None = None,
     ) -> AbstractAsyncContextManager[AsyncGenerator[Message]]:
         return aclosing(
             self._broker.read_to_end(

@@ -28,6 +28,7 @@ from scheduler.events import (
     ProcessorStopped,
     RunEvent,
     SettlementDelayed,
+    TokenDelayed,
 )
 from scheduler.protocol.messages import PREFIX
 from scheduler.tasks.loops import Loop, loop_of
@@ -44,6 +45,7 @@ NOT_RUNS = (
     ProcessorStarted,
     ProcessorStopped,
     SettlementDelayed,
+    TokenDelayed,
 )
 # Loops whose operator cannot make up his mind: he pauses and resumes them. The last one's runs take
 # longer than its waits.

@@ -282,6 +282,32 @@ async def test_who_takes_longer_than_the_time_that_was_given_is_told_so(
     assert broker.connected
 
 
+@pytest.mark.parametrize("only", [None, frozenset({"17"})])
+async def test_what_is_too_long_is_read_on_from_where_it_was_reached(
+    wire: Wire, broker: Broker, only: frozenset[str] | None
+) -> None:
+    stream, numbers, read = await wire.declare_stream(), range(20), set[bytes]()
+    for number in numbers:
+        message = Message(b"%d" % number, label=f"{number}")
+        await broker.publish(message, exchange="", routing_key=stream)
+
+    async def read_slowly(since: int) -> int | None:
+        """Where it came to; None: to the end."""
+        try:
+            async for message in to_end(broker, stream, timeout=1, since=since, only=only):
+                read.add(message.body)
+                await asyncio.sleep(0.3)
+        except StreamTooLong as error:
+            return error.reached
+        return None
+
+    reached, parts = await read_slowly(0), 1
+    while reached is not None:
+        reached, parts = await read_slowly(reached), parts + 1
+    assert read == set(numbered(*numbers) if only is None else [b"17"])
+    assert parts < len(numbers)
+
+
 async def test_a_mark_that_goes_nowhere_is_an_error(wire: Wire, broker: Broker) -> None:
     stream, exchange = await wire.declare_stream(), await wire.declare_exchange()
     with pytest.raises(QueueNotFound, match="does not get into the stream"):

@@ -30,6 +30,7 @@ class Reading:
         self._news = asyncio.Event()
         self._end: float = math.inf
         self._unacked = 0
+        self._reached: int | None = None
 
     async def look_for_end(self) -> None:
         """Have a second consumer tell where that begins which is written from now on."""
@@ -69,6 +70,7 @@ class Reading:
         if taken is None:
             raise self._error()
         entry = StreamEntry.of(taken)
+        self._reached = entry.offset
         self._unacked += 1
         if self._unacked == PREFETCH // 2:
             self._unacked = 0
@@ -87,7 +89,7 @@ class Reading:
         """
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
-            raise too_long(self._stream)
+            raise too_long(self._stream, self._reached)
         entry = await self.next(min(left, LONGEST_SILENCE.total_seconds()))
         if entry is None:
             raise silent(self._stream)

@@ -152,7 +152,7 @@ class MemoryBroker:
                 yield message
             self._still_there(stream)
             if asyncio.get_running_loop().time() >= deadline:
-                raise too_long(stream)
+                raise too_long(stream, offset)
         left = deadline - asyncio.get_running_loop().time()
         await asyncio.sleep(min(left, LONGEST_SILENCE.total_seconds()))
         raise silent(stream)

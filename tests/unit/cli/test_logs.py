@@ -33,6 +33,7 @@ from scheduler.events import (
     SettlementDelayed,
     SuccessorConfirmed,
     TicksSkipped,
+    TokenDelayed,
     TokenOvertaken,
     TokenSuperseded,
 )
@@ -114,6 +115,11 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
         LoopRepaired(LOOP, "lost", "no token, and nobody runs it"),
         WARNING,
         r"report\.berlin was repaired \(lost\): no token, and nobody runs it",
+    ),
+    (
+        TokenDelayed("loop.report", "It waits for older runs."),
+        WARNING,
+        r"it is not known yet whether loop\.report runs: It waits for older runs\.",
     ),
     (
         SettlementDelayed("loop.report", "Blocked.", 12_345 * MS),

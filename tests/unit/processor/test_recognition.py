@@ -22,8 +22,8 @@ from scheduler.events import (
     RunFinished,
     RunSettled,
     RunStarted,
-    SettlementDelayed,
     SuccessorConfirmed,
+    TokenDelayed,
     TokenOvertaken,
     TokenSuperseded,
 )
@@ -391,9 +391,7 @@ async def test_a_redelivered_token_waits_for_the_journal_to_be_read_to_its_end(
         stage.server.disconnect_all()
         await asyncio.sleep(20)
         assert runs(stage) == [(10.0, 0)]
-        assert {event.reason for event in of(SettlementDelayed, stage.events)} == {
-            "It has no leader."
-        }
+        assert {event.reason for event in of(TokenDelayed, stage.events)} == {"It has no leader."}
         await unread.cease()
         await asyncio.sleep(6)
     assert [seq for _, seq in runs(stage)] == [0, 0]
@@ -586,7 +584,7 @@ async def test_a_first_token_waits_for_a_processor_that_is_silent_and_tells_of_i
         await put_again(stage)
         await asyncio.sleep(40)
         assert runs(stage) == []
-        (told, *_) = of(SettlementDelayed, stage.events)
+        (told, *_) = of(TokenDelayed, stage.events)
         assert told.reason == "it waits for older runs, or to hear of none, of: an unknown one (0)"
         await silent.cancel()
         await asyncio.sleep(4)
