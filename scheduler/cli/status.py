@@ -57,11 +57,17 @@ def _print_loops(statuses: Sequence[Status]) -> None:
                 local(status.due_at),
                 *_last_run(status.last),
                 str(status.processors),
-                status.reason or (status.last.error if status.last else None) or "",
+                _note(status),
             )
             for status in statuses
         ],
     )
+
+
+def _note(status: Status) -> str:
+    if status.where is Where.PAUSED and status.by:
+        return f"{status.reason}, since {local(status.since)} by {status.by}"
+    return status.reason or (status.last.error if status.last else None) or ""
 
 
 def _last_run(run: LastRun | None) -> tuple[str, str, str, str]:

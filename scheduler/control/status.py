@@ -31,7 +31,13 @@ class Where(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Attributes: what the token tells, or, while a processor has it, the journal."""
+    """What the token tells, or, while a processor has it, the journal.
+
+    Attributes:
+        epoch: in which the loop is.
+        by: who began that, as the roster says: host, process and a part of its own.
+        since: when that was.
+    """
 
     loop: Loop
     where: Where
@@ -41,6 +47,9 @@ class Status:
     attempt: int | None = None
     reason: str | None = None
     last: LastRun | None = None
+    epoch: int = 0
+    by: str = ""
+    since: datetime | None = None
 
 
 class Survey:
@@ -64,7 +73,10 @@ class Survey:
         loops = [*self._app.loops.values(), *keyed_loops_of(self._app, listing)]
         loops = [as_listed(loop, listing) for loop in loops]
         seen = await self._locator.find({loop.id: listing.known(loop.id) for loop in loops})
-        found = [_status(loop, seen[loop.id], listing.get(loop.id)) for loop in loops]
+        found = [
+            _begun(_status(loop, seen[loop.id], listing.get(loop.id)), listing.get(loop.id))
+            for loop in loops
+        ]
         remembered = await self._remembered(
             [status.loop for status in found if status.last is None and status.seq is None]
         )
@@ -103,6 +115,12 @@ def _status(loop: Loop, seen: Sighting, listed: Listed | None) -> Status:
             likely = Where.RUNNING if seen.processors else Where.LOST
             reason = f"as far as is known: no answer from {', '.join(seen.unheard)}"
             return Status(loop, likely, seen.processors, reason=reason)
+
+
+def _begun(status: Status, listed: Listed | None) -> Status:
+    if listed is None or listed.is_gone:
+        return status
+    return replace(status, epoch=listed.epoch, by=listed.by, since=listed.at)
 
 
 def _waiting(loop: Loop, token: Token, processors: int) -> Status:

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -168,6 +169,9 @@ def test_a_loop_is_paused_and_resumed(seeded: CommandLine):
     assert (paused.code, paused.out) == (FINE, "report: paused\n")
     (status, *_) = seeded("status", "--json").json["loops"]
     assert (status["where"], status["reason"], status["due_at"]) == ("paused", "stocktaking", None)
+    assert status["by"].startswith(f"{socket.gethostname()}:")
+    told = rf"stocktaking, since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d by {re.escape(status['by'])}\n"
+    assert re.search(told, seeded("status").out)
     assert seeded("pause", "report").out == "report: unchanged\n"
     resumed = seeded("resume", "report", "--json")
     assert (resumed.code, resumed.json["did"]) == (FINE, "resumed")

@@ -129,6 +129,19 @@ async def test_where_there_are_processors_what_they_say_of_a_loop_counts(
         assert (found.where, found.processors) == (where, 2)
 
 
+async def test_who_began_the_epoch_of_a_loop_and_when_is_told(stage: Stage) -> None:
+    await stage.seed(looping())
+    seeded = await status(stage)
+    await asyncio.sleep(5)
+    await pause(stage)
+    paused = await status(stage)
+    assert paused.epoch > seeded.epoch > 0
+    assert seeded.by == paused.by == stage.program.roll_call.processor
+    assert (seeded.since, paused.since) == (START, START + timedelta(seconds=5))
+    await delete_roster(stage)
+    assert (await status(stage)).by == ""
+
+
 async def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running(
     stage: Stage,
 ) -> None:
