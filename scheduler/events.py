@@ -29,6 +29,7 @@ TokenOvertaken         the slot was taken by a token that is as far as this one,
 Escalated              a run failed for the last time
 MessageParked          a message is in a failed queue, with the reason
 LoopReported           supervision found a trouble that it cannot mend
+EpochHeard             a processor that follows the roster has heard of an epoch that began
 CensusTaken            supervision has counted tokens
 SupervisionDelayed     supervision could not do its work; it tries again
 SettlementDelayed      the broker did not confirm a settlement; it is tried again
@@ -338,6 +339,15 @@ class MessageParked(Event):
     def task(self) -> str:
         """Whose failed queue it is in, as its routing key tells."""
         return self.routing_key.partition(".")[2].partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochHeard(Event):
+    """Attributes: lag is the time since it began, between the clocks of two machines."""
+
+    loop: LoopId
+    epoch: int
+    lag: timedelta
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,12 @@ scheduler_ticks_skipped_total (reason)    counter    late, overrun
 scheduler_repairs_total (kind)            counter    lost, stuck, doubled, parked, adopted
 scheduler_parked_messages_total (reason)  counter    what processors put into failed queues
 scheduler_publish_confirm_seconds         histogram  how long the broker took to confirm a message
+scheduler_roster_lag_seconds              histogram  from when an epoch of a loop began until this
+                                                     processor had heard of it from the roster
 scheduler_reconnects_total                counter    connections that were lost and made again
 ========================================  =========  ===========================================
 
-All have the label `namespace`; all but the last three have `task` and `loop`, parked messages have
+All have the label `namespace`; all but the last four have `task` and `loop`, parked messages have
 `task`. The loop of a one-off call is empty. Loops with a key are counted together, as `{task}.*`,
 because there may be any number of them; the gauges then tell of the one that ran last.
 
@@ -63,6 +65,7 @@ from scheduler.app import Scheduler
 from scheduler.events import (
     Connected,
     ConnectionLost,
+    EpochHeard,
     Escalated,
     Event,
     LoopRepaired,
@@ -271,6 +274,7 @@ class Metrics(Collector):
         self._series: dict[tuple[str, str], Series] = {}
         self._parked: Counter[tuple[str, str]] = Counter()
         self._confirms = Spans(CONFIRM_BOUNDS)
+        self._roster_lags = Spans(CONFIRM_BOUNDS)
         self._reconnects = 0
         self._connection_lost = False
         self._notes: Mapping[type[Event], Callable[[Any], None]] = {
@@ -286,6 +290,7 @@ class Metrics(Collector):
             LoopRepaired: lambda event: self._of_loop(event.loop).repairs.update([event.kind]),
             MessageParked: lambda event: self._parked.update([(event.task, event.reason)]),
             MessageConfirmed: lambda event: self._confirms.add(event.took),
+            EpochHeard: lambda event: self._roster_lags.add(event.lag),
             ConnectionLost: self._disconnected,
             Connected: self._connected,
             ProcessorStarted: self._processor_started,
@@ -316,13 +321,21 @@ class Metrics(Collector):
         for (task, reason), count in tuple(self._parked.items()):
             parked.add_metric((namespace, task, reason), count)
         yield parked
-        confirms = HistogramMetricFamily(
-            "scheduler_publish_confirm_seconds",
-            "How long the broker took to confirm a message",
-            labels=("namespace",),
-        )
-        confirms.add_metric((namespace,), *self._confirms.read())
-        yield confirms
+        for name, text, spans in (
+            (
+                "scheduler_publish_confirm_seconds",
+                "How long the broker took to confirm a message",
+                self._confirms,
+            ),
+            (
+                "scheduler_roster_lag_seconds",
+                "From when an epoch began until the roster told of it",
+                self._roster_lags,
+            ),
+        ):
+            histogram = HistogramMetricFamily(name, text, labels=("namespace",))
+            histogram.add_metric((namespace,), *spans.read())
+            yield histogram
         reconnects = CounterMetricFamily(
             "scheduler_reconnects", "Lost connections that were made again", labels=("namespace",)
         )

@@ -112,7 +112,7 @@ def processor(
     supervises_with = supervisor(program, app, broker, clock, listing) if supervises else None
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
     capacity = Capacity(worked_on, concurrency, shutdown)
-    knowledge = Knowledge(app.names, program.roster, program.roll_call, listing)
+    knowledge = Knowledge(app.names, program.roster, program.roll_call, listing, app.events.emit)
     recognition = _recognition(program, knowledge, turns, publisher, shutdown, clock, app)
     pipeline = _pipeline(
         program, app, broker, clock, shutdown, turns, capacity, recognition, publisher

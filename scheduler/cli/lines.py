@@ -12,6 +12,7 @@ from scheduler.events import (
     ConnectionRetried,
     ConsumerInterrupted,
     ConsumerResumed,
+    EpochHeard,
     Escalated,
     Event,
     LoopRepaired,
@@ -115,6 +116,11 @@ def _(event: LoopRepaired) -> Line:
 @line_of.register
 def _(event: LoopReported) -> Line:
     return Line(WARNING, f"{event.loop} is {event.trouble}. {event.advice}")
+
+
+@line_of.register
+def _(event: EpochHeard) -> Line:
+    return Line(DEBUG, f"{event.loop} is in epoch {event.epoch}, heard after {_span(event.lag)}")
 
 
 @line_of.register

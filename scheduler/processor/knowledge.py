@@ -7,10 +7,18 @@ from datetime import timedelta
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import Consumer
 from scheduler.errors import BrokerError, QueueNotFound
-from scheduler.events import Connected, ConnectionLost, ConsumerInterrupted, ConsumerResumed, Event
+from scheduler.events import (
+    Connected,
+    ConnectionLost,
+    ConsumerInterrupted,
+    ConsumerResumed,
+    Emit,
+    EpochHeard,
+    Event,
+)
 from scheduler.protocol.topology import Names
 from scheduler.queues.roll_call import RollCall
-from scheduler.queues.roster import Listing, Roster
+from scheduler.queues.roster import Listed, Listing, Roster
 from scheduler.timing.backoff import backoff
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(seconds=1)
@@ -25,11 +33,14 @@ class Knowledge:
         listing: where what is read is entered.
     """
 
-    def __init__(self, names: Names, roster: Roster, roll_call: RollCall, listing: Listing) -> None:
+    def __init__(
+        self, names: Names, roster: Roster, roll_call: RollCall, listing: Listing, emit: Emit
+    ) -> None:
         self._queues = {names.roster, names.roll_call, names.presence}
         self._roster = roster
         self._roll_call = roll_call
         self._listing = listing
+        self._emit = emit
         self._following: Consumer | None = None
         self._current = asyncio.Event()
         self._catching_up: asyncio.Task[None] | None = None
@@ -42,7 +53,7 @@ class Knowledge:
             QueueNotFound: nothing was seeded.
         """
         await self._opened.enter_async_context(self._roll_call)
-        self._following = await self._roster.follow(self._listing)
+        self._following = await self._roster.follow(self._listing, self._tell)
         self._opened.push_async_callback(self._following.cancel)
         await self._catch_up_patiently(fatal=QueueNotFound)
         return self
@@ -74,6 +85,9 @@ class Knowledge:
                 self._start_anew()
             case _:
                 pass
+
+    def _tell(self, listed: Listed, lag: timedelta) -> None:
+        self._emit(EpochHeard(listed.loop, listed.epoch, lag))
 
     def _interrupt(self) -> None:
         self._current.clear()

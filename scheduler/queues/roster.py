@@ -18,7 +18,7 @@ snapshot is nothing but the last entry of each loop, again.
 
 import json
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -171,11 +171,19 @@ class Roster:
                 _enter_from(message, listing)
         return part
 
-    async def follow(self, listing: Listing) -> Consumer:
-        """Have entries that are appended from now on entered, until the consumer is cancelled."""
+    async def follow(
+        self, listing: Listing, told: Callable[[Listed, timedelta], None] = lambda listed, lag: None
+    ) -> Consumer:
+        """Have entries that are appended from now on entered, until the consumer is cancelled.
+
+        Args:
+            told: of each such entry, and of the time since it was appended.
+        """
 
         def hear(message: Message) -> None:
-            _enter_from(message, listing)
+            listed = _enter_from(message, listing)
+            if listed is not None:
+                told(listed, self._clock.now() - listed.at)
 
         return await self._broker.follow(self._names.roster, hear, since="next")
 
@@ -194,14 +202,18 @@ class _Part:
         self.length += 1
 
 
-def _enter_from(message: Message, listing: Listing) -> None:
+def _enter_from(message: Message, listing: Listing) -> Listed | None:
     with _left_out_if_bad():
-        _enter(parsed_json(message.body), listing)
+        return _enter(parsed_json(message.body), listing)
+    return None
 
 
-def _enter(entry: Any, listing: Listing) -> None:
+def _enter(entry: Any, listing: Listing) -> Listed | None:
     with _left_out_if_bad():
-        listing.enter(_listed(validated(_Entry, entry, "roster entry")))
+        listed = _listed(validated(_Entry, entry, "roster entry"))
+        listing.enter(listed)
+        return listed
+    return None
 
 
 @contextmanager

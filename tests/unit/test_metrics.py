@@ -13,6 +13,7 @@ from scheduler import Context, Reject, Retry, StopLoop
 from scheduler.events import (
     Connected,
     ConnectionLost,
+    EpochHeard,
     Event,
     LoopRepaired,
     MessageConfirmed,
@@ -241,6 +242,8 @@ def test_a_first_connection_is_no_reconnect(told: Told):
 def test_confirms_are_measured(told: Told):
     told(MessageConfirmed("x", 0.25 * SECOND))
     assert read(told.registry, "publish_confirm_seconds_sum") == 0.25
+    told(EpochHeard(LoopId("report"), 7, 0.5 * SECOND))
+    assert read(told.registry, "roster_lag_seconds_sum") == 0.5
 
 
 def test_what_nobody_counts_is_no_trouble(told: Told, caplog: pytest.LogCaptureFixture):

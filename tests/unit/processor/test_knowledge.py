@@ -14,6 +14,7 @@ from scheduler.events import (
     ConnectionLost,
     ConsumerInterrupted,
     ConsumerResumed,
+    EpochHeard,
     Event,
     RunStarted,
     TokenSuperseded,
@@ -25,9 +26,10 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.roll_call import RollCall
 from scheduler.queues.roster import Listed, Listing
+from scheduler.timing.clock import LoopClock
 from scheduler.timing.schedules import Every
 from tests.faulty import Call, Fault, FaultyBroker
-from tests.stage import Stage, at_work, new_app, of, processor_of, roster_of
+from tests.stage import START, Stage, at_work, new_app, of, processor_of, roster_of
 
 LOOP, NAMES = LoopId("task"), Names("test")
 LOST = ConnectionLost("memory://", "cut"), Connected("memory://", "4.0", timedelta(seconds=1))
@@ -60,6 +62,7 @@ class Knowing:
     knowledge: Knowledge
     listing: Listing
     broker: FaultyBroker
+    events: list[Event]
 
     async def is_current(self) -> bool:
         """Whether it knows all, or comes to within a second."""
@@ -75,9 +78,10 @@ async def knowing(stage: Stage) -> AsyncGenerator[Knowing]:
     listing = Listing()
     async with FaultyBroker(stage.server) as broker:
         roster = roster_of(NAMES, broker, stage.clock)
-        knowledge = Knowledge(NAMES, roster, RollCall(broker, NAMES, LoopTurns(listing)), listing)
+        roll_call, events = RollCall(broker, NAMES, LoopTurns(listing)), list[Event]()
+        knowledge = Knowledge(NAMES, roster, roll_call, listing, events.append)
         async with knowledge:
-            yield Knowing(knowledge, listing, broker)
+            yield Knowing(knowledge, listing, broker, events)
 
 
 async def due_at_ten(stage: Stage) -> None:
@@ -88,6 +92,16 @@ async def due_at_ten(stage: Stage) -> None:
     async def task() -> None: ...
 
     await stage.seed(app)
+
+
+async def test_a_processor_tells_how_far_it_is_behind_the_roster(stage: Stage) -> None:
+    await due_at_ten(stage)
+    slow_clock = LoopClock(START - timedelta(seconds=3))
+    async with knowing(stage) as its:
+        listed = Listed(LOOP, Every("1m"), {}, Entry(7, LoopState.ACTIVE, 1))
+        await roster_of(NAMES, stage.broker, slow_clock).append(listed)
+        await asyncio.sleep(3)
+        assert its.events == [EpochHeard(LOOP, 7, timedelta(seconds=3))]
 
 
 async def test_a_processor_that_starts_reads_the_roster_before_it_takes_a_token(
