@@ -209,7 +209,6 @@ class FaultyBroker(MemoryBroker):
         exchange: str,
         routing_key: str,
         since: datetime | int | None = None,
-        before: datetime | None = None,
         only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
@@ -222,7 +221,6 @@ class FaultyBroker(MemoryBroker):
             exchange=exchange,
             routing_key=routing_key,
             since=since,
-            before=before,
             timeout=timeout,
         )
         position, reached = 0, None

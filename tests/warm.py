@@ -6,8 +6,11 @@ a process as any other: it has its own arguments, directory, environment, stream
 
 import atexit
 import functools
+import gc
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import socket
 import struct
@@ -148,8 +151,18 @@ def _become(arguments: list[str], directory: str, environment: dict[str, str]) -
     sys.path.insert(0, directory)  # as `python -m` does
 
 
+def _import_all() -> None:
+    """What commands import when they come to it, and what extras bring."""
+    for module in pkgutil.walk_packages(scheduler.__path__, "scheduler."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
 if __name__ == "__main__":
+    import scheduler
     from scheduler.cli.commands import main
 
+    _import_all()
+    gc.freeze()  # or the first collection of each program copies all of it
     _serve(socket.socket(fileno=int(sys.argv[1])))
     main()

@@ -245,7 +245,6 @@ class Broker(Protocol):
         exchange: str,
         routing_key: str,
         since: datetime | int | None = None,
-        before: datetime | None = None,
         only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
@@ -255,8 +254,6 @@ class Broker(Protocol):
             exchange: to publish a mark to, with the routing key, by which it gets into the stream.
             since: as for `read`; or from the message with this offset on. Where the stream does not
                 reach so far, it was made anew, and is read from its first message on.
-            before: without what came at this moment or later, by the broker's clock; but some that
-                came shortly after may be among them. None: to the end.
             only: what has one of these labels. RabbitMQ from 4.0 on leaves most of the rest out by
                 itself, where they are few. None: all.
             timeout: for the whole of it, with all that is done between two messages.

@@ -1,10 +1,9 @@
 """The streams of a broker, read back: to where nothing more comes, or to a mark."""
 
 import asyncio
-import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.readings import Reading
@@ -44,12 +43,10 @@ class Streams:
         stream: str,
         write: Write,
         since: datetime | int | None,
-        before: datetime | None,
         only: frozenset[str] | None,
         timeout: timedelta,
     ) -> AsyncGenerator[Message]:
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
-        end = before and await self._offset_at(before, stream, write, deadline)
         if isinstance(since, int) and await self._end_of(stream, write, deadline) < since:
             since = None
         mark = new_mark()
@@ -58,19 +55,10 @@ class Streams:
         async with self._reading(stream, begin, labels) as reading:
             await write(mark)
             entry = await reading.next_by(deadline)
-            while entry.message.label != mark.label and (end is None or entry.offset < end):
+            while entry.message.label != mark.label:
                 if is_asked_for(entry.message, only):
                     yield entry.message
                 entry = await reading.next_by(deadline)
-
-    async def _offset_at(self, moment: datetime, stream: str, write: Write, deadline: float) -> int:
-        """Where that begins which came into a stream from a moment on."""
-        # A node that lags behind does not know of that moment before it has come so far.
-        await self._end_of(stream, write, deadline)
-        whole_second = datetime.fromtimestamp(math.ceil(moment.timestamp()), UTC)
-        async with self._reading(stream, whole_second) as reading:
-            await write(new_mark())  # where the moment is still to come, nothing else may
-            return (await reading.next_by(deadline)).offset
 
     async def _end_of(self, stream: str, write: Write, deadline: float) -> int:
         """Where that begins which is written into a stream from now on."""

@@ -9,7 +9,6 @@ and rights.
 """
 
 import asyncio
-import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -135,18 +134,17 @@ class MemoryBroker:
         exchange: str,
         routing_key: str,
         since: datetime | int | None = None,
-        before: datetime | None = None,
         only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         self._open()
         source, mark = self._server.stream(stream), new_mark()
-        begin, end = source.offset_at(since), source.offset_at(before) if before else math.inf
+        begin = source.offset_at(since)
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
         with written_into(stream, exchange, routing_key):
             await self.publish(mark, exchange=exchange, routing_key=routing_key, timeout=timeout)
         for offset, message in source.read(begin):
-            if message.label == mark.label or offset >= end:
+            if message.label == mark.label:
                 return
             if is_asked_for(message, only):
                 yield message

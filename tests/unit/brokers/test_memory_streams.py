@@ -51,28 +51,6 @@ async def test_a_moment_is_found_exactly_and_reading_takes_no_time() -> None:
         assert asyncio.get_running_loop().time() == began
 
 
-async def test_a_window_is_cut_out_exactly_and_takes_no_time() -> None:
-    async with opened() as broker:
-        for body in b"a", b"b", b"c":
-            await append(broker, body)
-            await asyncio.sleep(DAY)
-        began = asyncio.get_running_loop().time()
-        moments = [START + timedelta(days=1, seconds=seconds) for seconds in (-1, 0, 1)]
-        assert await window(broker, before=moments[1]) == [b"a"]
-        assert await window(broker, before=moments[2]) == [b"a", b"b"]
-        assert await window(broker, since=moments[0], before=moments[2]) == [b"b"]
-        assert await window(broker, since=moments[1], before=moments[1]) == []
-        assert await window(broker, before=START + timedelta(days=9)) == [b"a", b"b", b"c"]
-        assert asyncio.get_running_loop().time() == began
-
-
-async def window(
-    broker: MemoryBroker, *, since: datetime | None = None, before: datetime
-) -> list[bytes]:
-    reading = broker.read_to_end("s", exchange="", routing_key="s", since=since, before=before)
-    return [message.body async for message in reading]
-
-
 async def test_what_is_too_old_goes_but_for_the_newest() -> None:
     async with opened({"x-max-age": "7D"}) as broker:
         await append(broker, b"a")
