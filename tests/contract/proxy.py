@@ -1,7 +1,7 @@
 """A TCP proxy whose connections can be broken, in each of the ways in which networks break them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Self
@@ -20,6 +20,7 @@ class Proxy:
     Args:
         listen_on: a port of one's choice.
         others: further hosts and ports. Each connection goes to the next one that takes it.
+        tap: told what is forwarded, and where.
     """
 
     def __init__(
@@ -29,7 +30,9 @@ class Proxy:
         *,
         listen_on: int = 0,
         others: Sequence[tuple[str, int]] = (),
+        tap: Callable[[Way, bytes], None] = lambda way, data: None,
     ) -> None:
+        self._tap = tap
         self._backends = [(host, port), *others]
         self._listen_on = listen_on
         self._links: set[Link] = set()
@@ -71,7 +74,7 @@ class Proxy:
         if backend is None:
             return writer.transport.abort()
         there_reader, there_writer = backend
-        link = Link(writer, there_writer)
+        link = Link(self._tap, writer, there_writer)
         self._links.add(link)
         try:
             async with asyncio.TaskGroup() as forwarding:
@@ -93,7 +96,8 @@ class Proxy:
 class Link:
     """One connection through the proxy: two, from client to proxy and from proxy to broker."""
 
-    def __init__(self, *writers: asyncio.StreamWriter) -> None:
+    def __init__(self, tap: Callable[[Way, bytes], None], *writers: asyncio.StreamWriter) -> None:
+        self._tap = tap
         self._writers = writers
         self.fuse: dict[Way, int] = {}
         self.swallowing: set[Way] = set()
@@ -109,6 +113,7 @@ class Link:
             while data := await reader.read(65536):
                 if way in self.swallowing:
                     continue
+                self._tap(way, data)
                 left = self.fuse.get(way, len(data) + 1)
                 writer.write(data[:left])
                 await writer.drain()

@@ -1,0 +1,67 @@
+"""What a common run costs, counted in the frames between a processor and RabbitMQ."""
+
+import asyncio
+from collections import Counter, defaultdict
+from urllib.parse import urlsplit
+
+import pytest
+from pamqp import frame
+from pamqp.base import Frame
+
+from scheduler import Scheduler
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.events import RunStarted
+from tests.contract.proxy import Proxy, Way
+from tests.integration.test_outages import Witness
+from tests.stage import at_work, processor_of, program_of
+
+SHORTEST_FRAME = 8  # bytes
+# A run that ends before the broker knows that its token has left the slot puts twice. In seconds.
+SLOT_FREED = 0.2
+UNCOMMON, RUNS = 3, 10  # the first ones come after a roll call
+
+
+class Meter:
+    """Counts the methods that are called over one connection."""
+
+    def __init__(self) -> None:
+        self.methods = Counter[tuple[Way, str]]()
+        self._rest = defaultdict[Way, bytes](bytes)
+
+    def hear(self, way: Way, data: bytes) -> None:
+        rest, size = self._rest[way] + data, 1
+        while size and len(rest) >= SHORTEST_FRAME:
+            size, _, value = frame.unmarshal(rest)
+            rest = rest[size:]
+            if isinstance(value, Frame):
+                self.methods[way, value.name] += 1
+        self._rest[way] = rest
+
+
+@pytest.mark.usefixtures("swept")
+async def test_a_common_run_is_a_publish_its_confirm_a_delivery_and_an_ack(
+    app: Scheduler, broker_url: str
+) -> None:
+    witness, meter, place = Witness(app), Meter(), urlsplit(broker_url)
+    counted: list[Counter[tuple[Way, str]]] = []
+
+    @app.periodic(every="200ms")
+    async def beat() -> None:
+        counted.append(meter.methods.copy())
+        await asyncio.sleep(SLOT_FREED)
+
+    async with AmqpBroker(broker_url) as broker:
+        await program_of(app, broker).seeding.seed()
+    async with Proxy(str(place.hostname), place.port or 0, tap=meter.hear) as proxy:
+        url = place._replace(netloc=f"{place.username}:{place.password}@127.0.0.1:{proxy.port}")
+        async with (
+            AmqpBroker(url.geturl()) as broker,
+            at_work(processor_of(app, broker, supervises=False)),
+        ):
+            await witness.until(RunStarted, UNCOMMON + RUNS + 1)
+    assert counted[UNCOMMON + RUNS] - counted[UNCOMMON] == {
+        (Way.UP, "Basic.Publish"): RUNS,
+        (Way.DOWN, "Basic.Ack"): RUNS,
+        (Way.DOWN, "Basic.Deliver"): RUNS,
+        (Way.UP, "Basic.Ack"): RUNS,
+    }
