@@ -212,8 +212,8 @@ class FaultyBroker(MemoryBroker):
         only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
-        """Asked for once for each message, also for those that no broker but a recent one leaves
-        out, and for its end; where that raises `EOFError`, no more come. Its mark is published.
+        """Asked for once for each message, with those that are left out, and for its end; where
+        that raises `EOFError`, no more come. Its mark is published.
         """
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
         messages = super().read_to_end(

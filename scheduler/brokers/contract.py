@@ -254,8 +254,7 @@ class Broker(Protocol):
             exchange: to publish a mark to, with the routing key, by which it gets into the stream.
             since: as for `read`; or from the message with this offset on. Where the stream does not
                 reach so far, it was made anew, and is read from its first message on.
-            only: what has one of these labels. RabbitMQ from 4.0 on leaves most of the rest out by
-                itself, where they are few. None: all.
+            only: what has one of these labels. None: all.
             timeout: for the whole of it, with all that is done between two messages.
 
         Raises:

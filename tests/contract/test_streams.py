@@ -16,7 +16,6 @@ from scheduler.protocol.topology import Binding, Exchange, Queue, QueueType, Top
 from tests.contract.wire import (
     PATIENCE,
     MemoryWire,
-    RabbitWire,
     Reader,
     Wire,
     eventually,
@@ -450,19 +449,6 @@ async def test_among_many_labels_one_is_read_in_order(wire: Wire, broker: Broker
     )
     only = frozenset({"poll.customer-7"})
     assert await bodies_to_end(broker, stream, only=only) == numbered(*numbers)
-
-
-async def test_what_is_not_asked_for_is_left_out_by_the_broker(wire: Wire, broker: Broker) -> None:
-    if not isinstance(wire, RabbitWire) or int(broker.info.version.partition(".")[0]) < 4:
-        pytest.skip("this broker hands over everything, and the reader leaves it out")
-    stream = await wire.declare_stream()
-    bulky = Message(b"x" * 10_000, label="bulky")
-    await asyncio.gather(
-        *(broker.publish(bulky, exchange="", routing_key=stream) for _ in range(200))
-    )
-    await send_labelled(broker, stream, "small")
-    wire.cut_after_hearing(100_000)
-    assert await bodies_to_end(broker, stream, only=frozenset({"small"})) == [b"0"]
 
 
 async def test_labels_are_looked_for_from_a_moment_on(wire: Wire, broker: Broker) -> None:

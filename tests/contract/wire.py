@@ -27,7 +27,7 @@ from scheduler.protocol.topology import (
     Topology,
 )
 from scheduler.timing.clock import Clock, LoopClock, SystemClock
-from tests.contract.proxy import Proxy, Way
+from tests.contract.proxy import Proxy
 from tests.stage import START
 
 T = TypeVar("T")
@@ -175,10 +175,6 @@ class RabbitWire(Wire):
 
     async def cut(self) -> None:
         self._proxy.cut()
-
-    def cut_after_hearing(self, octets: int) -> None:
-        """Break all connections when the broker has sent so many more bytes over one of them."""
-        self._proxy.cut_after(octets, Way.DOWN)
 
     async def pass_time(self) -> None:
         pass

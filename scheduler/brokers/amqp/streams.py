@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.readings import Reading
-from scheduler.brokers.contract import BrokerInfo
 from scheduler.brokers.marks import is_asked_for, is_mark, new_mark
 from scheduler.protocol.messages import Message
 
@@ -50,9 +49,8 @@ class Streams:
         if isinstance(since, int) and await self._end_of(stream, write, deadline) < since:
             since = None
         mark = new_mark()
-        labels = None if only is None else only | {str(mark.label)}
         begin = "first" if since is None else since
-        async with self._reading(stream, begin, labels) as reading:
+        async with self._reading(stream, begin) as reading:
             await write(mark)
             entry = await reading.next_by(deadline)
             while entry.message.label != mark.label:
@@ -75,9 +73,7 @@ class Streams:
             return None if entry is None else entry.message
 
     @asynccontextmanager
-    async def _reading(
-        self, stream: str, offset: str | int | datetime, labels: frozenset[str] | None = None
-    ) -> AsyncGenerator[Reading]:
+    async def _reading(self, stream: str, offset: str | int | datetime) -> AsyncGenerator[Reading]:
         session = await self._connection.ready()
         with self._connection.translated():
             channel = await session.open_stream_channel()
@@ -85,17 +81,8 @@ class Streams:
                 reading = Reading(channel, stream)
                 async with self._connection.beginning_to_read(stream):
                     with self._connection.translated(), session.awaiting_answer():
-                        await reading.begin(offset, labels if filters(session.info) else None)
+                        await reading.begin(offset)
                 yield reading
             finally:
                 # While it leaves out what is not asked for, RabbitMQ answers nothing here.
                 self._connection.close_soon(channel)
-
-
-def filters(broker: BrokerInfo) -> bool:
-    """Whether a broker leaves out what a reader does not want: to others it makes no difference.
-
-    From 3.13 on, RabbitMQ can; but there it may be switched off, and then refuses.
-    """
-    major = broker.version.partition(".")[0]
-    return major.isdecimal() and int(major) >= 4
