@@ -33,9 +33,6 @@ class Replicas:
         except NoReplica:
             self._missed.setdefault(stream, asyncio.get_running_loop().time())
             raise
-        except QueueNotFound:
-            self._missed.pop(stream, None)
-            raise
         self._missed.pop(stream, None)
 
     @property
