@@ -4,14 +4,14 @@
                                        [--together 1] [--rounds 5]
 
 The stream holds tokens of so many loops, published one after the other, or some together: what a
-broker takes in together it keeps in one chunk, and leaves out as a whole or not at all. The ways to
-read it take turns, because machines are noisy: the ratios to the raw driver of the same round are
-what counts, and of them the CPU times, ours and the broker's, rather than the rates.
+broker takes in together it keeps in one chunk. The ways to read it take turns, because machines are
+noisy: the ratios to the raw driver of the same round are what counts, and of them the CPU times,
+ours and the broker's, rather than the rates.
 
 - raw: a consumer of the driver that does nothing, acks some together, and stops at the last one.
 - read: all messages, until nothing more comes; less the time in which nothing came.
 - to the end: all messages, to a mark.
-- one loop: what has the label of one loop, to a mark. RabbitMQ from 4.0 on leaves out the rest.
+- one loop: what has the label of one loop, to a mark; all the rest is read, and left out here.
 """
 
 import argparse

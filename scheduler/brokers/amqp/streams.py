@@ -84,5 +84,5 @@ class Streams:
                         await reading.begin(offset)
                 yield reading
             finally:
-                # While it leaves out what is not asked for, RabbitMQ answers nothing here.
+                # What is still under way over it is of no use to anybody.
                 self._connection.close_soon(channel)
