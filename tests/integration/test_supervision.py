@@ -81,7 +81,7 @@ async def put_beside(broker: Broker, names: Names, loop: LoopId, more: int) -> N
 
 async def test_of_three_tokens_put_by_hand_one_is_left(field_: Field, broker: Broker) -> None:
     names = Scheduler(field_.namespace).names
-    loop = {"EVERY": "20s", **SUPERVISED}
+    loop = {"EVERY": "10s", **SUPERVISED}
     field_.call("seed", **loop)
 
     async def waiting(tokens: int) -> bool:
@@ -92,9 +92,11 @@ async def test_of_three_tokens_put_by_hand_one_is_left(field_: Field, broker: Br
     await eventually(lambda: waiting(3))
     processor = field_.start("run", **loop)
 
+    await field_.until(lambda: 1 in runs(field_), seconds=60)
     await eventually(lambda: waiting(1))
     processor.terminate()
     field_.output_of(processor)
+    assert runs(field_).count(1) == 1
     assert await field_.tokens(broker, 1) == {"loop0": 1}
 
 
