@@ -17,6 +17,7 @@ from scheduler.control.dry_run import DryRun
 from scheduler.control.follow_up import FollowUp
 from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
+from scheduler.control.notes import Notes
 from scheduler.control.preparation import Preparation
 from scheduler.control.removal import Removal
 from scheduler.control.repairs import Repairs
@@ -150,6 +151,7 @@ def supervisor(
         program.seeding,
         program.declaring,
         Doubles(program.journal, clock),
+        Notes(program.roster, listing, app.namespace, clock),
     )
 
 

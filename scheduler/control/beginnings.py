@@ -5,12 +5,13 @@ One may die after each step: what is left behind is void, or found missing by su
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from scheduler.control.new_tokens import first_token, going_on
 from scheduler.errors import QueueNotFound
-from scheduler.protocol.epochs import Beginning, Entry, LoopState, Step, Verb, begun, steps, unaware
+from scheduler.protocol.epochs import Entry, LoopState, Step, Verb, begun, steps, unaware
 from scheduler.protocol.tokens import Token
+from scheduler.queues.checkpoints import Checkpoint
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.roll_call import RollCall
 from scheduler.queues.roster import Listed, Roster
@@ -66,16 +67,18 @@ class Beginnings:
         loop: Loop,
         latest: Entry | None,
         *,
+        before: Listed | None = None,
         change: Change = unchanged,
-        reason: str = "",
+        reason: str | None = None,
         brand_new: bool = False,
     ) -> Begun | None:
         """Begin an epoch of a loop; None: the verb has nothing to do.
 
         Args:
-            latest: the loop's last entry in the roster, if it has one.
+            latest: the loop's last entry, as the verb takes it.
+            before: that entry as the roster has it, if it has one.
             change: what the verb does to the token.
-            reason: why the loop is paused, if it is.
+            reason: why the loop is paused, if it is; None: what it was.
             brand_new: there is no older token of this loop, anywhere.
 
         Raises:
@@ -85,14 +88,14 @@ class Beginnings:
         beginning = begun(verb, latest, at_ms=milliseconds_since_epoch(now))
         if beginning is None:
             return None
-        reason = reason if beginning.entry.state is LoopState.PAUSED else ""
         listed = Listed(
             loop.id,
             loop.schedule,
             loop.args,
             beginning.entry,
-            reason,
+            _reason(beginning.entry, before, reason),
             by=self._roll_call.processor,
+            checkpoint=_checkpoint(before, now),
         )
         epoch = Begun(await self._roster.append(listed), None, [])
         for step in steps(verb)[1:]:
@@ -100,7 +103,9 @@ class Beginnings:
                 case Step.PURGE:
                     epoch = replace(epoch, found=await self._clear(verb, loop))
                 case Step.PUT:
-                    token = await self._put(verb, loop, beginning, epoch, change, brand_new)
+                    first = _first(verb, loop, epoch, now, brand_new)
+                    going = going_on(first, epoch.found, latest.epoch if latest else 0)
+                    token = await self._put(verb, change(going))
                     epoch = replace(epoch, token=token)
                 case Step.CALL:
                     epoch = replace(epoch, silent=await self._call(loop, beginning.entry))
@@ -116,22 +121,9 @@ class Beginnings:
                 raise
             return []
 
-    async def _put(
-        self,
-        verb: Verb,
-        loop: Loop,
-        beginning: Beginning,
-        epoch: Begun,
-        change: Change,
-        brand_new: bool,
-    ) -> Token:
-        token = first_token(loop, beginning.entry, verb, self._clock.now(), epoch.listed.reason)
-        if verb is Verb.START:
-            known_until = None if brand_new else epoch.listed.at
-            token = replace(token, first=not brand_new, known_until=known_until)
-        token = change(going_on(token, epoch.found))
+    async def _put(self, verb: Verb, token: Token) -> Token:
         # What it goes on from is not known yet, and may be due.
-        at_once = verb in (Verb.REPAIR, Verb.RESCHEDULE) and token.known_until is None
+        at_once = verb in (Verb.REPAIR, Verb.RESCHEDULE) and not token.known
         await self._hatchery.put_first(token, at_once=at_once)
         return token
 
@@ -145,3 +137,21 @@ class Beginnings:
                 silent = unaware(epoch, answers.of(loop.id, epoch))
                 if not silent or self._clock.now() >= until:
                     return silent
+
+
+def _reason(entry: Entry, before: Listed | None, reason: str | None) -> str:
+    if entry.state is not LoopState.PAUSED:
+        return ""
+    return before.reason if reason is None and before is not None else reason or ""
+
+
+def _checkpoint(before: Listed | None, now: datetime) -> Checkpoint | None:
+    if before is None or before.checkpoint is None:
+        return None
+    return before.checkpoint.ended(now)
+
+
+def _first(verb: Verb, loop: Loop, epoch: Begun, now: datetime, brand_new: bool) -> Token:
+    token = first_token(loop, epoch.listed.entry, verb, now, epoch.listed.reason)
+    # Nothing was before its life. But where it is not brand-new, older runs may go on.
+    return replace(token, first=not brand_new, known=True) if verb is Verb.START else token

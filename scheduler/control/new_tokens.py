@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from scheduler.protocol.epochs import Entry, LoopState, Verb
+from scheduler.protocol.epochs import Entry, LoopState, Verb, is_last
 from scheduler.protocol.messages import one_line
 from scheduler.protocol.tokens import Act, State, Token
 from scheduler.tasks.loops import Loop
@@ -29,10 +29,13 @@ def first_token(loop: Loop, entry: Entry, verb: Verb, now: datetime, reason: str
     )
 
 
-def going_on(first: Token, found: Iterable[Token]) -> Token:
+def going_on(first: Token, found: Iterable[Token], latest: int) -> Token:
     """The first token of an epoch, with what was found in the slot, if that is of the same life.
 
     Paused by its own run, the loop stays so. It keeps its time, unless its schedule was changed.
+
+    Args:
+        latest: the epoch before its own.
     """
     alive = [token for token in found if token.epoch >= first.life]
     if not alive:
@@ -42,6 +45,7 @@ def going_on(first: Token, found: Iterable[Token]) -> Token:
     last = max(alive, key=lambda token: (token.position.progress, token.epoch))
     paused = State.PAUSED in (first.state, last.state)
     timing = first if first.act.verb is Verb.RESCHEDULE else last
+    known = first.act.verb is not Verb.REPAIR
     return replace(
         last,
         schedule=first.schedule,
@@ -51,7 +55,7 @@ def going_on(first: Token, found: Iterable[Token]) -> Token:
         first=True,
         scheduled_at=timing.scheduled_at,
         due_at=timing.due_at,
-        known_until=last.known_until if last.first else first.act.at,
+        known=known and is_last(last.position, latest, known=last.known),
         state=State.PAUSED if paused else State.ARMED,
         act=first.act,
     )

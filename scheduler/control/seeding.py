@@ -165,7 +165,7 @@ class Seeding:
             verb,
             loop,
             latest,
-            reason=listed.reason if listed else "",
+            before=listed,
             brand_new=listed is None and slot_is_new and no_older,
         )
         assert epoch is not None

@@ -6,7 +6,7 @@ whether that loop, and what it needs, is still there.
 =========================  =====================================================================
 the current epoch's token  what is done
 =========================  =====================================================================
-in the slot, at its head   nothing
+in the slot, at its head   nothing; if it waits for long, it is noted (`control.notes`)
 ready for its task         nothing: a processor will take it
 in a hand                  nothing: it is running, or being settled
 nowhere, twice             lost: a new epoch begins, which goes on from where the journal heard last
@@ -27,19 +27,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.declaring import Declaring
 from scheduler.control.doubles import Doubles, Trail
 from scheduler.control.location import Locator, Place, Sighting
 from scheduler.control.loops import loops_of, orphans_of
+from scheduler.control.notes import Notes
 from scheduler.control.repairs import Repairs
 from scheduler.control.seeding import Seeding
 from scheduler.errors import AccessRefused, BrokerError, QueueNotFound
 from scheduler.events import CensusTaken, LoopReported, SupervisionDelayed
 from scheduler.protocol.epochs import Watch
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import LoopId, Token
 from scheduler.queues.roster import Listing
 from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
@@ -111,6 +112,7 @@ class Memory(BaseModel):
         suspects: loops whose token was missed.
         reported: loops in a trouble that was told.
         trail: what was heard of loops that may have two lines.
+        noted: how many tokens were noted since the roster was read last.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -119,6 +121,7 @@ class Memory(BaseModel):
     suspects: Suspects = {}
     reported: Mapping[str, str] = {}
     trail: Trail = Trail()
+    noted: int = Field(default=0, ge=0)
 
 
 class Supervisor:
@@ -135,6 +138,7 @@ class Supervisor:
         seeding: Seeding,
         declaring: Declaring,
         doubles: Doubles,
+        notes: Notes,
     ) -> None:
         self._app = app
         self._broker = broker
@@ -145,6 +149,7 @@ class Supervisor:
         self._seeding = seeding
         self._declaring = declaring
         self._doubles = doubles
+        self._notes = notes
         self._suspects: Suspects = {}
         self._watching: asyncio.Task[None] | None = None
 
@@ -202,6 +207,7 @@ class Supervisor:
             suspects=_first(suspects),
             reported=_first(troubles),
             trail=await self._end_doubles(loops, memory.trail),
+            noted=await self._notes.take(_tokens_in(sightings), memory.noted),
         )
 
     async def _find(self, loops: Collection[Loop]) -> dict[LoopId, Sighting]:
@@ -307,6 +313,10 @@ def _turn(loops: list[Loop], memory: Memory) -> list[Loop]:
 
 def _of(suspects: Suspects, loop: Loop) -> Suspicion:
     return suspects.get(str(loop), Suspicion())
+
+
+def _tokens_in(sightings: Mapping[LoopId, Sighting]) -> list[Token]:
+    return [seen.token for seen in sightings.values() if seen.token is not None]
 
 
 def _stuck(suspects: Suspects) -> dict[str, str]:

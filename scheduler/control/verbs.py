@@ -106,11 +106,19 @@ class Verbs:
         return listed, token if token and token.epoch >= listed.epoch else None
 
     async def _begin(
-        self, verb: Verb, loop: Loop, listed: Listed, entry: Entry, change: Change, reason: str = ""
+        self,
+        verb: Verb,
+        loop: Loop,
+        listed: Listed,
+        entry: Entry,
+        change: Change,
+        reason: str | None = None,
     ) -> Begun:
         # As it was seeded, whatever this code says of it.
         loop = replace(loop, schedule=listed.schedule, args=listed.args)
-        epoch = await self._beginnings.begin(verb, loop, entry, change=change, reason=reason)
+        epoch = await self._beginnings.begin(
+            verb, loop, entry, before=listed, change=change, reason=reason
+        )
         assert epoch is not None
         return epoch
 

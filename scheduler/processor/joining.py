@@ -38,11 +38,11 @@ def joined(first: Token, heard: Heard, policy: Policy, now: datetime) -> tuple[T
 def _on_time(first: Token, last: Token) -> Token:
     assert first.act is not None
     # The creator had not found the one that it goes on from: that may be due, or run late.
-    took_its_place = first.act.verb in TOOK_ITS_PLACE and first.known_until is None
+    took_its_place = first.act.verb in TOOK_ITS_PLACE
     still_holds = last.schedule == first.schedule or last.due_at <= first.act.at
     timing = last if took_its_place and still_holds else first
     # Paused by its own run meanwhile, it stays so.
-    stopped = first.act.verb in TOOK_ITS_PLACE and last.state is State.PAUSED
+    stopped = took_its_place and last.state is State.PAUSED
     return replace(
         last,
         schedule=first.schedule,
@@ -50,7 +50,7 @@ def _on_time(first: Token, last: Token) -> Token:
         epoch=first.epoch,
         life=first.life,
         first=False,
-        known_until=None,
+        known=False,
         scheduled_at=timing.scheduled_at,
         due_at=timing.due_at,
         state=State.PAUSED if stopped else State.ARMED,

@@ -1,12 +1,12 @@
 """What a processor has to know before it runs a token: which epochs have begun (P0)."""
 
 import asyncio
-from contextlib import AsyncExitStack
-from datetime import timedelta
+from contextlib import AsyncExitStack, suppress
+from datetime import datetime, timedelta
 
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import Consumer
-from scheduler.errors import BrokerError, QueueNotFound
+from scheduler.errors import BrokerError, QueueNotFound, Undecodable
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -16,12 +16,14 @@ from scheduler.events import (
     EpochHeard,
     Event,
 )
+from scheduler.protocol.tokens import Token
 from scheduler.protocol.topology import Names
 from scheduler.queues.roll_call import RollCall
 from scheduler.queues.roster import Listed, Listing, Roster
 from scheduler.timing.backoff import backoff
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(seconds=1)
+ENTERED_WITHIN_S = 5.0
 
 
 class Knowledge:
@@ -36,6 +38,7 @@ class Knowledge:
     def __init__(
         self, names: Names, roster: Roster, roll_call: RollCall, listing: Listing, emit: Emit
     ) -> None:
+        self._namespace = names.namespace
         self._queues = {names.roster, names.roll_call, names.presence}
         self._roster = roster
         self._roll_call = roll_call
@@ -72,6 +75,22 @@ class Knowledge:
         """Wait until it is current."""
         await self._current.wait()
 
+    async def noted(self, first: Token) -> tuple[Token, datetime] | None:
+        """How far a loop had come before this epoch of it, and until when that holds for certain.
+
+        None: that is not noted; or its entry, which may come after its token, does not come.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ENTERED_WITHIN_S):
+                await self._until_entered(first)
+        listed = self._listing.get(first.loop)
+        if listed is None or listed.epoch != first.epoch or listed.checkpoint is None:
+            return None
+        try:
+            return listed.checkpoint.token(self._namespace), listed.checkpoint.until
+        except Undecodable:  # the journal is read
+            return None
+
     def hear(self, event: Event) -> None:
         """Learn of interruptions; to be called with each event."""
         match event:
@@ -85,6 +104,13 @@ class Knowledge:
                 self._start_anew()
             case _:
                 pass
+
+    async def _until_entered(self, token: Token) -> None:
+        for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
+            listed = self._listing.get(token.loop)
+            if listed is not None and listed.epoch >= token.epoch:
+                return
+            await asyncio.sleep(pause)
 
     def _tell(self, listed: Listed, lag: timedelta) -> None:
         self._emit(EpochHeard(listed.loop, listed.epoch, lag))

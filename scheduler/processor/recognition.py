@@ -165,21 +165,26 @@ class Recognition:
         raise AssertionError("it goes on without end")
 
     async def _history(self, delivery: Delivery, first: Token) -> Heard:
-        """What the journal tells of its loop since its creator knew, or as far back as it takes."""
+        """What is told of its loop that its creator did not know, read back as far as it takes."""
         heard = Heard()
-        for since in self._look_backs(first):
+        if first.known:
+            return heard
+        noted = await self._unless_interrupted(delivery, lambda: self._knowledge.noted(first))
+        for since in self._look_backs(first, noted and noted[1]):
             heard = await self._unless_interrupted(
                 delivery, partial(self._heard_since, first.loop, since)
             )
+            if noted is not None:
+                heard.note(noted[0])
             if heard.has_line(first.life):
                 break
         return heard
 
-    def _look_backs(self, first: Token) -> tuple[datetime | None, ...]:
-        if first.epoch == first.life:
-            return ()
-        if first.known_until is not None:
-            return (first.known_until - MARGIN,)
+    def _look_backs(
+        self, first: Token, noted_until: datetime | None
+    ) -> tuple[datetime | None, ...]:
+        if noted_until is not None:
+            return (noted_until - MARGIN,)
         return *look_backs([first.schedule], self._clock), None
 
     async def _heard_since(self, loop: LoopId, since: datetime | None) -> Heard:

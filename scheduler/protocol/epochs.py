@@ -7,7 +7,7 @@ older ones are void: they may lie anywhere, and nobody runs them.
 rule  who keeps it, and when                         what decides
 ====  =============================================  ===========================================
 P0    a processor that starts or reconnects          `STARTING`; afterwards `learned`
-C     a creator, under the mutex                     `begun`, `steps`, `adopted`, `unaware`
+C     a creator, under the mutex                     `begun`, `steps`, `is_last`, `unaware`
 R1    a processor that receives a token              `is_void`, `learned`
 R2    a processor whose put the slot refuses         `refused`
 R3    a processor that receives a redelivered one    `awaited`, then `was_settled`
@@ -163,6 +163,19 @@ def steps(verb: Verb) -> tuple[Step, ...]:
     put = () if verb is Verb.GONE else (Step.PUT,)
     call = (Step.CALL,) if verb in {Verb.PAUSE, Verb.GONE} else ()
     return Step.APPEND, Step.PURGE, *put, *call
+
+
+def is_last(found: Position, latest: int, *, known: bool) -> bool:
+    """C: whether what a creator found in the slot is the last that its loop came to.
+
+    Then the journal need not be read for the token that goes on with it. Not to be relied on by a
+    repair: where a node has failed there may be two lines.
+
+    Args:
+        latest: the epoch before the creator's own.
+        known: of one that has not joined, whether its creator knew what it goes on from.
+    """
+    return found.epoch == latest and (found.joined or known)
 
 
 def learned(known: int, epoch: int) -> int:

@@ -132,8 +132,7 @@ class Token:
         epoch: the epoch that it is of; 0 for what was made before there were epochs.
         life: the epoch of its loop's last start.
         first: whether it is the first of its epoch, made by no run (`scheduler.protocol.epochs`).
-        known_until: until when what became of its loop is in it, if it is a first one; None: its
-            creator did not know.
+        known: of a first one, whether its creator knew what became of its loop (`is_last`).
         seq: how many ticks of the loop have been settled before this one.
         attempt: how many attempts of this tick have failed.
         carry: what the run before handed on.
@@ -151,7 +150,7 @@ class Token:
     epoch: int = 0
     life: int = 0
     first: bool = False
-    known_until: datetime | None = None
+    known: bool = False
     seq: int = 0
     attempt: int = 0
     state: State = State.ARMED
@@ -213,7 +212,7 @@ def decode(message: Message, namespace: str) -> Token:
             epoch=wire.epoch,
             life=wire.life,
             first=wire.first > 0,
-            known_until=optional_moment(wire.known_until_ms),
+            known=wire.known > 0,
             scheduled_at=moment_of(wire.scheduled_at_ms),
             due_at=moment_of(wire.due_at_ms),
             seq=wire.seq,
@@ -244,7 +243,7 @@ class _Headers(BaseModel):
     epoch: int = Field(default=0, ge=0)
     life: int = Field(default=0, ge=0)
     first: int = Field(default=0, ge=0, le=1)
-    known_until_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
+    known: int = Field(default=0, ge=0, le=1)
     seq: int = Field(ge=0)
     attempt: int = Field(ge=0)
     state: State = Field(strict=False)
@@ -276,7 +275,7 @@ def _headers_of(token: Token) -> dict[str, Any]:
         "epoch": token.epoch,
         "life": token.life,
         "first": 1 if token.first else None,
-        "known-until-ms": optional_milliseconds(token.known_until if token.first else None),
+        "known": 1 if token.first and token.known else None,
         "seq": token.seq,
         "attempt": token.attempt,
         "state": token.state.value,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery
@@ -87,7 +87,9 @@ class Hatchery:
         """
         patience = self._patience(token)
         while not await self.offer(token, at_once=at_once):
-            if not await self.clear(token.loop):
+            if await self.clear(token.loop):
+                token = replace(token, known=False)  # that was put meanwhile: the journal tells it
+            else:
                 await asyncio.sleep(next(patience))
 
     async def offer(

@@ -10,6 +10,7 @@ has, and what tells who reads it to its end which tokens are void. An entry is a
 ``schedule, args``    with which it goes on
 ``reason``            why it is paused
 ``by``, ``at_ms``     who began the epoch, and when
+``checkpoint``        how far the loop had come, where that is known (`checkpoints`)
 ====================  ============================================================
 
 Entries may be read in any order, and twice: of each loop, the one of the latest epoch holds. So a
@@ -32,6 +33,7 @@ from scheduler.protocol.epochs import Entry, LoopState, learned
 from scheduler.protocol.messages import Message, parsed_json, validated
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
+from scheduler.queues.checkpoints import Checkpoint, WireCheckpoint, wire_of
 from scheduler.queues.snapshots import Snapshot, Snapshots
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
@@ -52,6 +54,7 @@ class Listed:
         reason: why it is paused.
         by: who began the epoch.
         at: when.
+        checkpoint: how far it had come; None: that is for the journal to say.
     """
 
     loop: LoopId
@@ -61,6 +64,7 @@ class Listed:
     reason: str = ""
     by: str = ""
     at: datetime = LONG_AGO
+    checkpoint: Checkpoint | None = None
 
     @property
     def epoch(self) -> int:
@@ -88,11 +92,16 @@ class Listing(dict[LoopId, Listed]):
         if epoch > self.known(loop):
             self._learned[loop] = epoch
 
-    def enter(self, listed: Listed) -> None:
-        """Take note of an entry, unless one of a later epoch is known."""
+    def enter(self, listed: Listed) -> bool:
+        """Take note of an entry, unless one of a later epoch is known; says whether its is new."""
         known = self.get(listed.loop)
-        if known is None or known.epoch <= listed.epoch:
+        if known is None or known.epoch < listed.epoch:
             self[listed.loop] = listed
+            return True
+        # The same again may be from before a checkpoint.
+        if known.epoch == listed.epoch and (listed.checkpoint or known.checkpoint is None):
+            self[listed.loop] = listed
+        return False
 
     def entry(self, loop: LoopId) -> Entry | None:
         """The latest entry of a loop, if it has one."""
@@ -118,13 +127,17 @@ class Roster:
     async def append(self, listed: Listed) -> Listed:
         """Have it known that an epoch begins, confirmed; returns the entry with its time."""
         listed = replace(listed, at=self._clock.now())
+        await self.note(listed)
+        return listed
+
+    async def note(self, listed: Listed) -> None:
+        """Have an entry known, confirmed, with the time that it has."""
         body = json.dumps(_wire(listed)).encode()
         await self._broker.publish(
             Message(body, content_type="application/json", type=ENTRY_TYPE),
             exchange=self._names.control,
             routing_key=self._names.roster,
         )
-        return listed
 
     async def read(self) -> Listing:
         """What it says of each loop; no entry is left out that was confirmed before.
@@ -177,7 +190,7 @@ class Roster:
         """Have entries that are appended from now on entered, until the consumer is cancelled.
 
         Args:
-            told: of each such entry, and of the time since it was appended.
+            told: of each that tells of a new epoch, and of the time since it was appended.
         """
 
         def hear(message: Message) -> None:
@@ -211,8 +224,7 @@ def _enter_from(message: Message, listing: Listing) -> Listed | None:
 def _enter(entry: Any, listing: Listing) -> Listed | None:
     with _left_out_if_bad():
         listed = _listed(validated(_Entry, entry, "roster entry"))
-        listing.enter(listed)
-        return listed
+        return listed if listing.enter(listed) else None
     return None
 
 
@@ -236,6 +248,7 @@ def _wire(listed: Listed) -> dict[str, Any]:
         "reason": listed.reason,
         "by": listed.by,
         "at_ms": milliseconds_since_epoch(listed.at),
+        **({"checkpoint": wire_of(listed.checkpoint)} if listed.checkpoint else {}),
     }
 
 
@@ -248,6 +261,7 @@ def _listed(wire: "_Entry") -> Listed:
         wire.reason,
         wire.by,
         moment_of(wire.at_ms),
+        wire.checkpoint and wire.checkpoint.checkpoint,
     )
 
 
@@ -264,6 +278,7 @@ class _Entry(BaseModel):
     reason: str = ""
     by: str = ""
     at_ms: int = Field(ge=0, le=LATEST_MS)
+    checkpoint: WireCheckpoint | None = None
 
     @model_validator(mode="before")
     @classmethod

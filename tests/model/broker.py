@@ -14,7 +14,12 @@ def hatches(state: State) -> Moves:
     if not state.slot or state.slot[0].paused:
         return
     token, *slot = state.slot
-    hatched = state._replace(slot=tuple(slot), ready=(*state.ready, (token, False)))
+    journal = state.journal
+    if (token.position.epoch, token.position.seq) == (state.roster.epoch, journal.checkpoint):
+        journal = journal._replace(waits=False)
+    hatched = state._replace(
+        slot=tuple(slot), ready=(*state.ready, (token, False)), journal=journal
+    )
     yield Move(Actor.BROKER, "hatches", hatched, token=token)
     if state.budget.doublings:
         yield Move(
@@ -64,9 +69,10 @@ def heard(state: State, put: Position, *, republished: bool) -> Journal:
     before = of_epoch.get(put.epoch)
     doubled = not republished and epochs.is_doubled(put, before, roster.epoch)
     of_epoch[put.epoch] = max(put, before) if before else put
-    return Journal(
-        max(journal.furthest, put.seq) if put.epoch >= roster.life else journal.furthest,
-        journal.earlier,
-        tuple(of_epoch.values()),
-        journal.doubled or doubled,
+    after = journal._replace(greatest=tuple(of_epoch.values()), doubled=journal.doubled or doubled)
+    if put.epoch < roster.life:
+        return after
+    since = journal.since if journal.waits else max(journal.since, put.seq)
+    return after._replace(
+        furthest=max(journal.furthest, put.seq), since=since if journal.notes else 0
     )

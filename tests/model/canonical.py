@@ -31,7 +31,7 @@ def canonical(state: State) -> State:
         tuple([tokens[token] for token in state.slot]),
         tuple(sorted([(tokens[token], redelivered) for token, redelivered in state.ready])),
         tuple(sorted([numbering.processor(each) for each in state.processors])),
-        Creator(*state.creator[:2], tokens[state.creator.token]),
+        numbering.creator(state.creator),
         Supervisor(supervisor.asked, numbering.watch(supervisor.watch, state.roster.epoch)),
         numbering.journal(state.journal),
         Entry(
@@ -56,7 +56,8 @@ class _Numbering:
         self._epochs = sorted({state.roster.epoch, *(token.position.epoch for token in tokens)})
         self._numbers = {epoch: 2 * at for at, epoch in enumerate(self._epochs, 1)}
         self._greatest = [put for put in state.journal.greatest if put.epoch in self._numbers]
-        seqs = {0, state.journal.furthest, state.truth.settled}
+        journal = state.journal
+        seqs = {0, journal.furthest, journal.checkpoint or 0, journal.since, state.truth.settled}
         seqs.update([token.position.seq for token in tokens])
         seqs.update([put.seq for put in self._greatest])
         self.seqs = _spaced(seqs)
@@ -65,6 +66,10 @@ class _Numbering:
 
     def epoch(self, epoch: int) -> int:
         return self._numbers.get(epoch) or max(2 * bisect_left(self._epochs, epoch) + 1, 2)
+
+    def creator(self, creator: Creator) -> Creator:
+        before = creator.before and self.epoch(creator.before)
+        return Creator(creator.verb, creator.done, self.tokens[creator.token], before)
 
     def processor(self, each: Processor) -> Processor:
         tokens = self.tokens
@@ -79,8 +84,16 @@ class _Numbering:
 
     def journal(self, journal: Journal) -> Journal:
         greatest = tuple(sorted([self._position(put) for put in self._greatest]))
-        furthest = self.seqs[journal.furthest]
-        return Journal(furthest, journal.earlier, greatest, journal.doubled)
+        return Journal(
+            self.seqs[journal.furthest],
+            journal.earlier,
+            greatest,
+            journal.doubled,
+            None if journal.checkpoint is None else self.seqs[journal.checkpoint],
+            journal.waits,
+            self.seqs[journal.since],
+            journal.notes,
+        )
 
     def watch(self, watch: Watch, epoch: int) -> Watch:
         # Misses of an epoch that has passed count for nothing.

@@ -4,7 +4,7 @@ from scheduler.protocol import epochs
 from scheduler.protocol.epochs import Step, Verb
 from tests.model import broker, processor
 from tests.model.moves import Actor, Move, Moves, with_processor
-from tests.model.state import NOTHING, Bounds, Creator, State, Supervisor, Token
+from tests.model.state import NOTHING, Bounds, Creator, Journal, State, Supervisor, Token
 
 STOPS = {Verb.PAUSE, Verb.GONE}
 
@@ -39,22 +39,34 @@ def begins(state: State, verb: Verb) -> Move:
         return Move(
             Actor.CREATOR, f"{verb.name.lower()} has nothing to do", state._replace(truth=truth)
         )
-    journal, truth = state.journal._replace(doubled=False), state.truth
+    journal, truth = with_checkpoint_ended(state.journal._replace(doubled=False)), state.truth
     if verb is Verb.START:
         earlier = journal.earlier or truth.settled > 0
-        journal, truth = journal._replace(furthest=0, earlier=earlier), truth._replace(settled=0)
+        journal = without_checkpoint(journal._replace(furthest=0, earlier=earlier))
+        truth = truth._replace(settled=0)
     if verb in (Verb.START, Verb.RESUME):
         truth = truth._replace(stopped=False)
     first = beginning.token
-    token = NOTHING if first is None else Token(first.position, first.paused)
+    known = journal.notes and verb is Verb.START
+    token = NOTHING if first is None else Token(first.position, first.paused, known)
     begun = state._replace(
         roster=beginning.entry,
         journal=journal,
         truth=truth,
         supervisor=Supervisor(),
-        creator=Creator(verb, token=token),
+        creator=Creator(verb, token=token, before=state.roster.epoch if journal.notes else 0),
     )
     return _stepped(begun, f"{verb.name.lower()} appends epoch {beginning.entry.epoch}", token)
+
+
+def with_checkpoint_ended(journal: Journal) -> Journal:
+    """What is put from now on is read as well, though the token that was noted is not due."""
+    return journal._replace(waits=False)
+
+
+def without_checkpoint(journal: Journal) -> Journal:
+    """In another life."""
+    return journal._replace(checkpoint=None, since=0)
 
 
 def purges(state: State, verb: Verb, bounds: Bounds) -> Move:
@@ -63,9 +75,17 @@ def purges(state: State, verb: Verb, bounds: Bounds) -> Move:
     if state.slot and token is not NOTHING and not bounds.blank:
         found = state.slot[0].position
         seq = epochs.adopted(token.position, [found], state.roster.life).seq
-        token = token._replace(position=token.position._replace(seq=seq))
-    purged = state._replace(slot=(), creator=state.creator._replace(token=token))
+        known = state.journal.notes and is_known(state)
+        token = token._replace(position=token.position._replace(seq=seq), known=known)
+    purged = state._replace(slot=(), creator=state.creator._replace(token=token, before=0))
     return _stepped(purged, f"{verb.name.lower()} purges the slot of", *state.slot[:1])
+
+
+def is_known(state: State) -> bool:
+    """Whether the journal need not be read for what it puts."""
+    found, creator = state.slot[0], state.creator
+    is_last = epochs.is_last(found.position, creator.before, known=found.known)
+    return is_last and creator.verb is not Verb.REPAIR
 
 
 def puts(state: State, verb: Verb) -> Moves:

@@ -23,6 +23,7 @@ class Wrong(Enum):
     BACKWARDS = "a run begins before what is settled"
     SKIPPED = "a run begins beyond what is settled"
     RESETTLED = "a tick is settled twice"
+    FORGOTTEN = "what is read back since the checkpoint is not the last"
     DROPPED = "a loop is lost though nothing failed"
     LOST = "there is no way back to one token"
     OLD_LINE = "an old line goes on for ever"

@@ -141,10 +141,25 @@ def asks(state: State, which: int) -> Moves:
     epoch = token.position.epoch
     calling = yield from calls(state, which)
     if not calling:
-        position = epochs.adopted(token.position, heard(state), state.roster.life)
-        adopted = Token(Position(epoch, position.seq, joined=False))
+        life = state.roster.life
+        position = epochs.adopted(token.position, heard(state), life)
+        adopted = token._replace(position=Position(epoch, position.seq, joined=False))
         exchanging = processor._replace(phase=Phase.PUTTING, token=adopted)
-        yield _moved(state, which, "has heard all, adopts", exchanging, adopted)
+        move = _moved(state, which, "has heard all, adopts", exchanging, adopted)
+        yield move._replace(wrong=wrong_with_reading(state, token, position))
+
+
+def wrong_with_reading(state: State, first: Token, position: Position) -> Wrong | None:
+    """Whether another position had been adopted, had no more been read than it takes."""
+    if first.position.epoch != state.roster.epoch:
+        return None  # what a void token goes on with is void, too
+    if first.known:
+        return None if first.position.seq == position.seq else Wrong.FORGOTTEN
+    if state.journal.checkpoint is None:
+        return None
+    since = state.journal.positions_since_checkpoint(state.roster.life)
+    read = epochs.adopted(first.position, since, state.roster.life)
+    return None if read.seq == position.seq else Wrong.FORGOTTEN
 
 
 def answers(state: State) -> dict[int, Answer | None]:

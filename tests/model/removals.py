@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -19,7 +19,7 @@ from scheduler.protocol.epochs import (
     Step,
     Verb,
 )
-from tests.model import processor
+from tests.model import creator, processor
 from tests.model.moves import Wrong
 from tests.model.state import Bounds, Budget, State
 
@@ -316,6 +316,30 @@ REMOVALS = (
         {"is_lost": False},
         _bounds(Verb.TRIGGER, deaths=1),
         {Wrong.LOST},
+    ),
+    Removal(
+        "C, what is last",
+        "what a creator finds is taken for the last, whatever it is",
+        epochs,
+        {"is_last": always(True)},
+        replace(_bounds(*PAUSED), checkpoints=True),
+        {Wrong.FORGOTTEN},
+    ),
+    Removal(
+        "checkpoints, their end",
+        "they are taken for the last until their token is due, though a later epoch has begun",
+        creator,
+        {"with_checkpoint_ended": the_first_of},
+        replace(_bounds(Verb.TRIGGER, repairs=1), checkpoints=True),
+        {Wrong.FORGOTTEN},
+    ),
+    Removal(
+        "checkpoints, their life",
+        "they outlive their loop",
+        creator,
+        {"without_checkpoint": the_first_of},
+        replace(_bounds(*STARTED, repairs=1), checkpoints=True),
+        {Wrong.FORGOTTEN},
     ),
     Removal(
         "S2, a token doubled",

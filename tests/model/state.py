@@ -16,8 +16,15 @@ IN_AN_EARLIER_LIFE = 3
 
 
 class Token(NamedTuple):
+    """A token.
+
+    Attributes:
+        known: whether its creator found what it goes on from, and nothing has to be read for it.
+    """
+
     position: Position
     paused: bool = False
+    known: bool = False
 
     @property
     def first(self) -> bool:
@@ -67,11 +74,13 @@ class Creator(NamedTuple):
     Attributes:
         done: how many of its steps it has taken.
         token: what it puts, or has put.
+        before: the epoch before its own, until it has purged the slot.
     """
 
     verb: Verb | None = None
     done: int = 0
     token: Token = NOTHING
+    before: int = 0
 
 
 class Supervisor(NamedTuple):
@@ -93,18 +102,31 @@ class Journal(NamedTuple):
         earlier: whether there was an earlier life.
         greatest: the one with the greatest progress, of each epoch.
         doubled: whether it shows that there are two lines.
+        checkpoint: the progress of the token that supervision noted in the slot.
+        waits: whether that token is not due yet, and is of the current epoch.
+        since: the greatest progress after that.
+        notes: whether anything is noted.
     """
 
     furthest: int = 0
     earlier: bool = False
     greatest: tuple[Position, ...] = ()
     doubled: bool = False
+    checkpoint: int | None = None
+    waits: bool = False
+    since: int = 0
+    notes: bool = False
 
     def positions(self, life: int) -> Iterator[Position]:
         yield Position(life, self.furthest, joined=False)
         yield from self.greatest
         if self.earlier:
             yield Position(life - 1, IN_AN_EARLIER_LIFE)
+
+    def positions_since_checkpoint(self, life: int) -> Iterator[Position]:
+        """The same, read back no farther than it takes."""
+        for progress in (self.checkpoint or 0, self.since):
+            yield Position(life, progress, joined=False)
 
 
 class Budget(NamedTuple):
@@ -175,6 +197,7 @@ class Bounds:
         precise: supervision asks slot, queue and hands one after the other, and repairs what it
             misses; else it sees all at once.
         most: precise supervision repairs while fewer tokens than this are not in the slot.
+        checkpoints: supervision notes what it finds in the slot, creators say what they know.
     """
 
     processors: int = 2
@@ -183,6 +206,7 @@ class Bounds:
     blank: bool = False
     precise: bool = False
     most: int = 2
+    checkpoints: bool = False
 
 
 def initial(bounds: Bounds) -> State:
@@ -194,7 +218,7 @@ def initial(bounds: Bounds) -> State:
         processors=(Processor(Phase.IDLE, 1),) * bounds.processors,
         creator=Creator(),
         supervisor=Supervisor(),
-        journal=Journal(greatest=(start,)),
+        journal=Journal(greatest=(start,), notes=bounds.checkpoints),
         roster=Entry(1, LoopState.ACTIVE, 1),
         budget=bounds.budget,
         verbs=bounds.verbs,

@@ -4,13 +4,15 @@ from scheduler.protocol import epochs
 from scheduler.protocol.epochs import LoopState, Verb
 from tests.model import creator
 from tests.model.moves import Actor, Move, Moves, Wrong
-from tests.model.state import Bounds, State, Supervisor
+from tests.model.state import NOTHING, Bounds, State, Supervisor
 
 PLACES = ("slot", "queue", "hands")
 
 
 def moves(state: State, bounds: Bounds) -> Moves:
-    """Repairs, right and wrong; and the looks that lead to them."""
+    """Repairs, right and wrong; the looks that lead to them; and checkpoints."""
+    if state.journal.notes:
+        yield from notes(state)
     if state.creator.verb is not None or state.roster.state is LoopState.GONE:
         return
     if state.budget.repairs:
@@ -49,6 +51,15 @@ def found(state: State) -> list[bool]:
         any(token.position.epoch == epoch for token, _ in state.ready),
         any(each.token.position.epoch == epoch for each in state.processors),
     ]
+
+
+def notes(state: State) -> Moves:
+    """It finds a token of the current epoch in the slot, and notes it."""
+    token, *_ = state.slot or (NOTHING,)
+    if token.position.epoch == state.roster.epoch and not token.first:
+        noted = state.journal._replace(checkpoint=token.position.seq, waits=True, since=0)
+        if noted != state.journal:
+            yield Move(Actor.SUPERVISION, "notes", state._replace(journal=noted), token=token)
 
 
 def looks(state: State, bounds: Bounds) -> Moves:

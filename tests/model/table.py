@@ -32,6 +32,7 @@ class Row:
         said += [f"{what} {many}" for what, many in bounds.budget._asdict().items() if many]
         said += ["blank"] * bounds.blank
         said += [f"precise up to {bounds.most}"] * bounds.precise
+        said += ["checkpoints"] * bounds.checkpoints
         return ", ".join(filter(None, said))
 
 
@@ -43,11 +44,12 @@ def row(
     blank: bool = False,
     precise: bool = False,
     most: int = 2,
+    checkpoints: bool = False,
     graph: bool = True,
     **budget: int,
 ) -> Row:
     """A row of the table: verbs, and how often what may go wrong."""
-    bounds = Bounds(processors, verbs, Budget(**budget), blank, precise, most)
+    bounds = Bounds(processors, verbs, Budget(**budget), blank, precise, most, checkpoints)
     return Row(bounds, states, found, graph)
 
 
@@ -72,6 +74,9 @@ SMALL = (
     row(*PAUSED, states=1_286, processors=3, deaths=1),
     row(Verb.TRIGGER, states=14_834, processors=3, deaths=1, outages=1),
     row(states=15_314, precise=True),
+    row(*PAUSED, states=4_390, deaths=1, checkpoints=True),
+    row(states=6_174, outages=2, checkpoints=True),
+    row(states=30_622, outages=1, repairs=1, checkpoints=True),
     row(states=4_352, doublings=1, found=FAILED_NODE),
     row(states=777, recalls=1, outages=1),
     row(states=7_550, unheard=1, outages=1, found=FAILED_NODE),
@@ -94,6 +99,11 @@ LARGE = (
     row(*PAUSED, states=357_732, processors=3, outages=2, deaths=1),
     row(*PAUSED, states=546_043, processors=3, outages=3),
     row(*STARTED, states=40_776, processors=3, outages=1, deaths=1),
+    row(*PAUSED, states=53_494, outages=1, checkpoints=True),
+    row(Verb.TRIGGER, states=68_300, outages=1, deaths=1, checkpoints=True),
+    row(*STARTED, states=48_518, repairs=1, checkpoints=True),
+    row(Verb.RESCHEDULE, states=14_063, races=1, checkpoints=True),
+    row(states=31_801, doublings=1, checkpoints=True, found=FAILED_NODE | {Wrong.FORGOTTEN}),
     row(states=371_216, precise=True, most=3),
     row(*PAUSED, states=313_109, precise=True),
     row(*PAUSED, states=1_111_763, deaths=1, precise=True),

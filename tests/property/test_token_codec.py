@@ -76,7 +76,7 @@ tokens = st.builds(
     act=st.none() | st.builds(Act, st.sampled_from(Verb), moments),
     trace=st.dictionaries(st.sampled_from(TRACE_HEADERS), texts),
 )
-tokens |= st.builds(replace, tokens, first=st.just(True), known_until=st.none() | moments)
+tokens |= st.builds(replace, tokens, first=st.just(True), known=st.booleans())
 
 
 @pytest.mark.parametrize("field", fields(Token), ids=lambda field: field.name)
@@ -124,7 +124,7 @@ OURS = sorted(
     encode(
         Token(
             LoopId("report"), Every("1s"), EPOCH, EPOCH, reason="r", previous_at=EPOCH,
-            first=True, known_until=EPOCH, last=LastRun(Ending.SUCCEEDED, EPOCH, EPOCH, MS, "e"),
+            first=True, known=True, last=LastRun(Ending.SUCCEEDED, EPOCH, EPOCH, MS, "e"),
             act=Act(Verb.PAUSE, EPOCH),
         ),
         "shop",

@@ -18,7 +18,7 @@ from scheduler.errors import BrokerUnavailable, Unconfirmed
 from scheduler.program import Program
 from scheduler.protocol.epochs import LoopState, Watch
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId, State
+from scheduler.protocol.tokens import LoopId, State, decode
 from scheduler.queues.roll_call import TIMEOUT
 from scheduler.sending import CallTask
 from scheduler.tasks.loops import Loop
@@ -338,6 +338,18 @@ async def test_a_repair_keeps_what_the_roster_says_whatever_the_code_of_the_repa
     assert (token.state, token.reason, token.schedule) == (
         *(State.PAUSED, "stocktaking", Every("10s")),
     )
+
+
+async def test_a_repair_relies_on_nothing_that_it_finds(stage: Stage) -> None:
+    loop = await started(stage, an_office())
+    waiting = await stage.token(BONN)
+    await repair(stage.program, loop)
+    delivery = await stage.broker.get(stage.app.names.processor_queue("report"))
+    assert delivery is not None
+    first = decode(delivery.message, "test")
+    await delivery.requeue()
+    assert (first.first, first.known) == (True, False)
+    assert (first.seq, first.due_at) == (waiting.seq, waiting.due_at)
 
 
 async def test_a_loop_that_its_own_run_paused_stays_so_in_a_repair(stage: Stage) -> None:

@@ -462,7 +462,9 @@ async def test_a_broker_that_lost_everything_gets_back_what_the_roster_said(stag
         await asyncio.sleep(TWO_ROUNDS)
     after = await stage.listing()
     for loop in (TASK, BONN):
-        said = replace(after[loop], entry=before[loop].entry, by="", at=before[loop].at)
+        said = replace(
+            after[loop], entry=before[loop].entry, by="", at=before[loop].at, checkpoint=None
+        )
         assert said == replace(before[loop], by="")
         assert after.known(loop) > before.known(loop)
         assert after[loop].entry.life == before[loop].entry.life
@@ -677,7 +679,8 @@ async def test_what_another_version_remembered_is_forgotten(stage: Stage, carrie
     assert await stage.hatchery.offer(replace(occupant.token, carry=carried))
     async with stage.supervised():
         await asyncio.sleep(ROUND + 1)
-        forgotten = Memory(trail=Trail(read_at_ms=milliseconds_since_epoch(FIRST_ROUND)))
+        trail = Trail(read_at_ms=milliseconds_since_epoch(FIRST_ROUND))
+        forgotten = Memory(trail=trail, noted=1)  # it waits for an hour
         assert (await stage.token(SUPERVISION)).carry == forgotten.model_dump()
     assert [census.counted for census in of(CensusTaken, stage.events)] == [1]
     assert of(SupervisionDelayed, stage.events) == []

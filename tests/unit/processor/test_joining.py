@@ -104,11 +104,6 @@ def test_who_says_when_it_runs_is_obeyed(verb: Verb) -> None:
     assert (token.seq, token.scheduled_at, token.due_at) == (12, FIRST.scheduled_at, FIRST.due_at)
 
 
-def test_what_a_creator_found_in_the_slot_keeps_the_time_that_the_creator_gave_it() -> None:
-    first = made_by(Verb.REPAIR, known_until=START, seq=12)
-    assert joined_to(LAST, first=first).due_at == first.due_at
-
-
 @pytest.mark.parametrize(
     ("verb", "state"), [(Verb.REPAIR, State.PAUSED), (Verb.RESUME, State.ARMED)]
 )

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import pytest
@@ -22,8 +22,9 @@ from scheduler.events import (
 from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
+from scheduler.queues.checkpoints import Checkpoint, checkpoint_of
 from scheduler.queues.roll_call import RollCall
 from scheduler.queues.roster import Listed, Listing
 from scheduler.timing.clock import LoopClock
@@ -98,10 +99,12 @@ async def test_a_processor_tells_how_far_it_is_behind_the_roster(stage: Stage) -
     await due_at_ten(stage)
     slow_clock = LoopClock(START - timedelta(seconds=3))
     async with knowing(stage) as its:
-        listed = Listed(LOOP, Every("1m"), {}, Entry(7, LoopState.ACTIVE, 1))
-        await roster_of(NAMES, stage.broker, slow_clock).append(listed)
+        gone = LoopId("task", "gone")
+        listed = Listed(gone, Every("1m"), {}, Entry(7, LoopState.GONE, 1))
+        appended = await roster_of(NAMES, stage.broker, slow_clock).append(listed)
+        await roster_of(NAMES, stage.broker, stage.clock).note(appended)
         await asyncio.sleep(3)
-        assert its.events == [EpochHeard(LOOP, 7, timedelta(seconds=3))]
+        assert its.events == [EpochHeard(gone, 7, timedelta(seconds=3))]
 
 
 async def test_a_processor_that_starts_reads_the_roster_before_it_takes_a_token(
@@ -244,3 +247,49 @@ async def test_a_cut_during_the_reading_has_it_begin_anew(stage: Stage) -> None:
         known.knowledge.hear(back)
         assert await known.is_current()
         assert len(holding.met) > 1
+
+
+# What was noted
+
+
+def noted_in(epoch: int) -> Listed:
+    """The entry of an epoch that goes on from a token that was noted in the one before."""
+    tick = START + timedelta(hours=1)
+    token = Token(LOOP, Every("1h"), tick, tick, epoch=epoch - 1, life=1, seq=5)
+    checkpoint = checkpoint_of(token, "test", START)
+    return Listed(LOOP, Every("1h"), {}, Entry(epoch, LoopState.GONE, 1), checkpoint=checkpoint)
+
+
+def first_of(epoch: int) -> Token:
+    return Token(LOOP, Every("1h"), START, START, epoch=epoch, life=1, first=True)
+
+
+async def test_what_was_noted_is_known_though_its_entry_comes_after_its_token(
+    stage: Stage,
+) -> None:
+    await stage.seed(new_app())
+    async with knowing(stage) as its:
+        its.listing.enter(noted_in(6))
+        asking = asyncio.create_task(its.knowledge.noted(first_of(7)))
+        await asyncio.sleep(1)
+        assert not asking.done()
+        its.listing.enter(listed := noted_in(7))
+        noted = await asking
+    assert listed.checkpoint is not None
+    assert noted == (listed.checkpoint.token("test"), START + timedelta(hours=1))
+
+
+@pytest.mark.parametrize("entered", [6, 8])
+async def test_what_was_noted_in_another_epoch_is_of_no_use(stage: Stage, entered: int) -> None:
+    await stage.seed(new_app())
+    async with knowing(stage) as its:
+        its.listing.enter(noted_in(entered))
+        assert await its.knowledge.noted(first_of(7)) is None
+
+
+async def test_what_cannot_be_read_was_not_noted(stage: Stage) -> None:
+    await stage.seed(new_app())
+    async with knowing(stage) as its:
+        bad = Checkpoint({}, "garbage", START)
+        its.listing.enter(replace(noted_in(7), checkpoint=bad))
+        assert await its.knowledge.noted(first_of(7)) is None

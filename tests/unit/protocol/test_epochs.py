@@ -17,6 +17,7 @@ from scheduler.protocol.epochs import (
     awaited,
     begun,
     is_doubled,
+    is_last,
     is_void,
     learned,
     refused,
@@ -297,3 +298,19 @@ def test_a_loop_is_doubled_if_a_put_of_its_epoch_is_not_ahead(
     put: Position, greatest: Position | None, doubled: bool
 ):
     assert is_doubled(put, greatest, current=3) is doubled
+
+
+@pytest.mark.parametrize(
+    ("found", "known", "last"),
+    [
+        (Position(4, 7), False, True),
+        (Position(3, 7), False, False),
+        (Position(4, 7, joined=False), False, False),
+        (Position(4, 7, joined=False), True, True),
+        (Position(3, 7, joined=False), True, False),
+    ],
+)
+def test_what_is_found_of_the_epoch_before_is_the_last_if_it_has_joined_or_is_known(
+    found: Position, known: bool, last: bool
+):
+    assert is_last(found, 4, known=known) is last

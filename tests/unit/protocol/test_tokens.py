@@ -54,7 +54,7 @@ FULL = replace(
         error="OSError: no",
     ),
 )
-FIRST = replace(PLAIN, first=True, known_until=MONDAY + MS, act=Act(Verb.TRIGGER, MONDAY))
+FIRST = replace(PLAIN, first=True, known=True, act=Act(Verb.TRIGGER, MONDAY))
 
 
 def on_the_wire(token: Token = PLAIN, body: bytes | None = None, **headers: Any) -> Message:
@@ -121,7 +121,7 @@ def test_a_full_token_adds_its_reason_and_the_run_before():
             FIRST,
             {
                 "scheduler-first": 1,
-                "scheduler-known-until-ms": MONDAY_MS + 1,
+                "scheduler-known": 1,
                 "scheduler-act": "triggered",
                 "scheduler-acted-at-ms": MONDAY_MS,
             },
@@ -130,7 +130,7 @@ def test_a_full_token_adds_its_reason_and_the_run_before():
         (replace(FIRST, first=False, act=None), {}),
     ],
 )
-def test_a_first_token_says_so_and_until_when_its_creator_knew(token: Token, added: dict[str, Any]):
+def test_a_first_token_says_so_and_whether_its_creator_knew(token: Token, added: dict[str, Any]):
     headers = encode(token, "shop", expiration=None).headers
     assert {name: headers[name] for name in set(headers) - PLAIN_NAMES} == added
 
@@ -180,7 +180,7 @@ def test_moments_travel_in_whole_milliseconds():
 
 
 @pytest.mark.parametrize(
-    "header", ["key", "reason", "last_outcome", "epoch", "life", "first", "known_until_ms", "act"]
+    "header", ["key", "reason", "last_outcome", "epoch", "life", "first", "known", "act"]
 )
 def test_a_header_that_may_be_missing_is_not_missed(header: str):
     headers: dict[str, Any] = {header: DELETED}
@@ -238,7 +238,7 @@ BAD_HEADERS: list[tuple[str, Any]] = [
     *[("last_outcome", other) for other in ("", "failed", 1, ["retried"])],
     ("task", ""),
     *[("first", other) for other in (2, 2**63 - 1, "1")],
-    *[("known_until_ms", other) for other in (True, 1.0, -1, NO_MILLISECONDS, "1")],
+    *[("known", other) for other in (True, 1.0, -1, 2, "1")],
     *[("act", other) for other in ("", "guarded", "START", 1, ["seeded"])],
 ]
 

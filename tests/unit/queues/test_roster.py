@@ -5,6 +5,7 @@ import gzip
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from itertools import permutations
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 
 from scheduler import Cron, Every
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.errors import BrokerUnavailable, QueueNotFound
+from scheduler.errors import BrokerUnavailable, QueueNotFound, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names, topology
+from scheduler.queues.checkpoints import Checkpoint, checkpoint_of
 from scheduler.queues.roster import ENTRY_TYPE, Listed, Listing, Roster
 from scheduler.timing.clock import LoopClock
 from tests.faulty import Call, FaultyBroker
@@ -74,6 +76,52 @@ def test_entries_may_be_read_in_any_order_and_twice(order: tuple[Listed, ...]) -
     for listed in (*order, *order):
         listing.enter(listed)
     assert listing == {A.loop: A_GONE}
+
+
+def checkpoint_at(seq: int) -> Checkpoint:
+    return Checkpoint({"scheduler-seq": seq}, "{}", START + timedelta(days=1))
+
+
+async def test_a_checkpoint_is_read_as_it_was_noted_and_its_token_by_who_asks(
+    roster: Roster, clock: LoopClock
+) -> None:
+    tick = START + timedelta(hours=1)
+    waiting = Token(A.loop, A.schedule, tick, tick, epoch=7, life=7, seq=3, carry=["so far"])
+    checkpoint = checkpoint_of(waiting, "test", clock.now())
+    assert checkpoint is not None
+    assert (checkpoint.until, checkpoint.token("test")) == (tick, waiting)
+    with pytest.raises(Undecodable, match="belongs to namespace 'test'"):
+        checkpoint.token("another")
+    await roster.note(noted := replace(A, checkpoint=checkpoint))
+    assert await roster.read() == {A.loop: noted}
+
+
+@pytest.mark.parametrize(
+    ("entries", "holds"),
+    [
+        ([A, replace(A, checkpoint=checkpoint_at(1))], replace(A, checkpoint=checkpoint_at(1))),
+        ([replace(A, checkpoint=checkpoint_at(1)), A], replace(A, checkpoint=checkpoint_at(1))),
+        (
+            [replace(A, checkpoint=checkpoint_at(seq)) for seq in (1, 2)],
+            replace(A, checkpoint=checkpoint_at(2)),
+        ),
+        ([A_PAUSED, replace(A, checkpoint=checkpoint_at(1))], A_PAUSED),
+        ([replace(A, checkpoint=checkpoint_at(1)), A_PAUSED], A_PAUSED),
+    ],
+    ids=["later", "read again", "two", "of an epoch that has ended", "a later epoch"],
+)
+def test_a_checkpoint_holds_for_the_epoch_of_its_entry(entries: list[Listed], holds: Listed):
+    listing = Listing()
+    for listed in entries:
+        listing.enter(listed)
+    assert listing == {A.loop: holds}
+
+
+def test_a_checkpoint_holds_no_longer_than_until_a_later_epoch_begins() -> None:
+    checkpoint = checkpoint_at(1)
+    earlier, later = START + timedelta(hours=1), START + timedelta(days=2)
+    assert checkpoint.ended(later) == checkpoint
+    assert checkpoint.ended(earlier).ended(later) == replace(checkpoint, until=earlier)
 
 
 @pytest.mark.parametrize(
