@@ -154,4 +154,4 @@ def _checkpoint(before: Listed | None, now: datetime) -> Checkpoint | None:
 def _first(verb: Verb, loop: Loop, epoch: Begun, now: datetime, brand_new: bool) -> Token:
     token = first_token(loop, epoch.listed.entry, verb, now, epoch.listed.reason)
     # Nothing was before its life. But where it is not brand-new, older runs may go on.
-    return replace(token, first=not brand_new, known=True) if verb is Verb.START else token
+    return replace(token, first=not brand_new, known=not brand_new) if verb is Verb.START else token
