@@ -7,6 +7,7 @@ from typing import Any
 import trustme
 
 from scheduler.brokers.amqp.tls import Tls
+from tests.rabbitmq import as_nodes_see
 
 HOST = "127.0.0.1"
 DAY = timedelta(days=1)
@@ -51,9 +52,9 @@ def listener(port: int, authority: Authority, server: Pair, *, required: bool) -
     """Lines for rabbitmq.conf: TLS on this port, with certificates of clients that are checked."""
     return (
         f"listeners.ssl.1 = {HOST}:{port}\n"
-        f"ssl_options.cacertfile = {authority.file}\n"
-        f"ssl_options.certfile = {server.certificate}\n"
-        f"ssl_options.keyfile = {server.key}\n"
+        f"ssl_options.cacertfile = {as_nodes_see(authority.file)}\n"
+        f"ssl_options.certfile = {as_nodes_see(server.certificate)}\n"
+        f"ssl_options.keyfile = {as_nodes_see(server.key)}\n"
         "ssl_options.verify = verify_peer\n"
         f"ssl_options.fail_if_no_peer_cert = {str(required).lower()}\n"
         # With TLS 1.2 a refusal always arrives; with 1.3 the connection's end may overtake it.

@@ -176,7 +176,7 @@ class PrivateNode:
         cookie: str | None = None,
         root: Path | None = None,
     ) -> None:
-        self._root = root or Path(os.environ.get(ROOT_VARIABLE, "/"))
+        self._root = root or root_of_nodes()
         self._bin = server_directory(self._root)
         self._home = Path(tempfile.mkdtemp(prefix="rabbitmq-", dir=temporary_directory(self._root)))
         if cookie is not None:
@@ -452,6 +452,23 @@ def find_server_directory() -> Path | None:
 
 def temporary_directory(root: Path) -> Path:
     return Path(tempfile.gettempdir()) if root == Path("/") else root / "tmp"
+
+
+def root_of_nodes() -> Path:
+    """Of the system that nodes are started in, unless they are told another one."""
+    return Path(os.environ.get(ROOT_VARIABLE, "/"))
+
+
+@contextmanager
+def directory_for_nodes() -> Generator[Path]:
+    """A directory for files that nodes are to read."""
+    with tempfile.TemporaryDirectory(dir=temporary_directory(root_of_nodes())) as directory:
+        yield Path(directory)
+
+
+def as_nodes_see(path: Path) -> Path:
+    """The path of such a file, for their configuration."""
+    return "/" / path.relative_to(root_of_nodes())
 
 
 def has_management(server: Path) -> bool:

@@ -26,21 +26,25 @@ class Preparation:
 
         Raises:
             QueueNotFound: something is not, and we may not declare it.
+            AccessRefused: this user may not even look (RabbitMQ 4.3 refuses that).
         """
         names = self._app.names
         needed = [names.hatchery(SUPERVISION), names.roll_call, names.roster, names.journal]
         needed.append(names.presence)
         needed += [names.processor_queue(task.name) for task in tasks]
-        gone = needed
-        while gone:
+        while True:
             # Others may be at it; and a connection that goes comes back.
             with suppress(Locked, BrokerUnavailable):
-                try:
-                    if gone := await self._declaring.absent(needed):
-                        await self._seeding.adopt(patience=SECOND)
-                except AccessRefused:
-                    raise QueueNotFound(
-                        f"{gone[0]!r} is not in {self._broker.address} yet, and this user may not "
-                        "declare it. Nothing was started; run `scheduler seed` once, then this "
-                        "again."
-                    ) from None
+                gone = await self._declaring.absent(needed)
+                if not gone:
+                    return
+                await self._adopt(gone[0])
+
+    async def _adopt(self, gone: str) -> None:
+        try:
+            await self._seeding.adopt(patience=SECOND)
+        except AccessRefused:
+            raise QueueNotFound(
+                f"{gone!r} is not in {self._broker.address} yet, and this user may not declare it. "
+                "Nothing was started; run `scheduler seed` once, then this again."
+            ) from None

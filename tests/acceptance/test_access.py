@@ -21,7 +21,7 @@ from scheduler.events import Event
 from tests.acceptance.conftest import APPS, SHOP, CommandLine, delete_all
 from tests.certificates import HOST, Authority, listener
 from tests.leaks import everything_about
-from tests.rabbitmq import PrivateNode, Users, free_ports
+from tests.rabbitmq import PrivateNode, Users, directory_for_nodes, free_ports
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -329,15 +329,15 @@ class Secured:
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    directory = tmp_path_factory.mktemp("tls")
-    authority, stranger = Authority(directory / "ours"), Authority(directory / "theirs")
-    server = authority.issue("server", HOST)
-    (port,) = free_ports(1)
-    with PrivateNode(listener(port, authority, server, required=True)) as node:
-        node.administrator.set_user("guest", PASSWORD)
-        node.ctl("await_startup")
-        yield Secured(node, port, authority, stranger)
+def secured() -> Iterator[Secured]:
+    with directory_for_nodes() as directory:
+        authority, stranger = Authority(directory / "ours"), Authority(directory / "theirs")
+        server = authority.issue("server", HOST)
+        (port,) = free_ports(1)
+        with PrivateNode(listener(port, authority, server, required=True)) as node:
+            node.administrator.set_user("guest", PASSWORD)
+            node.ctl("await_startup")
+            yield Secured(node, port, authority, stranger)
 
 
 def test_every_command_works_over_tls(secured: Secured, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from scheduler.events import Connected, ConnectionLost, ConnectionRetried, RunSe
 from tests.certificates import HOST, Authority, Pair, listener
 from tests.contract.proxy import Proxy
 from tests.integration.test_outages import Witness
-from tests.rabbitmq import PrivateNode, free_ports
+from tests.rabbitmq import PrivateNode, directory_for_nodes, free_ports
 from tests.stage import at_work, processor_of, program_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -44,11 +44,14 @@ class Secured:
         return int(self.node.url.rpartition(":")[2].strip("/"))
 
 
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    with directory_for_nodes() as directory:
+        yield directory
+
+
 @pytest.fixture(scope="module", params=["asked", "required"])
-def secured(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Secured]:
-    directory = tmp_path_factory.mktemp("tls")
+def secured(request: pytest.FixtureRequest, directory: Path) -> Iterator[Secured]:
     authority, stranger = Authority(directory / "ours"), Authority(directory / "theirs")
     server = authority.issue("server", HOST)
     (port,) = free_ports(1)
@@ -121,8 +124,8 @@ async def test_the_port_with_tls_is_told(secured: Secured) -> None:
         await connected(secured.url.replace("amqps", "amqp"), Tls())
 
 
-async def test_a_certificate_may_stand_for_a_user_and_his_password(tmp_path: Path) -> None:
-    authority, (port,) = Authority(tmp_path / "ours"), free_ports(1)
+async def test_a_certificate_may_stand_for_a_user_and_his_password(directory: Path) -> None:
+    authority, (port,) = Authority(directory / "another"), free_ports(1)
     server = authority.issue("server", HOST)
     client = authority.issue("client", "c@example.org", common_name="clara")
     config = listener(port, authority, server, required=True) + (

@@ -7,6 +7,7 @@ import pytest
 
 from scheduler import Context, Reject, Scheduler, UsageError
 from scheduler.control.status import Where
+from scheduler.protocol.epochs import Verb
 from scheduler.queues.failed import EVERYTHING
 from tests.integration.lines.scene import Pod, Scene
 
@@ -57,6 +58,12 @@ class Restarted:
         await self._pod.die()
 
 
+async def repairs_of(scene: Scene, app: Scheduler, loop: str) -> int:
+    """How often the loop's token was put again, whether or not it was lost."""
+    entries = scene.operator(app).journal.entries(loop=loop)
+    return [entry.what async for entry in entries].count(Verb.REPAIR)
+
+
 @pytest.mark.parametrize("queue_type", ["quorum"])
 @pytest.mark.parametrize("after_failure", ["continue", "pause"])
 async def test_a_tick_that_kills_its_pods_is_parked_once_and_never_run_again(
@@ -83,7 +90,8 @@ async def test_a_tick_that_kills_its_pods_is_parked_once_and_never_run_again(
         try:
             await scene.until_parked(app, "beat")
             deaths, others = scene.diary.seqs("beat").count(DEADLY), len(scene.diary.of("other"))
-            assert deaths <= LIMIT + 1
+            # A repair puts another message in the place of the one that the broker has counted.
+            assert deaths <= (LIMIT + 1) * (1 + await repairs_of(scene, app, "beat"))
             # Some rounds of supervision.
             await scene.diary.until(lambda: len(scene.diary.of("other")) > others + 15)
             assert scene.diary.seqs("beat").count(DEADLY) == deaths
