@@ -16,7 +16,7 @@ from scheduler.brokers.contract import (
     Delivery,
     Depth,
 )
-from scheduler.brokers.marks import is_asked_for, silent, too_long
+from scheduler.brokers.marks import silent, too_long
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import AccessRefused, Unconfirmed
@@ -209,7 +209,6 @@ class FaultyBroker(MemoryBroker):
         exchange: str,
         routing_key: str,
         since: datetime | int | None = None,
-        only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         """Asked for once for each message, with those that are left out, and for its end; where
@@ -232,8 +231,7 @@ class FaultyBroker(MemoryBroker):
                 ):
                     pass
                 position, reached = position + 1, message.offset
-                if is_asked_for(message, only):
-                    yield message
+                yield message
             async with self._asked("read", stream, position=position):
                 pass
         except TimeoutError:

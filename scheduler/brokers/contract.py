@@ -245,7 +245,6 @@ class Broker(Protocol):
         exchange: str,
         routing_key: str,
         since: datetime | int | None = None,
-        only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         """All that was confirmed before this was asked for, oldest first; of the rest, a little.
@@ -254,7 +253,6 @@ class Broker(Protocol):
             exchange: to publish a mark to, with the routing key, by which it gets into the stream.
             since: as for `read`; or from the message with this offset on. Where the stream does not
                 reach so far, it was made anew, and is read from its first message on.
-            only: what has one of these labels. None: all.
             timeout: for the whole of it, with all that is done between two messages.
 
         Raises:

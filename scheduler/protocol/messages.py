@@ -28,7 +28,6 @@ class Message:
     Attributes:
         expiration: how long it may wait in its queue; None: for ever.
         timestamp: when it was made, to the second (AMQP has no finer one).
-        label: what a reader of a stream may choose it by; not empty. None: it has none.
         offset: where it stands in the stream that it was read from.
     """
 
@@ -44,7 +43,6 @@ class Message:
     content_encoding: str | None = None
     reply_to: str | None = None
     app_id: str | None = None
-    label: str | None = None
     offset: int | None = field(default=None, compare=False)
 
 

@@ -180,7 +180,6 @@ def encode(token: Token, namespace: str, *, expiration: timedelta | None) -> Mes
     return Message(
         body=json.dumps(body, separators=(",", ":")).encode(),
         headers={**token.trace, **{PREFIX + name: value for name, value in headers.items()}},
-        label=str(token.loop),
         content_type="application/json",
         message_id=f"{namespace}/{token.loop}/{token.seq}/{token.attempt}",
         type=TOKEN_TYPE,

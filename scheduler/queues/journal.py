@@ -224,7 +224,7 @@ class Journal:
         Args:
             since: also where an earlier reading has come to.
         """
-        async with self._read_to_end(since, within, only=heard) as messages:
+        async with self._read_to_end(since, within) as messages:
             async for message in messages:
                 if (about := heard.get(_loop_named_by(message))) is not None:
                     _note(message, self._names.namespace, about)
@@ -255,10 +255,7 @@ class Journal:
         return puts, True
 
     def _read_to_end(
-        self,
-        since: datetime | int | None,
-        within: timedelta,
-        only: Collection[LoopId] | None = None,
+        self, since: datetime | int | None, within: timedelta
     ) -> AbstractAsyncContextManager[AsyncGenerator[Message]]:
         return aclosing(
             self._broker.read_to_end(
@@ -266,7 +263,6 @@ class Journal:
                 exchange=self._names.scheduler,
                 routing_key=MARK_KEY,
                 since=since,
-                only=None if only is None else frozenset(map(str, only)),
                 timeout=within,
             )
         )

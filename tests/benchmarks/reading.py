@@ -11,7 +11,6 @@ ours and the broker's, rather than the rates.
 - raw: a consumer of the driver that does nothing, acks some together, and stops at the last one.
 - read: all messages, until nothing more comes; less the time in which nothing came.
 - to the end: all messages, to a mark.
-- one loop: what has the label of one loop, to a mark; all the rest is read, and left out here.
 """
 
 import argparse
@@ -124,10 +123,8 @@ async def read(broker: AmqpBroker, stream: str, messages: int) -> int:
     return taken
 
 
-async def to_end(broker: AmqpBroker, stream: str, only: frozenset[str] | None) -> int:
-    reading = broker.read_to_end(
-        stream, exchange="", routing_key=stream, only=only, timeout=TIMEOUT
-    )
+async def to_end(broker: AmqpBroker, stream: str) -> int:
+    reading = broker.read_to_end(stream, exchange="", routing_key=stream, timeout=TIMEOUT)
     return len([None async for _ in reading])
 
 
@@ -140,15 +137,13 @@ async def cost_of(way: Callable[[], Awaitable[int]], messages: int, cpu: BrokerC
 
 async def measure(url: str, options: argparse.Namespace) -> dict[str, list[Cost]]:
     stream, cpu = f"bench.{uuid.uuid4().hex[:8]}", BrokerCpu(url)
-    one = frozenset({str(token_of(options.loops // 2).label)})
     async with AmqpBroker(url) as broker:
         await broker.declare(Topology(queues=(Queue(stream, {"x-queue-type": "stream"}),)))
         await fill(broker, stream, options)
         ways: dict[str, Callable[[], Awaitable[int]]] = {
             "raw": lambda: raw(url, stream, options.messages),
             "read": lambda: read(broker, stream, options.messages),
-            "to the end": lambda: to_end(broker, stream, None),
-            "one loop": lambda: to_end(broker, stream, one),
+            "to the end": lambda: to_end(broker, stream),
         }
         costs: dict[str, list[Cost]] = {name: [] for name in ways}
         for _ in range(options.rounds):

@@ -216,7 +216,6 @@ async def test_properties_arrive_as_they_were_sent(wire: Wire, broker: Broker) -
     sent = Message(
         body='{"grüße": "世界"}'.encode(),
         headers=HEADERS,
-        label="poll.täglich",
         content_type="application/json",
         message_id="billing/poll/17/0",
         correlation_id="c-1",

@@ -92,7 +92,6 @@ async def test_a_message_is_read_as_it_was_published(wire: Wire, broker: Broker)
     message = Message(
         b'{"carry": 1}',
         headers,
-        label="t.täglich",
         content_type="application/json",
         message_id="t/loop/1/0",
         correlation_id="c",
@@ -281,19 +280,17 @@ async def test_who_takes_longer_than_the_time_that_was_given_is_told_so(
     assert broker.connected
 
 
-@pytest.mark.parametrize("only", [None, frozenset({"17"})])
 async def test_what_is_too_long_is_read_on_from_where_it_was_reached(
-    wire: Wire, broker: Broker, only: frozenset[str] | None
+    wire: Wire, broker: Broker
 ) -> None:
     stream, numbers, read = await wire.declare_stream(), range(20), set[bytes]()
     for number in numbers:
-        message = Message(b"%d" % number, label=f"{number}")
-        await broker.publish(message, exchange="", routing_key=stream)
+        await send(broker, stream, b"%d" % number)
 
     async def read_slowly(since: int) -> int | None:
         """Where it came to; None: to the end."""
         try:
-            async for message in to_end(broker, stream, timeout=1, since=since, only=only):
+            async for message in to_end(broker, stream, timeout=1, since=since):
                 read.add(message.body)
                 await asyncio.sleep(0.3)
         except StreamTooLong as error:
@@ -303,7 +300,7 @@ async def test_what_is_too_long_is_read_on_from_where_it_was_reached(
     reached, parts = await read_slowly(0), 1
     while reached is not None:
         reached, parts = await read_slowly(reached), parts + 1
-    assert read == set(numbered(*numbers) if only is None else [b"17"])
+    assert read == set(numbered(*numbers))
     assert parts < len(numbers)
 
 
@@ -412,53 +409,6 @@ async def test_only_streams_that_are_there_have_a_last_message(wire: Wire, broke
     with pytest.raises(IncompatibleBroker):
         await broker.last(queue)
     assert broker.connected
-
-
-async def send_labelled(broker: Broker, stream: str, *labels: str | None) -> None:
-    """Publish a message with each of these labels, and with its number as its body."""
-    for number, label in enumerate(labels):
-        message = Message(b"%d" % number, label=label)
-        await broker.publish(message, exchange="", routing_key=stream)
-
-
-@pytest.mark.parametrize(
-    ("only", "chosen"),
-    [
-        ({"a"}, (0, 5)),
-        ({"a", "täglich.b"}, (0, 1, 5)),
-        ({"nobody's"}, ()),
-        (set[str](), ()),
-        ({"a"} | {f"{'x' * 100}{number}" for number in range(2_000)}, (0, 5)),
-    ],
-    ids=["one", "two", "none there is", "none", "more than are asked for in a frame"],
-)
-async def test_only_what_has_a_label_is_read(
-    wire: Wire, broker: Broker, only: set[str], chosen: tuple[int, ...]
-) -> None:
-    stream = await wire.declare_stream()
-    await send_labelled(broker, stream, "a", "täglich.b", "c", None, "", "a", "A", "a.b")
-    assert await bodies_to_end(broker, stream, only=frozenset(only)) == numbered(*chosen)
-
-
-async def test_among_many_labels_one_is_read_in_order(wire: Wire, broker: Broker) -> None:
-    stream, other = await wire.declare_stream(), await wire.connect()
-    numbers = [number for number in range(1_200) if number % 12 == 7]
-    labels = [f"poll.customer-{number % 12}" for number in range(1_200)]
-    await asyncio.gather(
-        send_labelled(broker, stream, *labels), send_labelled(other, stream, *["other"] * 1_200)
-    )
-    only = frozenset({"poll.customer-7"})
-    assert await bodies_to_end(broker, stream, only=only) == numbered(*numbers)
-
-
-async def test_labels_are_looked_for_from_a_moment_on(wire: Wire, broker: Broker) -> None:
-    stream = await wire.declare_stream()
-    await send_labelled(broker, stream, "a", "b")
-    await asyncio.sleep(1.1)  # RabbitMQ is asked for a moment in whole seconds
-    moment = wire.clock.now()
-    await send_labelled(broker, stream, "b", "a")
-    only = frozenset({"a"})
-    assert await bodies_to_end(broker, stream, since=moment, only=only) == numbered(1)
 
 
 async def test_what_came_since_a_moment_is_not_left_out(wire: Wire, broker: Broker) -> None:

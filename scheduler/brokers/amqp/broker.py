@@ -190,7 +190,6 @@ class AmqpBroker:
         exchange: str,
         routing_key: str,
         since: datetime | int | None = None,
-        only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         async def write(mark: Message) -> None:
@@ -199,7 +198,7 @@ class AmqpBroker:
                     mark, exchange=exchange, routing_key=routing_key, timeout=timeout
                 )
 
-        return self._streams.read_to_end(stream, write, since, only, timeout)
+        return self._streams.read_to_end(stream, write, since, timeout)
 
     async def last(self, stream: str) -> Message | None:
         depth = await self.depth(stream)

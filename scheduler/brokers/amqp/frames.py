@@ -18,7 +18,6 @@ AIORMQS_MESSAGE_ID = 33  # it gives one to every message that has none
 LONGEST_NAME = 128  # bytes, of a header
 PLAIN = {str, int, bool}  # most of what headers are
 MAY_HOLD_FLOATS = float, dict, list
-LABEL = "x-stream-filter-value"
 
 
 class Properties(Basic.Properties):
@@ -37,7 +36,7 @@ def properties_of(message: Message) -> Properties:
     expiration = message.expiration
     return Properties(
         content_type=message.content_type,
-        headers=_headers_of(message),
+        headers=dict(message.headers),
         delivery_mode=2,
         priority=message.priority,
         correlation_id=message.correlation_id,
@@ -53,11 +52,9 @@ def properties_of(message: Message) -> Properties:
 
 def message_of(taken: DeliveredMessage) -> Message:
     properties = taken.header.properties
-    headers = _encodable_table(properties.headers or {})
     return Message(
         body=taken.body,
-        label=_label_taken_out_of(headers),
-        headers=headers,
+        headers=_encodable_table(properties.headers or {}),
         content_type=properties.content_type,
         message_id=properties.message_id,
         correlation_id=properties.correlation_id,
@@ -69,16 +66,6 @@ def message_of(taken: DeliveredMessage) -> Message:
         reply_to=properties.reply_to,
         app_id=properties.app_id,
     )
-
-
-def _label_taken_out_of(headers: dict[str, Any]) -> str | None:
-    label = headers.get(LABEL)
-    return headers.pop(LABEL) if label and isinstance(label, str) else None
-
-
-def _headers_of(message: Message) -> dict[str, Any]:
-    headers = dict(message.headers)
-    return headers if message.label is None else headers | {LABEL: message.label}
 
 
 def check_size(properties: Properties, frame_max: int, address: str) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.readings import Reading
-from scheduler.brokers.marks import is_asked_for, is_mark, new_mark
+from scheduler.brokers.marks import is_mark, new_mark
 from scheduler.protocol.messages import Message
 
 # On a busy machine, the first entry of a stream comes a second after it was asked for.
@@ -42,7 +42,6 @@ class Streams:
         stream: str,
         write: Write,
         since: datetime | int | None,
-        only: frozenset[str] | None,
         timeout: timedelta,
     ) -> AsyncGenerator[Message]:
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
@@ -53,8 +52,8 @@ class Streams:
         async with self._reading(stream, begin) as reading:
             await write(mark)
             entry = await reading.next_by(deadline)
-            while entry.message.label != mark.label:
-                if is_asked_for(entry.message, only):
+            while entry.message.message_id != mark.message_id:
+                if not is_mark(entry.message):
                     yield entry.message
                 entry = await reading.next_by(deadline)
 
@@ -63,7 +62,7 @@ class Streams:
         mark = new_mark()
         async with self._reading(stream, "next") as reading:
             await write(mark)
-            while (entry := await reading.next_by(deadline)).message.label != mark.label:
+            while (entry := await reading.next_by(deadline)).message.message_id != mark.message_id:
                 pass
             return entry.offset
 

@@ -23,7 +23,7 @@ from scheduler.brokers.contract import (
     Delivery,
     Depth,
 )
-from scheduler.brokers.marks import is_asked_for, is_mark, new_mark, silent, too_long, written_into
+from scheduler.brokers.marks import is_mark, new_mark, silent, too_long, written_into
 from scheduler.brokers.memory.connection import MemoryConnection, MemoryConsumer
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.brokers.memory.streams import MemoryFollower
@@ -134,7 +134,6 @@ class MemoryBroker:
         exchange: str,
         routing_key: str,
         since: datetime | int | None = None,
-        only: frozenset[str] | None = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         self._open()
@@ -144,9 +143,9 @@ class MemoryBroker:
         with written_into(stream, exchange, routing_key):
             await self.publish(mark, exchange=exchange, routing_key=routing_key, timeout=timeout)
         for offset, message in source.read(begin):
-            if message.label == mark.label:
+            if message.message_id == mark.message_id:
                 return
-            if is_asked_for(message, only):
+            if not is_mark(message):
                 yield message
             self._still_there(stream)
             if asyncio.get_running_loop().time() >= deadline:

@@ -88,7 +88,6 @@ def test_a_small_token_has_exactly_these_headers():
         },
         content_type="application/json",
         message_id="shop/report/0/0",
-        label="report",
         type="scheduler.token",
         expiration=timedelta(seconds=2),
     )
