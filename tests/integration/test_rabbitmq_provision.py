@@ -77,11 +77,11 @@ def test_a_node_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
         text=True,
     )
     assert done.stdout.startswith("amqp://"), done.stderr
-    deadline = time.monotonic() + 10
-    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
+    url, deadline = done.stdout.strip(), time.monotonic() + 10
+    while (list(tmp_path.iterdir()) or answers(url)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not list(tmp_path.iterdir())
-    assert not answers(done.stdout.strip())
+    assert not answers(url)
 
 
 def test_a_node_that_cannot_start_says_why() -> None:
