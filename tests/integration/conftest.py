@@ -71,7 +71,9 @@ class Field:
         """What the runs wrote down, in order."""
         if not self.record.exists():
             return []
-        lines = [json.loads(line) for line in self.record.read_text().splitlines()]
+        # The last line may be seen before it was written to its end.
+        whole, _, _ = self.record.read_text().rpartition("\n")
+        lines = [json.loads(line) for line in whole.splitlines()]
         return [line for line in lines if what in (None, line["what"])]
 
     async def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
