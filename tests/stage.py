@@ -237,6 +237,11 @@ class Stage:
         assert token is not None, f"no token of {loop} waits"
         return token
 
+    async def put_again(self, loop: LoopId) -> None:
+        """Repair a loop, whether or not it has to be."""
+        async with self.hatchery.mutex(timedelta(0)):
+            await self.program.repairs.put_again(self.app.loop(str(loop)), await self.listing())
+
     async def lose(self, loop: LoopId) -> None:
         """Delete what waits in the slot of a loop."""
         assert await self.broker.purge(self.app.names.hatchery(loop))

@@ -65,9 +65,8 @@ class Beginnings:
         self,
         verb: Verb,
         loop: Loop,
-        latest: Entry | None,
+        before: Listed | None,
         *,
-        before: Listed | None = None,
         change: Change = unchanged,
         reason: str | None = None,
         brand_new: bool = False,
@@ -75,8 +74,7 @@ class Beginnings:
         """Begin an epoch of a loop; None: the verb has nothing to do.
 
         Args:
-            latest: the loop's last entry, as the verb takes it.
-            before: that entry as the roster has it, if it has one.
+            before: the loop's last entry in the roster, if it has one.
             change: what the verb does to the token.
             reason: why the loop is paused, if it is; None: what it was.
             brand_new: there is no older token of this loop, anywhere.
@@ -85,6 +83,7 @@ class Beginnings:
             QueueNotFound: the loop has no hatchery queue.
         """
         now = self._clock.now()
+        latest = None if before is None else before.entry
         beginning = begun(verb, latest, at_ms=milliseconds_since_epoch(now))
         if beginning is None:
             return None
@@ -95,7 +94,7 @@ class Beginnings:
             beginning.entry,
             _reason(beginning.entry, before, reason),
             by=self._roll_call.processor,
-            checkpoint=_checkpoint(before, now),
+            checkpoint=_checkpoint(verb, before, now),
         )
         epoch = Begun(await self._roster.append(listed), None, [])
         for step in steps(verb)[1:]:
@@ -145,8 +144,8 @@ def _reason(entry: Entry, before: Listed | None, reason: str | None) -> str:
     return before.reason if reason is None and before is not None else reason or ""
 
 
-def _checkpoint(before: Listed | None, now: datetime) -> Checkpoint | None:
-    if before is None or before.checkpoint is None:
+def _checkpoint(verb: Verb, before: Listed | None, now: datetime) -> Checkpoint | None:
+    if before is None or before.checkpoint is None or verb is Verb.GONE:
         return None
     return before.checkpoint.ended(now)
 

@@ -67,7 +67,7 @@ class Removal:
         was_there = listed is not None and not listed.is_gone
         queue = self._app.names.hatchery(loop.id)
         loop = as_listed(loop, listing)
-        epoch = await self._beginnings.begin(Verb.GONE, loop, listing.entry(loop.id))
+        epoch = await self._beginnings.begin(Verb.GONE, loop, listed)
         if await self._broker.depth(queue) is not None:
             await self._broker.delete(queue)
             was_there = True

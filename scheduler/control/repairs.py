@@ -106,9 +106,6 @@ class Repairs:
     async def put_again(self, loop: Loop, listing: Listing) -> Token | None:
         """Begin an epoch of a loop as the roster has it, with the mutex in hand."""
         epoch = await self._beginnings.begin(
-            Verb.REPAIR,
-            as_listed(loop, listing),
-            listing.entry(loop.id),
-            before=listing.get(loop.id),
+            Verb.REPAIR, as_listed(loop, listing), listing.get(loop.id)
         )
         return None if epoch is None else epoch.token

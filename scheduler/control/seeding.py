@@ -146,10 +146,12 @@ class Seeding:
 
     async def _begin(self, loop: Loop, listing: Listing, new: Collection[str]) -> Report | None:
         """Begin an epoch of a loop, if it is to be started or changed, or lost its queue."""
-        names, listed, latest = self._app.names, listing.get(loop.id), listing.entry(loop.id)
+        names, listed = self._app.names, listing.get(loop.id)
+        before = listed
         slot_is_new = names.hatchery(loop.id) in new
         if listed is None and (token := await self._unlisted(loop)) is not None:
             latest = Entry(token.epoch, LoopState.ACTIVE, token.life)
+            before = Listed(loop.id, loop.schedule, loop.args, latest)
             verb, did = Verb.RESCHEDULE, Did.REPAIRED
         elif listed is None or listed.is_gone:
             verb, did = Verb.START, Did.CREATED
@@ -164,8 +166,7 @@ class Seeding:
         epoch = await self._beginnings.begin(
             verb,
             loop,
-            latest,
-            before=listed,
+            before,
             brand_new=listed is None and slot_is_new and no_older,
         )
         assert epoch is not None

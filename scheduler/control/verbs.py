@@ -12,7 +12,7 @@ from scheduler.control.beginnings import Beginnings, Begun, Change
 from scheduler.control.new_tokens import paused, resumed
 from scheduler.control.reports import Did, Report
 from scheduler.errors import QueueNotFound
-from scheduler.protocol.epochs import Entry, LoopState, Verb
+from scheduler.protocol.epochs import LoopState, Verb
 from scheduler.protocol.tokens import State, Token
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.roster import Listed, Roster
@@ -54,7 +54,7 @@ class Verbs:
             before = _paused_already(listed, token)
             reason = before or reason
             epoch = await self._begin(
-                Verb.PAUSE, loop, listed, listed.entry, lambda token: paused(token, reason), reason
+                Verb.PAUSE, loop, listed, lambda token: paused(token, reason), reason
             )
         did = Did.PAUSED if before is None else Did.UNCHANGED
         return Report(loop, did, epoch.token, silent=epoch.silent)
@@ -66,10 +66,10 @@ class Verbs:
             if _paused_already(listed, token) is None:
                 return Report(loop, Did.NOT_PAUSED, token)
             # One that its own run has paused is active in the roster.
-            entry = listed.entry._replace(state=LoopState.PAUSED)
+            before = replace(listed, entry=listed.entry._replace(state=LoopState.PAUSED))
             now = self._clock.now()
             epoch = await self._begin(
-                Verb.RESUME, loop, listed, entry, lambda token: resumed(token, now, at_once=at_once)
+                Verb.RESUME, loop, before, lambda token: resumed(token, now, at_once=at_once)
             )
             return Report(loop, Did.RESUMED, epoch.token)
 
@@ -86,7 +86,6 @@ class Verbs:
                 Verb.TRIGGER,
                 loop,
                 listed,
-                listed.entry,
                 lambda token: replace(token, due_at=min(now, token.due_at)),
             )
             return Report(loop, Did.TRIGGERED, epoch.token)
@@ -110,15 +109,12 @@ class Verbs:
         verb: Verb,
         loop: Loop,
         listed: Listed,
-        entry: Entry,
         change: Change,
         reason: str | None = None,
     ) -> Begun:
         # As it was seeded, whatever this code says of it.
         loop = replace(loop, schedule=listed.schedule, args=listed.args)
-        epoch = await self._beginnings.begin(
-            verb, loop, entry, before=listed, change=change, reason=reason
-        )
+        epoch = await self._beginnings.begin(verb, loop, listed, change=change, reason=reason)
         assert epoch is not None
         return epoch
 

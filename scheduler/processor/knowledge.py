@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import Consumer
@@ -24,6 +25,13 @@ from scheduler.timing.backoff import backoff
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(seconds=1)
 ENTERED_WITHIN_S = 5.0
+
+
+class Noted(NamedTuple):
+    """A token of which supervision has taken note, and until when nothing was put after it."""
+
+    token: Token
+    until: datetime
 
 
 class Knowledge:
@@ -75,8 +83,8 @@ class Knowledge:
         """Wait until it is current."""
         await self._current.wait()
 
-    async def noted(self, first: Token) -> tuple[Token, datetime] | None:
-        """How far a loop had come before this epoch of it, and until when that holds for certain.
+    async def noted(self, first: Token) -> Noted | None:
+        """How far a loop had come before this epoch of it.
 
         None: that is not noted; or its entry, which may come after its token, does not come.
         """
@@ -87,7 +95,7 @@ class Knowledge:
         if listed is None or listed.epoch != first.epoch or listed.checkpoint is None:
             return None
         try:
-            return listed.checkpoint.token(self._namespace), listed.checkpoint.until
+            return Noted(listed.checkpoint.token(self._namespace), listed.checkpoint.until)
         except Undecodable:  # the journal is read
             return None
 

@@ -19,7 +19,7 @@ from scheduler.events import (
     TokenDelayed,
 )
 from scheduler.processor.joining import joined
-from scheduler.processor.knowledge import Knowledge
+from scheduler.processor.knowledge import Knowledge, Noted
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.publishing import LONGEST_PAUSE, REPORT_AFTER, PatientPublisher
 from scheduler.processor.shutdown import Shutdown
@@ -170,21 +170,19 @@ class Recognition:
         if first.known:
             return heard
         noted = await self._unless_interrupted(delivery, lambda: self._knowledge.noted(first))
-        for since in self._look_backs(first, noted and noted[1]):
+        for since in self._look_backs(first, noted):
             heard = await self._unless_interrupted(
                 delivery, partial(self._heard_since, first.loop, since)
             )
             if noted is not None:
-                heard.note(noted[0])
+                heard.note(noted.token)
             if heard.has_line(first.life):
                 break
         return heard
 
-    def _look_backs(
-        self, first: Token, noted_until: datetime | None
-    ) -> tuple[datetime | None, ...]:
-        if noted_until is not None:
-            return (noted_until - MARGIN,)
+    def _look_backs(self, first: Token, noted: Noted | None) -> tuple[datetime | None, ...]:
+        if noted is not None:
+            return (noted.until - MARGIN,)
         return *look_backs([first.schedule], self._clock), None
 
     async def _heard_since(self, loop: LoopId, since: datetime | None) -> Heard:

@@ -1,7 +1,6 @@
 """What supervision notes of loops that wait for long, and what that saves."""
 
 import asyncio
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 
@@ -34,14 +33,6 @@ def app_with(every: str = "1h", *, carries: str = "so far", stops: bool = False)
 async def noted(stage: Stage, loop: LoopId = TASK) -> Token | None:
     checkpoint = (await stage.listing())[loop].checkpoint
     return None if checkpoint is None else checkpoint.token("test")
-
-
-async def put_again(stage: Stage, loop: LoopId = TASK) -> None:
-    """Lose the token, and have it put again before supervision looks."""
-    await stage.lose(loop)
-    async with stage.hatchery.mutex(timedelta(0)):
-        (found,) = [each for each in (stage.app.loop("task"),) if each.id == loop]
-        await stage.program.repairs.put_again(found, await stage.listing())
 
 
 def is_note(call: Call) -> bool:
@@ -146,19 +137,15 @@ async def test_for_a_slow_loop_that_was_lost_minutes_of_the_journal_are_read(
 
 async def test_what_was_put_since_it_was_noted_is_found(stage: Stage) -> None:
     await stage.seed(app_with())
-    async with AsyncExitStack() as stack:
-        supervised = await stack.enter_async_context(AsyncExitStack())
-        await supervised.enter_async_context(stage.supervised())
+    async with stage.supervised():
         await asyncio.sleep(ROUNDS)
-        await supervised.aclose()
-        await stack.enter_async_context(
-            at_work(processor_of(stage.app, stage.broker, stage.clock, supervises=False))
-        )
+    async with at_work(processor_of(stage.app, stage.broker, stage.clock, supervises=False)):
         await stage.verbs.trigger(stage.app.loop("task"))
         await asyncio.sleep(MINUTES)
         before = await noted(stage)
         assert (before and before.seq, (await stage.token(TASK)).seq) == (0, 1)
-        await put_again(stage)
+        await stage.lose(TASK)
+        await stage.put_again(TASK)
         await asyncio.sleep(1)
         assert ((await stage.token(TASK)).seq, (await stage.token(TASK)).carry) == (1, "so far")
 

@@ -512,19 +512,13 @@ def ready(stage: Stage) -> int:
     return stage.server.queue(stage.app.names.processor_queue("task")).depth().ready
 
 
-async def put_again(stage: Stage) -> None:
-    """Repair the loop, whether or not it has to be."""
-    async with stage.hatchery.mutex(timedelta(0)):
-        await stage.program.repairs.put_again(stage.app.loop("task"), await stage.listing())
-
-
 async def test_a_run_that_began_before_a_wrong_repair_goes_on_and_is_not_doubled(
     stage: Stage,
 ) -> None:
     await stage.seed(app_with(takes=20))
     async with stage.supervised(tasks=["task"]), stage.supervised(tasks=["task"]):
         await asyncio.sleep(15)
-        await put_again(stage)
+        await stage.put_again(TASK)
         await asyncio.sleep(47)
     assert runs(stage) == [(10.0, 0), (40.0, 1)]
     assert [run.seq for run in of(RunSettled, stage.events) if run.loop == TASK] == [0, 1]
@@ -535,7 +529,7 @@ async def test_an_older_run_is_waited_for_though_its_processor_is_stopping(stage
     async with AsyncExitStack() as first:
         await first.enter_async_context(stage.supervised(grace=60))
         await asyncio.sleep(15)
-        await put_again(stage)
+        await stage.put_again(TASK)
         async with stage.supervised():
             await first.aclose()
             assert stage.clock.now() >= START + timedelta(seconds=30)
@@ -554,7 +548,7 @@ async def test_an_older_run_is_waited_for_though_it_was_given_more_time(stage: S
     await stage.seed(app)
     async with stage.supervised(), stage.supervised():
         await asyncio.sleep(15)
-        await put_again(stage)
+        await stage.put_again(TASK)
         await asyncio.sleep(44)
     assert runs(stage) == [(10.0, 0)]
 
@@ -568,7 +562,7 @@ async def test_an_older_run_is_waited_for_though_an_answer_about_it_is_missing(
         await asyncio.sleep(15)
         faltering = broker.on("publish", where=is_answer, times=3)
         faltering.fails(Unconfirmed("The connection faltered."))
-        await put_again(stage)
+        await stage.put_again(TASK)
         await asyncio.sleep(22)
         assert len(faltering.met) == 3
         assert runs(stage) == [(10.0, 0)]
@@ -581,7 +575,7 @@ async def test_a_first_token_waits_for_a_processor_that_is_silent_and_tells_of_i
     async with stage.processor():
         await asyncio.sleep(5)
         silent = await stage.broker.consume(stage.app.names.presence, lambda _: None, prefetch=1)
-        await put_again(stage)
+        await stage.put_again(TASK)
         await asyncio.sleep(40)
         assert runs(stage) == []
         (told, *_) = of(TokenDelayed, stage.events)
@@ -595,7 +589,7 @@ async def test_a_first_token_is_void_if_a_processor_knows_of_a_later_epoch(stage
     await stage.seed(app_with())
     other, names = LoopTurns(Listing()), stage.app.names
     async with MemoryBroker(stage.server) as broker, RollCall(broker, names, other):
-        await put_again(stage)
+        await stage.put_again(TASK)
         other.learn(TASK, (await stage.listing()).known(TASK) + 1)
         async with stage.processor():
             await asyncio.sleep(15)
@@ -615,7 +609,7 @@ async def test_what_was_lost_is_put_again_as_it_was_to_wait_for_the_rest_of_its_
         assert lost.last is not None
         assert lost.previous_at is not None
         await stage.lose(TASK)
-        await put_again(stage)
+        await stage.put_again(TASK)
         await asyncio.sleep(1)
         epoch = (await stage.listing()).known(TASK)
         assert epoch > lost.epoch
@@ -637,7 +631,7 @@ async def test_what_was_heard_long_ago_is_found(stage: Stage) -> None:
     async with stage.processor():
         await asyncio.sleep(86_400)
         await stage.lose(TASK)
-        await put_again(stage)
+        await stage.put_again(TASK)
         await asyncio.sleep(1)
         token = await stage.token(TASK)
     assert (token.seq, token.carry) == (2, "so far")
@@ -680,7 +674,7 @@ async def test_a_tick_that_the_broker_parked_is_not_run_again(
     (parked,) = await stage.parked()
     assert parked.reason == "delivery-limit"
     async with stage.processor():
-        await put_again(stage)
+        await stage.put_again(TASK)
         await asyncio.sleep(1)
         assert stage.repairs() == [("task", "parked")]
         token = await stage.token(TASK)
@@ -702,7 +696,7 @@ async def test_a_first_token_that_comes_back_after_it_was_exchanged_is_acked(sta
             stage.server.disconnect_all()
 
         exchange.then(cut)
-        await put_again(stage)
+        await stage.put_again(TASK)
         await asyncio.sleep(10)
         assert exchange.met
     assert superseded(stage) == ["settled"]
@@ -715,7 +709,7 @@ async def test_a_processor_that_stops_gives_a_first_token_back_that_still_waits(
     await stage.seed(app_with(takes=30))
     async with stage.supervised(tasks=["task"]):
         await asyncio.sleep(15)
-        await put_again(stage)
+        await stage.put_again(TASK)
         async with stage.processor(grace=20) as second:
             await asyncio.sleep(2)
             assert ready(stage) == 0
@@ -751,7 +745,7 @@ async def test_a_journal_that_falls_silent_is_read_again_before_an_old_loop_goes
         await asyncio.sleep(35)
     await asyncio.sleep(24 * 3600)
     await (await taken_from_queue(stage)).ack()
-    await put_again(stage)
+    await stage.put_again(TASK)
 
     def is_long_reading(call: Call) -> bool:
         reads = [each for each in broker.calls if each.target == stage.app.names.journal]
