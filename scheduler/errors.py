@@ -11,6 +11,7 @@
     │   └── UnknownLoop             a loop that the app does not have
     ├── MessageError              a message that cannot be used: it is parked, with the reason
     │   ├── Undecodable             not a message of this format
+    │   ├── Unencodable             it has something that no message can carry
     │   ├── InvalidArguments        its arguments do not fit the task
     │   └── TooLarge                its headers do not fit in a frame
     ├── CarryError                a carried value that cannot travel
@@ -72,6 +73,10 @@ class MessageError(SchedulerError):
 
 class Undecodable(MessageError):
     """The message is not one of this format."""
+
+
+class Unencodable(MessageError):
+    """The message has a header or a property that no message can carry: it was not sent."""
 
 
 class InvalidArguments(MessageError):

@@ -86,7 +86,7 @@ from scheduler.timing.schedules import Every, Schedule
 
 OUTCOMES = (*(ending.value for ending in Ending), "lost", "returned")
 SKIPPED = ("late", "overrun")
-REPAIRS = ("lost", "stuck", "doubled", "parked", "adopted")
+REPAIRS = ("lost", "stuck", "doubled", "adopted")
 BOUNDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 300, 600, 1800, 3600)
 CONFIRM_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 LABELS = ("namespace", "task", "loop")

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from scheduler.brokers.properties import encoded
 from scheduler.control.keyed import Connect, Keyed
-from scheduler.errors import UsageError
+from scheduler.errors import Unencodable, UsageError
+from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names
 from scheduler.queues.outbox import BlockingBridge, Outbox, Posting
 from scheduler.tasks.tasks import Task, TaskSpec
@@ -15,6 +17,7 @@ from scheduler.timing.durations import Duration, parse_duration, shown
 P = ParamSpec("P")  # how the task is called in place
 Q = ParamSpec("Q")  # how it is sent: the same, without its Context
 R = TypeVar("R")
+TRAVELLING = "priority", "correlation_id", "message_id", "headers"
 
 
 class Sender(Generic[Q]):
@@ -45,6 +48,9 @@ class Sender(Generic[Q]):
             message_id: identifies the message; a new UUID by default.
             headers: travel with the message.
             deadline: how long to try to have it confirmed; 30 s by default.
+
+        Raises:
+            UsageError: one of them cannot travel in a message.
         """
         given: dict[str, Any] = {
             "priority": priority,
@@ -55,6 +61,11 @@ class Sender(Generic[Q]):
             "deadline": None if deadline is None else parse_duration(deadline),
         }
         known = {name: value for name, value in given.items() if value is not None}
+        travelling = {name: known[name] for name in TRAVELLING if name in known}
+        try:
+            encoded(Message(**travelling))
+        except Unencodable as error:
+            raise UsageError(f"An option for {self._spec.name!r} cannot be sent. {error}") from None
         return Sender(self._spec, self._outboxes, replace(self._posting, **known))
 
     async def send(self, *args: Q.args, **kwargs: Q.kwargs) -> str:

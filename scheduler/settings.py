@@ -81,8 +81,8 @@ class Settings(BaseSettings):
     concurrency: int = Field(default=100, ge=1, le=10_000)
     """How many runs a processor has going at most, over all tasks."""
 
-    delivery_limit: int = Field(default=20, ge=1)
-    """Deliveries without an ack after which a message is parked (quorum queues)."""
+    delivery_limit: int = Field(default=20, ge=1, le=99)
+    """Deliveries without an ack after which a message is parked, not run (quorum queues)."""
 
     shutdown_grace: DurationSetting = timedelta(seconds=25)
     """How long a stopping processor lets its runs finish; Kubernetes kills it after 30 s."""

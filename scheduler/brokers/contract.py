@@ -3,7 +3,9 @@
 1. `publish` returns when the broker has confirmed the message in every queue it was routed to.
    What no queue is bound for is `Unroutable`; what a full queue with `reject-publish` refuses is
    `Rejected`; an answer that the connection took with it is `Unconfirmed`. What RabbitMQ would
-   close the connection for, headers that do not fit in a frame, is `TooLarge` and not sent.
+   close the connection for is not sent: headers that do not fit in a frame are `TooLarge`, what no
+   message can carry is `Unencodable`. A message goes by its routing key alone: where others name
+   more queues, in the headers CC and BCC, these travel under other names.
 2. A message waits in its queue in order. Its time to live counts from when it entered; it leaves
    by dead-lettering when it is expired *and* at the head: with its routing key, but without its
    expiration.
@@ -169,6 +171,7 @@ class Broker(Protocol):
 
         Raises:
             TooLarge: its headers do not fit in a frame; the connection is as it was.
+            Unencodable: it has something that no message can carry; the same.
         """
         ...
 

@@ -147,8 +147,8 @@ class Doctor:
                 f"queue {queue.name}",
                 "problem",
                 str(error),
-                "Was SCHEDULER_QUEUE_TYPE or SCHEDULER_DELIVERY_LIMIT changed? Change it back, "
-                "or drain and delete the queue and run `scheduler seed`.",
+                "Was SCHEDULER_QUEUE_TYPE changed? Change it back, or drain and delete the queue "
+                "and run `scheduler seed`.",
             )
         return None
 

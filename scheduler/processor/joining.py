@@ -4,38 +4,21 @@ It is not run itself. It is put again, from where the loop has got to, to wait u
 """
 
 from dataclasses import replace
-from datetime import datetime
 
-from scheduler.processor.settlement import Finished, Raised, settle_parked
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import State, Token
 from scheduler.queues.journal import Heard
-from scheduler.tasks.policy import Policy
 
 TOOK_ITS_PLACE = (Verb.REPAIR, Verb.RESCHEDULE)
 
 
-class ProcessorsEnded(Exception):
-    """The broker has parked the tick: it was delivered too often, or there was no queue for it."""
-
-
-def joined(first: Token, heard: Heard, policy: Policy, now: datetime) -> tuple[Token, bool]:
-    """What the first token of an epoch is exchanged for; and whether a parked tick was left out.
+def joined(first: Token, heard: Heard) -> Token:
+    """What the first token of an epoch is exchanged for.
 
     Args:
         heard: what the journal tells of the loop, now that no older run goes on.
     """
     last = heard.adopted_by(first)
-    token = _on_time(first, last)
-    if not heard.was_parked(token):
-        return token, False
-    finished = Finished(token, token.scheduled_at, now, now, Raised(ProcessorsEnded()))
-    successor = settle_parked(finished, policy).put
-    assert successor is not None
-    return successor, True
-
-
-def _on_time(first: Token, last: Token) -> Token:
     assert first.act is not None
     # The creator had not found the one that it goes on from: that may be due, or run late.
     took_its_place = first.act.verb in TOOK_ITS_PLACE

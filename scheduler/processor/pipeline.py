@@ -5,7 +5,8 @@ Each step may end it:
 1. decode: what is neither a token nor a call of this task is parked
 2. recognise: a token that is void, or settled, is acked; the first of an epoch is exchanged
 3. resolve: arguments that do not fit the task are parked
-4. admit: a tick that is too late, or a call that has expired, is skipped
+4. admit: a tick that is too late, or a call that has expired, is skipped; what was delivered too
+   often has failed
 5. execute: the task runs, within its timeout
 6. settle: what comes after is published, confirmed
 
@@ -38,6 +39,7 @@ from scheduler.processor.publishing import LONGEST_PAUSE
 from scheduler.processor.recognition import JOINED, VOID, Interrupted, Recognition
 from scheduler.processor.runs import Execution, Run
 from scheduler.processor.settlement import (
+    DeliveredTooOften,
     Disposition,
     Finished,
     Raised,
@@ -50,6 +52,7 @@ from scheduler.processor.settlement import (
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.successors import Successors
 from scheduler.protocol.calls import Call, decode_call, is_call
+from scheduler.protocol.messages import failed_deliveries
 from scheduler.protocol.tokens import State, Token, decode, is_token
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
@@ -96,7 +99,6 @@ class Pipeline:
 
     @property
     def running(self) -> int:
-        """How many tasks run now."""
         return len(self._executing)
 
     @property
@@ -111,7 +113,7 @@ class Pipeline:
 
     async def handle(self, delivery: Delivery, task: TaskSpec) -> None:
         """Take a delivery through all steps, and be rid of it."""
-        async with AsyncExitStack() as turns:  # which it has until then
+        async with AsyncExitStack() as turns:
             try:
                 verdict = await self._process(delivery, task, turns)
             except DeliveryLost:
@@ -180,7 +182,7 @@ class Pipeline:
         if isinstance(subject, Call):
             return None
         await turns.enter_async_context(self._turns.taken(subject))
-        return await self._recognition.why_not(delivery, task, subject)
+        return await self._recognition.why_not(delivery, subject)
 
     async def _decline(self, run: Run) -> Verdict | None:
         """What becomes of a message that is not ours to run now; None: it is."""
@@ -197,6 +199,8 @@ class Pipeline:
 
     def _admit(self, run: Run) -> Run:
         run = replace(run, started_at=self._clock.now())
+        if _ends_processors(run, self._app.settings.delivery_limit):
+            return replace(run, outcome=Raised(DeliveredTooOften()))
         if isinstance(run.subject, Call):
             return _admit_call(run, run.subject)
         return self._admit_token(run, run.subject)
@@ -289,6 +293,13 @@ def _arguments_of_loop(token: Token, task: TaskSpec, app: App) -> Mapping[str, A
 def _is_far_too_early(token: Token, now: datetime) -> bool:
     """Whether its wait was longer than the broker takes: then it waits for the rest of it."""
     return token.due_at - now > TOO_EARLY and not token.triggered
+
+
+def _ends_processors(run: Run, limit: int) -> bool:
+    # An ordered message goes back to the head of its queue for each retry.
+    retries = run.task.policy.retry.retries if run.task.ordered else 0
+    message = run.delivery.message
+    return run.delivery.redelivered and failed_deliveries(message) >= limit + retries
 
 
 def _arguments_of(call: Call, task: TaskSpec) -> Mapping[str, Any]:

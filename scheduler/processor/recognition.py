@@ -15,7 +15,6 @@ from scheduler.events import (
     Connected,
     Emit,
     Event,
-    LoopRepaired,
     TokenDelayed,
 )
 from scheduler.processor.joining import joined
@@ -29,7 +28,6 @@ from scheduler.protocol.topology import routing_key
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.journal import MARGIN, Heard, Journal, look_backs
 from scheduler.queues.roll_call import RollCall
-from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.backoff import backoff
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
@@ -79,7 +77,7 @@ class Recognition:
         if isinstance(event, Connected):  # anew: the first time is not an event
             self._duplicates_until = asyncio.get_running_loop().time() + DUPLICATES_EXPECTED_S
 
-    async def why_not(self, delivery: Delivery, task: TaskSpec, token: Token) -> str | None:
+    async def why_not(self, delivery: Delivery, token: Token) -> str | None:
         """Why a token whose turn it is is not run, if it is not.
 
         Raises:
@@ -100,7 +98,7 @@ class Recognition:
             return VOID
         if await self._was_settled(delivery, token):
             return SETTLED
-        return await self._exchanged(delivery, task, token) if token.first else None
+        return await self._exchanged(delivery, token) if token.first else None
 
     async def _was_settled(self, delivery: Delivery, token: Token) -> bool:
         """R3: whether its successor was put."""
@@ -121,16 +119,12 @@ class Recognition:
             return occupant is not None and was_settled(token.position, [occupant.position])
         return False
 
-    async def _exchanged(self, delivery: Delivery, task: TaskSpec, first: Token) -> str:
+    async def _exchanged(self, delivery: Delivery, first: Token) -> str:
         """R4: have the line go on with what the first token of its epoch is exchanged for."""
         if not await self._is_nobody_before(delivery, first):
             return VOID
         heard = await self._history(delivery, first)
-        token, was_parked = joined(first, heard, task.policy, self._clock.now())
-        await self._publisher.insist(delivery, lambda: self._put(first, token))
-        if was_parked:
-            detail = f"tick {token.seq - 1} is parked: it goes on with the next"
-            self._emit(LoopRepaired(token.loop, "parked", detail))
+        await self._publisher.insist(delivery, lambda: self._put(first, joined(first, heard)))
         return JOINED
 
     async def _put(self, first: Token, token: Token) -> None:

@@ -50,6 +50,10 @@ class Skipped:
     reason: str
 
 
+class DeliveredTooOften(Reject):
+    """It was delivered too often without an ack: it may kill its processors."""
+
+
 class Broken(Enum):
     """The run was ended from outside."""
 
@@ -80,7 +84,7 @@ class Parking:
     """
 
     token: Token | None
-    reason: Literal["exhausted", "rejected", "expired", "too-large"]
+    reason: Literal["exhausted", "rejected", "expired", "too-large", "delivery-limit"]
     error: Exception
 
 
@@ -139,12 +143,6 @@ def settle(run: Finished, policy: Policy, *, chance: Callable[[], float]) -> Set
             return _retry(run, error, policy, chance) or _escalate(run, error, policy)
 
 
-def settle_parked(run: Finished, policy: Policy) -> Settlement:
-    """Decide how a loop goes on after a tick that the broker has parked."""
-    assert isinstance(run.outcome, Raised)
-    return replace(_escalate(run, run.outcome.error, policy), park=None)
-
-
 def settle_call(
     attempt: int, outcome: Outcome, policy: Policy, *, chance: Callable[[], float]
 ) -> Settlement:
@@ -174,8 +172,14 @@ def settle_call(
             return Settlement(Ending.ESCALATED, park=Parking(None, _reason_of(error), error))
 
 
-def _reason_of(error: Exception) -> Literal["exhausted", "rejected"]:
-    return "rejected" if isinstance(error, Reject) else "exhausted"
+def _reason_of(error: Exception) -> Literal["exhausted", "rejected", "delivery-limit"]:
+    match error:
+        case DeliveredTooOften():
+            return "delivery-limit"
+        case Reject():
+            return "rejected"
+        case _:
+            return "exhausted"
 
 
 def _go_on(run: Finished, ending: Ending, *, carry: Any, error: str | None = None) -> Settlement:

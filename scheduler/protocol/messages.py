@@ -76,6 +76,12 @@ def own_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in headers.items() if not name.startswith(BROKER_HEADERS)}
 
 
+def failed_deliveries(message: Message) -> int:
+    """How often it was delivered and not acked, as far as its queue counts that: quorum ones do."""
+    count = message.headers.get("x-delivery-count")
+    return count if isinstance(count, int) else 0
+
+
 def trace_of(headers: Mapping[str, Any]) -> dict[str, str]:
     """Those of a message's headers that say where it belongs in a trace."""
     found = {name: headers.get(name) for name in TRACE_HEADERS}

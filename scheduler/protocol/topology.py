@@ -8,18 +8,21 @@
                                                                unrouted ──TTL─► rerouted
                                                                      (no queue) │   │
                                                                                 ▼   ▼
-                                                      failed.{task} ◄── parked ◄── failed
-                                                          (no queue) │
-                                                                     ▼
-                                                                 unmatched ──► failed
+                                                                failed.{task} ◄── failed
+                                                                       (no queue) │
+                                                                                  ▼
+                                                                     failed ◄── unmatched
 
-    scheduler, failed ──► journal (stream): each settlement, and what was parked
+    scheduler ──► journal (stream): each settlement, and records of what was parked
     control ──roster──► roster (stream): which loops there are
             ─snapshots─► snapshots (stream): what the roster has told so far
             ──rollcall─► rollcall (stream): who is running what
 
     delay.32d ──► delay.d ──► delay.h ──► delay.m ──► delay.s ──► delay.100ms ──► processor
         └► 1..36 x 32d  └► 1..31 d    and so on: timer queues, each back to the next exchange
+
+No stream hears an exchange that messages of others pass: a decimal in their headers breaks off
+RabbitMQ's conversion (3.10 to 4.3), and with it whatever published or dead-lettered the message.
 
 Every name carries the namespace and a version segment, so that namespaces share a broker and a
 future layout can live beside this one.
@@ -41,6 +44,10 @@ QueueType = Literal["quorum", "classic"]
 # Broker 3.10 reads -1 as zero and 4.x without a limit gives up at delivery 20; looking into a slot
 # counts as a delivery, so a hatchery queue needs a limit that nobody reaches.
 UNREACHABLE_DELIVERY_LIMIT = 2_000_000_000
+
+# A processor parks what was delivered too often; after so many deliveries none got round to it, and
+# the broker does. No setting: a queue that exists cannot be given another one.
+DELIVERY_BACKSTOP = 100
 
 # Each priority of a classic queue costs processes in the broker; quorum queues have theirs anyway.
 CLASSIC_PRIORITIES = 5
@@ -191,11 +198,6 @@ class Names:
         return f"{self.prefix}.failed"
 
     @property
-    def parked(self) -> str:
-        """The exchange behind the failed one: that has the journal bound for everything."""
-        return f"{self.prefix}.parked"
-
-    @property
     def unmatched(self) -> str:
         return f"{self.prefix}.unmatched"
 
@@ -265,7 +267,6 @@ def topology(
     ordered: Mapping[str, int] = MappingProxyType({}),
     called: Collection[str] = (),
     queue_type: QueueType = "quorum",
-    delivery_limit: int = 20,
     retention: Retention = Retention(),
 ) -> Topology:
     """Everything that these tasks and loops need in the broker.
@@ -278,15 +279,11 @@ def topology(
         queue_type: quorum queues are replicated and dead-letter at least once, classic ones not.
             The timers of one-off messages are quorum queues in any case: what a classic one loses
             on its way is put again if it is a loop's token, but nobody would know of a message.
-        delivery_limit: after how many deliveries without an ack a message is taken for one that
-            kills its processor, and parked (quorum queues only).
         retention: how much the journal remembers.
     """
     subscriptions = tuple(subscriptions)
     subscribed = {subscription.task for subscription in subscriptions}
-    build = _Builder(
-        Names(namespace), queue_type, delivery_limit, retention, ordered, called, subscribed
-    )
+    build = _Builder(Names(namespace), queue_type, retention, ordered, called, subscribed)
     parts = [
         *([build.of_ladder()] if called else []),
         *map(build.of_task, tasks),
@@ -332,7 +329,6 @@ class _Builder:
 
     names: Names
     queue_type: QueueType
-    delivery_limit: int = 0
     retention: Retention = field(default_factory=Retention)
     ordered: Mapping[str, int] = field(default_factory=dict[str, int])
     called: Collection[str] = ()
@@ -343,8 +339,7 @@ class _Builder:
         return Topology(
             exchanges=(
                 Exchange(names.unmatched, "fanout"),
-                Exchange(names.parked, "topic", {"alternate-exchange": names.unmatched}),
-                Exchange(names.failed, "topic"),
+                Exchange(names.failed, "topic", {"alternate-exchange": names.unmatched}),
                 Exchange(names.rerouted, "topic", {"alternate-exchange": names.failed}),
                 Exchange(names.unrouted, "fanout"),
                 Exchange(names.processor, "topic", {"alternate-exchange": names.unrouted}),
@@ -360,8 +355,6 @@ class _Builder:
             bindings=(
                 Binding(names.unmatched, names.failed, ""),
                 Binding(names.unrouted, names.unrouted, ""),
-                Binding(names.failed, names.parked, "#", "exchange"),
-                Binding(names.failed, names.journal, "#"),
                 Binding(names.scheduler, names.journal, "#"),
                 Binding(names.control, names.roster, names.roster),
                 Binding(names.control, names.snapshots, names.snapshots),
@@ -397,7 +390,7 @@ class _Builder:
             bindings=(
                 *(Binding(names.processor, processor, key) for key in keys),
                 *(Binding(names.rerouted, processor, key) for key in keys),
-                *(Binding(names.parked, failed, key) for key in keys),
+                *(Binding(names.failed, failed, key) for key in keys),
             ),
         )
 
@@ -459,7 +452,7 @@ class _Builder:
 
     def _limit_of(self, task: str) -> int:
         # An ordered message goes back to the head of its queue for each retry.
-        return self.delivery_limit + self.ordered.get(task, 0)
+        return DELIVERY_BACKSTOP + self.ordered.get(task, 0)
 
     def _parking_queue(self, name: str) -> Queue:
         return self._queue(name, self._peekable())

@@ -19,8 +19,10 @@ parked with less can be looked at, one that cannot be parked breaks connection a
 
 Sent back, it has none of them any more, but `scheduler-replayed-at-ms`, when that was.
 
-What the broker parks by itself (a message that kills every processor it is given to, one for a
-task that does not exist) has no such headers; the broker's own death record tells its reason.
+Of each, the journal gets a record: these headers, without the traceback, and which tick it was.
+
+What the broker parks by itself (a message for a task that does not exist, or one that nobody could
+even park) has no such headers, and no record; the broker's own death record tells its reason.
 """
 
 import asyncio
@@ -54,6 +56,9 @@ from scheduler.timing.rates import Pacer, Rate
 PARKED = f"{PREFIX}parked-"
 LEFT_OUT = f"{PREFIX}left-out"
 REPLAYED_AT = f"{PREFIX}replayed-at-ms"
+PARKED_SEQ = f"{PARKED}seq"
+RECORD_TYPE = "scheduler.parked"
+RECORD_KEY = "scheduler.parked"
 TRACEBACK_LENGTH = 4000
 BROWSE_TIMEOUT = timedelta(seconds=5)
 LOOKS = 200
@@ -74,6 +79,7 @@ class Reason(StrEnum):
     INVALID_ARGUMENTS = "invalid-arguments"
     EXPIRED = "expired"
     TOO_LARGE = "too-large"
+    DELIVERY_LIMIT = "delivery-limit"
     BROKEN = "broken"
     REMOVED = "removed"
 
@@ -131,7 +137,7 @@ def parked(
     """The message as it is put into a failed queue."""
     frames = traceback.format_exception(error) if error.__traceback__ else []
     added = {
-        "loop": _loop_of(routing_key),
+        "loop": one_line(_loop_of(routing_key)),
         "reason": reason.value,
         "error": summary_of(error),
         "traceback": printable("".join(frames))[-TRACEBACK_LENGTH:],
@@ -139,6 +145,21 @@ def parked(
     }
     headers = own_headers(message.headers) | {PARKED + name: text for name, text in added.items()}
     return replace(message, headers=headers, expiration=None)
+
+
+def record_of(parked: Message) -> Message:
+    """What the journal is told of a parked message: words of our own, nothing that it had."""
+    ours = ("loop", "reason", "error", "at-ms")
+    headers = {f"{PARKED}{name}": parked.headers[f"{PARKED}{name}"] for name in ours}
+    counts = {f"{PREFIX}attempt": f"{PREFIX}attempt", PARKED_SEQ: f"{PREFIX}seq"}
+    found = {name: parked.headers.get(source) for name, source in counts.items()}
+    headers |= {name: count for name, count in found.items() if isinstance(count, int)}
+    return Message(headers=headers, type=RECORD_TYPE)
+
+
+def is_record(message: Message) -> bool:
+    """Whether a message of the journal tells of something that was parked."""
+    return message.type == RECORD_TYPE
 
 
 def lightened(message: Message, excess: int) -> Message:
@@ -227,9 +248,15 @@ class FailedQueues:
         *,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
-        """Put a message into the failed queue that its routing key leads to."""
+        """Put a message where its routing key leads to, with the reason; the journal is told."""
         message = parked(message, routing_key, reason, error, self._clock.now())
         await self._publish(message, self._names.failed, routing_key, timeout)
+        await self._broker.publish(
+            record_of(message),
+            exchange=self._names.scheduler,
+            routing_key=RECORD_KEY,
+            timeout=timeout,
+        )
 
     async def park_taken(self, delivery: Delivery, reason: Reason, error: BaseException) -> None:
         """Park what was taken out of a queue: publish, confirm, then ack.

@@ -1,7 +1,8 @@
 """The journal, read back: what became of the loops' ticks, what was done to them, what was parked.
 
-The stream is bound to the exchanges that tokens and parked messages pass anyway. So a settlement
-costs no further message, and the journal can be read while no processor is there.
+The stream is bound to the exchange that tokens pass anyway. So a settlement costs no further
+message, and the journal can be read while no processor is there. What was parked is told by a
+record of our own.
 """
 
 import asyncio
@@ -15,16 +16,14 @@ from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerError, MessageError
 from scheduler.protocol.epochs import Position, adopted
 from scheduler.protocol.messages import PREFIX, Message
-from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, decode, is_token
+from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, decode
 from scheduler.protocol.topology import Names
-from scheduler.queues.failed import PARKED as PARKED_HEADERS
-from scheduler.queues.failed import Parked, read_parked
+from scheduler.queues.failed import PARKED_SEQ, is_record, read_parked
 from scheduler.timing.clock import Clock
 from scheduler.timing.schedules import Schedule
 
 PARKED = "parked"
 MARK_KEY = "scheduler.mark"
-FIRST_DEATH = "x-first-death-reason"
 PUT_HEADERS = "epoch", "seq", "attempt", "due-at-ms", "last-started-at-ms", "last-duration-ms"
 NEAR, FAR = 2, 30  # periods
 MARGIN = timedelta(minutes=2)
@@ -60,13 +59,10 @@ class Heard:
 
     Attributes:
         furthest: the token of each epoch that has come furthest.
-        parked: where those stood that the broker has parked: they have ended their processors, or
-            there was no queue for them.
     """
 
     def __init__(self) -> None:
         self.furthest: dict[int, Token] = {}
-        self.parked: set[Position] = set()
 
     @property
     def positions(self) -> list[Position]:
@@ -91,13 +87,6 @@ class Heard:
     def has_line(self, life: int) -> bool:
         """Whether it tells of more than what creators put."""
         return any(each.position.joined and each.epoch >= life for each in self.furthest.values())
-
-    def was_parked(self, token: Token) -> bool:
-        """Whether the broker has parked this token, in whatever epoch of its life."""
-        return any(
-            each.epoch >= token.life and (each.seq, each.attempt) == (token.seq, token.attempt)
-            for each in self.parked
-        )
 
 
 class _Reading:
@@ -276,20 +265,15 @@ def _loop_named_by(message: Message) -> LoopId:
 
 def _note(message: Message, namespace: str, heard: Heard) -> None:
     token = _token_of(message, namespace)
-    if token is None or token.state is State.REPLAY:
-        return
-    if not _was_parked(message):
+    if token is not None:
         heard.note(token)
-    elif f"{PARKED_HEADERS}reason" not in message.headers:
-        heard.parked.add(token.position)
 
 
 def _put_of(message: Message) -> Put | None:
     """None: no run has put it into its loop's slot."""
     headers = message.headers
     by_creators = f"{PREFIX}act" in headers or f"{PREFIX}first" in headers
-    is_replay = headers.get(f"{PREFIX}state") == State.REPLAY
-    if by_creators or is_replay or _was_parked(message):
+    if by_creators:
         return None
     fields = [headers.get(f"{PREFIX}{name}") for name in PUT_HEADERS]
     numbers = [field for field in fields if isinstance(field, int)]
@@ -298,10 +282,10 @@ def _put_of(message: Message) -> Put | None:
 
 def entry_of(message: Message, namespace: str) -> JournalEntry | None:
     """What a message of the stream tells; None: nothing that belongs into a history."""
-    if _was_parked(message) or not is_token(message):
-        return _parked_entry(message, namespace)
+    if is_record(message):
+        return _of_parked(message)
     token = _token_of(message, namespace)
-    if token is None or token.state is State.REPLAY:
+    if token is None:
         return None
     if token.act is not None:
         return _of_act(token, token.act)
@@ -354,33 +338,14 @@ def _token_of(message: Message, namespace: str) -> Token | None:
     try:
         return decode(message, namespace)
     except MessageError:
-        return None  # it is parked as well, and told as such
+        return None
 
 
-def _was_parked(message: Message) -> bool:
-    """Whether it came by the failed exchange: what dies in a slot alone does not come here."""
-    return f"{PARKED_HEADERS}reason" in message.headers or FIRST_DEATH in message.headers
-
-
-def _parked_entry(message: Message, namespace: str) -> JournalEntry:
-    parked = read_parked(message, queue="", routing_key="")
-    token = _token_of(message, namespace)
-    return JournalEntry(
-        parked.parked_at,
-        str(token.loop) if token else parked.loop,
-        PARKED,
-        token.seq if token else None,
-        parked.attempts,
-        note=_why(parked),
-    )
-
-
-def _why(parked: Parked) -> str:
-    headers = parked.message.headers
-    # Of a message's deaths, a stream of RabbitMQ 3.10 keeps the first: often its hatching.
-    if "x-death" not in headers and headers.get(FIRST_DEATH) == "expired":
-        return "the broker parked it"
-    return f"{parked.reason}: {parked.error}" if parked.error else parked.reason
+def _of_parked(record: Message) -> JournalEntry:
+    parked = read_parked(record, queue="", routing_key="")
+    note = f"{parked.reason}: {parked.error}" if parked.error else parked.reason
+    seq = record.headers.get(PARKED_SEQ)
+    return JournalEntry(parked.parked_at, parked.loop, PARKED, seq, parked.attempts, note=note)
 
 
 def _is_meant(entry: JournalEntry, since: datetime | None, loop: str | None) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerUnavailable, InvalidArguments, NotSent, Rejected, Unroutable
@@ -52,6 +52,14 @@ class Posting:
     deadline: timedelta = DEADLINE
 
 
+class Lent(NamedTuple):
+    """A connection of a processor, in its event loop."""
+
+    broker: Broker
+    clock: Clock
+    loop: asyncio.AbstractEventLoop
+
+
 class Outbox:
     """Sends the calls of a namespace over one connection per event loop, opened on first use.
 
@@ -67,24 +75,24 @@ class Outbox:
         self._emit = emit
         self._clock = clock
         self._connect = connect
-        self._lent: list[tuple[Broker, Clock]] = []
+        self._lent: list[Lent] = []
         self._broker: Broker | None = None
         self._opened: AsyncExitStack | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
 
     def use(self, broker: Broker, clock: Clock) -> None:
-        """Send over this connection, which somebody else opens and closes."""
-        self._lent.append((broker, clock))
+        """Send what is sent in this event loop over this connection, which somebody else closes."""
+        self._lent.append(Lent(broker, clock, asyncio.get_running_loop()))
 
     def release(self, broker: Broker) -> None:
         """Do not send over this connection any more."""
-        self._lent = [lent for lent in self._lent if lent[0] is not broker]
+        self._lent = [lent for lent in self._lent if lent.broker is not broker]
 
     @property
     def clock(self) -> Clock:
         """The clock of whoever lent the connection, or our own."""
-        return self._lent[-1][1] if self._lent else self._clock
+        return self._lent_here.clock if self._lent_here else self._clock
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Broker]:
@@ -99,7 +107,7 @@ class Outbox:
     def is_open(self) -> bool:
         """Whether there is a connection for this event loop, which somebody closes."""
         opened_here = self._opened is not None and self._loop is asyncio.get_running_loop()
-        return bool(self._lent) or opened_here
+        return self._lent_here is not None or opened_here
 
     async def open(self) -> None:
         """Connect now, rather than on first use."""
@@ -172,6 +180,12 @@ class Outbox:
                 ) from None
             await asyncio.sleep(pause)
 
+    @property
+    def _lent_here(self) -> "Lent | None":
+        # A connection belongs to the event loop that opened it.
+        loop = asyncio.get_running_loop()
+        return next((lent for lent in reversed(self._lent) if lent.loop is loop), None)
+
     def _now(self) -> datetime:
         return self.clock.now()
 
@@ -183,11 +197,10 @@ class Outbox:
             raise BrokerUnavailable("The broker did not answer when it was connected to.") from None
 
     async def _current(self) -> Broker:
-        if self._lent:
-            return self._lent[-1][0]
+        if self._lent_here:
+            return self._lent_here.broker
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._opening is None:
-            # A connection belongs to the event loop that opened it.
             self._loop, self._opening = loop, asyncio.Lock()
             self._broker = self._opened = None
         async with self._opening:

@@ -44,6 +44,5 @@ def topology_of(app: App) -> Topology:
         ordered={task.name: task.policy.retry.retries for task in tasks if task.ordered},
         called=[task.name for task in tasks if task.called],
         queue_type=settings.queue_type,
-        delivery_limit=settings.delivery_limit,
         retention=Retention(settings.journal_max_age, settings.journal_max_bytes),
     )

@@ -1,17 +1,19 @@
 """Statement 1: published is confirmed, in every queue that the message was routed to."""
 
 import asyncio
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from scheduler.brokers.contract import Broker
-from scheduler.errors import Rejected, TooLarge, Unroutable
+from scheduler.errors import Rejected, TooLarge, Unencodable, Unroutable
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Topology
-from tests.contract.wire import MemoryWire, Wire, send, take, take_all
+from tests.contract.wire import Wire, send, take, take_all
 
 
 async def test_a_confirmed_message_is_in_its_queue(wire: Wire, broker: Broker) -> None:
@@ -193,6 +195,14 @@ HEADERS: dict[str, Any] = {
     "nothing": None,
     "table": {"inner": {"deep": "value", "count": 3}},
     "list": ["a", 1, {"b": 2}],
+    "number": 0.1,
+    "decimal": Decimal("9.99"),
+    "moment": datetime(2026, 11, 21, 10, 30, 15, tzinfo=UTC),
+    "bytes": b"\xff\0",
+    "no UTF-8: \udce9": "caf\udce9",
+    "n" * 255: "the longest name",
+    "CC": ["key.of.another.queue"],
+    "nested": json.loads("[" * 50 + "]" * 50),
 }
 
 
@@ -209,6 +219,65 @@ async def test_headers_arrive_as_they_were_sent(wire: Wire, broker: Broker, name
     received = own_headers((await take(broker, queue)).message)
     assert received == headers
     assert type(received[name]) is type(headers[name])
+
+
+@pytest.mark.parametrize(
+    ("unfit", "why"),
+    [
+        ({"headers": {"a": {1}}}, "a value of type set"),
+        ({"headers": {"a": object}}, "a value of type type"),
+        ({"headers": {"a": 2**63}}, "a whole number of more than 64 bits"),
+        ({"headers": {"a": float("nan")}}, "the number nan"),
+        ({"headers": {"a": datetime(2026, 1, 1)}}, "moments have a time zone"),  # noqa: DTZ001
+        ({"headers": {"n" * 256: 1}}, "256 bytes long"),
+        ({"headers": {"a": "\ud800"}}, "a character that is no text"),
+        ({"headers": {"a": json.loads("[" * 51 + "]" * 51)}}, "nested more than 50 deep"),
+        ({"priority": 300}, "The priority 300"),
+        ({"message_id": "m" * 256}, "message_id is 256 bytes long"),
+        ({"content_type": "t" * 256}, "content_type is 256 bytes long"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_what_cannot_travel_is_not_sent_and_costs_nothing(
+    wire: Wire, broker: Broker, unfit: dict[str, Any], why: str
+) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, b"before")
+    held = await take(broker, queue)
+    with pytest.raises(Unencodable, match=why):
+        await broker.publish(Message(**unfit), exchange="", routing_key=queue)
+    assert not held.lost.done()  # it came over this connection
+    assert await broker.get(queue) is None
+
+
+@pytest.mark.parametrize("key", ["k" * 256, "\N{EURO SIGN}" * 86, "\udce9"], ids=len)
+async def test_a_key_that_cannot_travel_is_told(wire: Wire, broker: Broker, key: str) -> None:
+    exchange = await wire.declare_exchange("topic", {"#": await wire.declare_queue()})
+    with pytest.raises(Unencodable, match="The routing key"):
+        await broker.publish(Message(), exchange=exchange, routing_key=key)
+
+
+async def test_a_message_goes_by_its_routing_key_alone(wire: Wire, broker: Broker) -> None:
+    meant, other = await wire.declare_queue(), await wire.declare_queue()
+    exchange = await wire.declare_exchange("direct", {"meant": meant, "other": other})
+    copied = Message(headers={"CC": ["other"], "BCC": ["other"]})
+    await broker.publish(copied, exchange=exchange, routing_key="meant")
+    received = (await take(broker, meant)).message
+    assert own_headers(received) == copied.headers
+    assert await broker.get(other) is None
+
+
+async def test_who_receives_a_message_can_change_nothing_for_others(
+    wire: Wire, broker: Broker
+) -> None:
+    queues = [await wire.declare_queue(), await wire.declare_queue()]
+    exchange = await wire.declare_exchange("fanout", dict(zip("ab", queues, strict=True)))
+    sent = {"list": [1]}
+    await broker.publish(Message(headers=sent), exchange=exchange, routing_key="")
+    sent["list"].append(2)
+    first, second = [(await take(broker, queue)).message.headers for queue in queues]
+    first["list"].append(3)
+    assert second["list"] == [1]
 
 
 async def test_properties_arrive_as_they_were_sent(wire: Wire, broker: Broker) -> None:
@@ -245,8 +314,6 @@ async def test_absent_properties_stay_absent(wire: Wire, broker: Broker) -> None
 async def test_headers_that_do_not_fit_in_a_frame_are_refused_and_those_that_do_arrive(
     wire: Wire, broker: Broker, message_id: str | None
 ) -> None:
-    if isinstance(wire, MemoryWire):
-        pytest.skip("the embedded broker has no frames")
     queue = await wire.declare_queue()
     await send(broker, queue, b"before")
     held = await take(broker, queue)

@@ -174,6 +174,13 @@ class Shop:
             await channel.exchange_delete(exchange.name)
         await connection.close()
 
+    async def sweep_task(self, task: str) -> None:
+        """Delete the queues of a task that only one test has."""
+        names = self.app.names
+        async with AmqpBroker(self.url) as broker:
+            for queue in names.processor_queue(task), names.failed_queue(task):
+                await broker.delete(queue)
+
     async def empty(self) -> None:
         """Forget what other tests left behind."""
         names = self.app.names

@@ -81,9 +81,7 @@ def ask(port: int, path: str) -> Answer:
 
 
 def wanted(field: Field) -> Topology:
-    return topology(
-        field.namespace, LOOPS, map(LoopId, LOOPS), queue_type=field.queue_type, delivery_limit=20
-    )
+    return topology(field.namespace, LOOPS, map(LoopId, LOOPS), queue_type=field.queue_type)
 
 
 async def sweep(field: Field) -> None:

@@ -16,7 +16,6 @@ async def run() -> None: ...
 def app() -> Scheduler:
     settings = Settings(
         queue_type="classic",
-        delivery_limit=9,
         journal_max_age=timedelta(days=2),
         journal_max_bytes=50_000_000,
     )
@@ -90,7 +89,6 @@ def test_the_topology_follows_the_settings(app: Scheduler):
         ["poll_orders", "send_report", "clean", "_supervision"],
         map(LoopId, ["poll_orders", "send_report", "clean", "_supervision"]),
         queue_type="classic",
-        delivery_limit=9,
         retention=Retention(timedelta(days=2), 50_000_000),
     )
 

@@ -215,7 +215,7 @@ def test_what_supervision_repairs_is_counted_by_kind(told: Told):
     told(LoopRepaired(LOOP, "doubled", "two"))
     assert told.read("repairs_total", kind="lost") == 2
     assert told.read("repairs_total", kind="doubled") == 1
-    assert told.read("repairs_total", kind="parked") == 0
+    assert told.read("repairs_total", kind="stuck") == 0
 
 
 def test_skipped_ticks_are_counted_by_reason(told: Told):

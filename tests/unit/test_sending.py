@@ -174,6 +174,27 @@ def test_an_option_that_is_no_duration_is_refused(option: str) -> None:
         ship.options(**options)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"headers": {"a": {1}}}, "The header 'a' holds a value of type set, which cannot travel"),
+        ({"headers": [1]}, "The headers are of type list, not a mapping"),
+        ({"headers": {1: 2}}, "The name '1' of a header is of type int"),
+        ({"priority": "high"}, "The priority 'high' is none: there are those from 0 to 255"),
+        ({"priority": 300}, "The priority 300 is none"),
+        ({"message_id": 7}, "The property message_id is of type int: it has to be a text"),
+        ({"correlation_id": "c" * 300}, "The property correlation_id is 300 bytes long"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_option_that_cannot_travel_is_refused_before_anything_is_sent(
+    options: dict[str, Any], told: str
+) -> None:
+    _, ship = shop()
+    with pytest.raises(UsageError, match=f"An option for 'ship' cannot be sent. {told}"):
+        ship.options(**options)
+
+
 async def test_a_moment_is_the_same_in_every_zone(stage: Stage) -> None:
     app, ship = shop()
     noon_in_tokyo = datetime(2026, 6, 2, 12, tzinfo=timezone(timedelta(hours=9)))

@@ -73,7 +73,7 @@ def test_a_year_of_an_hourly_loop_runs_once_in_each_real_hour(zone: str) -> None
         ticks.append(ctx.scheduled_at)
 
     simulate(app, "60d", start=datetime(2026, 3, 1, tzinfo=UTC))
-    walked = (datetime(2026, 3, 1, tzinfo=UTC) + timedelta(minutes=m) for m in range(1, 86401))
+    walked = (datetime(2026, 3, 1, tzinfo=UTC) + timedelta(minutes=m) for m in range(1, 86400))
     assert ticks == [m for m in walked if m.astimezone(ZoneInfo(zone)).minute == 0]
 
 

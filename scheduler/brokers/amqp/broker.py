@@ -22,7 +22,7 @@ from scheduler.brokers.amqp.declaration import declare
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.followers import AmqpFollower
-from scheduler.brokers.amqp.frames import check_size, properties_of
+from scheduler.brokers.amqp.frames import SentProperties
 from scheduler.brokers.amqp.mutex import Mutexes
 from scheduler.brokers.amqp.session import Lease, Session
 from scheduler.brokers.amqp.streams import Streams
@@ -36,6 +36,7 @@ from scheduler.brokers.contract import (
 )
 from scheduler.brokers.credentials import parse_url
 from scheduler.brokers.marks import written_into
+from scheduler.brokers.properties import check_key, check_size
 from scheduler.errors import IncompatibleBroker, QueueNotFound, Unconfirmed, Unroutable
 from scheduler.events import Emit, MessageConfirmed
 from scheduler.protocol.messages import Message
@@ -102,10 +103,10 @@ class AmqpBroker:
         routing_key: str,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
-        seconds = timeout.total_seconds()
+        check_key(routing_key)
+        properties, seconds = SentProperties(message), timeout.total_seconds()
         session = await self._connection.ready(timeout)
-        properties = properties_of(message)
-        check_size(properties, session.frame_max, self.address)
+        check_size(properties.marshal(), session.frame_max, self.address)
         time = asyncio.get_running_loop().time
         began = time()
         try:

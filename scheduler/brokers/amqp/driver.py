@@ -1,6 +1,5 @@
 """aiormq as we need it. What it gets wrong is worked round for our connections alone."""
 
-import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Generator
@@ -10,12 +9,13 @@ from typing import Any, TypeVar, cast
 
 import aiormq
 from aiormq.abc import DeliveredMessage
+from aiormq.connection import FrameReceiver
 from aiormq.exceptions import ChannelInvalidStateError
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 from yarl import URL
 
-from scheduler.brokers.amqp.reader import FrameReader
+from scheduler.brokers.amqp.frames import Frames
 
 
 class DriverConnection(aiormq.Connection):
@@ -25,6 +25,11 @@ class DriverConnection(aiormq.Connection):
     # written; the broker then keeps the channel, and closes the connection over its number's next
     # use.
     FRAME_BUFFER_SIZE = 100_000
+
+    async def _Connection__reader(self, frames: FrameReceiver) -> None:
+        # It has no other way in, to where it reads frames.
+        read: Any = super()._Connection__reader  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue, reportUnknownVariableType]
+        await read(Frames(frames.reader))
 
     async def open(self, channel: "C") -> "C":
         """Open a channel, to its end."""
@@ -96,30 +101,8 @@ class StreamChannel(DriverChannel):
 async def _never_called(_: DeliveredMessage) -> None: ...
 
 
-class Transport(aiormq.TransportFactory):
-    """Opens the stream that a connection is made over."""
-
-    def __init__(self, context: ssl.SSLContext | None) -> None:
-        self._context = context
-
-    async def create(
-        self, url: URL, **kwargs: Any
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        host, port = str(url.host), url.port or 0
-        loop = asyncio.get_running_loop()
-        reader = FrameReader(loop=loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        try:
-            transport, _ = await loop.create_connection(
-                lambda: protocol, host, port, ssl=self._context
-            )
-        except OSError as error:
-            raise aiormq.AMQPConnectionError(*error.args) from error
-        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
-
-
 async def connect(url: URL, context: ssl.SSLContext | None) -> DriverConnection:
-    connection = DriverConnection(url, context=context, transport_factory=Transport(context))
+    connection = DriverConnection(url, context=context)
     with _within_our_connection():
         await connection.connect()  # pyright: ignore[reportUnknownMemberType]
     return connection

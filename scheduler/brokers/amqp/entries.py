@@ -1,7 +1,7 @@
 """The entries of a stream: messages that have a place."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from aiormq.abc import DeliveredMessage
 
@@ -18,10 +18,11 @@ class StreamEntry(NamedTuple):
 
     @classmethod
     def of(cls, taken: DeliveredMessage) -> "StreamEntry":
-        headers, tag = cast(dict[str, Any], taken.header.properties.headers), taken.delivery_tag
+        message, tag = message_of(taken), taken.delivery_tag
         assert tag is not None
+        headers = dict(message.headers)
         offset = headers.pop("x-stream-offset")
-        return cls(replace(message_of(taken), offset=offset), offset, tag)
+        return cls(replace(message, headers=headers, offset=offset), offset, tag)
 
     def continues(self, last: "StreamEntry") -> bool:
         """Whether this may come in one stream where the last one was asked for.

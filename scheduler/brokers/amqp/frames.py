@@ -1,135 +1,129 @@
-"""Messages as what travels in frames, and back."""
+"""What travels in frames, read and written so that no message of anybody can end a connection.
 
-from collections.abc import Iterable, Mapping
-from datetime import timedelta
-from typing import Any, cast
+pamqp raises on what it cannot read, inside aiormq's reader: one message of somebody else would
+cost us the connection, again and again (https://github.com/mosquito/aiormq/issues/186). So it is
+kept from all that others may have chosen: properties, and the keys that messages came by.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
 
 from aiormq.abc import DeliveredMessage
-from pamqp import encode
+from aiormq.connection import FrameReceiver
+from aiormq.exceptions import AMQPConnectionError
+from pamqp import frame
+from pamqp.base import Frame
+from pamqp.body import ContentBody
 from pamqp.commands import Basic
+from pamqp.constants import FRAME_BODY, FRAME_HEADER, FRAME_METHOD
 from pamqp.header import ContentHeader
 
-from scheduler.errors import TooLarge
+from scheduler.brokers.properties import decoded, encoded
+from scheduler.brokers.tables import text_of
 from scheduler.protocol.messages import Message
-from scheduler.timing.durations import milliseconds
 
-FRAME_OVERHEAD = 8  # what frame_max counts besides the payload
-AIORMQS_MESSAGE_ID = 33  # it gives one to every message that has none
-LONGEST_NAME = 128  # bytes, of a header
-PLAIN = {str, int, bool}  # most of what headers are
-MAY_HOLD_FLOATS = float, dict, list
+HEAD = struct.Struct(">BHI")
+PROPERTIES_AT = 12  # after the class, the weight and the size of the body
+BODY_SIZE = struct.Struct(">4xQ")
 
 
-class Properties(Basic.Properties):
-    """The properties of a message of ours.
+class Frames(FrameReceiver):
+    """The frames of an open connection, one after the other."""
 
-    pamqp cuts the floats in headers down to 32 bits.
-    """
+    async def get_frame(self) -> Any:
+        if self.reader.at_eof():
+            raise StopAsyncIteration
+        try:
+            head = await self.reader.readexactly(HEAD.size)
+            kind, channel, size = HEAD.unpack(head)
+            rest = await self.reader.readexactly(size + 1)
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise AMQPConnectionError(f"The connection was closed: {error}") from error
+        if (read := _readers.get(kind)) is None or (found := read(rest[:-1])) is None:
+            return frame.unmarshal(head + rest)
+        return HEAD.size + len(rest), channel, found
 
-    def encode_property(self, name: str, value: Any) -> bytes:
-        if name == "headers" and any(isinstance(each, MAY_HOLD_FLOATS) for each in value.values()):
-            return _exact_table(value)
-        return super().encode_property(name, value)
+
+class SentProperties(Basic.Properties):
+    """The properties of a message that is published."""
+
+    def __init__(self, message: Message) -> None:
+        super().__init__()
+        # Of a message that is returned, aiormq knows by its id which one that is.
+        self.message_id = message.message_id or str(uuid4())
+        self._encoded = encoded(replace(message, message_id=self.message_id))
+
+    def marshal(self) -> bytes:
+        return self._encoded
 
 
-def properties_of(message: Message) -> Properties:
-    expiration = message.expiration
-    return Properties(
-        content_type=message.content_type,
-        headers=dict(message.headers),
-        delivery_mode=2,
-        priority=message.priority,
-        correlation_id=message.correlation_id,
-        expiration=None if expiration is None else str(milliseconds(expiration)),
-        message_id=message.message_id,
-        timestamp=message.timestamp,
-        message_type=message.type,
-        content_encoding=message.content_encoding,
-        reply_to=message.reply_to,
-        app_id=message.app_id,
-    )
+class ReceivedProperties(Basic.Properties):
+    """The properties of a message that has come, as they came."""
+
+    def __init__(self, came: bytes) -> None:
+        self.came = came
+
+    @property
+    def message_id(self) -> str | None:
+        return decoded(self.came).message_id
 
 
 def message_of(taken: DeliveredMessage) -> Message:
     properties = taken.header.properties
-    return Message(
-        body=taken.body,
-        headers=_encodable_table(properties.headers or {}),
-        content_type=properties.content_type,
-        message_id=properties.message_id,
-        correlation_id=properties.correlation_id,
-        type=properties.message_type,
-        priority=properties.priority,
-        timestamp=properties.timestamp,
-        expiration=_expiration(properties.expiration),
-        content_encoding=properties.content_encoding,
-        reply_to=properties.reply_to,
-        app_id=properties.app_id,
-    )
+    assert isinstance(properties, ReceivedProperties)
+    return decoded(properties.came, taken.body)
 
 
-def check_size(properties: Properties, frame_max: int, address: str) -> None:
-    """See that the properties fit in a frame; a `frame_max` of 0 is no limit.
-
-    RabbitMQ closes the connection of who sends larger ones.
-
-    Raises:
-        TooLarge: they do not.
-    """
-    size = len(ContentHeader(properties=properties).marshal())
-    size += 0 if properties.message_id else AIORMQS_MESSAGE_ID
-    excess = size + FRAME_OVERHEAD - frame_max
-    if frame_max and excess > 0:
-        raise TooLarge(
-            f"The headers and properties of the message are {size} bytes, {excess} more than "
-            f"fit in a frame of {address}. It was not sent: put less into its headers, or "
-            "raise frame_max in rabbitmq.conf.",
-            excess=excess,
-        )
+def _header(payload: bytes) -> ContentHeader:
+    properties = ReceivedProperties(payload[PROPERTIES_AT:])
+    return ContentHeader(body_size=BODY_SIZE.unpack_from(payload)[0], properties=properties)
 
 
-def _exact_table(table: dict[str, Any]) -> bytes:
-    return _sized(_name(name) + _exact_value(value) for name, value in sorted(table.items()))
+def _body(payload: bytes) -> ContentBody:
+    return ContentBody(payload)
 
 
-def _exact_value(value: Any) -> bytes:
-    match value:
-        case float():
-            return b"d" + encode.double(value)
-        case dict():
-            return b"F" + _exact_table(cast(Any, value))
-        case list():
-            return b"A" + _sized(map(_exact_value, cast(Any, value)))
-        case _:
-            return encode.encode_table_value(value)
+def _method(payload: bytes) -> Frame | None:
+    """One of those that tell with which key a message came; None: another one."""
+    read = _methods.get(int.from_bytes(payload[:4]))
+    return None if read is None else read(payload)
 
 
-def _name(name: str) -> bytes:
-    return encode.short_string(name.encode()[:LONGEST_NAME].decode(errors="ignore"))
+def _deliver(payload: bytes) -> Frame:
+    deliver = Basic.Deliver()
+    deliver.consumer_tag, at = _text(payload, 4)
+    deliver.delivery_tag, at = int.from_bytes(payload[at : at + 8]), at + 8
+    deliver.redelivered, at = payload[at] & 1 == 1, at + 1
+    deliver.exchange, at = _text(payload, at)
+    deliver.routing_key, at = _text(payload, at)
+    return deliver
 
 
-def _sized(parts: Iterable[bytes]) -> bytes:
-    whole = b"".join(parts)
-    return encode.long_uint(len(whole)) + whole
+def _get_ok(payload: bytes) -> Frame:
+    found = Basic.GetOk()
+    found.delivery_tag = int.from_bytes(payload[4:12])
+    found.redelivered = payload[12] & 1 == 1
+    found.exchange, at = _text(payload, 13)
+    found.routing_key, at = _text(payload, at)
+    found.message_count = int.from_bytes(payload[at : at + 4])
+    return found
 
 
-def _encodable(value: Any) -> Any:
-    """What pamqp decoded, so that it can encode it again: text that is not UTF-8 comes as bytes."""
-    match value:
-        case bytes():
-            return bytearray(value)
-        case dict():
-            return _encodable_table(cast(Any, value))
-        case list():
-            return [_encodable(each) for each in cast(Any, value)]
-        case _:
-            return value
+def _text(payload: bytes, at: int) -> tuple[str, int]:
+    end = at + 1 + payload[at]
+    return text_of(payload[at + 1 : end]), end
 
 
-def _encodable_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: each if type(each) in PLAIN else _encodable(each) for name, each in table.items()}
-
-
-def _expiration(text: str | None) -> timedelta | None:
-    # A foreign publisher may have written anything here; the broker has honoured it already.
-    return timedelta(milliseconds=int(text)) if text and text.isdecimal() else None
+_methods: dict[int, Callable[[bytes], Frame]] = {
+    Basic.Deliver.index: _deliver,
+    Basic.GetOk.index: _get_ok,
+}
+_readers: dict[int, Callable[[bytes], Any]] = {
+    FRAME_METHOD: _method,
+    FRAME_HEADER: _header,
+    FRAME_BODY: _body,
+}

@@ -27,9 +27,12 @@ from scheduler.brokers.marks import is_mark, new_mark, silent, too_long, written
 from scheduler.brokers.memory.connection import MemoryConnection, MemoryConsumer
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.brokers.memory.streams import MemoryFollower
+from scheduler.brokers.properties import check_key, check_size, decoded, encoded
 from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Topology
+
+FRAME_MAX = 128 << 10  # as RabbitMQ has it, unless configured
 
 
 class MemoryBroker:
@@ -73,8 +76,15 @@ class MemoryBroker:
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
         self._open()
-        self._server.publish(message, exchange, routing_key)
+        check_key(routing_key)
+        self._server.publish(self._sent(message), exchange, routing_key)
         await asyncio.sleep(0)  # whoever publishes without end must not keep others from running
+
+    def _sent(self, message: Message) -> Message:
+        """The message as it is at the other end of a wire: a copy, of what can travel."""
+        properties = encoded(message)
+        check_size(properties, FRAME_MAX, self.address)
+        return decoded(properties, message.body)
 
     async def get(self, queue: str) -> Delivery | None:
         connection, source = self._open(), self._server.queue(queue)

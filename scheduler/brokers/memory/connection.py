@@ -4,7 +4,8 @@ import asyncio
 import math
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 
 from scheduler.brokers.contract import Delivery
 from scheduler.brokers.memory.queues import MemoryQueue, QueueEntry
@@ -25,10 +26,14 @@ class Hold:
 
     def delivery(self) -> Delivery:
         letter, queue = self.entry.letter, self.queue.name
+        headers = deepcopy(dict(letter.message.headers))  # whose they are, may change them
+        if self.entry.returns and self.queue.counts_deliveries:
+            headers["x-delivery-count"] = self.entry.returns
+        message = replace(letter.message, headers=headers)
         redelivered = self.entry.returns > 0
         exchange, key = letter.exchange, letter.routing_key
         ack, requeue = self._ack, self._requeue
-        return Delivery(letter.message, queue, exchange, key, redelivered, self.lost, ack, requeue)
+        return Delivery(message, queue, exchange, key, redelivered, self.lost, ack, requeue)
 
     async def _ack(self) -> None:
         self._let_go()

@@ -88,6 +88,10 @@ class MemoryQueue:
     def name(self) -> str:
         return self.spec.name
 
+    @property
+    def counts_deliveries(self) -> bool:
+        return self._quorum
+
     def depth(self) -> Depth:
         # A quorum queue sees a consumer in whoever holds a message that it was asked for.
         getters = self.getters if self._quorum else 0

@@ -12,8 +12,7 @@ from scheduler.control.doubles import CLOCKS_DIFFER, LOOK_BACK, Doubles, Trail
 from scheduler.errors import BrokerUnavailable
 from scheduler.events import SupervisionDelayed
 from scheduler.protocol.epochs import Verb
-from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token, encode
-from scheduler.queues.failed import PARKED
+from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, Token, encode
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import milliseconds_since_epoch
 from tests.faulty import FaultyBroker
@@ -108,7 +107,6 @@ async def test_what_is_published_again_is_of_the_same_line(namespace_: Namespace
 PUT_BY_OTHERS = [
     {"act": Act(Verb.PAUSE, START)},
     {"first": True},
-    {"state": State.REPLAY},
 ]
 
 
@@ -121,12 +119,10 @@ async def test_what_no_run_put_is_of_no_line(namespace_: Namespace, fields: Any)
 @pytest.mark.parametrize(
     "headers",
     [
-        {f"{PARKED}reason": "exhausted"},
-        {"x-first-death-reason": "rejected"},
         {"scheduler-seq": "many"},
     ],
 )
-async def test_what_was_parked_or_is_no_token_is_of_no_line(
+async def test_what_is_no_token_is_of_no_line(
     namespace_: Namespace, headers: Mapping[str, str]
 ) -> None:
     await namespace_.puts(a_put(4))

@@ -24,9 +24,16 @@ from scheduler.events import (
     RunSettled,
     RunStarted,
 )
+from scheduler.processor.settlement import DeliveredTooOften
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LoopId
-from scheduler.protocol.topology import UNROUTED_FOR, Exchange, QueueType, Topology
+from scheduler.protocol.topology import (
+    DELIVERY_BACKSTOP,
+    UNROUTED_FOR,
+    Exchange,
+    QueueType,
+    Topology,
+)
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.tasks.context import current_run
 from tests.bad_input import BAD, GOOD, tasks_of
@@ -170,7 +177,7 @@ async def test_a_replayed_message_has_all_its_attempts_again(stage: Stage) -> No
         name = await task.send(7)
         await asyncio.sleep(2)
         (parked,) = await stage.parked()
-        assert await stage.failed.replay(app.tasks, EVERYTHING) == [parked]
+        assert [each.id for each in await stage.failed.replay(app.tasks, EVERYTHING)] == [parked.id]
         await asyncio.sleep(2)
         (again,) = await stage.parked()
         assert (again.attempts, again.message.message_id) == (2, name)
@@ -840,7 +847,14 @@ async def test_a_run_that_a_stopping_processor_gives_back_counts_no_attempt(stag
     assert await stage.waiting() == 0
 
 
-async def test_a_message_that_kills_its_processors_is_parked_by_the_broker(stage: Stage) -> None:
+async def killed(stage: Stage, queue: str, times: int) -> None:
+    """Processors have taken the message at the head of this queue, and died."""
+    for _ in range(times):
+        async with MemoryBroker(stage.server) as doomed:
+            assert await doomed.get(queue)
+
+
+async def test_a_message_that_kills_its_processors_is_parked_and_not_run(stage: Stage) -> None:
     app = new_app()
 
     @app.task()
@@ -849,15 +863,57 @@ async def test_a_message_that_kills_its_processors_is_parked_by_the_broker(stage
 
     await stage.seed(app)
     name = await work.send()
-    for _ in range(21):
-        async with MemoryBroker(stage.server) as doomed:
-            assert await doomed.get(app.names.processor_queue("work"))
-    (parked,) = await stage.parked()
-    assert (parked.reason, parked.queue) == ("delivery-limit", app.names.failed_queue("work"))
+    await killed(stage, app.names.processor_queue("work"), app.settings.delivery_limit)
     async with stage.processor():
+        await asyncio.sleep(1)
+        (parked,) = await stage.parked()
+        assert (parked.reason, parked.queue) == ("delivery-limit", app.names.failed_queue("work"))
+        assert not of(RunStarted, stage.events)
+        assert [type(each.error) for each in of(Escalated, stage.events)] == [DeliveredTooOften]
         await stage.failed.replay(app.tasks, EVERYTHING)
         await asyncio.sleep(61)
-    assert [run.message_id for run in of(RunSettled, stage.events)] == [name]
+    assert [run.message_id for run in of(RunFinished, stage.events)] == [name, name]
+    assert [run.message_id for run in of(RunStarted, stage.events)] == [name]
+
+
+async def test_a_message_that_was_delivered_less_often_is_run(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task()
+    async def work() -> None: ...
+
+    await stage.seed(app)
+    await work.send()
+    await killed(stage, app.names.processor_queue("work"), app.settings.delivery_limit - 1)
+    async with stage.processor():
+        await asyncio.sleep(1)
+    assert [run.ending for run in of(RunFinished, stage.events)] == [Ending.SUCCEEDED]
+
+
+async def test_what_its_sender_says_of_deliveries_does_not_count(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task()
+    async def work() -> None: ...
+
+    await stage.seed(app)
+    await work.options(headers={"x-delivery-count": 1000}).send()
+    async with stage.processor():
+        await asyncio.sleep(1)
+    assert [run.ending for run in of(RunFinished, stage.events)] == [Ending.SUCCEEDED]
+
+
+async def test_a_message_that_nobody_could_even_park_is_parked_by_the_broker(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task()
+    async def work() -> None: ...
+
+    await stage.seed(app)
+    await work.send()
+    await killed(stage, app.names.processor_queue("work"), DELIVERY_BACKSTOP + 1)
+    (parked,) = await stage.parked()
+    assert (parked.reason, parked.queue) == ("delivery-limit", app.names.failed_queue("work"))
 
 
 async def test_a_message_of_somebody_else_that_kills_its_processors_can_be_replayed_too(
@@ -872,13 +928,12 @@ async def test_a_message_of_somebody_else_that_kills_its_processors_can_be_repla
 
     await stage.seed(app)
     await stage.publish(FOREIGN, "order.paid", "orders")
-    for _ in range(app.settings.delivery_limit + 1):
-        async with MemoryBroker(stage.server) as doomed:
-            assert await doomed.get(app.names.processor_queue("paid"))
-    (parked,) = await stage.parked()
-    assert (parked.reason, parked.task) == ("delivery-limit", "paid")
-    assert parked.queue == app.names.failed_queue("paid")
+    await killed(stage, app.names.processor_queue("paid"), app.settings.delivery_limit)
     async with stage.processor():
+        await asyncio.sleep(1)
+        (parked,) = await stage.parked()
+        assert (parked.reason, parked.task) == ("delivery-limit", "paid")
+        assert parked.queue == app.names.failed_queue("paid")
         await stage.failed.replay(app.tasks, EVERYTHING)
         await asyncio.sleep(1)
     assert seen == [("order.paid", FOREIGN.body)]

@@ -2,16 +2,14 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from scheduler import Retry
 from scheduler.processor.joining import joined
-from scheduler.protocol.epochs import Position, Verb
+from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
 from scheduler.queues.journal import Heard
-from scheduler.tasks.policy import Policy
 from scheduler.timing.schedules import Every
 from tests.stage import START
 
@@ -47,22 +45,15 @@ FIRST = Token(
 )
 
 
-def heard_of(*tokens: Token, parked: tuple[Position, ...] = ()) -> Heard:
+def heard_of(*tokens: Token) -> Heard:
     heard = Heard()
     for token in tokens:
         heard.note(token)
-    heard.parked.update(parked)
     return heard
 
 
-def joined_to(
-    *tokens: Token,
-    first: Token = FIRST,
-    parked: tuple[Position, ...] = (),
-    after_failure: Literal["continue", "pause"] = "continue",
-) -> Token:
-    policy = Policy(Retry(1), after_failure)
-    return joined(first, heard_of(*tokens, parked=parked), policy, START + 2 * HOUR)[0]
+def joined_to(*tokens: Token, first: Token = FIRST) -> Token:
+    return joined(first, heard_of(*tokens))
 
 
 def made_by(verb: Verb, **fields: Any) -> Token:
@@ -114,24 +105,3 @@ def test_a_loop_that_its_own_run_has_paused_stays_so_until_it_is_resumed(
     token = joined_to(stopped, first=made_by(verb))
     reason = "sold out" if state is State.PAUSED else None
     assert (token.state, token.reason) == (state, reason)
-
-
-@pytest.mark.parametrize("of_epoch", [7, 8])
-def test_a_tick_that_the_broker_parked_is_not_put_again(of_epoch: int) -> None:
-    token = joined_to(LAST, parked=(Position(of_epoch, 12, 1),))
-    assert (token.epoch, token.seq, token.attempt, token.first) == (9, 13, 0, False)
-    assert (token.scheduled_at, token.carry) == (START + 3 * HOUR, "so far")
-    assert token.last is not None
-    assert token.last.ending is Ending.ESCALATED
-
-
-def test_after_a_tick_that_the_broker_parked_a_loop_is_paused_if_it_was_told_so() -> None:
-    token = joined_to(LAST, parked=(LAST.position,), after_failure="pause")
-    assert (token.seq, token.state) == (13, State.PAUSED)
-    assert token.reason is not None
-    assert token.reason.startswith("paused after a failure: ProcessorsEnded")
-
-
-@pytest.mark.parametrize("parked", [Position(7, 12, 0), Position(7, 11, 1), Position(2, 12, 1)])
-def test_a_tick_of_which_another_attempt_or_life_was_parked_is_put_again(parked: Position) -> None:
-    assert joined_to(LAST, parked=(parked,)).position == Position(9, 12, 1)

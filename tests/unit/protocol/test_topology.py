@@ -8,9 +8,11 @@ import pytest
 
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
+from scheduler.errors import SettingsError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import (
+    DELIVERY_BACKSTOP,
     UNREACHABLE_DELIVERY_LIMIT,
     UNROUTED_FOR,
     Binding,
@@ -24,6 +26,7 @@ from scheduler.protocol.topology import (
     routing_key,
     topology,
 )
+from scheduler.settings import Settings
 from scheduler.timing.clock import LoopClock
 
 NAMES = Names("shop")
@@ -32,8 +35,7 @@ NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
 EXCHANGES = (
     Exchange("shop.v1.unmatched", "fanout"),
-    Exchange("shop.v1.parked", "topic", {"alternate-exchange": "shop.v1.unmatched"}),
-    Exchange("shop.v1.failed", "topic"),
+    Exchange("shop.v1.failed", "topic", {"alternate-exchange": "shop.v1.unmatched"}),
     Exchange("shop.v1.rerouted", "topic", {"alternate-exchange": "shop.v1.failed"}),
     Exchange("shop.v1.unrouted", "fanout"),
     Exchange("shop.v1.processor", "topic", {"alternate-exchange": "shop.v1.unrouted"}),
@@ -98,7 +100,7 @@ QUORUM = (
             "x-dead-letter-exchange": "shop.v1.failed",
             "x-dead-letter-strategy": "at-least-once",
             "x-overflow": "reject-publish",
-            "x-delivery-limit": 20,
+            "x-delivery-limit": 100,
         },
     ),
     Queue("shop.v1.failed.report", {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}),
@@ -138,9 +140,6 @@ CLASSIC = (
 BINDINGS = (
     Binding("shop.v1.unmatched", "shop.v1.failed", ""),
     Binding("shop.v1.unrouted", "shop.v1.unrouted", ""),
-    # Without an exchange between them, the journal would be a queue for what else has none.
-    Binding("shop.v1.failed", "shop.v1.parked", "#", "exchange"),
-    Binding("shop.v1.failed", "shop.v1.journal", "#"),
     Binding("shop.v1.scheduler", "shop.v1.journal", "#"),
     Binding("shop.v1.control", "shop.v1.roster", "shop.v1.roster"),
     Binding("shop.v1.control", "shop.v1.snapshots", "shop.v1.snapshots"),
@@ -149,8 +148,8 @@ BINDINGS = (
     Binding("shop.v1.processor", "shop.v1.processor.report", "#.task.report"),
     Binding("shop.v1.rerouted", "shop.v1.processor.report", "loop.report.#"),
     Binding("shop.v1.rerouted", "shop.v1.processor.report", "#.task.report"),
-    Binding("shop.v1.parked", "shop.v1.failed.report", "loop.report.#"),
-    Binding("shop.v1.parked", "shop.v1.failed.report", "#.task.report"),
+    Binding("shop.v1.failed", "shop.v1.failed.report", "loop.report.#"),
+    Binding("shop.v1.failed", "shop.v1.failed.report", "#.task.report"),
     Binding("shop.v1.scheduler", "shop.v1.hatchery.report.berlin", "loop.report.berlin"),
 )
 
@@ -167,17 +166,34 @@ def test_queues_are_quorum_queues_unless_told_otherwise():
 
 
 def test_a_namespace_without_tasks_can_still_park():
-    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:7], BINDINGS[:8])
+    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:7], BINDINGS[:6])
+
+
+def test_no_message_of_others_comes_to_a_stream():
+    wanted = topology("shop", ["report"], [BERLIN], called=["report"])
+    heard = {
+        each.source
+        for each in wanted.bindings
+        if each.destination in {queue.name for queue in STREAMS}
+    }
+    assert heard == {NAMES.scheduler, NAMES.control}
+    assert not {each.destination for each in wanted.bindings if each.to == "exchange"} & heard
+
+
+def test_a_processor_counts_deliveries_before_the_broker_does():
+    with pytest.raises(SettingsError):
+        Settings(delivery_limit=DELIVERY_BACKSTOP)
+    assert Settings(delivery_limit=DELIVERY_BACKSTOP - 1)
 
 
 def test_the_delivery_limit_is_for_processor_queues_only():
-    wanted = topology("shop", ["report"], [BERLIN], delivery_limit=9)
+    wanted = topology("shop", ["report"], [BERLIN])
     limits = {
         queue.name: queue.arguments["x-delivery-limit"]
         for queue in wanted.queues
         if queue not in STREAMS and queue.name not in (NAMES.unrouted, NAMES.presence)
     }
-    assert limits.pop("shop.v1.processor.report") == 9
+    assert limits.pop("shop.v1.processor.report") == DELIVERY_BACKSTOP
     assert set(limits.values()) == {UNREACHABLE_DELIVERY_LIMIT}
 
 
@@ -190,7 +206,6 @@ def test_the_delivery_limit_is_for_processor_queues_only():
         (NAMES.unrouted, "shop.v1.unrouted"),
         (NAMES.rerouted, "shop.v1.rerouted"),
         (NAMES.failed, "shop.v1.failed"),
-        (NAMES.parked, "shop.v1.parked"),
         (NAMES.unmatched, "shop.v1.unmatched"),
         (NAMES.journal, "shop.v1.journal"),
         (NAMES.control, "shop.v1.control"),
@@ -283,7 +298,7 @@ def test_definitions_are_what_rabbitmq_imports():
     wanted = definitions(topology("shop", ["report"], [BERLIN]), vhost="prod")
     assert set(wanted) == {"exchanges", "queues", "bindings"}
     assert wanted["exchanges"][1] == {
-        "name": "shop.v1.parked",
+        "name": "shop.v1.failed",
         "vhost": "prod",
         "type": "topic",
         "durable": True,
@@ -307,7 +322,7 @@ def test_definitions_are_what_rabbitmq_imports():
         "arguments": {},
     }
     counts = {kind: len(entries) for kind, entries in wanted.items()}
-    assert counts == {"exchanges": 8, "queues": 10, "bindings": 15}
+    assert counts == {"exchanges": 7, "queues": 10, "bindings": 13}
     assert json.loads(json.dumps(wanted)) == wanted
 
 
@@ -352,8 +367,6 @@ async def test_a_message_goes_to_this_one_queue(
 @pytest.mark.parametrize(
     ("exchange", "key", "queue"),
     [
-        (NAMES.scheduler, "loop.a", "shop.v1.hatchery.a"),
-        (NAMES.scheduler, "loop.a.k", "shop.v1.hatchery.a.k"),
         # What no task takes is parked, in the queue of the namespace.
         (NAMES.rerouted, "loop.gone", "shop.v1.failed"),
         (NAMES.rerouted, "loop.gone.k", "shop.v1.failed"),
@@ -365,11 +378,20 @@ async def test_a_message_goes_to_this_one_queue(
         (NAMES.failed, "loop.gone", "shop.v1.failed"),
     ],
 )
-async def test_what_is_settled_or_parked_goes_to_this_one_queue_and_into_the_journal(
+async def test_what_is_parked_goes_to_this_one_queue(
     exchange: str, key: str, queue: str, queue_type: QueueType
 ):
     wanted = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k")], queue_type=queue_type)
-    assert await arrivals(wanted, exchange, key) == {queue, "shop.v1.journal"}
+    assert await arrivals(wanted, exchange, key) == {queue}
+
+
+@pytest.mark.parametrize("loop", ["a", "a.k"])
+async def test_what_is_settled_goes_into_its_slot_and_into_the_journal(
+    loop: str, queue_type: QueueType
+):
+    wanted = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k")], queue_type=queue_type)
+    found = await arrivals(wanted, NAMES.scheduler, f"loop.{loop}")
+    assert found == {f"shop.v1.hatchery.{loop}", "shop.v1.journal"}
 
 
 async def test_a_token_that_hatches_reaches_its_task(queue_type: QueueType):
@@ -498,7 +520,7 @@ def test_an_ordered_task_has_one_consumer_and_a_limit_that_its_retries_do_not_re
     assert "x-max-priority" not in ordered  # it would change the order
     assert "x-single-active-consumer" not in other
     limits = [each.get("x-delivery-limit") for each in (ordered, other)]
-    assert limits == ([27, 20] if queue_type == "quorum" else [None, None])
+    assert limits == ([107, 100] if queue_type == "quorum" else [None, None])
 
 
 def test_a_subscription_is_a_binding_to_an_exchange_of_somebody_else():
@@ -560,7 +582,5 @@ async def test_a_one_off_message_goes_to_this_one_queue(exchange: str, key: str,
         ("shop.v1.failed", "task.a", "shop.v1.failed.a"),
     ],
 )
-async def test_a_parked_one_off_message_goes_to_this_one_queue_and_into_the_journal(
-    exchange: str, key: str, queue: str
-):
-    assert await arrivals(SUBSCRIBED, exchange, key) == {queue, "shop.v1.journal"}
+async def test_a_parked_one_off_message_goes_to_this_one_queue(exchange: str, key: str, queue: str):
+    assert await arrivals(SUBSCRIBED, exchange, key) == {queue}

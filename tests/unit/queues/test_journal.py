@@ -10,11 +10,11 @@ import pytest
 
 from scheduler import Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.errors import BrokerUnavailable, QueueNotFound
-from scheduler.protocol.epochs import Position, Verb
+from scheduler.protocol.epochs import Verb
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LoopId, State, Token, encode
 from scheduler.protocol.topology import UNROUTED_FOR
-from scheduler.queues.journal import MARGIN, Heard, JournalEntry, entry_of, look_backs
+from scheduler.queues.journal import MARGIN, Heard, JournalEntry, look_backs
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.schedules import Schedule
 from tests.faulty import Call, FaultyBroker
@@ -22,7 +22,9 @@ from tests.stage import START, Stage, journal_of, new_app, program_of, seconds_o
 
 TASK = LoopId("task")
 EVERY_HOUR, EVERY_MINUTE = Every("1h"), Every("1m")
-TOO_OFTEN = "it was delivered too often without an ack: it may kill its processors"
+TOO_OFTEN = (
+    "DeliveredTooOften: It was delivered too often without an ack: it may kill its processors."
+)
 ONE_RETRY = Retry(1, delays=["1s"], jitter=0)
 
 
@@ -249,48 +251,28 @@ async def test_messages_of_others_are_told_each_even_if_they_are_the_same(stage:
     assert [each.note for each in entries] == ["exhausted: ValueError: no such order"] * 2
 
 
-async def test_what_the_broker_parks_is_told_without_a_moment(stage: Stage) -> None:
+async def test_of_what_the_broker_parks_by_itself_there_is_no_record(stage: Stage) -> None:
     app = new_app()
     await stage.seed(app)
     for _ in range(2):
         await stage.publish(Message(b"?"), "task.gone")
     await asyncio.sleep(1 + UNROUTED_FOR.total_seconds())
-    entries = [each for each in await told(stage) if each.what == "parked"]
-    assert [(each.at, each.loop, each.note) for each in entries] == [
-        (None, "", "unknown-task: no queue of a task is bound for its routing key")
-    ] * 2
+    assert len(await stage.parked()) == 2
+    assert not [each for each in await told(stage) if each.what == "parked"]
 
 
 async def test_a_token_that_kills_its_processors_is_told_as_parked(stage: Stage) -> None:
     app = looping(takes=60, schedule=EVERY_MINUTE)
     await stage.seed(app)
-    stage.expects_none(LoopId("task"))
     async with stage.processor():
         await asyncio.sleep(61)
-        for _ in range(1 + app.settings.delivery_limit):
+        for _ in range(app.settings.delivery_limit):
             stage.server.disconnect_all()
             await asyncio.sleep(1)
-    *_, parked = await told(stage, "task")
+    *_, parked, escalated = await told(stage, "task")
     assert (parked.what, parked.seq) == ("parked", 0)
+    assert (escalated.what, escalated.seq) == ("escalated", 0)
     assert parked.note == f"delivery-limit: {TOO_OFTEN}"
-
-
-@pytest.mark.parametrize(
-    ("reason", "note"),
-    [
-        ("expired", "the broker parked it"),
-        ("delivery_limit", f"delivery-limit: {TOO_OFTEN}"),
-    ],
-)
-async def test_of_a_broker_that_keeps_the_first_death_only_no_more_is_told_than_it_says(
-    stage: Stage, reason: str, note: str
-) -> None:
-    await stage.seed(looping())
-    token = encode(await stage.token(TASK), "test", expiration=None)
-    headers = {**token.headers, "x-first-death-reason": reason}
-    entry = entry_of(replace(token, headers=headers), "test")
-    assert entry is not None
-    assert (entry.what, entry.loop, entry.note) == ("parked", "task", note)
 
 
 async def test_a_loops_message_that_cannot_be_decoded_is_told_as_parked(stage: Stage) -> None:
@@ -409,25 +391,6 @@ def test_what_creators_put_is_no_line(noted: list[Token], has_line: bool) -> Non
     assert heard_of(*noted).has_line(life=3) is has_line
 
 
-@pytest.mark.parametrize(
-    ("parked", "was_parked"),
-    [
-        ([], False),
-        ([Position(5, 2)], True),
-        ([Position(4, 2, joined=False)], True),
-        ([Position(3, 2)], True),
-        ([Position(2, 2)], False),
-        ([Position(5, 1), Position(5, 2, attempt=1), Position(5, 3)], False),
-    ],
-)
-def test_a_tick_was_parked_in_whatever_epoch_of_its_life(
-    parked: list[Position], was_parked: bool
-) -> None:
-    heard = Heard()
-    heard.parked.update(parked)
-    assert heard.was_parked(token(6, seq=2)) is was_parked
-
-
 async def write(stage: Stage, *tokens: Token, **headers: Any) -> None:
     for each in tokens:
         message = encode(each, stage.app.namespace, expiration=None)
@@ -452,46 +415,6 @@ async def test_what_a_slot_refused_is_heard_too(stage: Stage) -> None:
     waiting = await stage.token(TASK)
     assert not await stage.hatchery.offer(replace(waiting, seq=9))
     assert (await heard(stage))[TASK].furthest[waiting.epoch].seq == 9
-
-
-async def test_a_replay_is_none_of_its_loops_line(stage: Stage) -> None:
-    await stage.seed(looping())
-    await write(stage, token(seq=3), replace(token(seq=9), state=State.REPLAY))
-    assert (await heard(stage))[TASK].furthest[5] == token(seq=3)
-
-
-@pytest.mark.parametrize(
-    ("headers", "parked"),
-    [
-        ({"x-first-death-reason": "delivery_limit"}, {Position(5, 3)}),
-        ({"scheduler-parked-reason": "exhausted"}, set[Position]()),
-        (
-            {"x-first-death-reason": "expired", "scheduler-parked-reason": "exhausted"},
-            set[Position](),
-        ),
-    ],
-)
-async def test_what_was_parked_is_no_progress_and_by_the_broker_alone_is_noted(
-    stage: Stage, headers: dict[str, str], parked: set[Position]
-) -> None:
-    await stage.seed(looping())
-    await write(stage, token(seq=3), **headers)
-    found = (await heard(stage))[TASK]
-    assert (found.furthest.get(5), found.parked) == (None, parked)
-
-
-async def test_a_tick_that_killed_its_processors_is_heard_as_parked(stage: Stage) -> None:
-    app = looping(takes=60, schedule=EVERY_MINUTE)
-    await stage.seed(app)
-    stage.expects_none(TASK)
-    async with stage.processor():
-        await asyncio.sleep(61)
-        for _ in range(1 + app.settings.delivery_limit):
-            stage.server.disconnect_all()
-            await asyncio.sleep(1)
-    found = (await heard(stage))[TASK]
-    assert found.last is not None
-    assert found.parked == {found.last.position}
 
 
 async def test_it_is_heard_since_a_moment(stage: Stage) -> None:

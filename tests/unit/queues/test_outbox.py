@@ -162,6 +162,17 @@ def test_a_connection_is_not_taken_from_one_event_loop_to_another() -> None:
     assert len(office.opened) == 2
 
 
+async def test_a_connection_is_not_lent_to_another_event_loop(office: Office) -> None:
+    async with FaultyBroker(office.server) as lent:
+        office.outbox.use(lent, office.clock)
+
+        async def is_open() -> bool:
+            return office.outbox.is_open
+
+        assert await is_open()
+        assert not await asyncio.to_thread(lambda: asyncio.run(is_open()))
+
+
 async def test_a_connection_that_is_lent_is_used_and_not_closed(office: Office) -> None:
     first, second = FaultyBroker(office.server), FaultyBroker(office.server)
     async with first, second:

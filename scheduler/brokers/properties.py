@@ -1,0 +1,190 @@
+"""The properties of messages, as they travel: all can be read, and are written as they were.
+
+They are those of AMQP 0-9-1 (https://www.rabbitmq.com/amqp-0-9-1-reference#class.basic).
+
+What somebody else's message has that we may not give to one of ours is kept in a header:
+
+=========================  ==============================================================
+scheduler-user-id          who had published it: RabbitMQ takes that from nobody else
+scheduler-cluster-id       a property without a meaning
+scheduler-timestamp        a moment that no calendar has
+=========================  ==============================================================
+
+By its headers CC and BCC a message is routed to more than its routing key says
+(https://www.rabbitmq.com/docs/sender-selected). What is sent back to one task must come to no other
+one, so they travel under other names, and have theirs again when they are read.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, cast
+
+from scheduler.brokers.tables import (
+    EPOCH,
+    LATEST,
+    Malformed,
+    Opaque,
+    read_table,
+    short_string,
+    table_of,
+    text_of,
+    time_of,
+)
+from scheduler.errors import TooLarge, Unencodable
+from scheduler.protocol.messages import PREFIX, Message
+from scheduler.timing.durations import milliseconds
+
+NAMES = (
+    "content_type",
+    "content_encoding",
+    "headers",
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+)
+FLAGS = {name: 0x8000 >> position for position, name in enumerate(NAMES)}
+NOT_OURS_TO_GIVE = "user_id", "cluster_id"
+PERSISTENT = b"\2"
+DISGUISED = {"CC": f"{PREFIX}cc", "BCC": f"{PREFIX}bcc"}
+UNREADABLE = f"{PREFIX}unreadable"
+FRAME = 8 + 12  # bytes that a frame, and the header in it, take besides the properties
+
+
+def encoded(message: Message) -> bytes:
+    """The properties of a message: which it has, and what they are.
+
+    Raises:
+        Unencodable: one of them cannot travel.
+    """
+    flags, parts = 0, list[bytes]()
+    for name in NAMES:
+        value = PERSISTENT if name == "delivery_mode" else getattr(message, name, None)
+        if value is not None:
+            flags |= FLAGS[name]
+            parts.append(_WRITERS[name](value))
+    return flags.to_bytes(2) + b"".join(parts)
+
+
+def decoded(properties: bytes, body: bytes = b"", **more: Any) -> Message:
+    """The message that has these properties, and a body."""
+    try:
+        return _decoded(properties, body, more)
+    except (Malformed, IndexError):
+        return Message(body, {UNREADABLE: properties}, **more)
+
+
+def check_key(routing_key: str) -> None:
+    """See that a message can be published with this routing key.
+
+    Raises:
+        Unencodable: it is too long, or no text.
+    """
+    if not routing_key.isascii() and any("\ud800" <= each <= "\udfff" for each in routing_key):
+        raise Unencodable(f"The routing key {ascii(routing_key)} is no text.")
+    short_string(routing_key, "The routing key")
+
+
+def check_size(properties: bytes, frame_max: int, address: str) -> None:
+    """See that properties fit in a frame; a `frame_max` of 0 is no limit.
+
+    RabbitMQ closes the connection of who sends larger ones.
+
+    Raises:
+        TooLarge: they do not.
+    """
+    size = len(properties) + FRAME
+    excess = size - frame_max
+    if frame_max and excess > 0:
+        raise TooLarge(
+            f"The headers and properties of the message are {size} bytes, {excess} more than "
+            f"fit in a frame of {address}. It was not sent: put less into its headers, or "
+            "raise frame_max in rabbitmq.conf.",
+            excess=excess,
+        )
+
+
+def _decoded(properties: bytes, body: bytes, more: dict[str, Any]) -> Message:
+    flags, at = int.from_bytes(properties[:2]), 2
+    found, kept = dict[str, Any](), dict[str, Any]()
+    for name, flag in FLAGS.items():
+        if flags & flag:
+            found[name], at = _READERS[name](properties, at)
+    if at > len(properties):
+        raise Malformed("it ends too soon")
+    for name in NOT_OURS_TO_GIVE:
+        if name in found:
+            kept[_header_of(name)] = found.pop(name)
+    if (seconds := found.pop("timestamp", None)) is not None:
+        if seconds > LATEST:
+            kept[_header_of("timestamp")] = Opaque(b"T" + seconds.to_bytes(8))
+        else:
+            found["timestamp"] = EPOCH + timedelta(seconds=seconds)
+    found.pop("delivery_mode", None)
+    headers = found.pop("headers", {})
+    for name, disguise in DISGUISED.items():
+        if disguise in headers:
+            headers.setdefault(name, headers.pop(disguise))
+    return Message(body, headers | kept, **found, **more)
+
+
+def _header_of(name: str) -> str:
+    return PREFIX + name.replace("_", "-")
+
+
+def _read_text(data: bytes, at: int) -> tuple[str, int]:
+    end = at + 1 + data[at]
+    return text_of(data[at + 1 : end]), end
+
+
+def _read_expiration(data: bytes, at: int) -> tuple[timedelta | None, int]:
+    # A foreign publisher may have written anything here; the broker has honoured it already.
+    text, at = _read_text(data, at)
+    try:
+        return timedelta(milliseconds=int(text)), at
+    except (ValueError, OverflowError):
+        return None, at
+
+
+_READERS: dict[str, Callable[[bytes, int], tuple[Any, int]]] = {
+    **dict.fromkeys(NAMES, _read_text),
+    "headers": read_table,
+    "delivery_mode": lambda data, at: (data[at], at + 1),
+    "priority": lambda data, at: (data[at], at + 1),
+    "expiration": _read_expiration,
+    "timestamp": lambda data, at: (int.from_bytes(data[at : at + 8]), at + 8),
+}
+
+
+def _text_writer(name: str) -> Callable[[Any], bytes]:
+    return lambda text: short_string(text, f"The property {name}")
+
+
+def _headers(headers: object) -> bytes:
+    if not isinstance(headers, Mapping):
+        raise Unencodable(f"The headers are of type {type(headers).__name__}, not a mapping.")
+    headers = cast(Mapping[str, Any], headers)
+    return table_of({DISGUISED.get(name, name): value for name, value in headers.items()})
+
+
+def _priority(priority: object) -> bytes:
+    if not isinstance(priority, int) or not 0 <= priority <= 255:
+        raise Unencodable(f"The priority {priority!r} is none: there are those from 0 to 255.")
+    return bytes([priority])
+
+
+_WRITERS: dict[str, Callable[[Any], bytes]] = {
+    **{name: _text_writer(name) for name in NAMES},
+    "headers": _headers,
+    "delivery_mode": lambda mode: mode,
+    "priority": _priority,
+    "expiration": lambda wait: short_string(str(milliseconds(wait)), "The expiration"),
+    "timestamp": lambda moment: time_of(moment, "The property timestamp"),
+}

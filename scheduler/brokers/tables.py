@@ -1,0 +1,280 @@
+"""Field tables, which message headers travel as: every one can be read, and is written as it was.
+
+======================  ==================================================================
+kind                    is in Python
+======================  ==================================================================
+S                       `str`; bytes that are not UTF-8 are lone surrogates, as in PEP 383
+b B s u I i l L         `int`
+f d                     `float`
+D                       `Decimal`
+T                       `datetime`, aware, to the second
+t, x, V                 `bool`, `bytes`, `None`
+A, F                    `list`, `dict`
+======================  ==================================================================
+
+What Python has no value for is `Opaque`: a time that no calendar has, a kind that is not known,
+what is nested too deep to be of use. The kinds are those of RabbitMQ, which are not those of the
+AMQP 0-9-1 specification (https://www.rabbitmq.com/amqp-0-9-1-errata#section_3).
+"""
+
+import math
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from scheduler.errors import Unencodable
+
+MOST_DEEP = 50
+LONGEST_SHORT = 255  # bytes, of a short string
+Path = tuple[str, ...]  # the names that lead to a value
+EPOCH = datetime.fromtimestamp(0, UTC)
+LATEST = int((datetime.max.replace(tzinfo=UTC) - EPOCH).total_seconds())
+SIZE = struct.Struct(">I")
+
+
+class Opaque(bytes):
+    """A value as it travels: its kind, and its bytes."""
+
+
+class Malformed(Exception):
+    """These bytes are no table."""
+
+
+def text_of(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def read_table(data: bytes, at: int = 0, depth: int = 0) -> tuple[dict[str, Any], int]:
+    """The table that begins there, and where it ends.
+
+    Raises:
+        Malformed: it is none.
+    """
+    try:
+        (size,), at = SIZE.unpack_from(data, at), at + 4
+        end, table = at + size, dict[str, Any]()
+        while at < end:
+            start = at + 1
+            at = start + data[at]
+            table[text_of(data[start:at])], at = _read_value(data, at, depth)
+    except (IndexError, struct.error) as error:
+        raise Malformed(str(error)) from None
+    if at != end or end > len(data):
+        raise Malformed("it does not end where it says")
+    return table, end
+
+
+def _read_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    kind, at = data[at], at + 1
+    match chr(kind):
+        case "S":
+            start, at = _sized_part(data, at)
+            return text_of(data[start:at]), at
+        case "t":
+            return data[at] != 0, at + 1
+        case "x":
+            start, at = _sized_part(data, at)
+            return data[start:at], at
+        case "V":
+            return None, at
+        case "T":
+            return _read_time(data, at), at + 8
+        case "D":
+            scale, digits = struct.unpack_from(">Bi", data, at)
+            return Decimal(digits).scaleb(-scale), at + 5
+        case "A" | "F" if depth >= MOST_DEEP:
+            _, end = _sized_part(data, at)
+            return Opaque(data[at - 1 : end]), end
+        case "A":
+            return _read_array(data, at, depth + 1)
+        case "F":
+            return read_table(data, at, depth + 1)
+        case number if number in NUMBERS:
+            layout = NUMBERS[number]
+            return layout.unpack_from(data, at)[0], at + layout.size
+        case unknown:
+            raise Malformed(f"there is no kind {unknown!r}")
+
+
+NUMBERS = {
+    kind: struct.Struct(f">{code}") for kind, code in zip("bBsuIilLfd", "bBhHiIqqfd", strict=True)
+}
+
+
+def _sized_part(data: bytes, at: int) -> tuple[int, int]:
+    (size,) = SIZE.unpack_from(data, at)
+    return at + 4, at + 4 + size
+
+
+def _read_time(data: bytes, at: int) -> datetime | Opaque:
+    (seconds,) = struct.unpack_from(">Q", data, at)
+    if seconds > LATEST:
+        return Opaque(data[at - 1 : at + 8])
+    return EPOCH + timedelta(seconds=seconds)
+
+
+def _read_array(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
+    at, end = _sized_part(data, at)
+    values = list[Any]()
+    while at < end:
+        value, at = _read_value(data, at, depth)
+        values.append(value)
+    if at != end:
+        raise Malformed("an array does not end where it says")
+    return values, end
+
+
+def table_of(headers: Mapping[str, Any]) -> bytes:
+    """The table that holds these headers.
+
+    Raises:
+        Unencodable: a name or a value cannot travel.
+    """
+    return _table(headers, ())
+
+
+def short_string(text: object, what: str) -> bytes:
+    """A text as short strings travel: up to 255 bytes.
+
+    Raises:
+        Unencodable: it is longer, or no text.
+    """
+    if not isinstance(text, str):
+        raise Unencodable(f"{what} is of type {type(text).__name__}: it has to be a text.")
+    data = _encoded_text(text, what)
+    if len(data) > LONGEST_SHORT:
+        raise Unencodable(f"{what} is {len(data)} bytes long: at most {LONGEST_SHORT} can travel.")
+    return bytes([len(data)]) + data
+
+
+def _encoded_text(text: str, what: str) -> bytes:
+    try:
+        return bytes_of(text)
+    except UnicodeEncodeError as error:
+        raise Unencodable(f"{what} holds a character that is no text: {error.reason}.") from None
+
+
+def _sized(parts: Iterable[bytes]) -> bytes:
+    whole = b"".join(parts)
+    return SIZE.pack(len(whole)) + whole
+
+
+def _table(table: Mapping[Any, Any], path: Path) -> bytes:
+    return _sized(
+        _name(name, path) + _value(value, (*path, str(name))) for name, value in table.items()
+    )
+
+
+def _name(name: object, path: Path) -> bytes:
+    return short_string(name, f"The name {str(name)[:40]!r} of a header")
+
+
+def _value(value: Any, path: Path) -> bytes:
+    for kind, write in WRITERS.items():
+        if isinstance(value, kind):
+            return write(value, path)
+    raise _cannot(path, f"a value of type {type(value).__name__}")
+
+
+def _cannot(path: Path, what: str) -> Unencodable:
+    return Unencodable(f"{_shown(path)} holds {what}, which cannot travel in a message.")
+
+
+def _shown(path: Path) -> str:
+    return f"The header {'.'.join(path)[:80]!r}" if path else "A header"
+
+
+def _text(value: str, path: Path) -> bytes:
+    return b"S" + _sized([_encoded_text(value, _shown(path))])
+
+
+def _number(value: int, path: Path) -> bytes:
+    if -(2**31) <= value < 2**31:
+        return b"I" + struct.pack(">i", value)
+    if -(2**63) <= value < 2**63:
+        return b"l" + struct.pack(">q", value)
+    raise _cannot(path, "a whole number of more than 64 bits")
+
+
+def _float(value: float, path: Path) -> bytes:
+    if not math.isfinite(value):  # the broker would close the connection
+        raise _cannot(path, f"the number {value}")
+    return b"d" + struct.pack(">d", value)
+
+
+def _decimal(value: Decimal, path: Path) -> bytes:
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        raise _cannot(path, f"the number {value}")
+    scale = max(-exponent, 0)
+    whole = int(value.scaleb(scale)) if len(digits) + abs(exponent) < 300 else 2**31
+    if scale > 255 or not -(2**31) <= whole < 2**31:
+        raise _cannot(path, "a decimal of more than 32 bits")
+    return b"D" + struct.pack(">Bi", scale, whole)
+
+
+def _time(value: datetime, path: Path) -> bytes:
+    return b"T" + time_of(value, _shown(path))
+
+
+def time_of(value: datetime, what: str) -> bytes:
+    """A moment as it travels.
+
+    Raises:
+        Unencodable: it has no time zone, or is before 1970.
+    """
+    if value.tzinfo is None or value < EPOCH:
+        raise Unencodable(f"{what} holds {value}: moments have a time zone, and come after 1970.")
+    return int((value - EPOCH).total_seconds()).to_bytes(8)
+
+
+def _array(values: list[Any] | tuple[Any, ...], path: Path) -> bytes:
+    _refuse_depth(path)
+    return b"A" + _sized(_value(each, (*path, str(n))) for n, each in enumerate(values))
+
+
+def _nested(table: Mapping[Any, Any], path: Path) -> bytes:
+    _refuse_depth(path)
+    return b"F" + _table(table, path)
+
+
+def _refuse_depth(path: Path) -> None:
+    if len(path) > MOST_DEEP:
+        raise Unencodable(f"The header {path[0]!r} is nested more than {MOST_DEEP} deep.")
+
+
+def _truth(value: bool, _: Path) -> bytes:
+    return b"t\1" if value else b"t\0"
+
+
+def _nothing(_: None, __: Path) -> bytes:
+    return b"V"
+
+
+def _opaque(value: Opaque, _: Path) -> bytes:
+    return bytes(value)
+
+
+def _bytes(value: bytes | bytearray, _: Path) -> bytes:
+    return b"x" + _sized([bytes(value)])
+
+
+WRITERS: Mapping[Any, Callable[[Any, Path], bytes]] = {
+    str: _text,
+    bool: _truth,
+    int: _number,
+    type(None): _nothing,
+    float: _float,
+    Opaque: _opaque,
+    (bytes, bytearray): _bytes,
+    datetime: _time,
+    Decimal: _decimal,
+    (list, tuple): _array,
+    Mapping: _nested,
+}

@@ -1,0 +1,145 @@
+"""Properties of messages: what is written, and what is read of whatever others have written."""
+
+import struct
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pamqp.commands import Basic
+from pamqp.header import ContentHeader
+
+from scheduler.brokers.properties import UNREADABLE, check_size, decoded, encoded
+from scheduler.brokers.tables import Opaque
+from scheduler.errors import TooLarge, Unencodable
+from scheduler.protocol.messages import Message
+
+SENT = datetime(2026, 11, 22, 11, 30, tzinfo=UTC)
+FULL = Message(
+    b"body",
+    {"a": "b", "n": 5},
+    content_type="text/plain",
+    message_id="m",
+    correlation_id="c",
+    type="t",
+    priority=3,
+    timestamp=SENT,
+    expiration=timedelta(seconds=1),
+    content_encoding="gzip",
+    reply_to="r",
+    app_id="a",
+)
+
+
+def of_another_driver(**properties: Any) -> bytes:
+    return ContentHeader(properties=Basic.Properties(**properties)).marshal()[12:]
+
+
+def test_all_of_a_message_comes_back() -> None:
+    assert decoded(encoded(FULL), FULL.body) == FULL
+    assert decoded(encoded(Message()), b"") == Message()
+
+
+@pytest.mark.parametrize(
+    "name", ["content_type", "message_id", "priority", "timestamp", "expiration", "app_id"]
+)
+def test_each_property_is_where_it_belongs_whichever_others_there_are(name: str) -> None:
+    some = Message(**{name: getattr(FULL, name)})
+    assert decoded(encoded(some)) == some
+
+
+def test_other_drivers_read_what_is_written() -> None:
+    header = ContentHeader()
+    header.unmarshal(struct.pack(">HHQ", 60, 0, 0) + encoded(FULL))
+    read = header.properties
+    assert (read.headers, read.message_id, read.timestamp) == ({"a": "b", "n": 5}, "m", SENT)
+    assert (read.delivery_mode, read.priority, read.expiration) == (2, 3, "1000")
+
+
+def test_what_other_drivers_write_is_read() -> None:
+    written = of_another_driver(
+        content_type="text/plain",
+        content_encoding="gzip",
+        headers={"a": "b", "n": 5},
+        delivery_mode=1,
+        priority=3,
+        correlation_id="c",
+        reply_to="r",
+        expiration="1000",
+        message_id="m",
+        timestamp=SENT,
+        message_type="t",
+        app_id="a",
+    )
+    assert decoded(written, b"body") == FULL
+
+
+def test_what_is_not_ours_to_give_is_kept_in_headers() -> None:
+    message = decoded(of_another_driver(user_id="guest", headers={"a": 1}))
+    assert message.headers == {"a": 1, "scheduler-user-id": "guest"}
+    assert decoded(encoded(message)) == message
+
+
+@pytest.mark.parametrize("seconds", [2**63, 2**64 - 1, 10**15])
+def test_a_moment_that_no_calendar_has_is_kept_as_it_is(seconds: int) -> None:
+    late = of_another_driver(timestamp=SENT).replace(
+        struct.pack(">Q", int(SENT.timestamp())), struct.pack(">Q", seconds)
+    )
+    message = decoded(late)
+    kept = Opaque(b"T" + struct.pack(">Q", seconds))
+    assert (message.timestamp, message.headers) == (None, {"scheduler-timestamp": kept})
+    assert decoded(encoded(message)) == message
+
+
+@pytest.mark.parametrize("text", ["soon", "", "-1x", "9" * 200])
+def test_an_expiration_that_tells_no_time_is_none(text: str) -> None:
+    flag, data = 0x0100, text.encode()
+    assert decoded(flag.to_bytes(2) + bytes([len(data)]) + data) == Message()
+
+
+def test_texts_that_are_not_utf_8_come_back_byte_by_byte() -> None:
+    flag = 0x0080
+    came = flag.to_bytes(2) + b"\4caf\xe9"
+    message = decoded(came)
+    assert message.message_id == "caf\udce9"
+    assert encoded(replace(message, headers={})).endswith(b"\4caf\xe9")
+
+
+@pytest.mark.parametrize("came", [b"\xff\xff", b"\x20\0\0\0\0\5", b"\x80\0\xffabc"], ids=repr)
+def test_what_cannot_be_read_at_all_is_kept_whole(came: bytes) -> None:
+    message = decoded(came, b"body")
+    assert message == Message(b"body", {UNREADABLE: came})
+
+
+def test_a_message_goes_by_its_routing_key_alone() -> None:
+    message = Message(headers={"CC": ["task.other"], "BCC": ["task.third"], "a": 1})
+    written = encoded(message)
+    assert b"\2CC" not in written
+    assert b"\3BCC" not in written
+    assert decoded(written) == message
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"message_id": "m" * 256}, "The property message_id is 256 bytes long"),
+        ({"priority": 300}, "The priority 300 is none"),
+        ({"priority": -1}, "The priority -1 is none"),
+        ({"timestamp": SENT.replace(tzinfo=None)}, "The property timestamp"),
+        ({"headers": {"a": {1}}}, "The header 'a' holds a value of type set"),
+    ],
+    ids=str,
+)
+def test_what_cannot_travel_is_told(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(Unencodable, match=why):
+        encoded(replace(FULL, **changes))
+
+
+def test_what_fills_a_frame_to_its_last_byte_fits() -> None:
+    properties = encoded(Message(headers={"a": "x" * 1000}))
+    size = len(ContentHeader().marshal()) - 2 + len(properties) + 8
+    check_size(properties, size, "here")
+    check_size(properties, 0, "here")
+    with pytest.raises(TooLarge, match="1 more than fit in a frame of here") as refused:
+        check_size(properties, size - 1, "here")
+    assert refused.value.excess == 1

@@ -1,0 +1,180 @@
+"""What can travel in headers, and what is made of what others have sent."""
+
+import struct
+from collections import OrderedDict
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import IntEnum, StrEnum
+from typing import Any
+
+import pytest
+
+from scheduler.brokers.tables import MOST_DEEP, Malformed, Opaque, read_table, table_of
+from scheduler.errors import Unencodable
+
+SENT = datetime(2026, 11, 22, 11, 30, tzinfo=UTC)
+
+
+class Kind(StrEnum):
+    A = "a"
+
+
+class Count(IntEnum):
+    ONE = 1
+
+
+def there_and_back(value: Any) -> Any:
+    table, end = read_table(data := table_of({"a": value}))
+    assert end == len(data)
+    assert table.keys() == {"a"}
+    return table["a"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", "text", "\N{EURO SIGN}" * 1000, "two\nlines", "\0", "\udce9 is no UTF-8"),
+        *(True, False, None),
+        *(0, -1, 127, -129, 65_535, 2**31 - 1, -(2**31), 2**31, 2**63 - 1, -(2**63)),
+        *(0.0, 0.1, -1e308, 5e-324),
+        *(Decimal("9.99"), Decimal("-0.1"), Decimal(2**31 - 1), Decimal("1E+3")),
+        *(SENT, datetime.fromtimestamp(0, UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)),
+        *(b"", b"\xff\0", Opaque(b"T" + b"\xff" * 8)),
+        *([], {}, [1, ["two", {"three": None}]], {"deep": {"deeper": [SENT]}}),
+    ],
+    ids=repr,
+)
+def test_it_comes_back_as_it_was(value: Any) -> None:
+    back = there_and_back(value)
+    assert back == value
+    assert type(back) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "back"),
+    [
+        ((1, 2), [1, 2]),
+        (bytearray(b"x"), b"x"),
+        (Kind.A, "a"),
+        (Count.ONE, 1),
+        (OrderedDict([("a", 1)]), {"a": 1}),
+        (SENT + timedelta(microseconds=999_999), SENT),
+        (SENT.astimezone(timezone(timedelta(hours=-5))), SENT),
+    ],
+    ids=repr,
+)
+def test_it_comes_back_as_what_travels(value: object, back: object) -> None:
+    assert there_and_back(value) == back
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ({1, 2}, "holds a value of type set, which cannot travel"),
+        (..., "holds a value of type ellipsis"),
+        (SENT.date(), "holds a value of type date"),
+        (2**63, "holds a whole number of more than 64 bits"),
+        (-(2**63) - 1, "holds a whole number of more than 64 bits"),
+        (float("nan"), "holds the number nan"),
+        (float("inf"), "holds the number inf"),
+        (Decimal("NaN"), "holds the number NaN"),
+        (Decimal("-Infinity"), "holds the number -Infinity"),
+        (Decimal(2**31), "holds a decimal of more than 32 bits"),
+        (Decimal("1E-256"), "holds a decimal of more than 32 bits"),
+        (Decimal("1E+999999"), "holds a decimal of more than 32 bits"),
+        (Decimal("1E-999999"), "holds a decimal of more than 32 bits"),
+        (SENT.replace(tzinfo=None), "moments have a time zone"),
+        (datetime(1969, 12, 31, tzinfo=UTC), "come after 1970"),
+        ("\ud800", "holds a character that is no text"),
+    ],
+    ids=repr,
+)
+def test_what_cannot_travel_is_told_with_where_it_stands(value: Any, why: str) -> None:
+    with pytest.raises(Unencodable) as refused:
+        table_of({"a": {"b": [0, value]}})
+    assert "'a.b.1'" in str(refused.value)
+    assert why in str(refused.value)
+
+
+def test_names_are_texts_of_at_most_255_bytes() -> None:
+    longest = "\N{EURO SIGN}" * 85
+    assert read_table(table_of({longest: 1}))[0] == {longest: 1}
+    with pytest.raises(Unencodable, match="256 bytes long: at most 255"):
+        table_of({longest + "e": 1})
+    with pytest.raises(
+        Unencodable, match="The name '1' of a header is of type int: it has to be a text"
+    ):
+        table_of({"a": {1: 2}})
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for level in range(depth):
+        value = {"a": value} if level % 2 else [value]
+    return value
+
+
+def test_what_is_nested_too_deep_is_not_sent() -> None:
+    assert there_and_back(nested(MOST_DEEP)) == nested(MOST_DEEP)
+    with pytest.raises(Unencodable, match="nested more than 50 deep"):
+        table_of({"a": nested(MOST_DEEP + 1)})
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(Unencodable, match="nested more than 50 deep"):
+        table_of({"a": circle})
+
+
+def sized(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def test_what_others_have_nested_too_deep_is_kept_as_it_is() -> None:
+    data = b"V"
+    for _ in range(1500):
+        data = b"F" + sized(b"\1a" + data)
+    whole = sized(b"\1a" + data + b"\1bt\1")
+    table, _ = read_table(whole)
+    assert table["b"] is True
+    assert table_of(table) == whole
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"b\xff", -1),
+        (b"B\xff", 255),
+        (b"s\xff\xff", -1),
+        (b"u\xff\xff", 65_535),
+        (b"i\xff\xff\xff\xff", 2**32 - 1),
+        (b"L" + b"\xff" * 8, -1),
+        (b"f" + struct.pack(">f", 0.5), 0.5),
+        (b"t\2", True),
+        (b"S\0\0\0\1\xe9", "\udce9"),
+        (b"T" + struct.pack(">Q", 10**15), Opaque(b"T" + struct.pack(">Q", 10**15))),
+        (b"D\xff\0\0\0\1", Decimal("1E-255")),
+    ],
+    ids=repr,
+)
+def test_kinds_that_only_others_write_are_read(data: bytes, value: Any) -> None:
+    assert read_table(sized(b"\1a" + data))[0] == {"a": value}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0\0\0",
+        sized(b"\1"),
+        sized(b"\2a"),
+        sized(b"\1a"),
+        sized(b"\1aI\0\0"),
+        sized(b"\1a?"),
+        sized(b"\1aS\0\0\0\5abc"),
+        sized(b"\1aA\0\0\0\1t\0"),
+        struct.pack(">I", 9) + b"\1aV",
+    ],
+    ids=repr,
+)
+def test_what_is_no_table_is_told(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        read_table(data)
