@@ -11,7 +11,7 @@ from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues import roster
 from scheduler.queues.checkpoints import MOST_BYTES
 from tests.faulty import Call, FaultyBroker
-from tests.stage import Stage, at_work, new_app, processor_of
+from tests.stage import Stage, at_work, new_app, processor_of, program_of
 
 TASK, HOUR, MINUTES = LoopId("task"), 3_600, 300
 ROUNDS = 100
@@ -103,8 +103,9 @@ async def test_what_is_of_another_epoch_than_the_roster_knows_is_not_noted(stage
     known = notes.Notes(stage.program.roster, listing, "test", stage.clock)
     for epoch in token.epoch - 1, token.epoch + 1:
         assert await known.take([replace(token, epoch=epoch)], 0) == 0
-    assert await known.take([replace(token, loop=LoopId("never", "listed"))], 0) == 0
-    assert await known.take([token], 3) == 4
+    stranger = replace(token, loop=LoopId("never", "listed"))
+    assert await known.take([stranger], 0) == 0
+    assert await known.take([stranger, token], 3) == 4
 
 
 async def test_for_a_slow_loop_that_was_lost_minutes_of_the_journal_are_read(
@@ -190,6 +191,19 @@ async def test_what_was_noted_is_part_of_snapshots(
         assert [await noted(stage, loop) for loop in keys] == [
             await stage.token(loop) for loop in keys
         ]
+
+
+@pytest.mark.parametrize(("before", "counted", "read"), [(1, 2, 0), (2, 0, 1)])
+async def test_when_so_many_were_noted_the_roster_is_read_and_they_are_counted_anew(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, before: int, counted: int, read: int
+) -> None:
+    monkeypatch.setattr(notes, "FEW", 2)
+    await stage.seed(app_with())
+    async with FaultyBroker(stage.server) as broker:
+        over = program_of(stage.app, broker, stage.clock).roster
+        its = notes.Notes(over, await stage.listing(), "test", stage.clock)
+        assert await its.take([await stage.token(TASK)], before) == counted
+    assert len([call for call in broker.calls if call.operation == "last"]) == read
 
 
 @pytest.mark.parametrize("verb", ["pause", "trigger"])
