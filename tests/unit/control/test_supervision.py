@@ -690,6 +690,26 @@ async def test_what_another_version_remembered_is_forgotten(stage: Stage, carrie
     assert of(SupervisionDelayed, stage.events) == []
 
 
+async def test_a_round_that_the_broker_fails_at_is_told_and_forgets_nothing(stage: Stage) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    broker = FaultyBroker(stage.server)
+    failing = broker.on("depth", app.names.snapshots)
+    async with stage.supervised(over=broker):
+        await stage.lose(TASK)
+        await asyncio.sleep(ROUND + 5)
+        failing.fails(BrokerUnavailable("It has no leader."))
+        await asyncio.sleep(ROUND)
+        assert stage.repairs() == []
+        assert [event.reason for event in of(SupervisionDelayed, stage.events)] == [
+            "It has no leader."
+        ]
+        await failing.cease()
+        await asyncio.sleep(ROUND)
+        assert stage.repairs() == [("task", "lost")]
+        assert len(of(CensusTaken, stage.events)) == 2
+
+
 async def test_a_round_looks_at_so_many_loops_and_the_next_at_the_next(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
