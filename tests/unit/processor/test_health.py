@@ -176,6 +176,22 @@ def test_what_is_not_there_says_what_is() -> None:
     assert (answer.status, answer.text) == (404, "There are: /livez\n")
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_it_answers_at_addresses_of_both_kinds(host: str) -> None:
+    (port,) = free_ports(1)
+    try:
+        socket.create_server((host, 0), family=family_of(host)).close()
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    with serving(port, {}), socket.create_connection((host, port), timeout=2) as client:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert b"404 Not Found" in client.recv(1024)
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def test_a_port_that_is_taken_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
