@@ -137,7 +137,7 @@ async def test_a_processor_that_drains_lives_and_is_not_ready(case: Case) -> Non
     assert "draining" in case.health.why_not_ready()[0]
 
 
-async def test_a_processor_whose_event_loop_is_blocked_is_neither_and_tells_once(
+async def test_a_processor_whose_event_loop_is_blocked_is_neither_and_tells_once_each_time(
     case: Case, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = asyncio.get_running_loop().time()
@@ -150,6 +150,10 @@ async def test_a_processor_whose_event_loop_is_blocked_is_neither_and_tells_once
         assert case.health.why_not_ready() == [why]
         assert len(caplog.records) == 1
     assert case.health.why_not_live() == []
+    with caplog.at_level(logging.ERROR), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(health, "monotonic", lambda: now + BLOCKED_AFTER_S + 2)
+        assert case.health.why_not_live() != []
+        assert len(caplog.records) == 2
 
 
 # The pages
