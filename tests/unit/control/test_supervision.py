@@ -216,6 +216,22 @@ async def test_a_loop_is_lost_only_when_it_was_nowhere_twice(stage: Stage) -> No
         assert stage.repairs() == [("task", "lost")]
 
 
+async def test_a_loop_that_was_seen_in_between_is_not_lost_the_next_time_it_is_missed(
+    stage: Stage,
+) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    async with stage.supervised():
+        for _ in range(3):
+            occupant = await stage.hatchery.take(TASK)
+            assert occupant is not None
+            await asyncio.sleep(ROUND + 3)
+            await stage.hatchery.leave(occupant)
+            await asyncio.sleep(ROUND)
+    assert len(of(CensusTaken, stage.events)) >= 5
+    assert stage.repairs() == []
+
+
 async def test_a_long_run_is_claimed_and_left_alone(stage: Stage) -> None:
     app = new_app()
 
@@ -371,6 +387,7 @@ async def test_a_hatchery_queue_that_is_gone_is_declared_and_the_loop_goes_on(st
         await asyncio.sleep(ROUND + 3)
         assert stage.repairs() == [("task", "adopted")]
         await asyncio.sleep(600)
+    assert reported(stage.events) == []
     assert carried == [(0, None), (1, 1)]
 
 
@@ -667,6 +684,28 @@ async def test_supervision_comes_back_when_its_own_queue_is_gone(stage: Stage) -
         stage.events.clear()
         await asyncio.sleep(4 * ROUND)
         assert of(CensusTaken, stage.events)
+
+
+async def test_a_queue_of_supervision_that_may_not_be_declared_is_told_within_a_round(
+    stage: Stage,
+) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    stage.expects_none(SUPERVISION)
+    async with stage.supervised(over=not_allowed(stage.server)):
+        await asyncio.sleep(1)
+        await stage.broker.delete(app.names.hatchery(SUPERVISION))
+        await asyncio.sleep(1.2 * ROUND)
+        (delayed,) = of(SupervisionDelayed, stage.events)
+    assert "Lost loops are not repaired; run `scheduler seed`" in delayed.reason
+
+
+async def test_where_there_is_no_loop_a_round_counts_none(stage: Stage) -> None:
+    await stage.seed(new_app())
+    async with stage.supervised():
+        await asyncio.sleep(ROUND + 1)
+        assert (await stage.token(SUPERVISION)).carry is not None  # it has come to its end
+    assert [(each.counted, each.loops) for each in of(CensusTaken, stage.events)] == [(0, 0)]
 
 
 @pytest.mark.parametrize(
