@@ -65,8 +65,8 @@ class Repairs:
             found |= await self._locator.find(missing)
         return found
 
-    async def repair(self, watched: Collection[tuple[Loop, Watch]], kind: str) -> list[LoopId]:
-        """Begin an epoch of loops that are lost or doubled; returns those that it was done for.
+    async def repair(self, watched: Collection[tuple[Loop, Watch]], kind: str) -> None:
+        """Begin an epoch of loops that are lost or doubled.
 
         A loop of which a later epoch has begun meanwhile is left alone. One whose slot takes
         nothing keeps no other one waiting.
@@ -74,15 +74,12 @@ class Repairs:
         async with self._hatchery.mutex(self._patience):
             listing = await self._roster.compacted()
             still = [loop for loop, watch in watched if watch.epoch == listing.known(loop.id)]
-            repaired = await side_by_side(lambda loop: self._repair(loop, listing, kind), still)
-        return [loop.id for loop, is_done in zip(still, repaired, strict=True) if is_done]
+            await side_by_side(lambda loop: self._repair(loop, listing, kind), still)
 
-    async def _repair(self, loop: Loop, listing: Listing, kind: str) -> bool:
+    async def _repair(self, loop: Loop, listing: Listing, kind: str) -> None:
         with suppress(Rejected):  # it is missed again, and then its slot is made anew
             await self.put_again(loop, listing)
             self._app.events.emit(LoopRepaired(loop.id, kind, DONE[kind]))
-            return True
-        return False
 
     async def renew(self, loops: Collection[Loop]) -> None:
         """Make the slots anew of loops that do not go on.

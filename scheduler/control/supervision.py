@@ -200,10 +200,8 @@ class Supervisor:
         self._report(troubles, memory.reported)
         took = self._clock.now() - began
         self._app.events.emit(CensusTaken(len(turn), len(loops), took))
-        cursor = (memory.cursor + LOOKED_AT_IN_A_ROUND) % max(len(loops), 1)
-        within = len(loops) <= LOOKED_AT_IN_A_ROUND
         return Memory(
-            cursor=0 if within else cursor,
+            cursor=(memory.cursor + LOOKED_AT_IN_A_ROUND) % max(len(loops), 1),
             suspects=_first(suspects),
             reported=_first(troubles),
             trail=await self._end_doubles(loops, memory.trail),

@@ -65,8 +65,6 @@ class LoopTurns:
                 yield
         finally:
             turn.tokens.remove(token)
-            if turn.refused is token:
-                turn.refused = None
             if not turn.tokens:
                 del self._turns[token.loop]
 

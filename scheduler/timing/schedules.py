@@ -347,7 +347,7 @@ def admit(schedule: Schedule, tick: datetime, now: datetime) -> Admission:
     if tick >= now or schedule.catch_up == "all" or (schedule.catch_up == "skip" and in_grace):
         return Admission(tick, True, 0)
     latest = _latest(schedule, tick, now)
-    missed = schedule.count_between(tick, latest) if latest > tick else 0
+    missed = schedule.count_between(tick, latest)
     if schedule.catch_up == "skip" and now - latest > schedule.grace:
         return Admission(latest, False, _limited(schedule, missed + 1))
     return Admission(latest, True, missed)

@@ -3,9 +3,12 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from scheduler import Context
 from scheduler.errors import BrokerUnavailable
 from scheduler.events import TokenSuperseded
+from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import SECOND
 from tests.faulty import FaultyBroker
 from tests.stage import Stage, new_app, of
@@ -36,6 +39,21 @@ async def test_a_successor_that_only_the_journal_heard_of_is_put_again(
         assert stage.repairs() == [("report", "lost")]
 
 
+async def test_a_successor_of_supervision_itself_is_looked_for(stage: Stage) -> None:
+    await stage.seed(app := new_app(supervision_interval="1h"))
+    token = await stage.token(SUPERVISION)
+    await asyncio.sleep(3601)
+    held = await stage.broker.get(app.names.processor_queue(SUPERVISION.task))
+    assert held is not None
+    assert await stage.hatchery.offer(replace(token, seq=1, due_at=stage.clock.now() + SECOND))
+    await stage.lose(SUPERVISION)
+    await held.requeue()
+    async with stage.supervised():
+        await asyncio.sleep(3)
+        assert [event.reason for event in of(TokenSuperseded, stage.events)] == ["settled"]
+        assert stage.repairs() == [(str(SUPERVISION), "lost")]
+
+
 async def test_it_is_looked_for_again_when_the_connection_went_meanwhile(stage: Stage) -> None:
     app = new_app(supervision_interval="1h")
 
@@ -60,7 +78,8 @@ async def test_it_is_looked_for_again_when_the_connection_went_meanwhile(stage: 
     looks.fails(BrokerUnavailable("The connection went."))
     async with stage.supervised(over=faulty):
         await asyncio.sleep(10)
-        assert not looks.times
+        first, second = (call.at for call in looks.met)
+        assert second - first == pytest.approx(1)
         assert stage.repairs() == [("report", "lost")]
 
 

@@ -1,7 +1,7 @@
 """Loops that are started and stopped while processors run, in virtual time."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -116,6 +116,37 @@ async def test_a_new_schedule_keeps_what_the_loop_has_got_to(stage: Stage) -> No
         (0, None),
         (1, "nowhere 0"),
     ]
+
+
+async def test_of_a_task_its_own_keyed_loops_are_listed_and_no_others(stage: Stage) -> None:
+    app = new_app()
+
+    @app.periodic(every="1h")
+    async def beat() -> None: ...
+
+    @app.task()
+    async def other() -> None: ...
+
+    await stage.seed(app)
+    await beat.start("a", every="1h")
+    await other.start("b", every="1h")
+    assert [loop.key for loop in await beat.list()] == ["a"]
+    assert [loop.key for loop in await other.list()] == ["b"]
+
+
+async def test_a_seed_puts_a_keyed_loop_again_whose_queue_is_gone(stage: Stage) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    await office.report.start("bonn", every="1h", args={"city": "Bonn"})
+    before = await stage.token(BONN)
+    await stage.broker.delete(office.app.names.hatchery(BONN))
+    (report,) = await stage.seeding.seed()
+    assert report.did is Did.REPAIRED
+    async with stage.processor():
+        await asyncio.sleep(1)
+    again = await stage.token(BONN)
+    assert again == replace(before, epoch=again.epoch, act=None)
+    assert again.epoch > before.epoch
 
 
 async def test_keyed_loops_are_listed_until_they_are_stopped(stage: Stage) -> None:
@@ -288,6 +319,17 @@ async def test_a_key_that_cannot_be_part_of_a_name_is_refused(stage: Stage, key:
     for refused in (office.report.start(key, every="1m"), office.report.stop(key)):
         with pytest.raises(UsageError, match="A key has 1 to 100 letters"):
             await refused
+    assert await office.report.list() == []
+
+
+@pytest.mark.parametrize(("key", "taken_for"), [("task.a", "a"), ("a.task.b", "b")])
+async def test_a_key_that_would_be_taken_for_a_call_is_refused(
+    stage: Stage, key: str, taken_for: str
+) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    with pytest.raises(UsageError, match=f"taken for a call of the task '{taken_for}'"):
+        await office.report.start(key, every="1m")
     assert await office.report.list() == []
 
 

@@ -216,6 +216,22 @@ async def test_a_loop_is_lost_only_when_it_was_nowhere_twice(stage: Stage) -> No
         assert stage.repairs() == [("task", "lost")]
 
 
+async def test_a_loop_that_was_seen_in_between_is_not_lost_the_next_time_it_is_missed(
+    stage: Stage,
+) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    async with stage.supervised():
+        for _ in range(3):
+            occupant = await stage.hatchery.take(TASK)
+            assert occupant is not None
+            await asyncio.sleep(ROUND + 3)
+            await stage.hatchery.leave(occupant)
+            await asyncio.sleep(ROUND)
+    assert len(of(CensusTaken, stage.events)) >= 5
+    assert stage.repairs() == []
+
+
 async def test_a_long_run_is_claimed_and_left_alone(stage: Stage) -> None:
     app = new_app()
 
@@ -353,7 +369,7 @@ async def test_a_loop_of_which_another_epoch_began_meanwhile_is_not_repaired(sta
     watch = Watch((await stage.listing()).known(TASK), misses=2)
     await stage.verbs.pause(app.loop("task"))
     paused = await stage.token(TASK)
-    assert await stage.program.repairs.repair([(app.loop("task"), watch)], "lost") == []
+    await stage.program.repairs.repair([(app.loop("task"), watch)], "lost")
     assert await stage.token(TASK) == paused
     assert stage.repairs() == []
 
@@ -371,6 +387,7 @@ async def test_a_hatchery_queue_that_is_gone_is_declared_and_the_loop_goes_on(st
         await asyncio.sleep(ROUND + 3)
         assert stage.repairs() == [("task", "adopted")]
         await asyncio.sleep(600)
+    assert reported(stage.events) == []
     assert carried == [(0, None), (1, 1)]
 
 
@@ -669,7 +686,33 @@ async def test_supervision_comes_back_when_its_own_queue_is_gone(stage: Stage) -
         assert of(CensusTaken, stage.events)
 
 
-@pytest.mark.parametrize("carried", ["garbage", {"cursor": "many"}, [1], {"cursor": -7}])
+async def test_a_queue_of_supervision_that_may_not_be_declared_is_told_within_a_round(
+    stage: Stage,
+) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    stage.expects_none(SUPERVISION)
+    async with stage.supervised(over=not_allowed(stage.server)):
+        await asyncio.sleep(1)
+        await stage.broker.delete(app.names.hatchery(SUPERVISION))
+        await asyncio.sleep(1.2 * ROUND)
+        (delayed,) = of(SupervisionDelayed, stage.events)
+    assert "Lost loops are not repaired; run `scheduler seed`" in delayed.reason
+
+
+async def test_where_there_is_no_loop_a_round_counts_none(stage: Stage) -> None:
+    await stage.seed(new_app())
+    async with stage.supervised():
+        await asyncio.sleep(ROUND + 1)
+        assert (await stage.token(SUPERVISION)).carry is not None  # it has come to its end
+    assert [(each.counted, each.loops) for each in of(CensusTaken, stage.events)] == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    "carried",
+    ["garbage", {"cursor": "many"}, [1], {"cursor": -7}]
+    + [{"cursor": 1, **wrong} for wrong in ({"noted": -1}, {"trail": {"read_at_ms": -1}})],
+)
 async def test_what_another_version_remembered_is_forgotten(stage: Stage, carried: Any) -> None:
     app, _ = counting()
     await stage.seed(app)
@@ -684,6 +727,26 @@ async def test_what_another_version_remembered_is_forgotten(stage: Stage, carrie
         assert (await stage.token(SUPERVISION)).carry == forgotten.model_dump()
     assert [census.counted for census in of(CensusTaken, stage.events)] == [1]
     assert of(SupervisionDelayed, stage.events) == []
+
+
+async def test_a_round_that_the_broker_fails_at_is_told_and_forgets_nothing(stage: Stage) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    broker = FaultyBroker(stage.server)
+    failing = broker.on("depth", app.names.snapshots)
+    async with stage.supervised(over=broker):
+        await stage.lose(TASK)
+        await asyncio.sleep(ROUND + 5)
+        failing.fails(BrokerUnavailable("It has no leader."))
+        await asyncio.sleep(ROUND)
+        assert stage.repairs() == []
+        assert [event.reason for event in of(SupervisionDelayed, stage.events)] == [
+            "It has no leader."
+        ]
+        await failing.cease()
+        await asyncio.sleep(ROUND)
+        assert stage.repairs() == [("task", "lost")]
+        assert len(of(CensusTaken, stage.events)) == 2
 
 
 async def test_a_round_looks_at_so_many_loops_and_the_next_at_the_next(

@@ -351,15 +351,30 @@ async def test_a_seed_tells_of_each_loop_what_it_did(stage: Stage) -> None:
     ]
 
 
+async def test_a_token_that_a_seed_misses_is_looked_for_again_before_it_is_put_again(
+    stage: Stage,
+) -> None:
+    await stage.seed(looping())
+    occupant = await stage.hatchery.take(TASK)
+    assert occupant is not None
+    seeding = asyncio.create_task(stage.seeding.seed())
+    await asyncio.sleep(0.8)  # a look takes less
+    await stage.hatchery.leave(occupant)
+    (report,) = await seeding
+    assert (report.did, report.token) == (Did.UNCHANGED, occupant.token)
+
+
 async def test_a_plan_says_what_a_seed_would_do_and_does_nothing(stage: Stage) -> None:
     await stage.seed(looping())
-    stage.expects_none(TASK)
     plans = [
         await program_of(looping(every=every), stage.broker, stage.clock).dry_run.plan()
         for every in ("1h", "2h")
     ]
     assert [report.did for (report,) in plans] == [Did.UNCHANGED, Did.RESCHEDULED]
     assert (await stage.token(TASK)).schedule == Every("1h")
+    await wait(stage)
+    (report,) = await stage.program.dry_run.plan()
+    assert (report.did, report.token) == (Did.RUNNING, None)
     await delete_slot(stage)
     (report,) = await stage.program.dry_run.plan()
     assert report.did is Did.CREATED

@@ -137,7 +137,7 @@ async def test_a_processor_that_drains_lives_and_is_not_ready(case: Case) -> Non
     assert "draining" in case.health.why_not_ready()[0]
 
 
-async def test_a_processor_whose_event_loop_is_blocked_is_neither_and_tells_once(
+async def test_a_processor_whose_event_loop_is_blocked_is_neither_and_tells_once_each_time(
     case: Case, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = asyncio.get_running_loop().time()
@@ -150,6 +150,10 @@ async def test_a_processor_whose_event_loop_is_blocked_is_neither_and_tells_once
         assert case.health.why_not_ready() == [why]
         assert len(caplog.records) == 1
     assert case.health.why_not_live() == []
+    with caplog.at_level(logging.ERROR), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(health, "monotonic", lambda: now + BLOCKED_AFTER_S + 2)
+        assert case.health.why_not_live() != []
+        assert len(caplog.records) == 2
 
 
 # The pages
@@ -174,6 +178,22 @@ def test_what_is_not_there_says_what_is() -> None:
     with serving(port, {"/livez": lambda environ, start: []}):
         answer = ask(port, "/health")
     assert (answer.status, answer.text) == (404, "There are: /livez\n")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_it_answers_at_addresses_of_both_kinds(host: str) -> None:
+    (port,) = free_ports(1)
+    try:
+        socket.create_server((host, 0), family=family_of(host)).close()
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    with serving(port, {}), socket.create_connection((host, port), timeout=2) as client:
+        client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert b"404 Not Found" in client.recv(1024)
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def test_a_port_that_is_taken_is_told() -> None:

@@ -618,6 +618,26 @@ async def test_what_was_lost_is_put_again_as_it_was_to_wait_for_the_rest_of_its_
     assert runs(stage) == [(10.0, 0), (20.0, 1), (30.0, 2)]
 
 
+async def test_the_journal_is_read_no_further_back_than_to_where_a_loop_is_heard_of(
+    stage: Stage,
+) -> None:
+    await stage.seed(app_with())
+    async with (
+        FaultyBroker(stage.server) as broker,
+        at_work(processor_of(stage.app, broker, stage.clock, supervises=False)),
+    ):
+        await asyncio.sleep(3605)
+        await stage.lose(TASK)
+        broker.calls.clear()
+        await stage.put_again(TASK)
+        await asyncio.sleep(1)
+        again = await stage.token(TASK)
+        read = [call.position for call in broker.calls if call.target == stage.app.names.journal]
+    assert again.seq == 360
+    assert 0 < max(read) < 30
+    assert read.count(0) == 1
+
+
 async def test_what_was_heard_long_ago_is_found(stage: Stage) -> None:
     app = new_app()
 

@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Cron, Every, Reject, Retry, RetryLater, StopLoop
+from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control.reports import Did
 from scheduler.control.status import Where
-from scheduler.errors import CarryError
+from scheduler.errors import CarryError, QueueNotFound
 from scheduler.events import (
     Escalated,
     MessageParked,
+    ProcessorStarted,
+    ProcessorStopped,
+    ProcessorStopping,
     RunFinished,
     RunLost,
     RunReturned,
@@ -26,7 +30,7 @@ from scheduler.protocol.tokens import Ending, LoopId, encode
 from scheduler.protocol.topology import UNROUTED_FOR
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.testing import simulate
-from tests.stage import START, Stage, new_app, of
+from tests.stage import START, Stage, an_app, new_app, of, processor_of
 
 
 def test_the_period_counts_from_the_end_of_the_run_before() -> None:
@@ -443,6 +447,7 @@ async def test_a_stopping_processor_lets_its_runs_finish(stage: Stage) -> None:
     await stage.seed(app)
     async with stage.processor(grace=5):
         await asyncio.sleep(11)
+    assert of(ProcessorStopping, stage.events) == [ProcessorStopping(1, timedelta(seconds=5))]
     assert len(of(RunSettled, stage.events)) == 1
     assert not of(RunReturned, stage.events)
     assert await stage.tokens() == 1
@@ -463,6 +468,47 @@ async def test_after_its_grace_a_processor_gives_its_runs_back_uncounted(stage: 
     async with stage.processor(grace=5):
         await asyncio.sleep(1)
     assert [run.attempt for run in of(RunStarted, stage.events)] == [0, 0]
+
+
+async def test_a_processor_tells_what_it_works_on_once_it_takes_messages(stage: Stage) -> None:
+    await stage.seed(an_app("test", ["task", "other"]))
+    async with stage.supervised():
+        queue = await stage.broker.depth(stage.app.names.processor_queue("task"))
+        assert (queue and queue.consumers, of(ProcessorStarted, stage.events)) == (0, [])
+        await asyncio.sleep(1)
+        (started,) = of(ProcessorStarted, stage.events)
+    assert (started.namespace, started.tasks) == ("test", ("task", "other"))
+
+
+async def test_a_processor_of_a_task_without_a_queue_starts_nothing(stage: Stage) -> None:
+    await stage.seed(app := an_app("test", ["task", "other"]))
+    await stage.broker.delete(app.names.processor_queue("other"))
+    process = processor_of(app, stage.broker, stage.clock, supervises=False)
+    with pytest.raises(QueueNotFound, match="'other' has no queue in .*run `scheduler seed`"):
+        await process.run()
+    assert of(ProcessorStarted, stage.events) == []
+    queue = await stage.broker.depth(app.names.processor_queue("task"))
+    assert queue is not None
+    assert queue.consumers == 0
+
+
+async def test_a_processor_that_is_cancelled_stops_as_one_that_is_told_to(stage: Stage) -> None:
+    app = new_app()
+
+    async def slow() -> None:
+        await asyncio.sleep(20)
+
+    for name in "ab":
+        app.periodic(every="10s", name=name)(slow)
+    await stage.seed(app)
+    async with MemoryBroker(stage.server) as broker:
+        process = processor_of(app, broker, stage.clock, concurrency=1, grace=60, supervises=False)
+        running = asyncio.create_task(process.run())
+        await asyncio.sleep(15)  # one runs, and the other one waits for its turn
+        running.cancel()
+        await asyncio.wait([running])
+    assert len(of(RunStarted, stage.events)) == len(of(RunSettled, stage.events)) == 1
+    assert [event.returned for event in of(ProcessorStopped, stage.events)] == [1]
 
 
 async def test_aborting_does_not_wait_for_the_grace(stage: Stage) -> None:

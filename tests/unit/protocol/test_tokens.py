@@ -24,6 +24,7 @@ from scheduler.timing.schedules import Cron, Every
 
 MONDAY = datetime(2026, 6, 1, 9, 0, tzinfo=UTC)
 MONDAY_MS = 1_780_304_400_000
+LONG_AGO = datetime.fromtimestamp(0, UTC)
 MS = timedelta(milliseconds=1)
 DELETED: Any = object()
 """Stands for a header that is not there."""
@@ -158,6 +159,8 @@ LAST = LastRun(Ending.SUCCEEDED, MONDAY, MONDAY, timedelta(0))
         replace(PLAIN, schedule=Every("100ms", mode="fixed_rate", offset="50ms", catch_up="all")),
         replace(PLAIN, schedule=Cron("@daily", catch_up="skip", grace="1h")),
         replace(PLAIN, due_at=MONDAY - MS),
+        replace(PLAIN, scheduled_at=LONG_AGO, due_at=LONG_AGO, previous_at=LONG_AGO),
+        replace(PLAIN, act=Act(Verb.PAUSE, LONG_AGO), last=replace(LAST, scheduled_at=LONG_AGO)),
         replace(PLAIN, reason=""),
         replace(PLAIN, carry=False),
         replace(PLAIN, carry="\x00 \N{SNOWMAN}"),
@@ -186,6 +189,12 @@ def test_a_header_that_may_be_missing_is_not_missed(header: str):
     assert decode(on_the_wire(FIRST, **headers), "shop").loop == FIRST.loop
 
 
+def test_when_it_was_may_be_missing_of_an_act_and_of_the_run_before():
+    token = decode(on_the_wire(act="paused", last_outcome="succeeded"), "shop")
+    assert token.act == Act(Verb.PAUSE, LONG_AGO)
+    assert token.last == LastRun(Ending.SUCCEEDED, LONG_AGO, LONG_AGO, timedelta(0))
+
+
 def made_before_epochs(**headers: Any) -> Message:
     generation = "001780304400000-0123456789ab"
     return on_the_wire(epoch=DELETED, life=DELETED, generation=generation, **headers)
@@ -211,7 +220,9 @@ def test_headers_and_members_of_others_are_ignored():
 
 
 INTEGERS = ("seq", "attempt", "scheduled_at_ms", "due_at_ms")
-OPTIONAL_INTEGERS = ("last_scheduled_at_ms", "last_started_at_ms", "last_duration_ms")
+OPTIONAL_INTEGERS = (
+    *("acted_at_ms", "last_scheduled_at_ms", "last_started_at_ms", "last_duration_ms"),
+)
 COUNTERS = ("epoch", "life", "first")
 STRINGS = ("namespace", "task", "key")
 OPTIONAL_STRINGS = ("reason", "last_error")
@@ -234,6 +245,7 @@ BAD_HEADERS: list[tuple[str, Any]] = [
     *[(name, 2**63 - 1) for name in INTEGERS[2:] + OPTIONAL_INTEGERS],
     *[("version", other) for other in (0, 2, None, [1])],
     *[("state", other) for other in ("", "ARMED", "asleep", 1, None, ["armed"])],
+    *[("previous_at_ms", other) for other in (-1, "5", True, 1.0, NO_MILLISECONDS)],
     *[("last_outcome", other) for other in ("", "failed", 1, ["retried"])],
     ("task", ""),
     *[("first", other) for other in (2, 2**63 - 1, "1")],

@@ -19,7 +19,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.checkpoints import Checkpoint, checkpoint_of
-from scheduler.queues.roster import ENTRY_TYPE, Listed, Listing, Roster
+from scheduler.queues.roster import ENTRY_TYPE, LONG_AGO, Listed, Listing, Roster
 from scheduler.timing.clock import LoopClock
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, roster_of
@@ -190,6 +190,9 @@ async def test_a_reader_leaves_no_trace_for_others(
     assert caplog.text == ""
 
 
+NOTED: dict[str, Any] = {"headers": {}, "body": "{}", "until_ms": 1}
+
+
 def entry(**changes: Any) -> bytes:
     whole: dict[str, Any] = {
         "task": "b",
@@ -221,7 +224,10 @@ async def read_with(broker: FaultyBroker, roster: Roster, *bodies: bytes) -> Lis
     + [entry(schedule=wrong) for wrong in ({}, {"kind": "moon"}, None, "none")]
     + [entry(epoch=wrong) for wrong in (-1, 1.0, "1", True, None, "none")]
     + [entry(life=wrong) for wrong in (-1, 1.0, "1", True, None, "none")]
-    + [entry(state=wrong) for wrong in ("", "ACTIVE", "armed", 1, None, "none")],
+    + [entry(state=wrong) for wrong in ("", "ACTIVE", "armed", 1, None, "none")]
+    + [entry(checkpoint=NOTED | {"until_ms": wrong}) for wrong in (-1, "1", None, 1e20)]
+    + [entry(checkpoint=NOTED | {name: 1}) for name in ("headers", "body")]
+    + [entry(checkpoint={})],
 )
 async def test_an_entry_that_cannot_be_read_is_left_out_and_told(
     broker: FaultyBroker, roster: Roster, body: bytes, caplog: pytest.LogCaptureFixture
@@ -233,6 +239,16 @@ async def test_an_entry_that_cannot_be_read_is_left_out_and_told(
 async def test_an_entry_says_no_more_than_it_must(broker: FaultyBroker, roster: Roster) -> None:
     short = entry(args="none", key="none")
     assert (await read_with(broker, roster, short))[LoopId("b")].entry == Entry(1, ACTIVE, 1)
+
+
+async def test_an_entry_may_be_as_old_as_the_epoch_of_unix(
+    broker: FaultyBroker, roster: Roster
+) -> None:
+    oldest = entry(epoch=0, life=0, at_ms=0, checkpoint=NOTED | {"until_ms": 0})
+    listed = (await read_with(broker, roster, oldest))[LoopId("b", "x")]
+    assert listed.entry == Entry(0, ACTIVE, 0)
+    assert listed.checkpoint is not None
+    assert listed.checkpoint.until == listed.at == LONG_AGO
 
 
 def before_epochs(did: str, **more: Any) -> bytes:
@@ -463,6 +479,7 @@ NONSENSE = {
     "cut off": gzip.compress(b"{}")[:-3],
     "damaged": gzip.compress(b"{}")[:-9] + b"x" * 9,
     "a bad offset": gzip.compress(b'{"offset": -1, "digest": "", "entries": []}'),
+    "no number": gzip.compress(b'{"offset": "1", "digest": "", "entries": []}'),
     "bad entries": gzip.compress(b'{"offset": 1, "digest": "", "entries": {}}'),
 }
 

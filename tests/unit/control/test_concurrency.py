@@ -1,0 +1,52 @@
+"""Doing something to each of many, a few at once, in virtual time."""
+
+import asyncio
+
+import pytest
+
+from scheduler.control.concurrency import side_by_side
+from scheduler.timing.clock import LoopClock
+
+
+@pytest.fixture(autouse=True)
+def _virtual(clock: LoopClock) -> None:
+    """In virtual time."""
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_sixteen_are_at_it_at_once_and_what_they_bring_is_in_order() -> None:
+    at_it, most = set[int](), 0
+
+    async def act(number: int) -> str:
+        nonlocal most
+        at_it.add(number)
+        most = max(most, len(at_it))
+        await asyncio.sleep(40 - number)
+        at_it.remove(number)
+        return str(number)
+
+    assert await side_by_side(act, range(40)) == [str(number) for number in range(40)]
+    assert most == 16
+
+
+async def test_where_one_fails_its_error_is_told_once_the_others_have_left_off() -> None:
+    left_off, ended = list[int](), list[int]()
+
+    async def act(number: int) -> None:
+        if number == 1:
+            await asyncio.sleep(1)
+            raise ValueError("the first to fail")
+        try:
+            await asyncio.sleep(60)
+            ended.append(number)
+        finally:
+            await asyncio.sleep(2)
+            left_off.append(number)
+
+    with pytest.raises(ValueError, match="the first to fail"):
+        await side_by_side(act, range(3))
+    assert (left_off, ended) == ([0, 2], [])
+    assert now() == pytest.approx(3)

@@ -1,0 +1,129 @@
+"""What must not be lost is published again and again, for as long as its delivery is ours."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from scheduler.brokers.contract import Delivery
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
+from scheduler.errors import BrokerUnavailable, DeliveryLost
+from scheduler.events import Event, SettlementDelayed
+from scheduler.processor.publishing import REPORT_AFTER, SILENCE, PatientPublisher
+from scheduler.processor.shutdown import Shutdown
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Names, topology
+from scheduler.timing.clock import LoopClock
+from tests.stage import of
+
+Publish = Callable[[], Awaitable[str]]
+
+
+class Desk:
+    """A publisher, and the delivery on whose behalf it publishes.
+
+    Attributes:
+        tries: when it has tried to, in seconds.
+    """
+
+    def __init__(self, server: MemoryServer, delivery: Delivery) -> None:
+        self.server = server
+        self.shutdown = Shutdown()
+        self.events: list[Event] = []
+        self.tries: list[float] = []
+        self._delivery = delivery
+        self._publisher = PatientPublisher(self.shutdown, self.events.append)
+
+    async def insist(self, publish: Publish) -> str:
+        async def attempt() -> str:
+            self.tries.append(asyncio.get_running_loop().time())
+            return await publish()
+
+        return await self._publisher.insist(self._delivery, attempt)
+
+    @property
+    def pauses(self) -> list[float]:
+        """What it told that it would wait, in seconds."""
+        delayed = of(SettlementDelayed, self.events)
+        return [event.next_in.total_seconds() for event in delayed]
+
+
+@pytest.fixture
+async def desk(clock: LoopClock) -> AsyncIterator[Desk]:
+    server, names = MemoryServer(clock), Names("test")
+    async with MemoryBroker(server) as broker:
+        await broker.declare(topology("test", ["task"], []))
+        queue = names.processor_queue("task")
+        await broker.publish(Message(b"x"), exchange=names.processor, routing_key="loop.task")
+        delivery = await broker.get(queue)
+        assert delivery is not None
+        yield Desk(server, delivery)
+
+
+async def fail() -> str:
+    raise BrokerUnavailable("It went.")
+
+
+async def hang() -> str:
+    await asyncio.sleep(3600)
+    return "too late"
+
+
+async def test_it_is_tried_after_twice_as_long_each_time_until_it_is_confirmed(desk: Desk) -> None:
+    async def fail_nine_times() -> str:
+        return "confirmed" if len(desk.tries) > 9 else await fail()
+
+    assert await desk.insist(fail_nine_times) == "confirmed"
+    pauses = [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]
+    assert desk.pauses == pytest.approx(pauses)
+    assert desk.tries == pytest.approx([sum(pauses[:number]) for number in range(10)], abs=1e-3)
+
+
+async def test_what_is_not_confirmed_is_not_sent_twice_but_told(desk: Desk) -> None:
+    async def answer_late() -> str:
+        await asyncio.sleep(2.5 * REPORT_AFTER.total_seconds())
+        return "confirmed"
+
+    assert await desk.insist(answer_late) == "confirmed"
+    assert desk.tries == [0]
+    assert [(event.reason, event.next_in) for event in of(SettlementDelayed, desk.events)] == [
+        (SILENCE, timedelta(seconds=30))
+    ] * 2
+
+
+@pytest.mark.parametrize("publish", [fail, hang])
+async def test_it_is_given_up_when_the_delivery_is_lost(desk: Desk, publish: Publish) -> None:
+    insisting = asyncio.create_task(desk.insist(publish))
+    await asyncio.sleep(0.06)
+    desk.server.disconnect_all()
+    with pytest.raises(DeliveryLost):
+        await insisting
+    assert asyncio.get_running_loop().time() < 0.1
+
+
+async def test_of_a_delivery_that_went_with_the_connection_no_failure_is_told(desk: Desk) -> None:
+    async def go() -> str:
+        desk.server.disconnect_all()
+        await asyncio.sleep(0)
+        return await fail()
+
+    with pytest.raises(DeliveryLost):
+        await desk.insist(go)
+    assert desk.events == []
+
+
+@pytest.mark.parametrize(("publish", "error"), [(fail, BrokerUnavailable), (hang, DeliveryLost)])
+async def test_it_is_given_up_when_runs_are_not_waited_for_any_more(
+    desk: Desk, publish: Publish, error: type[Exception]
+) -> None:
+    insisting = asyncio.create_task(desk.insist(publish))
+    await asyncio.sleep(10)
+    desk.shutdown.begin()
+    await asyncio.sleep(10)
+    assert not insisting.done()
+    desk.shutdown.abort()
+    with pytest.raises(error):
+        await insisting
+    assert asyncio.get_running_loop().time() <= 25
