@@ -196,7 +196,7 @@ def _pipeline(
 ) -> Pipeline:
     names, emit, hatchery = app.names, app.events.emit, program.hatchery
     escalation = Escalation(
-        app.namespace, program.failed, hatchery, publisher, app.escalation_hooks, clock, emit
+        app.names, program.failed, hatchery, publisher, app.escalation_hooks, clock, emit
     )
     successors = Successors(
         broker, names, hatchery, turns, publisher, escalation, shutdown, clock, emit

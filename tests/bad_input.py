@@ -34,7 +34,7 @@ def tasks_of(app: Scheduler, exchange: str, ran: list[tuple[str, Any]]) -> None:
 
 @dataclass(frozen=True)
 class Bad:
-    """Attributes: key and exchange say where it is published; the processor's exchange, if none."""
+    """Attributes: key is what it is published with, to the exchange of others, or of its kind."""
 
     name: str
     reason: str
@@ -42,7 +42,7 @@ class Bad:
     body: bytes = b'{"args":{"phone":"1"}}'
     headers: Mapping[str, Any] = field(default_factory=dict[str, Any])
     task: str = "sms"
-    key: str | None = None
+    key: str = "task.sms"
     content_type: str | None = "application/json"
 
     @property
@@ -98,7 +98,7 @@ BAD = (
     Bad(
         "no headers",
         "undecodable",
-        "version: Field required",
+        "It is no call, and did not come the way of the loops' tokens",
         headers=dict.fromkeys(
             ("scheduler-version", "scheduler-namespace", "scheduler-task", "scheduler-sent-at-ms"),
             NO_HEADER,
@@ -112,7 +112,7 @@ BAD = (
     Bad(
         "both",
         "undecodable",
-        "seq: Field required",
+        "It is no call, and did not come the way of the loops' tokens",
         headers={"scheduler-sent-at-ms": NO_HEADER, "scheduler-scheduled-at-ms": 5},
     ),
     Bad(

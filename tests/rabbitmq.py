@@ -26,6 +26,9 @@ from typing import Any, Protocol, Self
 from urllib.parse import quote, unquote, urlsplit
 
 IMAGE = "rabbitmq:4-management"
+LOCAL = "-kernel inet_dist_use_interface {127,0,0,1}"
+# Erlang's schedulers turn round and round while they wait, where others could compute.
+IDLE = "+sbwt none +sbwtdcpu none +sbwtdio none"
 URL_VARIABLE = "SCHEDULER_TEST_BROKER_URL"
 ROOT_VARIABLE = "SCHEDULER_TEST_RABBITMQ_ROOT"
 
@@ -215,7 +218,7 @@ class PrivateNode:
             "ERL_FLAGS": "-start_epmd false",
             "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_DIST_PORT": str(dist_port),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{LOCAL} {IDLE}",
             "RABBITMQ_CONF_ENV_FILE": str(home / "no.conf"),
             "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq.conf"),
             "RABBITMQ_CONFIG_FILES": str(home / "conf.d"),

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from scheduler import Scheduler, Settings
-from scheduler.brokers.contract import Broker, Delivery
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.control.status import Where
@@ -17,12 +17,11 @@ from scheduler.events import Event, LoopRepaired, RunStarted
 from scheduler.processor.processor import Processor
 from scheduler.processor.worker import Worker
 from scheduler.program import Program, processor
-from scheduler.protocol.calls import task_key
 from scheduler.protocol.epochs import is_void
-from scheduler.protocol.ladder import entrance, key_of
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token, decode, is_token
-from scheduler.protocol.topology import Names, QueueType, topology
+from scheduler.protocol.topology import LOOP_KEY, Names, QueueType, topology
+from scheduler.queues.delays import send_again
 from scheduler.queues.failed import FailedQueues, Parked
 from scheduler.queues.hatchery import Hatchery, Occupant
 from scheduler.queues.journal import Journal
@@ -277,8 +276,8 @@ class Stage:
         return sum(depth.ready for depth in depths if depth)
 
     async def publish(self, message: Message, routing_key: str, exchange: str = "") -> None:
-        """Publish as anybody may; to the processor exchange, unless another one is named."""
-        exchange = exchange or self.app.names.processor
+        """Publish as a message of this key comes to its task, unless another exchange is named."""
+        exchange = exchange or way_in(self.app.names, routing_key)
         await self.broker.publish(message, exchange=exchange, routing_key=routing_key)
 
     async def parked(self) -> list[Parked]:
@@ -299,6 +298,11 @@ class Stage:
     def starts(self) -> list[float]:
         """When each run started, in seconds since the beginning."""
         return seconds_of([run.started_at for run in of(RunStarted, self.events)])
+
+
+def way_in(names: Names, routing_key: str) -> str:
+    """The exchange by which what has such a key comes to its task, at the end of its way."""
+    return names.processor if routing_key.startswith(LOOP_KEY) else names.delayed
 
 
 def seconds_of(moments: Sequence[datetime]) -> list[float]:
@@ -329,12 +333,8 @@ def climbed(
             await broker.declare(topology("test", ["t"], [], called=["t"], queue_type=queue_type))
             await broker.consume(names.processor_queue("t"), receive, prefetch=len(delays))
             for number, delay in enumerate(delays):
-                unit = entrance(delay)
-                exchange = names.processor if unit is None else names.delay(unit)
                 message = Message(str(number).encode())
-                await broker.publish(
-                    message, exchange=exchange, routing_key=key_of(delay, task_key("t"))
-                )
+                await send_again(broker, names, "t", message, delay, DEFAULT_TIMEOUT)
             await all_here.wait()
 
     run_virtually(perform())

@@ -15,7 +15,8 @@ from scheduler.processor.settlement import Parking, Settlement
 from scheduler.protocol.calls import Call, placed, spent, task_key
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.messages import Message, one_line, summary_of
-from scheduler.protocol.tokens import Act, Ending, State, decode, encode, is_token
+from scheduler.protocol.tokens import Act, Ending, State, decode, encode
+from scheduler.protocol.topology import Names
 from scheduler.queues.failed import FailedQueues, Reason
 from scheduler.queues.hatchery import Hatchery
 from scheduler.tasks.context import current_run
@@ -34,7 +35,7 @@ class Escalation:
 
     def __init__(
         self,
-        namespace: str,
+        names: Names,
         failed: FailedQueues,
         hatchery: Hatchery,
         publisher: PatientPublisher,
@@ -42,7 +43,7 @@ class Escalation:
         clock: Clock,
         emit: Emit,
     ) -> None:
-        self._namespace = namespace
+        self._names = names
         self._failed = failed
         self._hatchery = hatchery
         self._publisher = publisher
@@ -70,9 +71,9 @@ class Escalation:
 
     async def _suspend(self, delivery: Delivery, error: Exception) -> None:
         """Pause the loop whose token does not fit its task: the next one would not either."""
-        if not is_token(delivery.message):
+        if not self._names.bring_tokens(delivery.exchange, delivery.routing_key):
             return
-        token = decode(delivery.message, self._namespace)
+        token = decode(delivery.message, self._names.namespace)
         if token.state is not State.REPLAY:
             act = Act(Verb.PAUSE, self._clock.now())
             paused = replace(token, state=State.PAUSED, reason=one_line(str(error)), act=act)
@@ -82,7 +83,7 @@ class Escalation:
 
     def _copy(self, run: Run, parking: Parking) -> Message:
         if parking.token is not None:
-            return encode(parking.token, self._namespace, expiration=None)
+            return encode(parking.token, self._names.namespace, expiration=None)
         assert isinstance(call := run.subject, Call)
         if parking.reason == "expired":  # this was no attempt
             return placed(call.message, call.exchange, call.routing_key)
@@ -96,7 +97,9 @@ class Escalation:
         reason: Reason,
         error: Exception,
     ) -> None:
-        key = _parking_key(delivery, task)
+        # The failed exchange knows our keys, not those of somebody else's exchange.
+        brought = self._names.bring_tokens(delivery.exchange, delivery.routing_key)
+        key = delivery.routing_key if brought else task_key(task.name)
         await self._publisher.insist(
             delivery,
             lambda: self._failed.park(message, key, reason, error, timeout=SETTLEMENT_TIMEOUT),
@@ -124,9 +127,3 @@ def _reason_of(error: Exception) -> Reason:
             return Reason.INVALID_ARGUMENTS
         case _:
             return Reason.BROKEN
-
-
-def _parking_key(delivery: Delivery, task: TaskSpec) -> str:
-    # The failed exchange knows our keys, not those of somebody else's exchange.
-    ours = delivery.routing_key.startswith("loop.") and task.reads is None
-    return delivery.routing_key if ours else task_key(task.name)

@@ -53,7 +53,8 @@ from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.successors import Successors
 from scheduler.protocol.calls import Call, decode_call, is_call
 from scheduler.protocol.messages import failed_deliveries
-from scheduler.protocol.tokens import State, Token, decode, is_token
+from scheduler.protocol.tokens import State, Token, decode
+from scheduler.protocol.topology import routing_key
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.backoff import dice
@@ -152,21 +153,19 @@ class Pipeline:
             return Verdict(Disposition.ACK)
 
     def _decode(self, delivery: Delivery, task: TaskSpec) -> Token | Call:
-        message = delivery.message
-        if is_call(message) or (task.reads is not None and not is_token(message)):
-            call = decode_call(
-                message,
-                self._app.namespace,
-                task.name,
-                exchange=delivery.exchange,
-                routing_key=delivery.routing_key,
-            )
-            failed_here = self._successors.attempts_of(task.name, call)
-            return replace(call, attempt=max(call.attempt, failed_here))
-        token = decode(message, self._app.namespace)
-        if token.loop.task != task.name:
-            raise Undecodable(f"The token is one of {token.loop}, and came to {task.name!r}.")
-        return token
+        message, exchange, key = delivery.message, delivery.exchange, delivery.routing_key
+        if self._app.names.bring_tokens(exchange, key):
+            token = decode(message, self._app.namespace)
+            if routing_key(token.loop) != key:
+                raise Undecodable(f"The token is one of {token.loop}, and came by {key!r}.")
+            return token
+        if task.reads is None and not is_call(message):
+            raise Undecodable("It is no call, and did not come the way of the loops' tokens.")
+        call = decode_call(
+            message, self._app.namespace, task.name, exchange=exchange, routing_key=key
+        )
+        failed_here = self._successors.attempts_of(task.name, call)
+        return replace(call, attempt=max(call.attempt, failed_here))
 
     def _resolve(self, delivery: Delivery, task: TaskSpec, subject: Token | Call) -> Run:
         now = self._clock.now()

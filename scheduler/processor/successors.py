@@ -15,7 +15,7 @@ from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.calls import Call, retried
 from scheduler.protocol.tokens import Ending, Token
 from scheduler.protocol.topology import Names
-from scheduler.queues.delays import post
+from scheduler.queues.delays import send_again
 from scheduler.queues.hatchery import Hatchery
 from scheduler.timing.clock import Clock
 
@@ -93,7 +93,7 @@ class Successors:
     async def _send_again(self, call: Call, delay: timedelta) -> None:
         now = self._clock.now()
         message = retried(call, due_at=now + delay, failed_at=now)
-        await post(self._broker, self._names, call.task, message, delay, SETTLEMENT_TIMEOUT)
+        await send_again(self._broker, self._names, call.task, message, delay, SETTLEMENT_TIMEOUT)
 
     async def _put(self, run: Run, token: Token) -> None:
         assert isinstance(run.subject, Token)

@@ -8,7 +8,7 @@ A delay is written in mixed radix, like a clock face, so that the delays people 
 Each unit has a topic exchange. There, a digit leads to the timer queue of that many units, whose
 messages go on to the exchange of the next unit when they expire; a zero leads straight to it. Each
 timer queue has one time to live for all its messages, so none waits behind a longer one. After the
-last unit comes the processor exchange, which finds the task by the end of the key.
+last unit comes the exchange of the delayed, which finds the task by the end of the key.
 """
 
 from dataclasses import dataclass

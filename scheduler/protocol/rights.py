@@ -18,7 +18,6 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduler.protocol.ladder import UNITS
 from scheduler.protocol.topology import NEXT, Names, Topology
 
 TARGETS = ("alternate-exchange", "x-dead-letter-exchange")
@@ -68,7 +67,7 @@ def rights_to_start(names: Names) -> Rights:
 
 def rights_to_send(names: Names) -> Rights:
     """What a program needs that only sends messages to the tasks of an app."""
-    exchanges = (*map(names.delay, range(len(UNITS))), names.processor)
+    exchanges = names.calls, names.later
     endings = "|".join(_escaped(each.removeprefix(f"{names.prefix}.")) for each in exchanges)
     return Rights(NOTHING, f"{_pattern(names)}({endings})$", NOTHING)
 

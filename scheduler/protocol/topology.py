@@ -18,8 +18,14 @@
             ─snapshots─► snapshots (stream): what the roster has told so far
             ──rollcall─► rollcall (stream): who is running what
 
-    delay.32d ──► delay.d ──► delay.h ──► delay.m ──► delay.s ──► delay.100ms ──► processor
-        └► 1..36 x 32d  └► 1..31 d    and so on: timer queues, each back to the next exchange
+    calls ──task.{task}──► processor.{task}
+    later ──#.task.{task}──► delay.32d ──► delay.d ──► delay.h ──► … ──► delay.100ms ──► delayed
+                                └► 1..36 x 32d  └► 1..31 d      and so on: timer queues,
+                                                                each back to the next exchange
+    delayed ──#.task.{task}──► processor.{task}; (no queue) ──► unrouted
+
+Who may only send writes to `calls` and `later` alone: what comes from there is never taken for a
+token. A task that was never seeded is not bound to them, so that its sender is told.
 
 No stream hears an exchange that messages of others pass: a decimal in their headers breaks off
 RabbitMQ's conversion (3.10 to 4.3), and with it whatever published or dead-lettered the message.
@@ -157,6 +163,7 @@ class Retention:
 
 
 NEXT = ".next"
+LOOP_KEY = "loop."
 
 
 def next_to(lock: str) -> str:
@@ -183,8 +190,23 @@ class Names:
         return f"{self.prefix}.processor"
 
     @property
+    def calls(self) -> str:
+        """The exchange of calls that are sent now."""
+        return f"{self.prefix}.calls"
+
+    @property
+    def later(self) -> str:
+        """The exchange of calls that are sent to come later: it leads into the delay ladder."""
+        return f"{self.prefix}.later"
+
+    @property
+    def delayed(self) -> str:
+        """The exchange of calls whose delay has ended."""
+        return f"{self.prefix}.delayed"
+
+    @property
     def unrouted(self) -> str:
-        """The exchange, and the timer queue, for what the processor exchange had no queue for."""
+        """The exchange, and the timer queue, for what had a way, and no queue at its end."""
         return f"{self.prefix}.unrouted"
 
     @property
@@ -237,14 +259,18 @@ class Names:
         return f"{self.prefix}.lock"
 
     def delay(self, unit: int) -> str:
-        """The exchange of a unit of the delay ladder; after the last one, the processor's."""
-        return f"{self.prefix}.delay.{UNITS[unit].name}" if unit < len(UNITS) else self.processor
+        """The exchange of a unit of the delay ladder; after the last one, that of the delayed."""
+        return f"{self.prefix}.delay.{UNITS[unit].name}" if unit < len(UNITS) else self.delayed
 
     def rung(self, rung: Rung) -> str:
         return f"{self.prefix}.delay.{rung.name}"
 
     def hatchery(self, loop: LoopId) -> str:
         return f"{self.prefix}.hatchery.{loop}"
+
+    def bring_tokens(self, exchange: str, routing_key: str) -> bool:
+        """Whether what came this way is a token: nobody who may only send can have put it there."""
+        return exchange in (self.processor, self.rerouted) and routing_key.startswith(LOOP_KEY)
 
     def processor_queue(self, task: str) -> str:
         return f"{self.processor}.{task}"
@@ -255,7 +281,7 @@ class Names:
 
 def routing_key(loop: LoopId) -> str:
     """The routing key of a loop's token, wherever it goes."""
-    return f"loop.{loop}"
+    return f"{LOOP_KEY}{loop}"
 
 
 def topology(
@@ -343,6 +369,9 @@ class _Builder:
                 Exchange(names.rerouted, "topic", {"alternate-exchange": names.failed}),
                 Exchange(names.unrouted, "fanout"),
                 Exchange(names.processor, "topic", {"alternate-exchange": names.unrouted}),
+                Exchange(names.delayed, "topic", {"alternate-exchange": names.unrouted}),
+                Exchange(names.calls, "topic"),
+                Exchange(names.later, "topic"),
                 Exchange(names.scheduler, "topic"),
                 Exchange(names.control, "direct"),
             ),
@@ -375,7 +404,7 @@ class _Builder:
     def of_task(self, task: str) -> Topology:
         names = self.names
         processor, failed = names.processor_queue(task), names.failed_queue(task)
-        keys = (f"loop.{task}.#", f"#.task.{task}")
+        of_loops, of_calls = f"{LOOP_KEY}{task}.#", f"#.{task_key(task)}"
         return Topology(
             queues=(
                 self._queue(
@@ -388,10 +417,19 @@ class _Builder:
                 self._parking_queue(failed),
             ),
             bindings=(
-                *(Binding(names.processor, processor, key) for key in keys),
-                *(Binding(names.rerouted, processor, key) for key in keys),
-                *(Binding(names.failed, failed, key) for key in keys),
+                Binding(names.processor, processor, of_loops),
+                Binding(names.delayed, processor, of_calls),
+                *(Binding(names.rerouted, processor, key) for key in (of_loops, of_calls)),
+                *(Binding(names.failed, failed, key) for key in (of_loops, of_calls)),
+                *(self._for_senders(task) if task in self.called else ()),
             ),
+        )
+
+    def _for_senders(self, task: str) -> Iterable[Binding]:
+        names, key = self.names, task_key(task)
+        return (
+            Binding(names.calls, names.processor_queue(task), key),
+            Binding(names.later, names.delay(0), f"#.{key}", "exchange"),
         )
 
     def of_subscription(self, wanted: Subscription) -> Topology:

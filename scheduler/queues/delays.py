@@ -1,4 +1,4 @@
-"""The way of a call to its task: straight, or through the delay ladder."""
+"""The ways of a call to its task: straight, or through the delay ladder."""
 
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names
 
 
-async def post(
+async def send(
     broker: Broker, names: Names, task: str, message: Message, delay: timedelta, timeout: timedelta
 ) -> None:
     """Publish a call's message, confirmed, to come to its task after a delay.
@@ -18,10 +18,21 @@ async def post(
         Unroutable: nothing was seeded for this task.
         BrokerError: it may not have been taken.
     """
+    exchange, key = names.calls, task_key(task)
+    if entrance(delay) is not None:
+        exchange, key = names.later, key_of(delay, key)
+    await broker.publish(message, exchange=exchange, routing_key=key, timeout=timeout)
+
+
+async def send_again(
+    broker: Broker, names: Names, task: str, message: Message, delay: timedelta, timeout: timedelta
+) -> None:
+    """The same for a message that has been there: it is taken, whatever became of its task.
+
+    Raises:
+        BrokerError: it may not have been taken.
+    """
     unit = entrance(delay)
-    await broker.publish(
-        message,
-        exchange=names.processor if unit is None else names.delay(unit),
-        routing_key=task_key(task) if unit is None else key_of(delay, task_key(task)),
-        timeout=timeout,
-    )
+    exchange = names.delayed if unit is None else names.delay(unit)
+    key = key_of(delay, task_key(task))
+    await broker.publish(message, exchange=exchange, routing_key=key, timeout=timeout)

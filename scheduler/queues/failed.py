@@ -48,7 +48,7 @@ from scheduler.protocol.messages import (
     summary_of,
 )
 from scheduler.protocol.tokens import State, is_token
-from scheduler.protocol.topology import Names
+from scheduler.protocol.topology import LOOP_KEY, Names
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 from scheduler.timing.rates import Pacer, Rate
@@ -343,7 +343,9 @@ class FailedQueues:
         edited = _edited(parked.message, args)
         headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self._clock.now())}
         message = replace(edited, headers=headers, expiration=None)
-        await self._publish(message, self._names.processor, parked.routing_key, DEFAULT_TIMEOUT)
+        was_tick = parked.routing_key.startswith(LOOP_KEY)
+        exchange = self._names.processor if was_tick else self._names.delayed
+        await self._publish(message, exchange, parked.routing_key, DEFAULT_TIMEOUT)
 
     async def _publish(
         self, message: Message, exchange: str, routing_key: str, timeout: timedelta

@@ -17,7 +17,7 @@ from scheduler.protocol.calls import new_call
 from scheduler.protocol.ladder import check_length
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names
-from scheduler.queues.delays import post
+from scheduler.queues.delays import send
 from scheduler.timing.backoff import backoff
 from scheduler.timing.clock import Clock
 
@@ -165,7 +165,7 @@ class Outbox:
             try:
                 broker = await self._connected(end)
                 left = timedelta(seconds=max(end - loop.time(), 0.001))
-                return await post(broker, self._names, task, message, delay, left)
+                return await send(broker, self._names, task, message, delay, left)
             except (BrokerUnavailable, Rejected) as error:
                 if loop.time() + pause >= end:
                     raise NotSent(

@@ -115,7 +115,7 @@ async def fill(app: Scheduler, broker: Broker, messages: int) -> None:
         message = new_call(
             app.namespace, "nothing", {}, message_id=str(number), sent_at=now, due_at=now
         )
-        await broker.publish(message, exchange=app.names.processor, routing_key=task_key("nothing"))
+        await broker.publish(message, exchange=app.names.delayed, routing_key=task_key("nothing"))
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ from tests.bad_input import BAD, GOOD
 from tests.contract.proxy import Proxy
 from tests.integration.shop import Shop, eventually, opened
 from tests.rabbitmq import free_ports
+from tests.stage import way_in
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -264,7 +265,7 @@ async def test_parked_messages_are_chosen_by_task_and_reason(shop: Shop) -> None
         await shop.until(lambda: shop.count(RunSettled) == 2)
         failed, names = shop.failed(broker), shop.app.names
         await broker.publish(
-            Message(b"{}", message_id="x"), exchange=names.processor, routing_key="task.gone"
+            Message(b"{}", message_id="x"), exchange=names.delayed, routing_key="task.gone"
         )
         await shop.until_parked(broker, 3)
         every = await shop.parked(broker)
@@ -428,8 +429,8 @@ async def test_what_cannot_be_run_is_parked_with_the_reason(shop: Shop) -> None:
         for bad in BAD:
             await broker.publish(
                 bad.message(shop.namespace),
-                exchange=shop.orders if bad.is_foreign else shop.app.names.processor,
-                routing_key=bad.key or "task.sms",
+                exchange=shop.orders if bad.is_foreign else way_in(shop.app.names, bad.key),
+                routing_key=bad.key,
             )
         await broker.publish(GOOD[0], exchange=shop.orders, routing_key="scan.page")
         await shop.until_parked(broker, len(BAD))

@@ -102,7 +102,7 @@ async def test_other_keys_to_be_routed_by_count_once(shop: Shop, header: bytes) 
 
 async def test_what_is_no_message_of_ours_is_parked_whole_and_may_be_purged(shop: Shop) -> None:
     async with shop.working("work") as broker, foreigner(shop.url) as one:
-        await published(one, shop.app.names.processor, b"task.work")
+        await published(one, shop.app.names.calls, b"task.work")
         await shop.until(lambda: shop.count(MessageParked) == len(STRANGE))
         assert shop.count(ConnectionLost) == 0
         parked = await shop.parked(broker)
@@ -123,7 +123,7 @@ async def test_what_nobody_can_be_given_stops_nobody(shop: Shop) -> None:
     """The broker parks it itself; its dead-lettering goes on for everybody."""
     async with shop.working("work") as broker, foreigner(shop.url) as one:
         for _ in range(3):
-            await published(one, shop.app.names.processor, b"task.nobody.\xe9")
+            await published(one, shop.app.names.delayed, b"task.nobody.\xe9")
         await shop.work.send_later("100ms", 1)
         await shop.until(lambda: len(shop.runs) == 1)
         await shop.until_parked(broker, 3 * len(STRANGE))

@@ -43,7 +43,7 @@ async def test_what_a_pod_has_in_hand_asks_for_no_further_pod(
             await asyncio.gather(
                 *(
                     broker.publish(
-                        Message(b"{}"), exchange=names.processor, routing_key=task_key("remind")
+                        Message(b"{}"), exchange=names.delayed, routing_key=task_key("remind")
                     )
                     for _ in range(250)
                 )

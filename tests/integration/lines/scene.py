@@ -157,8 +157,8 @@ class Pod:
 
     async def die(self) -> None:
         """End as a process that is killed: what it has in hand is the broker's again."""
+        await self.connection.die()  # first: what is given back, RabbitMQ 4.3 does not count
         self.worker.abort()
-        await self.connection.die()
 
 
 class Scene(ABC):

@@ -607,7 +607,7 @@ async def test_a_token_that_comes_days_before_its_time_waits_for_the_rest_of_it(
     loop = LoopId("monthly")
     token = await stage.token(loop)
     await stage.lose(loop)
-    await stage.publish(encode(token, "test", expiration=None), "loop.monthly.")
+    await stage.publish(encode(token, "test", expiration=None), "loop.monthly")
     async with stage.processor():
         await asyncio.sleep(1)
     assert not stage.starts()

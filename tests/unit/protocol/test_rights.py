@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from scheduler.protocol.ladder import UNITS
 from scheduler.protocol.rights import (
     Rights,
     command,
@@ -131,8 +130,7 @@ def test_a_client_publishes_where_messages_enter_and_nowhere_else():
     assert (rights.configure, rights.read) == ("^$", "^$")
     every = topology("shop", ["mail"], [], called=["mail"])
     objects = [each.name for each in (*every.exchanges, *every.queues)]
-    entrances = {NAMES.processor, *map(NAMES.delay, range(len(UNITS)))}
-    assert set(allowed(rights.write, objects)) == entrances
+    assert set(allowed(rights.write, objects)) == {NAMES.calls, NAMES.later}
 
 
 def test_the_command_is_ready_for_a_shell():

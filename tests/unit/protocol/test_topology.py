@@ -39,6 +39,9 @@ EXCHANGES = (
     Exchange("shop.v1.rerouted", "topic", {"alternate-exchange": "shop.v1.failed"}),
     Exchange("shop.v1.unrouted", "fanout"),
     Exchange("shop.v1.processor", "topic", {"alternate-exchange": "shop.v1.unrouted"}),
+    Exchange("shop.v1.delayed", "topic", {"alternate-exchange": "shop.v1.unrouted"}),
+    Exchange("shop.v1.calls", "topic"),
+    Exchange("shop.v1.later", "topic"),
     Exchange("shop.v1.scheduler", "topic"),
     Exchange("shop.v1.control", "direct"),
 )
@@ -145,7 +148,7 @@ BINDINGS = (
     Binding("shop.v1.control", "shop.v1.snapshots", "shop.v1.snapshots"),
     Binding("shop.v1.control", "shop.v1.rollcall", "shop.v1.rollcall"),
     Binding("shop.v1.processor", "shop.v1.processor.report", "loop.report.#"),
-    Binding("shop.v1.processor", "shop.v1.processor.report", "#.task.report"),
+    Binding("shop.v1.delayed", "shop.v1.processor.report", "#.task.report"),
     Binding("shop.v1.rerouted", "shop.v1.processor.report", "loop.report.#"),
     Binding("shop.v1.rerouted", "shop.v1.processor.report", "#.task.report"),
     Binding("shop.v1.failed", "shop.v1.failed.report", "loop.report.#"),
@@ -203,6 +206,9 @@ def test_the_delivery_limit_is_for_processor_queues_only():
         (NAMES.prefix, "shop.v1"),
         (NAMES.scheduler, "shop.v1.scheduler"),
         (NAMES.processor, "shop.v1.processor"),
+        (NAMES.calls, "shop.v1.calls"),
+        (NAMES.later, "shop.v1.later"),
+        (NAMES.delayed, "shop.v1.delayed"),
         (NAMES.unrouted, "shop.v1.unrouted"),
         (NAMES.rerouted, "shop.v1.rerouted"),
         (NAMES.failed, "shop.v1.failed"),
@@ -322,7 +328,7 @@ def test_definitions_are_what_rabbitmq_imports():
         "arguments": {},
     }
     counts = {kind: len(entries) for kind, entries in wanted.items()}
-    assert counts == {"exchanges": 7, "queues": 10, "bindings": 13}
+    assert counts == {"exchanges": 10, "queues": 10, "bindings": 13}
     assert json.loads(json.dumps(wanted)) == wanted
 
 
@@ -342,8 +348,8 @@ async def arrivals(wanted: Topology, exchange: str, key: str) -> set[str]:
         (NAMES.processor, "loop.a.k", "shop.v1.processor.a"),
         (NAMES.processor, "loop.a.k.more", "shop.v1.processor.a"),
         (NAMES.processor, "loop.a-b", "shop.v1.processor.a-b"),
-        (NAMES.processor, "0.0.0.5.0.0.task.a", "shop.v1.processor.a"),
-        (NAMES.processor, "task.a", "shop.v1.processor.a"),
+        (NAMES.delayed, "0.0.0.5.0.0.task.a", "shop.v1.processor.a"),
+        (NAMES.delayed, "task.a", "shop.v1.processor.a"),
         (NAMES.control, "shop.v1.roster", "shop.v1.roster"),
         (NAMES.control, "shop.v1.snapshots", "shop.v1.snapshots"),
         (NAMES.control, "shop.v1.rollcall", "shop.v1.rollcall"),
@@ -355,6 +361,9 @@ async def arrivals(wanted: Topology, exchange: str, key: str) -> set[str]:
         (NAMES.processor, "loop.gone.k", "shop.v1.unrouted"),
         (NAMES.processor, "", "shop.v1.unrouted"),
         (NAMES.processor, "order.paid", "shop.v1.unrouted"),
+        (NAMES.processor, "task.a", "shop.v1.unrouted"),
+        (NAMES.delayed, "loop.a", "shop.v1.unrouted"),
+        (NAMES.delayed, "0.0.0.5.0.0.task.gone", "shop.v1.unrouted"),
     ],
 )
 async def test_a_message_goes_to_this_one_queue(
@@ -457,7 +466,7 @@ def test_a_task_that_is_called_brings_the_ladder():
         ("23h", 23 * 3_600_000, "shop.v1.delay.m"),
         ("5m", 300_000, "shop.v1.delay.s"),
         ("59s", 59_000, "shop.v1.delay.100ms"),
-        ("9x100ms", 900, "shop.v1.processor"),
+        ("9x100ms", 900, "shop.v1.delayed"),
     ],
 )
 def test_a_rung_has_one_time_to_live_and_goes_on_to_the_next_unit(
@@ -480,7 +489,7 @@ def test_a_zero_leads_straight_to_the_next_unit():
     passed = [at]
     while at in path:
         passed.append(at := path[at])
-    assert passed == [*(f"shop.v1.{name}" for name in LADDER), "shop.v1.processor"]
+    assert passed == [*(f"shop.v1.{name}" for name in LADDER), "shop.v1.delayed"]
     assert {step.routing_key for step in steps} == {"*." * n + "0.#" for n in range(6)}
 
 
@@ -561,7 +570,8 @@ SUBSCRIBED = topology(
     ("exchange", "key", "queue"),
     [
         ("orders", "order.paid", "shop.v1.processor.a"),
-        ("shop.v1.processor", "task.a", "shop.v1.processor.a"),
+        ("shop.v1.calls", "task.a", "shop.v1.processor.a"),
+        ("shop.v1.delayed", "task.a", "shop.v1.processor.a"),
         ("shop.v1.delay.s", "0.0.0.0.3.0.task.a", "shop.v1.delay.3s"),
         ("shop.v1.delay.s", "0.0.0.0.0.3.task.a", "shop.v1.delay.3x100ms"),
         ("shop.v1.delay.32d", "0.0.0.0.0.0.task.a", "shop.v1.processor.a"),

@@ -1,0 +1,163 @@
+"""Tokens that somebody wrote who may only send: they are parked, and their loops go on."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Scheduler
+from scheduler.errors import Unroutable
+from scheduler.events import RunStarted
+from scheduler.protocol.calls import new_call
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LoopId, encode
+from scheduler.queues.delays import send
+from tests.stage import Stage, new_app, of
+
+LOOP = LoopId("beat")
+FAR = timedelta(days=365 * 80)
+
+
+def beating() -> Scheduler:
+    app = new_app()
+
+    @app.periodic(every="10s")
+    async def beat(ctx: Context, city: str = "") -> None: ...
+
+    @app.task(subscribe=[("orders", "#", "topic")])
+    async def paid(order: bytes) -> None: ...
+
+    @app.task()
+    async def work(n: int) -> None: ...
+
+    return app
+
+
+async def forged(stage: Stage, **fields: Any) -> Message:
+    """A token of the loop's line that is far ahead of it."""
+    token = await stage.token(LOOP)
+    due = token.due_at + FAR
+    ahead = replace(token, seq=1000, scheduled_at=due, due_at=due, **fields)
+    return encode(ahead, stage.app.namespace, expiration=None)
+
+
+async def goes_on(stage: Stage) -> None:
+    """The loop has its own token, and its own ticks."""
+    token = await stage.token(LOOP)
+    assert token.seq < 10
+    started = len(of(RunStarted, stage.events))
+    await asyncio.sleep(11)
+    assert len(of(RunStarted, stage.events)) > started
+
+
+@pytest.mark.parametrize("fields", [{}, {"first": True}, {"args": {"city": 7}}], ids=str)
+@pytest.mark.parametrize("key", ["task.work", "loop.beat.task.work"])
+async def test_a_token_that_came_as_a_call_is_parked(
+    stage: Stage, fields: dict[str, Any], key: str
+) -> None:
+    await stage.seed(beating())
+    async with stage.processor():
+        await stage.publish(await forged(stage, **fields), key, stage.app.names.delayed)
+        await asyncio.sleep(1)
+        (parked,) = await stage.parked()
+        assert (parked.reason, parked.task) == ("undecodable", "work")
+        assert "did not come the way of the loops' tokens" in parked.error
+        await goes_on(stage)
+
+
+@pytest.mark.parametrize("key", ["loop.beat", "loop.paid"])
+async def test_a_token_from_a_subscribed_exchange_is_a_message_like_others(
+    stage: Stage, key: str
+) -> None:
+    await stage.seed(beating())
+    async with stage.processor():
+        await stage.publish(await forged(stage), key, "orders")
+        await asyncio.sleep(1)
+        assert [run.loop for run in of(RunStarted, stage.events)] == [LoopId("paid")]
+        await goes_on(stage)
+    assert not await stage.parked()
+
+
+async def test_a_call_that_claims_to_be_a_token_pauses_nothing(stage: Stage) -> None:
+    await stage.seed(beating())
+    async with stage.processor():
+        token = await forged(stage)
+        call = new_call(
+            stage.app.namespace,
+            "work",
+            {"n": "none"},
+            message_id="m",
+            sent_at=stage.clock.now(),
+            due_at=stage.clock.now(),
+        )
+        both = replace(call, headers={**token.headers, **call.headers})
+        await stage.publish(both, "task.work", stage.app.names.calls)
+        await asyncio.sleep(1)
+        (parked,) = await stage.parked()
+        assert parked.reason == "invalid-arguments"
+        await goes_on(stage)
+
+
+async def test_a_token_of_one_loop_does_not_come_by_the_key_of_another(stage: Stage) -> None:
+    await stage.seed(beating())
+    async with stage.processor():
+        await stage.publish(await forged(stage), "loop.beat.other")
+        await asyncio.sleep(1)
+        (parked,) = await stage.parked()
+        assert parked.reason == "undecodable"
+        assert "came by 'loop.beat.other'" in parked.error
+        await goes_on(stage)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key"),
+    [
+        ("calls", "loop.beat"),
+        ("calls", "task.beat"),
+        ("later", "loop.beat"),
+        ("later", "loop.beat.task.work"),
+        ("later", "loop.beat.0.0.0.1"),
+        ("later", "0.0.0.0.0.1.loop.beat"),
+    ],
+)
+async def test_where_senders_write_to_nothing_leads_to_a_loop(
+    stage: Stage, exchange: str, key: str
+) -> None:
+    await stage.seed(beating())
+    message = await forged(stage)
+    with pytest.raises(Unroutable):
+        await stage.publish(message, key, getattr(stage.app.names, exchange))
+
+
+@pytest.mark.parametrize("delay", ["0s", "100ms", "1h30m"])
+async def test_a_task_that_was_never_seeded_is_told_to_its_sender_also_of_later_calls(
+    stage: Stage, delay: str
+) -> None:
+    app = beating()
+    await stage.seed(app)
+
+    @app.task()
+    async def newer() -> None: ...
+
+    app.outbox.use(stage.broker, stage.clock)
+    with pytest.raises(Unroutable, match="has no queue for the task 'newer': nothing was sent"):
+        await newer.send_later(delay)
+
+
+async def test_what_waits_for_a_task_that_is_gone_by_then_is_parked(stage: Stage) -> None:
+    await stage.seed(beating())
+    app = stage.app
+    await send(
+        stage.broker,
+        app.names,
+        "work",
+        Message(b"{}", message_id="m"),
+        timedelta(seconds=1),
+        timedelta(seconds=1),
+    )
+    await stage.broker.delete(app.names.processor_queue("work"))
+    await asyncio.sleep(10)
+    (parked,) = await stage.parked()
+    assert (parked.reason, parked.task) == ("unknown-task", "work")
