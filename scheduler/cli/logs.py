@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 from scheduler.cli.lines import clock, line_of
 from scheduler.events import Escalated, Event, RunEvent
-from scheduler.protocol.messages import summary_of
+from scheduler.protocol.messages import flat, summary_of
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.tasks.context import current_run
 from scheduler.tasks.tasks import SUPERVISION
@@ -33,7 +33,7 @@ def log_event(event: Event) -> None:
         level = logging.DEBUG  # it goes on all the time
     if words and logger.isEnabledFor(level):
         error = event.error if isinstance(event, Escalated) else None
-        logger.log(level, words, exc_info=error, extra={"event": event})
+        logger.log(level, flat(words), exc_info=error, extra={"event": event})
 
 
 class TextFormatter(logging.Formatter):
@@ -42,7 +42,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         name, mark = _run_of(record)
         # Enough of a message id to tell a few apart; JSON has it whole.
-        short = f"#{mark}" if isinstance(mark, int) else mark[:8]
+        short = f"#{mark}" if isinstance(mark, int) else flat(mark)[:8]
         about = f"{name} {short}  " if name else ""
         line = f"{clock(_moment(record))} {record.levelname:7} {about}{record.getMessage()}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line

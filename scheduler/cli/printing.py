@@ -1,10 +1,11 @@
 """What all commands print alike: lines and moments for people, JSON for programs."""
 
+import json
 import sys
 from datetime import datetime, timedelta
 from typing import Any
 
-from pydantic_core import to_json
+from pydantic_core import to_jsonable_python
 
 from scheduler.app import Scheduler
 from scheduler.errors import SchedulerError
@@ -13,8 +14,13 @@ from scheduler.protocol.messages import printable
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout; durations are in seconds, moments in ISO 8601."""
-    text = to_json(value, indent=2, timedelta_mode="float", fallback=str, bytes_mode="base64")
-    sys.stdout.write(f"{text.decode()}\n")
+    text = json.dumps(value, default=_plain, indent=2, ensure_ascii=False)
+    # What is no UTF-8 has an escape in JSON, and no bytes.
+    sys.stdout.write(text.encode(errors="backslashreplace").decode() + "\n")
+
+
+def _plain(value: Any) -> Any:
+    return to_jsonable_python(value, timedelta_mode="float", fallback=str, bytes_mode="base64")
 
 
 def print_line(line: str) -> None:

@@ -46,9 +46,14 @@ class Message:
     offset: int | None = field(default=None, compare=False)
 
 
+def flat(text: str) -> str:
+    """A text on one line, of characters that any header and terminal takes."""
+    return printable(" ".join(text.split()))
+
+
 def one_line(text: str) -> str:
-    """A text on one line, of characters that any header and terminal takes, and not too long."""
-    line = printable(" ".join(text.split()))
+    """The same, and not too long."""
+    line = flat(text)
     return line if len(line) <= LINE_LENGTH else line[: LINE_LENGTH - 1] + "…"
 
 

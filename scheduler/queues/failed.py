@@ -42,6 +42,7 @@ from scheduler.protocol.calls import is_call, placed
 from scheduler.protocol.messages import (
     PREFIX,
     Message,
+    flat,
     one_line,
     own_headers,
     printable,
@@ -485,7 +486,10 @@ def _loop_named_by(headers: Mapping[str, Any]) -> str:
 
 
 def _id_of(message: Message) -> str:
-    name = message.message_id or f"no-id-{blake2b(message.body, digest_size=6).hexdigest()}"
+    name = (
+        flat(message.message_id or "")
+        or f"no-id-{blake2b(message.body, digest_size=6).hexdigest()}"
+    )
     at = message.headers.get(f"{PARKED}at-ms")
     return name if at is None else f"{name}@{at}"
 

@@ -281,6 +281,15 @@ def test_a_line_for_machines_has_the_fields_of_its_event(
     assert {name: told[name] for name in fields} == fields
 
 
+def test_no_message_id_steers_a_terminal_or_begins_a_line(log: Log):
+    name = "\x1b[31m\nERROR"
+    event = MessageParked("task.a", name, "undecodable", "ValueError: \x1b[31m")
+    assert "\x1b" not in log(event, style="text")
+    settled = RunReturned(LoopId("a"), None, 0, name)
+    assert "\x1b" not in (line := log(settled, style="text"))
+    assert len(line.splitlines()) == 1
+
+
 @pytest.mark.parametrize("event", SILENT)
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_what_is_not_worth_a_line_has_none(log: Log, event: Event, style: Style):

@@ -1,0 +1,52 @@
+"""What commands print of messages that somebody else has made."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from scheduler.brokers.tables import Opaque
+from scheduler.cli.printing import print_json, print_line
+from scheduler.cli.rows import row_of_parked
+from scheduler.protocol.messages import Message
+from scheduler.queues.failed import read_parked
+
+NINE = datetime(2026, 6, 1, 9, 0, tzinfo=UTC)
+STRANGE = Message(
+    b"\xff",
+    {
+        "caf\udce9": "caf\udce9",
+        "amount": Decimal("9.99"),
+        "far": Opaque(b"T" + b"\xff" * 8),
+        "bytes": b"\xff",
+        "deep": {"list": [NINE, None]},
+    },
+    message_id="\x1b[31mm\n\udce9",
+)
+
+
+def test_json_of_any_message_can_be_read(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    parked = read_parked(STRANGE, "failed", "task.\udce9")
+    print_json([row_of_parked(parked)])
+    (row,) = json.loads(capfdbinary.readouterr().out.decode())
+    assert row["headers"]["caf\udce9"] == "caf\udce9"
+    assert row["headers"]["amount"] == "9.99"
+    assert row["headers"]["deep"] == {"list": ["2026-06-01T09:00:00Z", None]}
+    assert (row["body_base64"], row["routing_key"]) == ("/w==", "task.\udce9")
+
+
+def test_a_message_is_known_by_what_can_be_typed() -> None:
+    assert read_parked(STRANGE, "failed", "").id == r"\x1b[31mm \udce9"
+
+
+def test_a_line_has_no_bytes_that_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line("a \x1b[31m \udce9")
+    assert capsys.readouterr().out == "a \\x1b[31m \\udce9\n"
+
+
+def test_durations_are_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"took": timedelta(milliseconds=1500), "name": "grüße"})
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"took": 1.5, "name": "grüße"}
+    assert "grüße" in out
