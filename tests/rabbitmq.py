@@ -29,6 +29,8 @@ IMAGE = "rabbitmq:4-management"
 LOCAL = "-kernel inet_dist_use_interface {127,0,0,1}"
 # Erlang's schedulers turn round and round while they wait, where others could compute.
 IDLE = "+sbwt none +sbwtdcpu none +sbwtdio none"
+# Each of some thousand queues has something to tell every five seconds, to nobody.
+SELDOM = "[{rabbit,[{quorum_tick_interval,60000},{collect_statistics_interval,30000}]}]."
 URL_VARIABLE = "SCHEDULER_TEST_BROKER_URL"
 ROOT_VARIABLE = "SCHEDULER_TEST_RABBITMQ_ROOT"
 
@@ -637,7 +639,7 @@ def keep(directory: Path) -> None:
 
 
 def start_node(broker: ExitStack) -> tuple[str, dict[str, Any]]:
-    node = broker.enter_context(PrivateNode())
+    node = broker.enter_context(PrivateNode(advanced=SELDOM))
     return node.url, {
         "management_url": node.management_url,
         "command": list(node.ctl.command),
