@@ -170,7 +170,7 @@ class LoopSeeded(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopRepaired(Event):
-    """Attributes: kind is lost, stuck, doubled, parked (the broker parked its tick) or adopted."""
+    """Attributes: kind is lost, stuck, doubled or adopted."""
 
     loop: LoopId
     kind: str

@@ -20,7 +20,7 @@ from scheduler.program import Program, processor
 from scheduler.protocol.epochs import is_void
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token, decode, is_token
-from scheduler.protocol.topology import LOOP_KEY, Names, QueueType, topology
+from scheduler.protocol.topology import Names, QueueType, topology
 from scheduler.queues.delays import send_again
 from scheduler.queues.failed import FailedQueues, Parked
 from scheduler.queues.hatchery import Hatchery, Occupant
@@ -277,7 +277,7 @@ class Stage:
 
     async def publish(self, message: Message, routing_key: str, exchange: str = "") -> None:
         """Publish as a message of this key comes to its task, unless another exchange is named."""
-        exchange = exchange or way_in(self.app.names, routing_key)
+        exchange = exchange or self.app.names.way_in(routing_key)
         await self.broker.publish(message, exchange=exchange, routing_key=routing_key)
 
     async def parked(self) -> list[Parked]:
@@ -298,11 +298,6 @@ class Stage:
     def starts(self) -> list[float]:
         """When each run started, in seconds since the beginning."""
         return seconds_of([run.started_at for run in of(RunStarted, self.events)])
-
-
-def way_in(names: Names, routing_key: str) -> str:
-    """The exchange by which what has such a key comes to its task, at the end of its way."""
-    return names.processor if routing_key.startswith(LOOP_KEY) else names.delayed
 
 
 def seconds_of(moments: Sequence[datetime]) -> list[float]:

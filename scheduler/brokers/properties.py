@@ -20,14 +20,13 @@ from datetime import timedelta
 from typing import Any, cast
 
 from scheduler.brokers.tables import (
-    EPOCH,
-    LATEST,
     Malformed,
     Opaque,
+    read_short,
     read_table,
+    read_time,
     short_string,
     table_of,
-    text_of,
     time_of,
 )
 from scheduler.errors import TooLarge, Unencodable
@@ -73,12 +72,12 @@ def encoded(message: Message) -> bytes:
     return flags.to_bytes(2) + b"".join(parts)
 
 
-def decoded(properties: bytes, body: bytes = b"", **more: Any) -> Message:
+def decoded(properties: bytes, body: bytes = b"") -> Message:
     """The message that has these properties, and a body."""
     try:
-        return _decoded(properties, body, more)
+        return _decoded(properties, body)
     except (Malformed, IndexError):
-        return Message(body, {UNREADABLE: properties}, **more)
+        return Message(body, {UNREADABLE: properties})
 
 
 def check_key(routing_key: str) -> None:
@@ -87,8 +86,10 @@ def check_key(routing_key: str) -> None:
     Raises:
         Unencodable: it is too long, or no text.
     """
-    if not routing_key.isascii() and any("\ud800" <= each <= "\udfff" for each in routing_key):
-        raise Unencodable(f"The routing key {ascii(routing_key)} is no text.")
+    try:
+        routing_key.encode()
+    except UnicodeEncodeError:
+        raise Unencodable(f"The routing key {ascii(routing_key)} is no text.") from None
     short_string(routing_key, "The routing key")
 
 
@@ -111,42 +112,31 @@ def check_size(properties: bytes, frame_max: int, address: str) -> None:
         )
 
 
-def _decoded(properties: bytes, body: bytes, more: dict[str, Any]) -> Message:
-    flags, at = int.from_bytes(properties[:2]), 2
-    found, kept = dict[str, Any](), dict[str, Any]()
+def _decoded(properties: bytes, body: bytes) -> Message:
+    flags, at, found = int.from_bytes(properties[:2]), 2, dict[str, Any]()
     for name, flag in FLAGS.items():
         if flags & flag:
             found[name], at = _READERS[name](properties, at)
     if at > len(properties):
         raise Malformed("it ends too soon")
-    for name in NOT_OURS_TO_GIVE:
-        if name in found:
-            kept[_header_of(name)] = found.pop(name)
-    if (seconds := found.pop("timestamp", None)) is not None:
-        if seconds > LATEST:
-            kept[_header_of("timestamp")] = Opaque(b"T" + seconds.to_bytes(8))
-        else:
-            found["timestamp"] = EPOCH + timedelta(seconds=seconds)
     found.pop("delivery_mode", None)
     headers = found.pop("headers", {})
     for name, disguise in DISGUISED.items():
         if disguise in headers:
             headers.setdefault(name, headers.pop(disguise))
-    return Message(body, headers | kept, **found, **more)
+    not_ours = [name for name in NOT_OURS_TO_GIVE if name in found]
+    not_ours += ["timestamp"] if isinstance(found.get("timestamp"), Opaque) else []
+    headers.update({_header_of(name): found.pop(name) for name in not_ours})
+    return Message(body, headers, **found)
 
 
 def _header_of(name: str) -> str:
     return PREFIX + name.replace("_", "-")
 
 
-def _read_text(data: bytes, at: int) -> tuple[str, int]:
-    end = at + 1 + data[at]
-    return text_of(data[at + 1 : end]), end
-
-
 def _read_expiration(data: bytes, at: int) -> tuple[timedelta | None, int]:
     # A foreign publisher may have written anything here; the broker has honoured it already.
-    text, at = _read_text(data, at)
+    text, at = read_short(data, at)
     try:
         return timedelta(milliseconds=int(text)), at
     except (ValueError, OverflowError):
@@ -154,12 +144,12 @@ def _read_expiration(data: bytes, at: int) -> tuple[timedelta | None, int]:
 
 
 _READERS: dict[str, Callable[[bytes, int], tuple[Any, int]]] = {
-    **dict.fromkeys(NAMES, _read_text),
+    **dict.fromkeys(NAMES, read_short),
     "headers": read_table,
     "delivery_mode": lambda data, at: (data[at], at + 1),
     "priority": lambda data, at: (data[at], at + 1),
     "expiration": _read_expiration,
-    "timestamp": lambda data, at: (int.from_bytes(data[at : at + 8]), at + 8),
+    "timestamp": read_time,
 }
 
 

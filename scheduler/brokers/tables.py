@@ -12,8 +12,8 @@ t, x, V                 `bool`, `bytes`, `None`
 A, F                    `list`, `dict`
 ======================  ==================================================================
 
-What Python has no value for is `Opaque`: a time that no calendar has, a kind that is not known,
-what is nested too deep to be of use. The kinds are those of RabbitMQ, which are not those of the
+What Python has no value for is `Opaque`: a time that no calendar has, what is nested too deep to be
+of use. The kinds are those of RabbitMQ, which are not those of the
 AMQP 0-9-1 specification (https://www.rabbitmq.com/amqp-0-9-1-errata#section_3).
 """
 
@@ -25,12 +25,12 @@ from decimal import Decimal
 from typing import Any
 
 from scheduler.errors import Unencodable
+from scheduler.timing.moments import UNIX_EPOCH
 
 MOST_DEEP = 50
 LONGEST_SHORT = 255  # bytes, of a short string
 Path = tuple[str, ...]  # the names that lead to a value
-EPOCH = datetime.fromtimestamp(0, UTC)
-LATEST = int((datetime.max.replace(tzinfo=UTC) - EPOCH).total_seconds())
+LATEST = int((datetime.max.replace(tzinfo=UTC) - UNIX_EPOCH).total_seconds())
 SIZE = struct.Struct(">I")
 
 
@@ -42,12 +42,14 @@ class Malformed(Exception):
     """These bytes are no table."""
 
 
-def text_of(data: bytes) -> str:
+def _text_of(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def bytes_of(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+def read_short(data: bytes, at: int) -> tuple[str, int]:
+    """The short string that begins there, and where it ends."""
+    end = at + 1 + data[at]
+    return _text_of(data[at + 1 : end]), end
 
 
 def read_table(data: bytes, at: int = 0, depth: int = 0) -> tuple[dict[str, Any], int]:
@@ -60,9 +62,8 @@ def read_table(data: bytes, at: int = 0, depth: int = 0) -> tuple[dict[str, Any]
         (size,), at = SIZE.unpack_from(data, at), at + 4
         end, table = at + size, dict[str, Any]()
         while at < end:
-            start = at + 1
-            at = start + data[at]
-            table[text_of(data[start:at])], at = _read_value(data, at, depth)
+            name, at = read_short(data, at)
+            table[name], at = _read_value(data, at, depth)
     except (IndexError, struct.error) as error:
         raise Malformed(str(error)) from None
     if at != end or end > len(data):
@@ -75,7 +76,7 @@ def _read_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     match chr(kind):
         case "S":
             start, at = _sized_part(data, at)
-            return text_of(data[start:at]), at
+            return _text_of(data[start:at]), at
         case "t":
             return data[at] != 0, at + 1
         case "x":
@@ -84,7 +85,7 @@ def _read_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
         case "V":
             return None, at
         case "T":
-            return _read_time(data, at), at + 8
+            return read_time(data, at)
         case "D":
             scale, digits = struct.unpack_from(">Bi", data, at)
             return Decimal(digits).scaleb(-scale), at + 5
@@ -112,11 +113,12 @@ def _sized_part(data: bytes, at: int) -> tuple[int, int]:
     return at + 4, at + 4 + size
 
 
-def _read_time(data: bytes, at: int) -> datetime | Opaque:
-    (seconds,) = struct.unpack_from(">Q", data, at)
+def read_time(data: bytes, at: int) -> tuple[datetime | Opaque, int]:
+    """The moment that begins there, and where it ends."""
+    seconds, end = int.from_bytes(data[at : at + 8]), at + 8
     if seconds > LATEST:
-        return Opaque(data[at - 1 : at + 8])
-    return EPOCH + timedelta(seconds=seconds)
+        return Opaque(b"T" + data[at:end]), end
+    return UNIX_EPOCH + timedelta(seconds=seconds), end
 
 
 def _read_array(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
@@ -155,7 +157,7 @@ def short_string(text: object, what: str) -> bytes:
 
 def _encoded_text(text: str, what: str) -> bytes:
     try:
-        return bytes_of(text)
+        return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise Unencodable(f"{what} holds a character that is no text: {error.reason}.") from None
 
@@ -229,9 +231,9 @@ def time_of(value: datetime, what: str) -> bytes:
     Raises:
         Unencodable: it has no time zone, or is before 1970.
     """
-    if value.tzinfo is None or value < EPOCH:
+    if value.tzinfo is None or value < UNIX_EPOCH:
         raise Unencodable(f"{what} holds {value}: moments have a time zone, and come after 1970.")
-    return int((value - EPOCH).total_seconds()).to_bytes(8)
+    return int((value - UNIX_EPOCH).total_seconds()).to_bytes(8)
 
 
 def _array(values: list[Any] | tuple[Any, ...], path: Path) -> bytes:

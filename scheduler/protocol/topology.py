@@ -268,6 +268,10 @@ class Names:
     def hatchery(self, loop: LoopId) -> str:
         return f"{self.prefix}.hatchery.{loop}"
 
+    def way_in(self, routing_key: str) -> str:
+        """The exchange by which what has such a key comes to its task, at the end of its way."""
+        return self.processor if routing_key.startswith(LOOP_KEY) else self.delayed
+
     def bring_tokens(self, exchange: str, routing_key: str) -> bool:
         """Whether what came this way is a token: nobody who may only send can have put it there."""
         return exchange in (self.processor, self.rerouted) and routing_key.startswith(LOOP_KEY)

@@ -344,9 +344,8 @@ class FailedQueues:
         edited = _edited(parked.message, args)
         headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self._clock.now())}
         message = replace(edited, headers=headers, expiration=None)
-        was_tick = parked.routing_key.startswith(LOOP_KEY)
-        exchange = self._names.processor if was_tick else self._names.delayed
-        await self._publish(message, exchange, parked.routing_key, DEFAULT_TIMEOUT)
+        key = parked.routing_key
+        await self._publish(message, self._names.way_in(key), key, DEFAULT_TIMEOUT)
 
     async def _publish(
         self, message: Message, exchange: str, routing_key: str, timeout: timedelta
@@ -475,8 +474,8 @@ def _read(delivery: Delivery) -> Parked:
 
 
 def _loop_of(routing_key: str) -> str:
-    if routing_key.startswith("loop."):
-        return routing_key.removeprefix("loop.")
+    if routing_key.startswith(LOOP_KEY):
+        return routing_key.removeprefix(LOOP_KEY)
     _, found, task = f".{routing_key}".rpartition(".task.")
     return task if found else ""
 

@@ -92,7 +92,8 @@ class Outbox:
     @property
     def clock(self) -> Clock:
         """The clock of whoever lent the connection, or our own."""
-        return self._lent_here.clock if self._lent_here else self._clock
+        lent = self._lent_here
+        return self._clock if lent is None else lent.clock
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[Broker]:
@@ -197,8 +198,8 @@ class Outbox:
             raise BrokerUnavailable("The broker did not answer when it was connected to.") from None
 
     async def _current(self) -> Broker:
-        if self._lent_here:
-            return self._lent_here.broker
+        if (lent := self._lent_here) is not None:
+            return lent.broker
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._opening is None:
             self._loop, self._opening = loop, asyncio.Lock()

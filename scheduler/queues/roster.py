@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -37,13 +37,12 @@ from scheduler.queues.checkpoints import Checkpoint, WireCheckpoint, wire_of
 from scheduler.queues.snapshots import Snapshot, Snapshots
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
-from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
+from scheduler.timing.moments import LATEST_MS, UNIX_EPOCH, milliseconds_since_epoch, moment_of
 from scheduler.timing.schedules import Every, Schedule, from_wire, to_wire
 
 ENTRY_TYPE = "scheduler.roster"
 READING_TIMEOUT = timedelta(minutes=2)
 FEW = 1_000  # are read without a snapshot
-LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Listed:
     entry: Entry = Entry(0, LoopState.ACTIVE, 0)
     reason: str = ""
     by: str = ""
-    at: datetime = LONG_AGO
+    at: datetime = UNIX_EPOCH
     checkpoint: Checkpoint | None = None
 
     @property

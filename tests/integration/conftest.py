@@ -14,6 +14,7 @@ from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.topology import QueueType
+from tests.integration.shop import Shop, opened
 from tests.stage import an_app
 from tests.warm import Program, start
 
@@ -148,6 +149,21 @@ async def sweep(field: Field, loops: int = 50) -> None:
         for queue in an_app(field.namespace, names).topology().queues:
             if await broker.depth(queue.name) is not None:
                 await broker.delete(queue.name)
+
+
+@pytest.fixture(scope="module", params=["quorum", "classic"])
+def shared(request: pytest.FixtureRequest, broker_url: str) -> Iterator[Shop]:
+    """A shop for all tests of a module."""
+    queue_type: QueueType = request.param
+    with opened(broker_url, queue_type) as shop:
+        yield shop
+
+
+@pytest.fixture
+async def shop(shared: Shop) -> Shop:
+    """What is seeded is shared; what happened begins anew."""
+    await shared.empty()
+    return Shop(shared.url, shared.namespace, shared.queue_type)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -24,13 +23,11 @@ from scheduler.events import (
 )
 from scheduler.protocol.messages import Message, failed_deliveries
 from scheduler.protocol.tokens import Ending
-from scheduler.protocol.topology import QueueType
 from scheduler.queues.failed import EVERYTHING, Selection
 from tests.bad_input import BAD, GOOD
 from tests.contract.proxy import Proxy
-from tests.integration.shop import Shop, eventually, opened
+from tests.integration.shop import Shop, eventually
 from tests.rabbitmq import free_ports
-from tests.stage import way_in
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -38,20 +35,6 @@ STEP = timedelta(milliseconds=100)
 # What a busy machine may add to a delay, on top of the step of the ladder.
 SLACK = timedelta(seconds=1)
 LIMIT = Settings().delivery_limit
-
-
-@pytest.fixture(scope="module", params=["quorum", "classic"])
-def shared(request: pytest.FixtureRequest, broker_url: str) -> Iterator[Shop]:
-    queue_type: QueueType = request.param
-    with opened(broker_url, queue_type) as shop:
-        yield shop
-
-
-@pytest.fixture
-async def shop(shared: Shop) -> Shop:
-    """What is seeded is shared; what happened begins anew."""
-    await shared.empty()
-    return Shop(shared.url, shared.namespace, shared.queue_type)
 
 
 # Sending
@@ -429,7 +412,7 @@ async def test_what_cannot_be_run_is_parked_with_the_reason(shop: Shop) -> None:
         for bad in BAD:
             await broker.publish(
                 bad.message(shop.namespace),
-                exchange=shop.orders if bad.is_foreign else way_in(shop.app.names, bad.key),
+                exchange=shop.orders if bad.is_foreign else shop.app.names.way_in(bad.key),
                 routing_key=bad.key,
             )
         await broker.publish(GOOD[0], exchange=shop.orders, routing_key="scan.page")

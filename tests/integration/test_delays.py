@@ -15,7 +15,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import RunReturned, RunSettled
 from scheduler.protocol.topology import QueueType
 from tests.integration.conftest import Field
-from tests.integration.shop import Run, Shop, eventually, opened
+from tests.integration.shop import Run, Shop, eventually
 from tests.rabbitmq import PrivateNode
 from tests.warm import Program
 
@@ -25,20 +25,6 @@ CLERK = f"{Path(__file__).parent / 'apps' / 'clerk.py'}:app"
 STEP = 0.1
 # What a busy machine may add to a delay, on top of the step of the ladder.
 SLACK = 2.0
-
-
-@pytest.fixture(scope="module", params=["quorum", "classic"])
-def shared(request: pytest.FixtureRequest, broker_url: str) -> Iterator[Shop]:
-    queue_type: QueueType = request.param
-    with opened(broker_url, queue_type) as shop:
-        yield shop
-
-
-@pytest.fixture
-async def shop(shared: Shop) -> Shop:
-    """What is seeded is shared; what happened begins anew."""
-    await shared.empty()
-    return Shop(shared.url, shared.namespace, shared.queue_type)
 
 
 def random_delays(count: int) -> list[float]:

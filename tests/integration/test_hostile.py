@@ -1,16 +1,13 @@
 """What somebody else may publish: it costs nobody a connection, a run, or another message."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.properties import encoded
 from scheduler.events import ConnectionLost, MessageParked, RunSettled
-from scheduler.protocol.topology import QueueType
 from scheduler.queues.failed import EVERYTHING
 from tests.foreign import Foreigner, foreigner, headers, short, sized
-from tests.integration.shop import Shop, opened
+from tests.integration.shop import Shop
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -37,20 +34,6 @@ STRANGE = {
     "other keys to be routed by": headers(b"\2CCA" + sized(b"S" + sized(b"order.shipped"))),
 }
 KEYS = {"a key": b"order.paid", "a key that is no UTF-8": b"order.\xff"}
-
-
-@pytest.fixture(scope="module", params=["quorum", "classic"])
-def shared(request: pytest.FixtureRequest, broker_url: str) -> Iterator[Shop]:
-    queue_type: QueueType = request.param
-    with opened(broker_url, queue_type) as shop:
-        yield shop
-
-
-@pytest.fixture
-async def shop(shared: Shop) -> Shop:
-    """What is seeded is shared; what happened begins anew."""
-    await shared.empty()
-    return Shop(shared.url, shared.namespace, shared.queue_type)
 
 
 async def published(one: Foreigner, exchange: str, key: bytes) -> None:

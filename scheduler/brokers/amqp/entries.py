@@ -1,7 +1,7 @@
 """The entries of a stream: messages that have a place."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from aiormq.abc import DeliveredMessage
 
@@ -20,9 +20,8 @@ class StreamEntry(NamedTuple):
     def of(cls, taken: DeliveredMessage) -> "StreamEntry":
         message, tag = message_of(taken), taken.delivery_tag
         assert tag is not None
-        headers = dict(message.headers)
-        offset = headers.pop("x-stream-offset")
-        return cls(replace(message, headers=headers, offset=offset), offset, tag)
+        offset = cast(dict[str, Any], message.headers).pop("x-stream-offset")
+        return cls(replace(message, offset=offset), offset, tag)
 
     def continues(self, last: "StreamEntry") -> bool:
         """Whether this may come in one stream where the last one was asked for.

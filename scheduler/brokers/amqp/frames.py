@@ -23,7 +23,7 @@ from pamqp.constants import FRAME_BODY, FRAME_HEADER, FRAME_METHOD
 from pamqp.header import ContentHeader
 
 from scheduler.brokers.properties import decoded, encoded
-from scheduler.brokers.tables import text_of
+from scheduler.brokers.tables import read_short
 from scheduler.protocol.messages import Message
 
 HEAD = struct.Struct(">BHI")
@@ -83,10 +83,6 @@ def _header(payload: bytes) -> ContentHeader:
     return ContentHeader(body_size=BODY_SIZE.unpack_from(payload)[0], properties=properties)
 
 
-def _body(payload: bytes) -> ContentBody:
-    return ContentBody(payload)
-
-
 def _method(payload: bytes) -> Frame | None:
     """One of those that tell with which key a message came; None: another one."""
     read = _methods.get(int.from_bytes(payload[:4]))
@@ -95,11 +91,11 @@ def _method(payload: bytes) -> Frame | None:
 
 def _deliver(payload: bytes) -> Frame:
     deliver = Basic.Deliver()
-    deliver.consumer_tag, at = _text(payload, 4)
+    deliver.consumer_tag, at = read_short(payload, 4)
     deliver.delivery_tag, at = int.from_bytes(payload[at : at + 8]), at + 8
     deliver.redelivered, at = payload[at] & 1 == 1, at + 1
-    deliver.exchange, at = _text(payload, at)
-    deliver.routing_key, at = _text(payload, at)
+    deliver.exchange, at = read_short(payload, at)
+    deliver.routing_key, at = read_short(payload, at)
     return deliver
 
 
@@ -107,15 +103,10 @@ def _get_ok(payload: bytes) -> Frame:
     found = Basic.GetOk()
     found.delivery_tag = int.from_bytes(payload[4:12])
     found.redelivered = payload[12] & 1 == 1
-    found.exchange, at = _text(payload, 13)
-    found.routing_key, at = _text(payload, at)
+    found.exchange, at = read_short(payload, 13)
+    found.routing_key, at = read_short(payload, at)
     found.message_count = int.from_bytes(payload[at : at + 4])
     return found
-
-
-def _text(payload: bytes, at: int) -> tuple[str, int]:
-    end = at + 1 + payload[at]
-    return text_of(payload[at + 1 : end]), end
 
 
 _methods: dict[int, Callable[[bytes], Frame]] = {
@@ -125,5 +116,5 @@ _methods: dict[int, Callable[[bytes], Frame]] = {
 _readers: dict[int, Callable[[bytes], Any]] = {
     FRAME_METHOD: _method,
     FRAME_HEADER: _header,
-    FRAME_BODY: _body,
+    FRAME_BODY: ContentBody,
 }

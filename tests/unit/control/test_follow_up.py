@@ -8,10 +8,20 @@ import pytest
 from scheduler import Context
 from scheduler.errors import BrokerUnavailable
 from scheduler.events import TokenSuperseded
+from scheduler.protocol.tokens import Token
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import SECOND
 from tests.faulty import FaultyBroker
 from tests.stage import Stage, new_app, of
+
+
+async def come_back_settled(stage: Stage, token: Token) -> None:
+    """Have a token that is due handed out again, after its successor was put, and lost."""
+    held = await stage.broker.get(stage.app.names.processor_queue(token.loop.task))
+    assert held is not None
+    assert await stage.hatchery.offer(replace(token, seq=1, due_at=stage.clock.now() + SECOND))
+    await stage.lose(token.loop)
+    await held.requeue()
 
 
 async def test_a_successor_that_only_the_journal_heard_of_is_put_again(
@@ -27,11 +37,7 @@ async def test_a_successor_that_only_the_journal_heard_of_is_put_again(
     loop = app.loop("report").id
     token = await stage.token(loop)
     await asyncio.sleep(11)
-    held = await stage.broker.get(app.names.processor_queue("report"))
-    assert held is not None
-    assert await stage.hatchery.offer(replace(token, seq=1, due_at=stage.clock.now() + SECOND))
-    await stage.lose(loop)
-    await held.requeue()
+    await come_back_settled(stage, token)
     async with stage.supervised():
         await asyncio.sleep(3)
         assert [event.reason for event in of(TokenSuperseded, stage.events)] == ["settled"]
@@ -40,14 +46,10 @@ async def test_a_successor_that_only_the_journal_heard_of_is_put_again(
 
 
 async def test_a_successor_of_supervision_itself_is_looked_for(stage: Stage) -> None:
-    await stage.seed(app := new_app(supervision_interval="1h"))
+    await stage.seed(new_app(supervision_interval="1h"))
     token = await stage.token(SUPERVISION)
     await asyncio.sleep(3601)
-    held = await stage.broker.get(app.names.processor_queue(SUPERVISION.task))
-    assert held is not None
-    assert await stage.hatchery.offer(replace(token, seq=1, due_at=stage.clock.now() + SECOND))
-    await stage.lose(SUPERVISION)
-    await held.requeue()
+    await come_back_settled(stage, token)
     async with stage.supervised():
         await asyncio.sleep(3)
         assert [event.reason for event in of(TokenSuperseded, stage.events)] == ["settled"]
@@ -64,11 +66,7 @@ async def test_it_is_looked_for_again_when_the_connection_went_meanwhile(stage: 
     loop, faulty = app.loop("report").id, FaultyBroker(stage.server)
     token = await stage.token(loop)
     await asyncio.sleep(11)
-    held = await stage.broker.get(app.names.processor_queue("report"))
-    assert held is not None
-    assert await stage.hatchery.offer(replace(token, seq=1, due_at=stage.clock.now() + SECOND))
-    await stage.lose(loop)
-    await held.requeue()
+    await come_back_settled(stage, token)
     looks = faulty.on(
         "depth",
         app.names.processor_queue("report"),

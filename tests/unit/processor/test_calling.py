@@ -35,6 +35,7 @@ from scheduler.protocol.topology import (
     Topology,
 )
 from scheduler.queues.failed import EVERYTHING, Selection
+from scheduler.sending import CallTask
 from scheduler.tasks.context import current_run
 from tests.bad_input import BAD, GOOD, tasks_of
 from tests.stage import START, Stage, new_app, of, seconds_of
@@ -876,13 +877,18 @@ async def test_a_message_that_kills_its_processors_is_parked_and_not_run(stage: 
     assert [run.message_id for run in of(RunStarted, stage.events)] == [name]
 
 
-async def test_a_message_that_was_delivered_less_often_is_run(stage: Stage) -> None:
+async def with_work(stage: Stage) -> tuple[Scheduler, CallTask[[], [], None]]:
     app = new_app()
 
     @app.task()
     async def work() -> None: ...
 
     await stage.seed(app)
+    return app, work
+
+
+async def test_a_message_that_was_delivered_less_often_is_run(stage: Stage) -> None:
+    app, work = await with_work(stage)
     await work.send()
     await killed(stage, app.names.processor_queue("work"), app.settings.delivery_limit - 1)
     async with stage.processor():
@@ -891,12 +897,7 @@ async def test_a_message_that_was_delivered_less_often_is_run(stage: Stage) -> N
 
 
 async def test_what_its_sender_says_of_deliveries_does_not_count(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task()
-    async def work() -> None: ...
-
-    await stage.seed(app)
+    _, work = await with_work(stage)
     await work.options(headers={"x-delivery-count": 1000}).send()
     async with stage.processor():
         await asyncio.sleep(1)
@@ -904,12 +905,7 @@ async def test_what_its_sender_says_of_deliveries_does_not_count(stage: Stage) -
 
 
 async def test_a_message_that_nobody_could_even_park_is_parked_by_the_broker(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task()
-    async def work() -> None: ...
-
-    await stage.seed(app)
+    app, work = await with_work(stage)
     await work.send()
     await killed(stage, app.names.processor_queue("work"), DELIVERY_BACKSTOP + 1)
     (parked,) = await stage.parked()

@@ -19,8 +19,9 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.checkpoints import Checkpoint, checkpoint_of
-from scheduler.queues.roster import ENTRY_TYPE, LONG_AGO, Listed, Listing, Roster
+from scheduler.queues.roster import ENTRY_TYPE, Listed, Listing, Roster
 from scheduler.timing.clock import LoopClock
+from scheduler.timing.moments import UNIX_EPOCH
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, roster_of
 
@@ -248,7 +249,7 @@ async def test_an_entry_may_be_as_old_as_the_epoch_of_unix(
     listed = (await read_with(broker, roster, oldest))[LoopId("b", "x")]
     assert listed.entry == Entry(0, ACTIVE, 0)
     assert listed.checkpoint is not None
-    assert listed.checkpoint.until == listed.at == LONG_AGO
+    assert listed.checkpoint.until == listed.at == UNIX_EPOCH
 
 
 def before_epochs(did: str, **more: Any) -> bytes:
