@@ -904,6 +904,23 @@ async def test_what_its_sender_says_of_deliveries_does_not_count(stage: Stage) -
     assert [run.ending for run in of(RunFinished, stage.events)] == [Ending.SUCCEEDED]
 
 
+async def test_retries_of_an_ordered_task_are_no_deaths_of_its_processors(stage: Stage) -> None:
+    app = new_app(delivery_limit=1)
+    attempts: list[int] = []
+
+    @app.task(ordered=True, retry=Retry(4, delays=["1s"], jitter=0))
+    async def book(ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        raise ValueError("boom")
+
+    await stage.seed(app)
+    await book.send()
+    async with stage.processor():
+        await asyncio.sleep(10)
+    (parked,) = await stage.parked()
+    assert (parked.reason, attempts) == ("exhausted", [0, 1, 2, 3, 4])
+
+
 async def test_a_message_that_nobody_could_even_park_is_parked_by_the_broker(stage: Stage) -> None:
     app, work = await with_work(stage)
     await work.send()
