@@ -227,7 +227,8 @@ class RunStarted(RunEvent):
 
     hatch_delay is how late the broker handed the message on after its wait, from the whole seconds
     that it tells: up to a second of it is counted as ready_delay. ready_delay is the wait in the
-    queue of the task, start_delay that in the processor: for a free place, its rate, or its loop.
+    queue of the task, for its turn too; start_delay that in the processor: for a free place, or its
+    loop.
     headers are those of its message.
     """
 

@@ -19,6 +19,7 @@ from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
 from scheduler.control.notes import Notes
 from scheduler.control.preparation import Preparation
+from scheduler.control.processors import Processors
 from scheduler.control.removal import Removal
 from scheduler.control.repairs import Repairs
 from scheduler.control.seeding import Seeding
@@ -29,19 +30,22 @@ from scheduler.processor.capacity import Capacity
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.loop_turns import LoopTurns
+from scheduler.processor.order import Order
 from scheduler.processor.pipeline import Pipeline
 from scheduler.processor.processor import ProcessedApp, Processor
 from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.recognition import Recognition
+from scheduler.processor.runs import Executions
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.successors import Successors
 from scheduler.processor.worker import Worker
 from scheduler.queues.failed import FailedQueues
 from scheduler.queues.hatchery import Hatchery
+from scheduler.queues.heads import Heads
 from scheduler.queues.journal import Journal
 from scheduler.queues.roll_call import Hands, RollCall
 from scheduler.queues.roster import Listing, Roster
-from scheduler.tasks.registry import App
+from scheduler.tasks.registry import App, resting
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
 
@@ -69,13 +73,15 @@ class Program:
         self.broker = broker
         self.failed = FailedQueues(broker, names, clock)
         self.hatchery = Hatchery(broker, names, clock, self.failed)
+        self.heads = Heads(broker, names)
         self.journal = Journal(broker, names)
         self.roster = Roster(broker, names, clock)
         self.roll_call = RollCall(broker, names, hands)
 
         self.loops = Loops(app, self.roster)
         self.declaring = Declaring(app, broker)
-        self.locator = Locator(broker, names, self.hatchery, self.roll_call)
+        self.processors = Processors(broker, names, resting(app))
+        self.locator = Locator(broker, names, self.hatchery, self.roll_call, self.processors)
         self.beginnings = Beginnings(clock, self.hatchery, self.roster, self.roll_call)
         begins = self.hatchery, self.roster
         self.repairs = Repairs(*here, *begins, self.locator, self.beginnings, patience)
@@ -112,13 +118,13 @@ def processor(
     publisher = PatientPublisher(shutdown, app.events.emit)
     supervises_with = supervisor(program, app, broker, clock, listing) if supervises else None
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
-    capacity = Capacity(worked_on, concurrency, shutdown)
     knowledge = Knowledge(app.names, program.roster, program.roll_call, listing, app.events.emit)
     recognition = _recognition(program, knowledge, turns, publisher, shutdown, clock, app)
+    room = Capacity(concurrency), Executions(clock, shutdown)
     pipeline = _pipeline(
-        program, app, broker, clock, shutdown, turns, capacity, recognition, publisher
+        program, app, broker, clock, shutdown, turns, *room, recognition, publisher
     )
-    worker = Worker(app, broker, pipeline, capacity, shutdown, worked_on, concurrency, grace)
+    worker = Worker(app, broker, pipeline, *room, shutdown, clock, worked_on, concurrency, grace)
     return Processor(
         app,
         broker,
@@ -191,6 +197,7 @@ def _pipeline(
     shutdown: Shutdown,
     turns: LoopTurns,
     capacity: Capacity,
+    executions: Executions,
     recognition: Recognition,
     publisher: PatientPublisher,
 ) -> Pipeline:
@@ -198,7 +205,19 @@ def _pipeline(
     escalation = Escalation(
         app.names, program.failed, hatchery, publisher, app.escalation_hooks, clock, emit
     )
+    order = Order(program.heads, publisher)
     successors = Successors(
-        broker, names, hatchery, turns, publisher, escalation, shutdown, clock, emit
+        broker, names, hatchery, turns, publisher, escalation, order, clock, emit
     )
-    return Pipeline(app, clock, turns, capacity, recognition, escalation, successors, shutdown)
+    return Pipeline(
+        app,
+        clock,
+        turns,
+        capacity,
+        recognition,
+        order,
+        escalation,
+        successors,
+        executions,
+        shutdown,
+    )

@@ -32,6 +32,9 @@
    Marks stay there, and nobody is handed one.
    `get`, `wake`, `consume` and `purge` are for queues: RabbitMQ answers a `get` or a `purge` of a
    stream by closing the connection.
+9. Of a queue with `x-single-active-consumer`, the first consumer gets all. When it is cancelled,
+   the next one may get what comes after the deliveries that the first still holds; when it leaves,
+   or its connection goes, the next one gets these first.
 """
 
 import asyncio
@@ -129,6 +132,10 @@ class Consumer(Protocol):
 
     async def cancel(self) -> None:
         """Take no further deliveries. Those in hand stay valid."""
+        ...
+
+    async def leave(self) -> None:
+        """Take no further deliveries, and give back those in hand, all at once (statement 9)."""
         ...
 
 

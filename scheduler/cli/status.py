@@ -33,7 +33,9 @@ def show(reference: str | None, *, as_json: bool) -> None:
 async def _found(app: Scheduler) -> tuple[list[Status], list[Backlog]]:
     async with connected(app) as program:
         statuses = await program.survey.status()
-        return statuses, await backlogs(program.broker, app.names, app.tasks.values())
+        return statuses, await backlogs(
+            program.broker, app.names, program.processors, app.tasks.values()
+        )
 
 
 def _print(app: Scheduler, statuses: Sequence[Status], waiting: Sequence[Backlog]) -> None:

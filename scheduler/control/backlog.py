@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduler.brokers.contract import Broker
+from scheduler.control.processors import Processors
 from scheduler.protocol.topology import Names
 from scheduler.tasks.tasks import TaskSpec
 
@@ -23,17 +24,19 @@ class Backlog:
     parked: int
 
 
-async def backlogs(broker: Broker, names: Names, tasks: Iterable[TaskSpec]) -> list[Backlog]:
+async def backlogs(
+    broker: Broker, names: Names, processors: Processors, tasks: Iterable[TaskSpec]
+) -> list[Backlog]:
     """The backlog of each of these tasks that is sent messages."""
-    return [await _backlog(broker, names, task.name) for task in tasks if task.called]
+    return [await _backlog(broker, names, processors, task.name) for task in tasks if task.called]
 
 
-async def _backlog(broker: Broker, names: Names, task: str) -> Backlog:
+async def _backlog(broker: Broker, names: Names, processors: Processors, task: str) -> Backlog:
     queue = await broker.depth(names.processor_queue(task))
     failed = await broker.depth(names.failed_queue(task))
     return Backlog(
         task,
         ready=queue.ready if queue else None,
-        processors=queue.consumers if queue else 0,
+        processors=await processors.of(task, queue) if queue else 0,
         parked=failed.ready if failed else 0,
     )

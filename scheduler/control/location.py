@@ -7,6 +7,7 @@ from enum import Enum
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.concurrency import side_by_side
+from scheduler.control.processors import Processors
 from scheduler.errors import QueueNotFound
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
@@ -62,12 +63,18 @@ class Locator:
     """
 
     def __init__(
-        self, broker: Broker, names: Names, hatchery: Hatchery, roll_call: RollCall
+        self,
+        broker: Broker,
+        names: Names,
+        hatchery: Hatchery,
+        roll_call: RollCall,
+        processors: Processors,
     ) -> None:
         self._broker = broker
         self._names = names
         self._hatchery = hatchery
         self._roll_call = roll_call
+        self._processors = processors
 
     async def find(self, loops: Mapping[LoopId, int]) -> dict[LoopId, Sighting]:
         """Where the tokens of these loops are, each of this epoch or a later one.
@@ -94,7 +101,7 @@ class Locator:
             queue = await self._broker.depth(self._names.processor_queue(loop.task))
             if queue is None:
                 return Sighting(Place.NO_TASK)
-            consumers = queue.consumers
+            consumers = await self._processors.of(loop.task, queue)
             # Behind another one, a token is as good as lost: that one may wait for ever.
             if token is not None and token.epoch >= epoch:
                 return Sighting(Place.SLOT, token, consumers)

@@ -117,12 +117,15 @@ class Health:
             began = monotonic()
             if self._broker.connected:
                 with suppress(BrokerError):
-                    self._unheard_of = [
-                        queue for queue in self._worker.queues if not await self._is_consumed(queue)
-                    ]
+                    self._unheard_of = await self._unknown_to_broker()
             took = monotonic() - began
             seldom = min(max(ASK_AGAIN_S, took * ASKING_SHARE), ASK_AT_LEAST_EVERY_S)
             await asyncio.sleep(ASK_SOON_S if self._unheard_of else seldom)
+
+    async def _unknown_to_broker(self) -> list[str]:
+        asked = [(queue, await self._is_consumed(queue)) for queue in self._worker.listening]
+        listening = self._worker.listening  # some may rest by now
+        return [queue for queue, known in asked if not known and queue in listening]
 
     async def _is_consumed(self, queue: str) -> bool:
         self._asking_since = monotonic()

@@ -35,9 +35,10 @@ from scheduler.events import (
 from scheduler.processor.capacity import Capacity
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.loop_turns import LoopTurns
+from scheduler.processor.order import Order
 from scheduler.processor.publishing import LONGEST_PAUSE
 from scheduler.processor.recognition import JOINED, VOID, Interrupted, Recognition
-from scheduler.processor.runs import Execution, Run
+from scheduler.processor.runs import Executions, Run
 from scheduler.processor.settlement import (
     DeliveredTooOften,
     Disposition,
@@ -52,7 +53,6 @@ from scheduler.processor.settlement import (
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.successors import Successors
 from scheduler.protocol.calls import Call, decode_call, is_call
-from scheduler.protocol.messages import failed_deliveries
 from scheduler.protocol.tokens import State, Token, decode
 from scheduler.protocol.topology import routing_key
 from scheduler.tasks.registry import App
@@ -62,14 +62,20 @@ from scheduler.timing.clock import Clock
 from scheduler.timing.schedules import admit
 
 TOO_EARLY = timedelta(days=1)  # no clocks disagree by so much
+CLOCKS_DIFFER_BY = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of a delivery, and the event of its run that this is."""
+    """What becomes of a delivery, and the event of its run that this is.
+
+    Attributes:
+        not_before: when a message that is given back may be taken again; None: at once.
+    """
 
     disposition: Disposition
     event: RunEvent | None = None
+    not_before: datetime | None = None
 
 
 class Pipeline:
@@ -82,8 +88,10 @@ class Pipeline:
         turns: LoopTurns,
         capacity: Capacity,
         recognition: Recognition,
+        order: Order,
         escalation: Escalation,
         successors: Successors,
+        executions: Executions,
         shutdown: Shutdown,
     ) -> None:
         self._app = app
@@ -92,28 +100,24 @@ class Pipeline:
         self._turns = turns
         self._capacity = capacity
         self._recognition = recognition
+        self._order = order
         self._escalation = escalation
         self._successors = successors
+        self._executions = executions
         self._shutdown = shutdown
-        self._executing: set[Execution] = set()
         self._returned = 0
-
-    @property
-    def running(self) -> int:
-        return len(self._executing)
 
     @property
     def returned(self) -> int:
         """How many messages were given back since the processor was told to stop."""
         return self._returned
 
-    def cancel_runs(self) -> None:
-        """Cancel all tasks that run now."""
-        for execution in self._executing:
-            execution.task.cancel()
+    async def handle(self, delivery: Delivery, task: TaskSpec) -> datetime | None:
+        """Take a delivery through all steps, and be rid of it.
 
-    async def handle(self, delivery: Delivery, task: TaskSpec) -> None:
-        """Take a delivery through all steps, and be rid of it."""
+        Returns:
+            Before which moment its message, which was given back, is not to be run.
+        """
         async with AsyncExitStack() as turns:
             try:
                 verdict = await self._process(delivery, task, turns)
@@ -129,16 +133,18 @@ class Pipeline:
                 await self._shutdown.pause(delivery, LONGEST_PAUSE.total_seconds())
                 verdict = Verdict(Disposition.REQUEUE)
             await self._dispose(delivery, verdict)
+        return verdict.not_before
 
     async def _process(self, delivery: Delivery, task: TaskSpec, turns: AsyncExitStack) -> Verdict:
         try:
             subject = self._decode(delivery, task)
             if (why_not := await self._recognise(delivery, task, subject, turns)) is not None:
                 return _superseded(delivery, subject, why_not)
-            run = self._resolve(delivery, task, subject)
-            await turns.enter_async_context(self._capacity.taken(task, delivery))
+            run = await self._order.resumed(self._resolve(delivery, task, subject))
+            await turns.enter_async_context(self._capacity.taken(task))
             if (declined := await self._decline(run)) is not None:
                 return declined
+            await self._order.begin(run)
             # A later epoch may have begun meanwhile. Between this and the run, nothing is awaited.
             if isinstance(subject, Token) and self._turns.is_void(subject):
                 return _superseded(delivery, subject, VOID)
@@ -161,11 +167,8 @@ class Pipeline:
             return token
         if task.reads is None and not is_call(message):
             raise Undecodable("It is no call, and did not come the way of the loops' tokens.")
-        call = decode_call(
-            message, self._app.namespace, task.name, exchange=exchange, routing_key=key
-        )
-        failed_here = self._successors.attempts_of(task.name, call)
-        return replace(call, attempt=max(call.attempt, failed_here))
+        namespace = self._app.namespace
+        return decode_call(message, namespace, task.name, exchange=exchange, routing_key=key)
 
     def _resolve(self, delivery: Delivery, task: TaskSpec, subject: Token | Call) -> Run:
         now = self._clock.now()
@@ -191,14 +194,17 @@ class Pipeline:
             # Given back while we still consume from its queue, it would come straight back to us.
             await self._shutdown.until_unsubscribed()
             return Verdict(Disposition.REQUEUE)
-        if isinstance(run.subject, Token) and _is_far_too_early(run.subject, self._clock.now()):
-            await self._successors.put(run, run.subject)
+        now = self._clock.now()
+        if run.head.due_at is not None and now < run.head.due_at:
+            return Verdict(Disposition.REQUEUE, not_before=run.head.due_at)
+        if _is_too_early(run.subject, now):
+            await self._successors.put_off(run)
             return Verdict(Disposition.ACK)
         return None
 
     def _admit(self, run: Run) -> Run:
         run = replace(run, started_at=self._clock.now())
-        if _ends_processors(run, self._app.settings.delivery_limit):
+        if run.head.begun >= self._app.settings.delivery_limit:
             return replace(run, outcome=Raised(DeliveredTooOften()))
         if isinstance(run.subject, Call):
             return _admit_call(run, run.subject)
@@ -221,27 +227,21 @@ class Pipeline:
     async def _execute(self, run: Run) -> Run:
         if run.outcome is None:
             self._emit(_started(run))
-            execution = Execution(run, self._clock)
-            self._executing.add(execution)
-            try:
-                await execution.ended()
-            finally:
-                self._executing.discard(execution)
-            run = replace(run, outcome=execution.outcome(interrupted=self._shutdown.aborting))
+            run = replace(run, outcome=await self._executions.outcome_of(run))
         return replace(run, ended_at=self._clock.now())
 
     async def _settle(self, run: Run) -> Verdict:
         settlement = self._announced(run, _decided(run))
-        disposition = await self._successors.perform(run, settlement)
-        match disposition:
-            case Disposition.ACK:
-                return Verdict(disposition, RunSettled(*run.about))
+        not_before = await self._successors.perform(run, settlement)
+        match settlement.disposition:
+            case Disposition.ACK if not_before is None:
+                return Verdict(Disposition.ACK, RunSettled(*run.about))
+            case Disposition.ACK:  # to be tried again from its place
+                return Verdict(Disposition.REQUEUE, not_before=not_before)
             case Disposition.NOTHING:
-                return Verdict(disposition, RunLost(*run.about))
-            case Disposition.REQUEUE if settlement.ending is None:
-                return Verdict(disposition, RunReturned(*run.about))
-            case Disposition.REQUEUE:  # to be tried again from its place
-                return Verdict(disposition)
+                return Verdict(Disposition.NOTHING, RunLost(*run.about))
+            case Disposition.REQUEUE:
+                return Verdict(Disposition.REQUEUE, RunReturned(*run.about))
 
     def _announced(self, run: Run, settlement: Settlement) -> Settlement:
         """The settlement, after the listeners have heard how its run ended."""
@@ -289,16 +289,12 @@ def _arguments_of_loop(token: Token, task: TaskSpec, app: App) -> Mapping[str, A
         return task.arguments.load(app.loops[token.loop].args)
 
 
-def _is_far_too_early(token: Token, now: datetime) -> bool:
-    """Whether its wait was longer than the broker takes: then it waits for the rest of it."""
-    return token.due_at - now > TOO_EARLY and not token.triggered
-
-
-def _ends_processors(run: Run, limit: int) -> bool:
-    # An ordered message goes back to the head of its queue for each retry.
-    retries = run.task.policy.retry.retries if run.task.ordered else 0
-    message = run.delivery.message
-    return run.delivery.redelivered and failed_deliveries(message) >= limit + retries
+def _is_too_early(subject: Token | Call, now: datetime) -> bool:
+    """Whether it has to wait for the rest of its time, longer than the broker takes at once, or
+    sent by a clock that is ahead of ours."""
+    if isinstance(subject, Call):
+        return subject.not_before is not None and subject.not_before - now > CLOCKS_DIFFER_BY
+    return subject.due_at - now > TOO_EARLY and not subject.triggered
 
 
 def _arguments_of(call: Call, task: TaskSpec) -> Mapping[str, Any]:

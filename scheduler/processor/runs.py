@@ -9,10 +9,12 @@ from typing import Any
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import CarryError
 from scheduler.processor.settlement import Broken, Outcome, Raised, Returned
+from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.calls import Call
 from scheduler.protocol.messages import hatched_at, summary_of
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.queues.failed import replayed_at
+from scheduler.queues.heads import Head
 from scheduler.tasks.context import Context, current_run
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
@@ -28,6 +30,7 @@ class Run:
     Attributes:
         subject: the token of a loop, or a one-off call.
         tick: the nominal time that it stands for.
+        head: what became of its message before.
         received_at: when this processor got it.
         started_at: when it was its turn.
         ended_at: when the task had ended.
@@ -40,6 +43,7 @@ class Run:
     arguments: Mapping[str, Any]
     tick: datetime
     received_at: datetime
+    head: Head = Head()
     started_at: datetime = NOT_YET
     ended_at: datetime = NOT_YET
     outcome: Outcome | None = None
@@ -105,7 +109,7 @@ class Execution:
         """How it ended.
 
         Args:
-            interrupted: whether it was cancelled on demand.
+            interrupted: whether it may have been cancelled on demand.
         """
         error = None if self.task.cancelled() else self.task.exception()
         if self._run.delivery.lost.done():
@@ -162,6 +166,33 @@ class Execution:
 
     def _hand_on(self, value: Any) -> None:
         self._handed_on = value
+
+
+class Executions:
+    """The runs of a processor that go on now."""
+
+    def __init__(self, clock: Clock, shutdown: Shutdown) -> None:
+        self._clock = clock
+        self._shutdown = shutdown
+        self._going: set[Execution] = set()
+
+    def __len__(self) -> int:
+        return len(self._going)
+
+    async def outcome_of(self, run: Run) -> Outcome:
+        """Run a task to its end."""
+        execution = Execution(run, self._clock)
+        self._going.add(execution)
+        try:
+            await execution.ended()
+        finally:
+            self._going.discard(execution)
+        return execution.outcome(interrupted=self._shutdown.aborting)
+
+    def cancel(self) -> None:
+        """Cancel all tasks that run now."""
+        for execution in self._going:
+            execution.task.cancel()
 
 
 def _original_key(subject: Token | Call) -> str:

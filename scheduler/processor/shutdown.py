@@ -6,8 +6,13 @@
 """
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
+from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import Delivery
+
+T = TypeVar("T")
 
 
 class Shutdown:
@@ -55,6 +60,19 @@ class Shutdown:
     async def until_unsubscribed(self) -> None:
         """Wait for step 2."""
         await asyncio.wait([self.unsubscribed])
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait so long, or until step 1."""
+        await asyncio.wait([self.begun], timeout=seconds)
+
+    async def unless_begun(self, awaitable: Coroutine[Any, Any, T]) -> T | None:
+        """Wait for it, or until step 1; then it is cancelled, and None."""
+        waiting = asyncio.ensure_future(awaitable)
+        await asyncio.wait([waiting, self.begun], return_when=asyncio.FIRST_COMPLETED)
+        if self.stopping:
+            await cancelled(waiting)
+            return None
+        return waiting.result()
 
     async def pause(self, delivery: Delivery, seconds: float) -> None:
         """Wait so long, or until the delivery is lost or the processor stops."""

@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
-from itertools import zip_longest
+from datetime import datetime, timedelta
 
-from scheduler.brokers.contract import Broker, Consumer, Delivery
+from scheduler.brokers.contract import Broker, Delivery
 from scheduler.errors import QueueNotFound
 from scheduler.events import ProcessorStarted, ProcessorStopped, ProcessorStopping
 from scheduler.processor.capacity import Capacity
+from scheduler.processor.intake import Flow, Handle, InOrder, Intake, Paced, Source
 from scheduler.processor.pipeline import Pipeline
+from scheduler.processor.runs import Executions
 from scheduler.processor.shutdown import Shutdown
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
+from scheduler.timing.clock import Clock
+from scheduler.timing.rates import Pacer
 
 CLOSING_TIMEOUT = timedelta(seconds=5)
 
@@ -33,7 +36,9 @@ class Worker:
         broker: Broker,
         pipeline: Pipeline,
         capacity: Capacity,
+        executions: Executions,
         shutdown: Shutdown,
+        clock: Clock,
         tasks: Sequence[TaskSpec],
         concurrency: int,
         grace: timedelta,
@@ -42,13 +47,15 @@ class Worker:
         self._broker = broker
         self._pipeline = pipeline
         self._capacity = capacity
+        self._executions = executions
         self._shutdown = shutdown
+        self._clock = clock
         self._tasks = tasks
         self._concurrency = concurrency
         self._grace = grace
         self._emit = app.events.emit
-        self._consumers: list[Consumer] = []
-        self._handling: set[asyncio.Task[None]] = set()
+        self._intakes: dict[str, Intake] = {}
+        self._handling: set[asyncio.Task[datetime | None]] = set()
 
     @property
     def stopping(self) -> bool:
@@ -66,9 +73,14 @@ class Worker:
 
         May be asked by another thread.
         """
-        active = [consumer.active for consumer in tuple(self._consumers)]
-        pairs = zip_longest(self.queues, active, fillvalue=False)
-        return [str(queue) for queue, delivers in pairs if not delivers]
+        intakes = dict(self._intakes)
+        return [queue for queue in self.queues if queue not in intakes or not intakes[queue].active]
+
+    @property
+    def listening(self) -> list[str]:
+        """Those of its queues that the broker should know a consumer of now."""
+        intakes = dict(self._intakes)
+        return [queue for queue in self.queues if queue in intakes and intakes[queue].listening]
 
     async def run(self) -> None:
         """Process messages until `stop` is called.
@@ -78,7 +90,7 @@ class Worker:
         """
         try:
             for task in self._tasks:
-                self._consumers.append(await self._consume(task))
+                await self._take_in(task)
             self._emit(self._started())
             await self._shutdown.until_begun()
         finally:
@@ -92,35 +104,47 @@ class Worker:
         """Stop, and do not wait for runs: cancel them and give their messages back."""
         self._shutdown.abort()
 
-    async def _consume(self, task: TaskSpec) -> Consumer:
+    async def _take_in(self, task: TaskSpec) -> None:
         queue = self._app.names.processor_queue(task.name)
-
-        def handle(delivery: Delivery) -> None:
-            handling = asyncio.create_task(
-                self._pipeline.handle(delivery, task), name=f"handle {queue}"
-            )
-            self._handling.add(handling)
-            handling.add_done_callback(self._handling.discard)
-
-        prefetch = min(task.concurrency, self._concurrency)
+        intake = self._intake(task, Source(self._broker, queue, self._handle(task), self._shutdown))
         try:
-            return await self._broker.consume(queue, handle, prefetch=prefetch)
+            await intake.open()
         except QueueNotFound:
             raise QueueNotFound(
                 f"The task {task.name!r} has no queue in {self._broker.address} yet. "
                 "Nothing was started; run `scheduler seed` once, then this again."
             ) from None
+        self._intakes[queue] = intake
+
+    def _intake(self, task: TaskSpec, source: Source) -> Intake:
+        pacer = Pacer(task.rate) if task.rate is not None else None
+        if task.ordered:
+            return InOrder(source, pacer, self._clock)
+        if pacer is not None:
+            return Paced(source, pacer, task.concurrency)
+        return Flow(source, min(task.concurrency, self._concurrency))
+
+    def _handle(self, task: TaskSpec) -> Handle:
+        def handle(delivery: Delivery) -> asyncio.Task[datetime | None]:
+            handling = asyncio.create_task(
+                self._pipeline.handle(delivery, task), name=f"handle {delivery.queue}"
+            )
+            self._handling.add(handling)
+            handling.add_done_callback(self._handling.discard)
+            return handling
+
+        return handle
 
     async def _shut_down(self) -> None:
         """Stop consuming; let runs finish; cancel the others; wait until all are given back."""
         self._shutdown.begin()
         # A broker that is blocked by an alarm does not answer; closing the connection does it too.
-        cancelling = [asyncio.ensure_future(each.cancel()) for each in self._consumers]
-        if cancelling:
-            await asyncio.wait(cancelling, timeout=CLOSING_TIMEOUT.total_seconds())
+        closing = [asyncio.ensure_future(each.close()) for each in self._intakes.values()]
+        if closing:
+            await asyncio.wait(closing, timeout=CLOSING_TIMEOUT.total_seconds())
         self._shutdown.unsubscribe()
         if self._handling:
-            self._emit(ProcessorStopping(self._pipeline.running, self._grace))
+            self._emit(ProcessorStopping(len(self._executions), self._grace))
             self._capacity.let_through(len(self._handling))
             await self._drain()
         self._emit(ProcessorStopped(self._pipeline.returned))
@@ -132,7 +156,7 @@ class Worker:
             ends, timeout=self._grace.total_seconds(), return_when=asyncio.FIRST_COMPLETED
         )
         self._shutdown.abort()
-        self._pipeline.cancel_runs()
+        self._executions.cancel()
         # A task that swallows its cancellation may never end: the broker gives its message to
         # somebody else when the connection is closed.
         await asyncio.wait(ends, timeout=CLOSING_TIMEOUT.total_seconds())
@@ -141,6 +165,8 @@ class Worker:
     async def _all_handled(self) -> None:
         while self._handling:
             await asyncio.wait(self._handling)
+        for intake in self._intakes.values():
+            await intake.ended()
 
     def _started(self) -> ProcessorStarted:
         return ProcessorStarted(

@@ -11,6 +11,8 @@ scheduler-version                1, the version of this format
 scheduler-namespace, -task       whose call it is
 scheduler-sent-at-ms             when it was sent, milliseconds since the Unix epoch
 scheduler-due-at-ms              when its delay ends
+scheduler-not-before-ms          before which moment no processor runs it; none: of no other delay
+                                 than the broker's
 scheduler-expires-at-ms          after which moment it is too old to run; none: never
 ===============================  ==========================================================
 
@@ -33,6 +35,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.errors import Undecodable
+from scheduler.protocol.ladder import LONGEST
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
     PREFIX,
@@ -67,6 +70,7 @@ class Call:
     attempt: int = 0
     sent_at: datetime | None = None
     due_at: datetime | None = None
+    not_before: datetime | None = None
     expires_at: datetime | None = None
     first_failed_at: datetime | None = None
 
@@ -88,6 +92,7 @@ def new_call(
     message_id: str,
     sent_at: datetime,
     due_at: datetime,
+    not_before: datetime | None = None,
     expires_at: datetime | None = None,
     priority: int | None = None,
     correlation_id: str | None = None,
@@ -101,8 +106,8 @@ def new_call(
         "sent-at-ms": milliseconds_since_epoch(sent_at),
         "due-at-ms": milliseconds_since_epoch(due_at),
     }
-    if expires_at is not None:
-        ours["expires-at-ms"] = milliseconds_since_epoch(expires_at)
+    bounds = {"not-before-ms": not_before, "expires-at-ms": expires_at}
+    ours |= {name: milliseconds_since_epoch(at) for name, at in bounds.items() if at is not None}
     body = json.dumps({"args": args}, separators=(",", ":"))
     return Message(
         body=body.encode(),
@@ -136,6 +141,7 @@ def decode_call(
         exchange=exchange if wire.exchange is None else wire.exchange,
         routing_key=routing_key if wire.key is None else wire.key,
         attempt=wire.attempt,
+        not_before=optional_moment(wire.not_before_ms),
         first_failed_at=optional_moment(wire.first_failed_at_ms),
     )
     return _with_arguments(call, namespace) if is_call(message) else call
@@ -150,7 +156,10 @@ def placed(message: Message, exchange: str, routing_key: str) -> Message:
 def retried(call: Call, *, due_at: datetime, failed_at: datetime) -> Message:
     """The message of the call's next attempt: as it was, but for the headers that count."""
     message = spent(call, failed_at=failed_at)
-    due = {f"{PREFIX}due-at-ms": milliseconds_since_epoch(due_at)}
+    due_at_ms = milliseconds_since_epoch(due_at)
+    due = {f"{PREFIX}due-at-ms": due_at_ms}
+    if due_at - failed_at > LONGEST:
+        due[f"{PREFIX}not-before-ms"] = due_at_ms
     return replace(message, headers={**message.headers, **due})
 
 
@@ -200,6 +209,7 @@ class _Wire(BaseModel):
 
 class _Retried(_Wire):
     attempt: int = Field(default=0, ge=0)
+    not_before_ms: int | None = _Ms
     first_failed_at_ms: int | None = _Ms
     exchange: str | None = None
     key: str | None = None

@@ -14,7 +14,8 @@
                                                                      failed ◄── unmatched
 
     scheduler ──► journal (stream): each settlement, and records of what was parked
-    control ──roster──► roster (stream): which loops there are
+    control ──head.{task}──► head.{task}: how far the first message of an ordered task has come
+            ─roster─► roster (stream): which loops there are
             ─snapshots─► snapshots (stream): what the roster has told so far
             ──rollcall─► rollcall (stream): who is running what
 
@@ -276,6 +277,10 @@ class Names:
         """Whether what came this way is a token: nobody who may only send can have put it there."""
         return exchange in (self.processor, self.rerouted) and routing_key.startswith(LOOP_KEY)
 
+    def head(self, task: str) -> str:
+        """The queue of what is known of the message at the head of an ordered task's queue."""
+        return f"{self.prefix}.head.{task}"
+
     def processor_queue(self, task: str) -> str:
         return f"{self.processor}.{task}"
 
@@ -294,7 +299,7 @@ def topology(
     loops: Iterable[LoopId],
     *,
     subscriptions: Iterable[Subscription] = (),
-    ordered: Mapping[str, int] = MappingProxyType({}),
+    ordered: Collection[str] = (),
     called: Collection[str] = (),
     queue_type: QueueType = "quorum",
     retention: Retention = Retention(),
@@ -303,8 +308,7 @@ def topology(
 
     Args:
         subscriptions: to the exchanges of others.
-        ordered: those of the tasks whose messages are run one at a time, in order, and how often
-            each of their messages may be retried.
+        ordered: those of the tasks whose messages are run one at a time, in order.
         called: those of the tasks that get one-off messages; any of them brings the delay ladder.
         queue_type: quorum queues are replicated and dead-letter at least once, classic ones not.
             The timers of one-off messages are quorum queues in any case: what a classic one loses
@@ -360,7 +364,7 @@ class _Builder:
     names: Names
     queue_type: QueueType
     retention: Retention = field(default_factory=Retention)
-    ordered: Mapping[str, int] = field(default_factory=dict[str, int])
+    ordered: Collection[str] = ()
     called: Collection[str] = ()
     subscribed: Collection[str] = ()
 
@@ -409,7 +413,7 @@ class _Builder:
         names = self.names
         processor, failed = names.processor_queue(task), names.failed_queue(task)
         of_loops, of_calls = f"{LOOP_KEY}{task}.#", f"#.{task_key(task)}"
-        return Topology(
+        of_task = Topology(
             queues=(
                 self._queue(
                     processor,
@@ -427,6 +431,15 @@ class _Builder:
                 *(Binding(names.failed, failed, key) for key in (of_loops, of_calls)),
                 *(self._for_senders(task) if task in self.called else ()),
             ),
+        )
+        return of_task + self._of_head(task) if task in self.ordered else of_task
+
+    def _of_head(self, task: str) -> Topology:
+        head = self.names.head(task)
+        last = {"x-max-length": 1, "x-overflow": "drop-head"}
+        return Topology(
+            queues=(self._queue(head, self._peekable() | last),),
+            bindings=(Binding(self.names.control, head, head),),
         )
 
     def _for_senders(self, task: str) -> Iterable[Binding]:
@@ -493,8 +506,8 @@ class _Builder:
         return {}
 
     def _limit_of(self, task: str) -> int:
-        # An ordered message goes back to the head of its queue for each retry.
-        return DELIVERY_BACKSTOP + self.ordered.get(task, 0)
+        # An ordered message is left at the head of its queue by whoever may not run it yet.
+        return UNREACHABLE_DELIVERY_LIMIT if task in self.ordered else DELIVERY_BACKSTOP
 
     def _parking_queue(self, name: str) -> Queue:
         return self._queue(name, self._peekable())

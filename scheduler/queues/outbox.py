@@ -7,7 +7,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from scheduler.brokers.contract import Broker
@@ -130,7 +130,8 @@ class Outbox:
             UsageError: its delay is too long.
         """
         now = self._now()
-        due_at = max(posting.at or now + posting.delay, now)
+        # In UTC: of two moments with the same zone, Python subtracts what the clocks on walls show.
+        due_at = max(posting.at or now + posting.delay, now).astimezone(UTC)
         delay = due_at - now
         check_length(delay, given=posting.given)
         call = task, posting.message_id or str(uuid.uuid4())
@@ -144,6 +145,7 @@ class Outbox:
                 message_id=sending.message_id,
                 sent_at=now,
                 due_at=due_at,
+                not_before=posting.at,
                 expires_at=None if posting.expires is None else due_at + posting.expires,
                 priority=posting.priority,
                 correlation_id=posting.correlation_id,

@@ -33,6 +33,11 @@ class App(Protocol):
     def topology(self) -> Topology: ...
 
 
+def resting(app: App) -> frozenset[str]:
+    """The tasks whose messages may have to wait for their turn, with nobody consuming meanwhile."""
+    return frozenset(task.name for task in app.tasks.values() if task.ordered or task.rate)
+
+
 def topology_of(app: App) -> Topology:
     """Everything an app needs in the broker."""
     tasks, settings = app.tasks.values(), app.settings
@@ -41,7 +46,7 @@ def topology_of(app: App) -> Topology:
         (*app.tasks, SUPERVISION.task),
         (*app.loops, SUPERVISION),
         subscriptions=[each for task in tasks for each in task.subscriptions],
-        ordered={task.name: task.policy.retry.retries for task in tasks if task.ordered},
+        ordered=[task.name for task in tasks if task.ordered],
         called=[task.name for task in tasks if task.called],
         queue_type=settings.queue_type,
         retention=Retention(settings.journal_max_age, settings.journal_max_bytes),

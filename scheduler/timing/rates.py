@@ -49,6 +49,10 @@ class Pacer:
         self._interval = rate.interval
         self._next = 0.0
 
+    def free_in(self) -> float:
+        """How many seconds it is until a turn is free; nobody has taken it yet."""
+        return max(0.0, self._next - asyncio.get_running_loop().time())
+
     def turn(self) -> float:
         """How many seconds to wait for the next turn, which is taken by asking."""
         now = asyncio.get_running_loop().time()

@@ -6,6 +6,7 @@ from contextvars import ContextVar
 import pytest
 
 from scheduler.brokers.contract import Broker, Delivery
+from scheduler.errors import DeliveryLost
 from scheduler.protocol.topology import Topology
 from tests.contract.wire import PATIENCE, Inbox, Wire, eventually, has_depth, send, take, take_all
 
@@ -178,3 +179,36 @@ async def test_a_quorum_queue_gives_up_on_what_takes_its_holders_down(
     dead = await take(await wire.connect(), failed)
     assert dead.message.body == b"poison"
     assert dead.message.headers["x-first-death-reason"] == "delivery_limit"
+
+
+async def test_who_leaves_gives_back_what_it_holds(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    inbox = await Inbox.open(broker, queue, prefetch=2)
+    await send(broker, queue, b"a", b"b", b"c")
+    first, _ = await inbox.next(), await inbox.next()
+    await inbox.consumer.leave()
+    assert not inbox.consumer.active
+    assert first.lost.done()
+    with pytest.raises(DeliveryLost):
+        await first.ack()
+    await has_depth(broker, queue, ready=3)
+    assert await take_all(broker, queue, 3) == [b"a", b"b", b"c"]
+    assert inbox.is_empty
+
+
+async def test_what_the_only_active_consumer_held_when_it_left_comes_first_to_the_next(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue({"x-single-active-consumer": True})
+    inboxes = [await Inbox.open(await wire.connect(), queue, prefetch=1) for _ in range(2)]
+    await send(broker, queue, b"a", b"b", b"c")
+    await (await inboxes[0].next()).ack()
+    held = await inboxes[0].next()
+    assert held.message.body == b"b"
+    await inboxes[0].consumer.leave()
+    again = await inboxes[1].next()
+    assert (again.message.body, again.redelivered) == (b"b", True)
+    await again.ack()
+    last = await inboxes[1].next()
+    assert (last.message.body, last.redelivered) == (b"c", False)
+    assert inboxes[0].is_empty

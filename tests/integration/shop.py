@@ -10,7 +10,7 @@ from typing import Any
 
 import aiormq
 
-from scheduler import Context, Reject, Retry, Scheduler, Settings
+from scheduler import Context, Reject, Retry, RetryLater, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import Event
 from scheduler.protocol.messages import Message
@@ -54,6 +54,8 @@ class Shop:
         settings: Any = {"broker_url": self.url, "queue_type": self.queue_type}
         self.app = Scheduler(self.namespace, Settings(**settings))
         self._news = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
         self.app.listen(self._hear)
         self._register()
 
@@ -95,6 +97,15 @@ class Shop:
             note(ctx, "book", n)
             if n == 1:
                 raise ValueError("boom")
+            if n == 2 and not ctx.attempt and not self.gate.is_set():
+                await self.gate.wait()
+                note(ctx, "book ended", n)
+            if n == 3 and not ctx.attempt:
+                raise RetryLater("1500ms")
+
+        @app.task(rate="60/m")
+        async def seldom(ctx: Context, n: int) -> None:
+            note(ctx, "seldom", n)
 
         @app.task(expires="1ms")
         async def offer(ctx: Context) -> None:
@@ -114,7 +125,7 @@ class Shop:
             note(ctx, "ship", order)
 
         self.work, self.one_by_one, self.fails = work, one_by_one, fails
-        self.book, self.offer, self.ship = book, offer, ship
+        self.book, self.offer, self.ship, self.seldom = book, offer, ship, seldom
 
     @asynccontextmanager
     async def working(self, *tasks: str) -> AsyncGenerator[AmqpBroker]:

@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -453,7 +454,8 @@ async def test_an_ordered_task_keeps_the_order_over_two_processors_and_through_r
         for n in range(5):
             await shop.book.send(n)
         await shop.until(lambda: shop.count(RunSettled) == 5)
-        expected = [(0, 0), *((1, attempt) for attempt in range(8)), (2, 0), (3, 0), (4, 0)]
+        tried = [(1, attempt) for attempt in range(8)]
+        expected = [(0, 0), *tried, (2, 0), (3, 0), (3, 1), (4, 0)]
         assert [(run.value, run.attempt) for run in shop.runs] == expected
         retries = shop.runs[1:9]
         waits = [b.at - a.at for a, b in zip(retries, retries[1:], strict=False)]
@@ -461,6 +463,52 @@ async def test_an_ordered_task_keeps_the_order_over_two_processors_and_through_r
         (parked,) = await shop.parked(broker)
         assert (parked.reason, parked.attempts) == ("exhausted", 8)
     assert shop.count(RunReturned) == 0
+
+
+async def test_an_ordered_task_keeps_the_order_while_its_processors_are_replaced(
+    shop: Shop,
+) -> None:
+    shop.gate.clear()
+    async with AsyncExitStack() as later:
+        async with shop.working("book"):
+            await later.enter_async_context(shop.working("book"))
+            await shop.book.send(2)
+            await shop.book.send(4)
+            await shop.until(lambda: len(shop.runs) == 1)
+            # Time enough for the other one to take what it should not.
+            asyncio.get_running_loop().call_later(1, shop.gate.set)
+        await shop.until(lambda: shop.count(RunSettled) == 2)
+    assert [(run.task, run.value) for run in shop.runs] == [
+        ("book", 2),
+        ("book ended", 2),
+        ("book", 4),
+    ]
+
+
+async def test_an_ordered_retry_is_taken_over_with_its_attempts_and_its_delay(shop: Shop) -> None:
+    await shop.book.send(3)
+    await shop.book.send(4)
+    async with shop.working("book"):
+        await shop.until(lambda: shop.count(RunFinished) == 1)
+    async with shop.working("book") as broker:
+        await shop.until(lambda: shop.count(RunSettled) == 2)
+        assert await shop.parked(broker) == []
+    assert [(run.value, run.attempt) for run in shop.runs] == [(3, 0), (3, 1), (4, 0)]
+    assert shop.runs[1].at - shop.runs[0].at >= timedelta(seconds=1.5)
+
+
+async def test_what_waits_for_its_turn_is_in_the_queue(shop: Shop) -> None:
+    for n in range(3):
+        await shop.seldom.send(n)
+    queue = shop.app.names.processor_queue("seldom")
+    async with shop.working("seldom") as broker:
+        await shop.until(lambda: shop.count(RunSettled) == 1)
+        depth = await broker.depth(queue)
+        assert depth is not None
+        assert depth.ready == 2
+        await shop.until(lambda: shop.count(RunSettled) == 3)
+    waits = [b.at - a.at for a, b in zip(shop.runs, shop.runs[1:], strict=False)]
+    assert all(wait >= timedelta(seconds=0.9) for wait in waits)
 
 
 async def test_higher_priorities_go_first(shop: Shop) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from aiormq.abc import DeliveredMessage
 
-from scheduler.brokers.amqp.closing import closing_of, reason_of
+from scheduler.brokers.amqp.closing import closed, closing_of, reason_of
 from scheduler.brokers.amqp.connection import Connection, pauses
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.session import Session
@@ -63,6 +63,16 @@ class RecoveringConsumer(ABC):
         if deliveries is not None:
             deliveries.retire()
 
+    async def leave(self) -> None:
+        await self.stop()
+        self._interrupt("left")
+        self._consumers.discard(self)
+        deliveries, self._deliveries = self._deliveries, None
+        if deliveries is not None:
+            # With its channel, the broker forgets the consumer and takes back what it held at once.
+            with suppress(BrokerError), self._connection.translated():
+                await closed(deliveries.channel)
+
     async def stop(self) -> None:
         """Do not consume again, once interrupted."""
         if self._keeper is not None:
@@ -95,13 +105,13 @@ class RecoveringConsumer(ABC):
         lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         deliveries = DeliveryChannel(self._connection, channel, lost)
 
-        def closed(closing: asyncio.Future[Any]) -> None:
+        def on_close(closing: asyncio.Future[Any]) -> None:
             if self._deliveries is deliveries:
                 self._interrupt(reason_of(closing))
             if (deliveries.held or not deliveries.retired) and not lost.done():
                 lost.set_result(None)
 
-        closing_of(channel).add_done_callback(closed)
+        closing_of(channel).add_done_callback(on_close)
         channel.on_consumer_cancel_callbacks.add(
             lambda _: self._interrupt("the broker cancelled it")
         )

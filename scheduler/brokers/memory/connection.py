@@ -104,6 +104,15 @@ class MemoryConsumer:
         self.detach()
         self.wake_queue()
 
+    async def leave(self) -> None:
+        self.cancelled = True
+        self._connection.consumers.pop(self, None)
+        self.detach()
+        for hold in tuple(self._connection.holds):
+            if hold.consumer is self:
+                hold.lose()
+        self.wake_queue()
+
     def attach(self) -> None:
         queue = self._connection.router.queues.get(self.queue)
         if queue and self not in queue.consumers:

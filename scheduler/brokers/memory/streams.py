@@ -142,6 +142,8 @@ class MemoryFollower:
         self._home.followers.pop(self, None)
         self.detach()
 
+    leave = cancel  # a follower has nothing in hand
+
     def attach(self) -> None:
         stream = self._home.stream(self._stream.name)
         if stream is None or self.active:

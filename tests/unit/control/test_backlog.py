@@ -4,7 +4,9 @@ import asyncio
 
 from scheduler import Retry, Scheduler
 from scheduler.control.backlog import Backlog, backlogs
+from scheduler.control.processors import Processors
 from scheduler.queues.outbox import Posting
+from scheduler.tasks.registry import resting
 from tests.stage import Stage, new_app
 
 
@@ -23,7 +25,12 @@ def shop() -> Scheduler:
 
 
 async def backlog(stage: Stage) -> list[Backlog]:
-    return await backlogs(stage.broker, stage.app.names, stage.app.tasks.values())
+    return await backlogs(
+        stage.broker,
+        stage.app.names,
+        Processors(stage.broker, stage.app.names, resting(stage.app)),
+        stage.app.tasks.values(),
+    )
 
 
 async def send(stage: Stage, *names: str) -> None:

@@ -43,7 +43,7 @@ class SomeBroker:
 
 
 class SomeWorker:
-    queues = QUEUES
+    queues = listening = QUEUES
 
     def __init__(self) -> None:
         self.silent: list[str] = []

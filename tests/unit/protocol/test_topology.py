@@ -517,11 +517,11 @@ def test_called_tasks_have_priorities_where_a_queue_must_ask_for_them(
     assert "x-max-priority" not in queue_of(wanted, f"shop.v1.failed.{task}").arguments
 
 
-def test_an_ordered_task_has_one_consumer_and_a_limit_that_its_retries_do_not_reach(
+def test_an_ordered_task_has_one_consumer_and_no_limit_and_a_place_for_notes(
     queue_type: QueueType,
 ):
     wanted = topology(
-        "shop", ["a", "b"], [], called=["a", "b"], ordered={"a": 7}, queue_type=queue_type
+        "shop", ["a", "b"], [], called=["a", "b"], ordered=["a"], queue_type=queue_type
     )
     ordered = queue_of(wanted, "shop.v1.processor.a").arguments
     other = queue_of(wanted, "shop.v1.processor.b").arguments
@@ -529,7 +529,11 @@ def test_an_ordered_task_has_one_consumer_and_a_limit_that_its_retries_do_not_re
     assert "x-max-priority" not in ordered  # it would change the order
     assert "x-single-active-consumer" not in other
     limits = [each.get("x-delivery-limit") for each in (ordered, other)]
-    assert limits == ([107, 100] if queue_type == "quorum" else [None, None])
+    assert limits == ([2_000_000_000, 100] if queue_type == "quorum" else [None, None])
+    head = "shop.v1.head.a"
+    assert queue_of(wanted, head).arguments["x-max-length"] == 1
+    assert Binding("shop.v1.control", head, head) in wanted.bindings
+    assert "shop.v1.head.b" not in [queue.name for queue in wanted.queues]
 
 
 def test_a_subscription_is_a_binding_to_an_exchange_of_somebody_else():
