@@ -160,7 +160,8 @@ class Registration:
                 the queue, they do not fail.
             ordered: run one message at a time over all processors, in order; one that is to be
                 tried again blocks those behind it.
-            expires: how old a message may get before it is not run any more.
+            expires: how old a message may get before it is not run any more: one that was sent,
+                after its time; one of somebody else, after its timestamp, if it has one.
             expired: what becomes of one that is too old; both are told by events.
 
         Raises:

@@ -167,8 +167,14 @@ class Pipeline:
             return token
         if task.reads is None and not is_call(message):
             raise Undecodable("It is no call, and did not come the way of the loops' tokens.")
-        namespace = self._app.namespace
-        return decode_call(message, namespace, task.name, exchange=exchange, routing_key=key)
+        return decode_call(
+            message,
+            self._app.namespace,
+            task.name,
+            exchange=exchange,
+            routing_key=key,
+            expires=task.expires,
+        )
 
     def _resolve(self, delivery: Delivery, task: TaskSpec, subject: Token | Call) -> Run:
         now = self._clock.now()

@@ -29,7 +29,7 @@ scheduler-exchange, -key         where the message was published first, and with
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -45,7 +45,13 @@ from scheduler.protocol.messages import (
     parsed_json,
     validated,
 )
-from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of, optional_moment
+from scheduler.timing.moments import (
+    LATEST,
+    LATEST_MS,
+    milliseconds_since_epoch,
+    moment_of,
+    optional_moment,
+)
 
 CALL_TYPE = "scheduler.call"
 
@@ -127,9 +133,19 @@ def is_call(message: Message) -> bool:
 
 
 def decode_call(
-    message: Message, namespace: str, task: str, *, exchange: str, routing_key: str
+    message: Message,
+    namespace: str,
+    task: str,
+    *,
+    exchange: str,
+    routing_key: str,
+    expires: timedelta | None = None,
 ) -> Call:
     """The call of a message that came to a task's queue.
+
+    Args:
+        expires: how long after its timestamp a message of somebody else is worth a run; one without
+            a timestamp always is, and one that an operator sent back.
 
     Raises:
         Undecodable: it claims to be of our making, and is not; or its retry headers are broken.
@@ -144,7 +160,15 @@ def decode_call(
         not_before=optional_moment(wire.not_before_ms),
         first_failed_at=optional_moment(wire.first_failed_at_ms),
     )
-    return _with_arguments(call, namespace) if is_call(message) else call
+    if is_call(message):
+        return _with_arguments(call, namespace)
+    return replace(call, expires_at=None if wire.replayed_at_ms else _expiry(message, expires))
+
+
+def _expiry(message: Message, expires: timedelta | None) -> datetime | None:
+    if message.timestamp is None or expires is None or LATEST - message.timestamp < expires:
+        return None
+    return message.timestamp + expires
 
 
 def placed(message: Message, exchange: str, routing_key: str) -> Message:
@@ -210,6 +234,7 @@ class _Wire(BaseModel):
 class _Retried(_Wire):
     attempt: int = Field(default=0, ge=0)
     not_before_ms: int | None = _Ms
+    replayed_at_ms: int | None = _Ms
     first_failed_at_ms: int | None = _Ms
     exchange: str | None = None
     key: str | None = None

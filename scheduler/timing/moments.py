@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_YEAR = 9000
-LATEST_MS = (datetime(LAST_YEAR, 1, 1, tzinfo=UTC) - UNIX_EPOCH) // timedelta(milliseconds=1)
+LATEST = datetime(LAST_YEAR, 1, 1, tzinfo=UTC)
+LATEST_MS = (LATEST - UNIX_EPOCH) // timedelta(milliseconds=1)
 
 
 def milliseconds_since_epoch(moment: datetime) -> int:

@@ -1,6 +1,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import BaseModel
@@ -204,6 +205,17 @@ async def test_a_moment_is_the_same_in_every_zone(stage: Stage) -> None:
     await asyncio.sleep(15 * 3600)
     call = await sent(stage)
     assert call.due_at == noon_in_tokyo
+
+
+async def test_an_expiry_counts_the_hours_that_pass(stage: Stage) -> None:
+    app, ship = shop()
+    before_the_gap = datetime(2027, 3, 28, 1, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    await stage.seed(app)
+    await ship.options(expires="2h").send_at(before_the_gap, ORDER)
+    await asyncio.sleep((before_the_gap - stage.clock.now()).total_seconds() + 1)
+    call = await sent(stage)
+    assert call.expires_at is not None
+    assert call.expires_at - before_the_gap.astimezone(UTC) == timedelta(hours=2)
 
 
 async def test_called_in_place_it_is_the_function_it_was() -> None:

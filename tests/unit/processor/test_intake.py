@@ -1,0 +1,204 @@
+"""How messages come to a processor: what has to wait is in nobody's hand."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Retry
+from scheduler.events import RunSettled
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import QueueType
+from tests.stage import Stage, new_app, of
+
+FOREIGN = Message(b"order", {"n": 5})
+
+
+def is_about(seconds: float) -> Any:
+    """Not early."""
+    return pytest.approx(seconds + 0.05, abs=0.051)
+
+
+async def in_hand(stage: Stage, task: str, sent: int) -> int:
+    depth = await stage.broker.depth(stage.app.names.processor_queue(task))
+    assert depth is not None
+    return sent - depth.ready
+
+
+async def test_calls_that_wait_for_their_turn_wait_in_the_broker(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task(rate="1/m", concurrency=5)
+    async def send_sms(n: int) -> None: ...
+
+    await stage.seed(app)
+    for n in range(5):
+        await send_sms.send(n)
+    async with stage.processor():
+        for done in range(1, 5):
+            await asyncio.sleep(30)
+            assert await in_hand(stage, "send_sms", 5) == done == len(of(RunSettled, stage.events))
+            await asyncio.sleep(30)
+
+
+async def test_after_a_quiet_time_the_rate_is_kept(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task(rate="6/m", concurrency=5)
+    async def send_sms(n: int) -> None: ...
+
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(3600)
+        for n in range(3):
+            await send_sms.send(n)
+        await asyncio.sleep(60)
+    assert stage.starts() == [is_about(3600), is_about(3610), is_about(3620)]
+
+
+async def test_of_a_paced_task_no_more_run_at_once_than_it_allows(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task(rate="60/m", concurrency=2)
+    async def send_sms(n: int) -> None:
+        await asyncio.sleep(10)
+
+    await stage.seed(app)
+    for n in range(5):
+        await send_sms.send(n)
+    async with stage.processor():
+        await asyncio.sleep(40)
+    waits = [0, 1, 10, 11, 20]
+    assert stage.starts() == [is_about(seconds) for seconds in waits]
+
+
+async def test_a_paced_task_goes_on_after_the_connection_was_lost(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task(rate="60/m")
+    async def send_sms(n: int) -> None: ...
+
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(5)
+        stage.server.disconnect_all()
+        for n in range(3):
+            await send_sms.send(n)
+        await asyncio.sleep(20)
+    assert len(of(RunSettled, stage.events)) == 3
+
+
+async def test_an_ordered_task_with_a_rate_keeps_both(stage: Stage) -> None:
+    app = new_app()
+    seen: list[int] = []
+
+    @app.task(rate="6/m", ordered=True)
+    async def book(n: int) -> None:
+        seen.append(n)
+
+    await stage.seed(app)
+    for n in range(4):
+        await book.send(n)
+    async with stage.processor():
+        await asyncio.sleep(25)
+        assert await in_hand(stage, "book", 4) == 3
+        await asyncio.sleep(25)
+    assert seen == [0, 1, 2, 3]
+    assert stage.starts() == [is_about(seconds) for seconds in (0, 10, 20, 30)]
+
+
+async def test_an_ordered_retry_waits_in_the_broker_with_all_behind_it(
+    stage: Stage, queue_type: QueueType
+) -> None:
+    app = new_app(queue_type)
+
+    @app.task(ordered=True, retry=Retry(3, delays=["2h"], jitter=0))
+    async def book(ctx: Context, n: int) -> None:
+        if not ctx.attempt:
+            raise ValueError("boom")
+
+    await stage.seed(app)
+    for n in range(3):
+        await book.send(n)
+    async with stage.processor(), stage.processor():
+        await asyncio.sleep(3600)
+        assert await in_hand(stage, "book", 3) == 0
+        await asyncio.sleep(6 * 3600)
+    hours = [0, 2, 2, 4, 4, 6]
+    assert stage.starts() == [is_about(3600 * hour) for hour in hours]
+
+
+@pytest.mark.parametrize("kill", [False, True])
+async def test_the_next_processor_goes_on_where_an_ordered_retry_was(
+    stage: Stage, queue_type: QueueType, kill: bool
+) -> None:
+    app = new_app(queue_type)
+    seen: list[tuple[int, int]] = []
+
+    @app.task(ordered=True, retry=Retry(2, delays=["1m"], jitter=0))
+    async def book(ctx: Context, n: int) -> None:
+        seen.append((n, ctx.attempt))
+        raise ValueError("boom")
+
+    await stage.seed(app)
+    await book.send(0)
+    await book.send(1)
+    for _ in range(13):
+        async with stage.processor():
+            await asyncio.sleep(19.9)
+            if kill:
+                stage.server.disconnect_all()
+    assert seen == [(n, attempt) for n in range(2) for attempt in range(3)]
+    assert stage.starts() == [is_about(60 * minute) for minute in (0, 1, 2, 2, 3, 4)]
+    assert [parked.attempts for parked in await stage.parked()] == [3, 3]
+
+
+async def test_an_ordered_message_that_kills_its_processors_is_parked(
+    stage: Stage, queue_type: QueueType
+) -> None:
+    app = new_app(queue_type, delivery_limit=3)
+    begun: list[int] = []
+
+    @app.task(ordered=True)
+    async def book(n: int) -> None:
+        begun.append(n)
+        if not n:
+            await asyncio.sleep(3600)
+
+    await stage.seed(app)
+    await book.send(0)
+    await book.send(1)
+    async with stage.processor():
+        for _ in range(5):
+            await asyncio.sleep(30)
+            stage.server.disconnect_all()
+        await asyncio.sleep(30)
+    assert begun == [0, 0, 0, 1]
+    (parked,) = await stage.parked()
+    assert parked.reason == "delivery-limit"
+
+
+async def test_two_equal_messages_of_somebody_else_have_all_their_attempts_each(
+    stage: Stage,
+) -> None:
+    app = new_app()
+    attempts: list[int] = []
+
+    @app.task(
+        ordered=True, subscribe=[("orders", "#", "topic")], retry=Retry(1, delays=["1m"], jitter=0)
+    )
+    async def book(ctx: Context, order: bytes) -> None:
+        attempts.append(ctx.attempt)
+        raise ValueError("boom")
+
+    await stage.seed(app)
+    async with stage.processor():
+        await stage.publish(FOREIGN, "order.paid", "orders")
+        await asyncio.sleep(100)
+    await stage.publish(FOREIGN, "order.paid", "orders")
+    taken = await stage.broker.get(app.names.processor_queue("book"))
+    assert taken is not None
+    await taken.requeue()  # somebody had it before
+    async with stage.processor():
+        await asyncio.sleep(100)
+    assert attempts == [0, 1, 0, 1]
