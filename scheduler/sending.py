@@ -10,7 +10,7 @@ from scheduler.control.keyed import Connect, Keyed
 from scheduler.errors import Unencodable, UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names
-from scheduler.queues.outbox import BlockingBridge, Outbox, Posting
+from scheduler.queues.outbox import BlockingBridge, Outbox, Posting, run_in
 from scheduler.tasks.tasks import Task, TaskSpec
 from scheduler.timing.durations import Duration, parse_duration, shown
 
@@ -98,9 +98,7 @@ class Sender(Generic[Q]):
     @property
     def blocking(self) -> "BlockingSender[Q]":
         """The same, for callers that are not coroutines."""
-        outboxes = self._outboxes
-        beside = Sender[Q](self._spec, replace(outboxes, main=outboxes.beside), self._posting)
-        return BlockingSender(beside, outboxes.bridge)
+        return BlockingSender(self, self._outboxes.bridge)
 
     def _post(
         self, posting: Posting, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -143,8 +141,10 @@ class Outboxes:
         One that is opened in passing goes into the thread beside: an event loop that ends cannot
         close it in good order.
         """
-        if self.main is self.beside or self.main.is_open:
+        if self.main.is_open:
             return await self.main.send(task, args, posting)
+        if (home := self.main.home) is not None:
+            return await run_in(home, self.main.send(task, args, posting))
         return await self.bridge.run_beside(self.beside.send(task, args, posting))
 
 

@@ -57,6 +57,7 @@ def missing_exchange(name: str) -> IncompatibleBroker:
     )
 
 
+EMBEDDED = "memory"
 DEFAULT_TIMEOUT = timedelta(seconds=30)
 LONGEST_SILENCE = timedelta(seconds=10)
 DEFAULT_QUIET = timedelta(milliseconds=500)
@@ -77,6 +78,11 @@ class BrokerInfo:
     version: str
     vhost: str = "/"
     user: str = ""
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the broker is in this process."""
+        return self.product == EMBEDDED
 
 
 @dataclass(frozen=True, slots=True)

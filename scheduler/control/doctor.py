@@ -48,7 +48,7 @@ def check_version(info: BrokerInfo) -> Finding:
     """Whether the broker's version keeps what loops are built on."""
     about, detail = "broker version", f"{info.product} {info.version}"
     version = _numbers(info.version)
-    if info.product == "memory":
+    if info.is_embedded:
         return Finding(about, "ok", "the embedded broker")
     if version < OLDEST:
         return Finding(about, "problem", detail, "Upgrade to RabbitMQ 3.10 or newer.")

@@ -110,6 +110,12 @@ class Outbox:
         opened_here = self._opened is not None and self._loop is asyncio.get_running_loop()
         return self._lent_here is not None or opened_here
 
+    @property
+    def home(self) -> asyncio.AbstractEventLoop | None:
+        """The event loop of an embedded broker that was lent: it can be reached from no other."""
+        embedded = (lent.loop for lent in reversed(self._lent) if lent.broker.info.is_embedded)
+        return next(embedded, None)
+
     async def open(self) -> None:
         """Connect now, rather than on first use."""
         await self._current()
@@ -215,6 +221,11 @@ class Outbox:
         return self._broker
 
 
+async def run_in(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine in another event loop, and wait for it without blocking this one."""
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(main, loop))
+
+
 class BlockingBridge:
     """Runs coroutines in one thread beside their callers, who have no event loop or a short one."""
 
@@ -242,7 +253,7 @@ class BlockingBridge:
 
     async def run_beside(self, main: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine there, and wait for it without blocking this event loop."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(main, self._started()))
+        return await run_in(self._started(), main)
 
     def _forget(self) -> None:
         self._starting = threading.Lock()

@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -7,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from scheduler import Context, Scheduler, Settings
+from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import (
     InvalidArguments,
     NotSent,
@@ -17,6 +19,7 @@ from scheduler.errors import (
 )
 from scheduler.protocol.calls import Call, decode_call
 from scheduler.sending import CallTask
+from scheduler.timing.clock import SystemClock
 from tests.stage import START, Stage, new_app
 
 
@@ -325,6 +328,26 @@ def test_in_a_thread_beside_an_event_loop_blocking_is_allowed() -> None:
     async def perform() -> None:
         with pytest.raises(Unroutable):
             await asyncio.to_thread(ship.blocking.send, ORDER)
+
+    asyncio.run(perform())
+
+
+@pytest.mark.parametrize("way", ["blocking", "loop"])
+def test_a_thread_beside_the_embedded_broker_sends_to_it(way: str) -> None:
+    app, ship = shop()
+    ways: dict[str, Callable[[], str]] = {
+        "blocking": lambda: ship.blocking.send(ORDER),
+        "loop": lambda: asyncio.run(ship.send(ORDER)),
+    }
+
+    async def perform() -> None:
+        async with MemoryBroker() as broker:
+            await broker.declare(app.topology())
+            with app.lending(broker, SystemClock()):
+                name = await asyncio.to_thread(ways[way])
+            delivery = await broker.get(app.names.processor_queue("ship"))
+        assert delivery is not None
+        assert delivery.message.message_id == name
 
     asyncio.run(perform())
 

@@ -17,6 +17,7 @@ from typing import Literal, Self
 from scheduler.brokers.contract import (
     DEFAULT_QUIET,
     DEFAULT_TIMEOUT,
+    EMBEDDED,
     LONGEST_SILENCE,
     BrokerInfo,
     Consumer,
@@ -48,7 +49,7 @@ class MemoryBroker:
 
     @property
     def info(self) -> BrokerInfo:
-        return BrokerInfo("memory", "1")
+        return BrokerInfo(EMBEDDED, "1")
 
     @property
     def connected(self) -> bool:
