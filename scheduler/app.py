@@ -6,6 +6,7 @@ from collections.abc import (
     Generator,
 )
 from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.keyed import Operations
@@ -14,10 +15,13 @@ from scheduler.protocol.topology import Names, Topology
 from scheduler.queues.outbox import BlockingBridge, Outbox
 from scheduler.registration import Registration
 from scheduler.sending import Outboxes
-from scheduler.settings import Settings
 from scheduler.tasks.loops import Loop, supervision
 from scheduler.tasks.registry import topology_of
 from scheduler.timing.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    # It takes a third of the time in which `import scheduler` would be done.
+    from scheduler.settings import Settings
 
 
 class Scheduler(Registration):
@@ -31,7 +35,7 @@ class Scheduler(Registration):
         RegistrationError: the namespace cannot be used.
     """
 
-    def __init__(self, namespace: str, settings: Settings | None = None) -> None:
+    def __init__(self, namespace: str, settings: "Settings | None" = None) -> None:
         self.events = EventStream()
         self.escalation_hooks: list[EscalationHook] = []
         self._settings = settings
@@ -40,9 +44,11 @@ class Scheduler(Registration):
         super().__init__(namespace, outboxes, self._operations)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> "Settings":
         """The settings, read from the environment at the first look unless they were given."""
         if self._settings is None:
+            from scheduler.settings import Settings
+
             self._settings = Settings()
         return self._settings
 

@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import Any, cast
 
 from scheduler.app import Scheduler
-from scheduler.cli import logs
 from scheduler.errors import AppNotFound, UsageError
 
 FORMS = "`module:attribute` or `path/to/file.py:attribute`"
@@ -26,12 +25,25 @@ def ready_app(reference: str | None, *, log_format: str | None = None) -> Schedu
         AppNotFound: there is none.
         UsageError: it has no tasks, or there is no such format.
     """
-    app = load_app(reference)
+    from scheduler.cli import logs
+
+    app = app_with_tasks(reference)
     style = log_format or app.settings.log_format
     if style not in ("text", "json"):
         raise UsageError(f"--log-format is text or json, got {style!r}.")
     logs.configure(app.settings.log_level, "json" if style == "json" else "text")
     app.listen(logs.log_event)
+    return app
+
+
+def app_with_tasks(reference: str | None) -> Scheduler:
+    """The same for a command that needs no settings, and logs nothing.
+
+    Raises:
+        AppNotFound: there is none.
+        UsageError: it has no tasks.
+    """
+    app = load_app(reference)
     if not app.tasks:
         raise UsageError(
             f"The app of namespace {app.namespace!r} has no tasks: register one with @app.periodic."

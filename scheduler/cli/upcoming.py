@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from datetime import datetime
 
-from scheduler.cli.loading import ready_app
+from scheduler.cli.loading import app_with_tasks
 from scheduler.cli.printing import local, no_loops, print_json, print_line
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.schedules import Schedule, describe
 
 
 def show(reference: str | None, *, count: int, as_json: bool) -> None:
-    app = ready_app(reference)
+    app = app_with_tasks(reference)
     now = SystemClock().now()
     found = [
         (str(loop), describe(loop.schedule), list(_times(loop.schedule, now, count)))

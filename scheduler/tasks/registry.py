@@ -1,14 +1,16 @@
 """What an app has registered, as the parts that serve it see it."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from scheduler.events import EventStream
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, Retention, Topology, topology
-from scheduler.settings import Settings
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
+
+if TYPE_CHECKING:
+    from scheduler.settings import Settings
 
 
 class App(Protocol):
@@ -19,7 +21,7 @@ class App(Protocol):
     events: EventStream
 
     @property
-    def settings(self) -> Settings: ...
+    def settings(self) -> "Settings": ...
 
     @property
     def tasks(self) -> Mapping[str, TaskSpec]: ...

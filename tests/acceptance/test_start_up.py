@@ -37,6 +37,7 @@ def test_next_loads_nothing_that_talks_to_a_broker_and_draws_no_table(offline: C
     modules = loaded(offline, "next")
     assert {"scheduler.app", "pydantic"} <= modules
     assert not modules & {"aiormq", "rich", "scheduler.control.verbs", "scheduler.processor"}
+    assert not modules & {"pydantic_settings", "scheduler.cli.logs"}  # nor is anything set, or told
 
 
 @pytest.mark.parametrize(("command", "name"), [("topology show", "rich"), ("status", "aiormq")])
