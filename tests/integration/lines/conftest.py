@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 
+from scheduler.protocol import topology
+from scheduler.protocol.ladder import Rung
 from scheduler.protocol.topology import QueueType
 from scheduler.testing import VirtualTimeLoop
 from tests.integration.lines.scene import MemoryScene, RabbitScene, Scene
@@ -28,6 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         wants = "lines" in item.path.parts and "rabbitmq" in item.name.partition("[")[2]
         if isinstance(item, pytest.Function) and wants:
             item.fixturenames.append("broker_url")
+
+
+@pytest.fixture(autouse=True)
+def no_rungs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent to come later here, and RabbitMQ makes those two hundred queues for seconds.
+
+    What is sent so all the same is refused as unroutable.
+    """
+    monkeypatch.setattr(topology, "rungs", list[Rung])
 
 
 @pytest.fixture
