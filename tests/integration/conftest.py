@@ -1,9 +1,11 @@
 """Real processes on a real broker, and what they wrote down."""
 
 import asyncio
+import functools
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -151,12 +153,22 @@ async def sweep(field: Field, loops: int = 50) -> None:
                 await broker.delete(queue.name)
 
 
-@pytest.fixture(scope="module", params=["quorum", "classic"])
-def shared(request: pytest.FixtureRequest, broker_url: str) -> Iterator[Shop]:
-    """A shop for all tests of a module."""
-    queue_type: QueueType = request.param
-    with opened(broker_url, queue_type) as shop:
-        yield shop
+@pytest.fixture(scope="session")
+def shops(broker_url: str) -> Iterator[Callable[[QueueType], Shop]]:
+    """A shop of each type of queues, opened by the first test that enters it."""
+    with ExitStack() as until_the_end:
+
+        @functools.cache
+        def of(queue_type: QueueType) -> Shop:
+            return until_the_end.enter_context(opened(broker_url, queue_type))
+
+        yield of
+
+
+@pytest.fixture
+def shared(shops: Callable[[QueueType], Shop], queue_type: QueueType) -> Shop:
+    """A shop for all tests of this process."""
+    return shops(queue_type)
 
 
 @pytest.fixture

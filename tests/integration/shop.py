@@ -1,4 +1,4 @@
-"""An app of one-off tasks on a real broker: seeded once, for all tests of a module."""
+"""An app of one-off tasks on a real broker: seeded once, for all tests of a process."""
 
 import asyncio
 import uuid
