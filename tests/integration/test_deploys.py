@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.protocol.topology import Names, QueueType
+from scheduler.protocol.topology import Names, QueueType, topology
 from tests.integration.conftest import Field, ready
 
 APP = f"{Path(__file__).parent / 'apps' / 'versions.py'}:app"
 LOOPS = ("kept", "quickened", "moved", "resized", "removed", "added")
 OLD, NEW = {"VERSION": "old"}, {"VERSION": "new"}
+SIGNED = {"SIGNED": "yes"}
 
 
 @pytest.fixture
@@ -33,8 +34,9 @@ def deploy(
 async def sweep(field: Field) -> None:
     """Delete the queues of both versions."""
     names = Names(field.namespace)
-    queues = [names.failed, names.journal, names.roster, names.roll_call]
-    for loop in (*LOOPS, "signed", "_supervision"):
+    of_calls = topology(field.namespace, ["signed"], [], called=["signed"])
+    queues = [queue.name for queue in of_calls.queues]
+    for loop in (*LOOPS, "_supervision"):
         queues += [names.processor_queue(loop), names.failed_queue(loop)]
         queues.append(f"{names.prefix}.hatchery.{loop}")
     async with AmqpBroker(field.url) as broker:
@@ -101,13 +103,14 @@ async def test_a_removed_loop_is_an_orphan_until_it_is_pruned(deploy: Field) -> 
 
 
 async def test_a_message_of_the_old_version_gets_the_default_of_the_new(deploy: Field) -> None:
-    deploy.call("seed", **OLD)
+    deploy.call("seed", **OLD, **SIGNED)
     # Sent by the old code, while only the new one runs.
     send = "import asyncio, sys; sys.path.insert(0, sys.argv[1]); from versions import *; "
     send += "asyncio.run(signed_plainly.send('hello'))"
     environment = {
         **os.environ,
         **OLD,
+        **SIGNED,
         "NAMESPACE": deploy.namespace,
         "RECORD": str(deploy.record),
         "SCHEDULER_BROKER_URL": deploy.url,
@@ -116,7 +119,7 @@ async def test_a_message_of_the_old_version_gets_the_default_of_the_new(deploy: 
         *(sys.executable, "-c", send, str(Path(APP.rpartition(":")[0]).parent)), env=environment
     )
     assert await sender.wait() == 0
-    new = deploy.start("run", **NEW)
+    new = deploy.start("run", **NEW, **SIGNED)
     await deploy.until(lambda: len(deploy.notes("signed")) == 1)
     assert deploy.notes("signed")[0]["version"] == "new"
     new.terminate()
