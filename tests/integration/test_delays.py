@@ -201,7 +201,7 @@ async def test_every_message_is_run_though_the_broker_goes(
     ends: str, queue_type: QueueType
 ) -> None:
     delays = random_delays(200)
-    node = await asyncio.to_thread(PrivateNode(advanced=TRIES_AGAIN).__enter__)
+    node = await asyncio.to_thread(PrivateNode(advanced=TRIES_AGAIN, management=False).__enter__)
     try:
         shop = Shop(node.url, "outage", queue_type)
         await shop.seed()

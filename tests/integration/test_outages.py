@@ -1,7 +1,7 @@
 """The broker goes, and comes back; connections, channels and consumers are taken away."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -84,31 +84,36 @@ async def tokens(app: Scheduler, broker: AmqpBroker) -> int:
     return await at_rest(lambda: ready(broker, *queues))
 
 
+@pytest.fixture(scope="module")
+def node() -> Iterator[PrivateNode]:
+    """A node that tests may end and start."""
+    with PrivateNode(management=False) as node:
+        yield node
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("ends", ["restart", "kill"])
-async def test_a_loop_outlives_its_broker(namespace: str, queue_type: QueueType, ends: str) -> None:
+async def test_a_loop_outlives_its_broker(
+    node: PrivateNode, namespace: str, queue_type: QueueType, ends: str
+) -> None:
     app = Scheduler(namespace, Settings(queue_type=queue_type))
     witness = Witness(app)
 
     @app.periodic(every="200ms")
     async def beat() -> None: ...
 
-    node = await asyncio.to_thread(PrivateNode().__enter__)
-    try:
-        async with working(app, node.url, supervises=True) as broker:
-            await witness.until(RunSettled, 8)
-            if ends == "restart":
-                await asyncio.to_thread(node.restart)
-            else:
-                await asyncio.to_thread(node.kill)
-                await asyncio.to_thread(node.start)
-            await witness.until(Connected, 1)
-            await witness.until(RunSettled, witness.count(RunSettled) + 5)
-        assert witness.count(ConnectionLost) == 1
-        async with AmqpBroker(node.url) as broker:
-            assert await tokens(app, broker) == 1
-    finally:
-        await asyncio.to_thread(node.__exit__)
+    async with working(app, node.url, supervises=True) as broker:
+        await witness.until(RunSettled, 8)
+        if ends == "restart":
+            await asyncio.to_thread(node.restart)
+        else:
+            await asyncio.to_thread(node.kill)
+            await asyncio.to_thread(node.start)
+        await witness.until(Connected, 1)
+        await witness.until(RunSettled, witness.count(RunSettled) + 5)
+    assert witness.count(ConnectionLost) == 1
+    async with AmqpBroker(node.url) as broker:
+        assert await tokens(app, broker) == 1
 
 
 @pytest.mark.usefixtures("swept")

@@ -21,7 +21,7 @@ from tests.rabbitmq import (
 START_A_NODE_AND_DIE = """
 import os, signal
 from tests.rabbitmq import PrivateNode
-node = PrivateNode()
+node = PrivateNode(management=False)
 node.start()
 print(node.url, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -43,7 +43,7 @@ async def test_the_shared_broker_takes_connections(broker_url: str) -> None:
 
 
 async def test_a_killed_node_comes_back_with_its_data() -> None:
-    with PrivateNode() as node:
+    with PrivateNode(management=False) as node:
         node.ctl("add_user", "somebody", "secret")
         node.kill()
         assert not answers(node.url)
@@ -85,5 +85,5 @@ def test_a_node_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
 
 
 def test_a_node_that_cannot_start_says_why() -> None:
-    with pytest.raises(NoBroker, match="nonsense"), PrivateNode("nonsense = 1"):
+    with pytest.raises(NoBroker, match="nonsense"), PrivateNode("nonsense = 1", management=False):
         pass

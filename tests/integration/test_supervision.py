@@ -1,6 +1,7 @@
 """Loops cannot die, and cannot double: processors repair what is done to the broker's queues."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,30 +150,36 @@ async def test_processors_that_start_at_once_seed_an_empty_broker_once(
     assert await field_.tokens(broker, 20) == dict.fromkeys(names, 1)
 
 
+@pytest.fixture(scope="module")
+def node() -> Iterator[PrivateNode]:
+    """A node that tests may end, empty and start."""
+    with PrivateNode(management=False) as node:
+        yield node
+
+
 async def test_all_loops_run_again_after_the_broker_has_lost_everything(
-    namespace: str, queue_type: QueueType, tmp_path: Path
+    node: PrivateNode, namespace: str, queue_type: QueueType, tmp_path: Path
 ) -> None:
-    with PrivateNode() as node:
-        field = Field(node.url, namespace, queue_type, tmp_path / "record")
-        loop = {"LOOPS": "5", "EVERY": "500ms", **SUPERVISED}
-        names = [f"loop{number}" for number in range(5)]
-        processors = [field.start("run", **loop) for _ in range(2)]
-        try:
-            await field.until(lambda: all(len(runs(field, name)) >= 3 for name in names), 90)
-            await asyncio.to_thread(node.kill)
-            node.forget()
-            before = len(field.notes("start"))
-            await asyncio.to_thread(node.start)
+    field = Field(node.url, namespace, queue_type, tmp_path / "record")
+    loop = {"LOOPS": "5", "EVERY": "500ms", **SUPERVISED}
+    names = [f"loop{number}" for number in range(5)]
+    processors = [field.start("run", **loop) for _ in range(2)]
+    try:
+        await field.until(lambda: all(len(runs(field, name)) >= 3 for name in names), 90)
+        await asyncio.to_thread(node.kill)
+        node.forget()
+        before = len(field.notes("start"))
+        await asyncio.to_thread(node.start)
 
-            def all_again() -> bool:
-                later = field.notes("start")[before:]
-                return all([n["loop"] for n in later].count(name) >= 2 for name in names)
+        def all_again() -> bool:
+            later = field.notes("start")[before:]
+            return all([n["loop"] for n in later].count(name) >= 2 for name in names)
 
-            await field.until(all_again, 120)
-        finally:
-            for processor in processors:
-                processor.terminate()
-            for processor in processors:
-                processor.wait(30)
-        async with AmqpBroker(node.url) as broker:
-            assert await field.tokens(broker, 5) == dict.fromkeys(names, 1)
+        await field.until(all_again, 120)
+    finally:
+        for processor in processors:
+            processor.terminate()
+        for processor in processors:
+            processor.wait(30)
+    async with AmqpBroker(node.url) as broker:
+        assert await field.tokens(broker, 5) == dict.fromkeys(names, 1)
