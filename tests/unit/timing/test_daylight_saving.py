@@ -4,11 +4,12 @@ The brute force knows nothing of cron or of zone changes: it walks through the m
 looks at the wall clock in each, and applies the three rules of `Cron` literally.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
@@ -102,15 +103,16 @@ def changes_of(name: str) -> tuple[tuple[datetime, timedelta], ...]:
         return moment.astimezone(zone).utcoffset() or timedelta(0)
 
     def change_after(day: datetime) -> datetime:
-        minute = next(n for n in range(24 * 60 + 1) if offset(day + n * MINUTE) != offset(day))
+        before = offset(day)
+        minute = bisect_left(range(24 * 60), True, key=lambda n: offset(day + n * MINUTE) != before)
         return day + minute * MINUTE
 
     start = datetime(2026, 1, 1, tzinfo=UTC)
-    days = (start + number * DAY for number in range(730))
+    offsets = [(day, offset(day)) for day in (start + number * DAY for number in range(731))]
     return tuple(
-        (change_after(day), offset(day + DAY) - offset(day))
-        for day in days
-        if offset(day) != offset(day + DAY)
+        (change_after(day), after - before)
+        for (day, before), (_, after) in pairwise(offsets)
+        if before != after
     )
 
 
