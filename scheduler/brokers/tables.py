@@ -25,12 +25,13 @@ from decimal import Decimal
 from typing import Any
 
 from scheduler.errors import Unencodable
+from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import UNIX_EPOCH
 
 MOST_DEEP = 50
 LONGEST_SHORT = 255  # bytes, of a short string
 Path = tuple[str, ...]  # the names that lead to a value
-LATEST = int((datetime.max.replace(tzinfo=UTC) - UNIX_EPOCH).total_seconds())
+LATEST = (datetime.max.replace(tzinfo=UTC) - UNIX_EPOCH) // SECOND  # as a float it is one more
 SIZE = struct.Struct(">I")
 
 
