@@ -17,7 +17,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from scheduler.brokers.contract import Delivery
@@ -60,9 +60,6 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.backoff import dice
 from scheduler.timing.clock import Clock
 from scheduler.timing.schedules import admit
-
-TOO_EARLY = timedelta(days=1)  # no clocks disagree by so much
-CLOCKS_DIFFER_BY = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +197,9 @@ class Pipeline:
             # Given back while we still consume from its queue, it would come straight back to us.
             await self._shutdown.until_unsubscribed()
             return Verdict(Disposition.REQUEUE)
-        now = self._clock.now()
-        if run.head.due_at is not None and now < run.head.due_at:
+        if run.head.due_at is not None and self._clock.now() < run.head.due_at:
             return Verdict(Disposition.REQUEUE, not_before=run.head.due_at)
-        if _is_too_early(run.subject, now):
-            await self._successors.put_off(run)
+        if await self._successors.wait_on(run):
             return Verdict(Disposition.ACK)
         return None
 
@@ -293,14 +288,6 @@ def _arguments_of_loop(token: Token, task: TaskSpec, app: App) -> Mapping[str, A
             raise
         # The token was seeded by another version of the code: each version has its own.
         return task.arguments.load(app.loops[token.loop].args)
-
-
-def _is_too_early(subject: Token | Call, now: datetime) -> bool:
-    """Whether it has to wait for the rest of its time, longer than the broker takes at once, or
-    sent by a clock that is ahead of ours."""
-    if isinstance(subject, Call):
-        return subject.not_before is not None and subject.not_before - now > CLOCKS_DIFFER_BY
-    return subject.due_at - now > TOO_EARLY and not subject.triggered
 
 
 def _arguments_of(call: Call, task: TaskSpec) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from scheduler.processor.escalation import Escalation
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.order import Order
 from scheduler.processor.publishing import PatientPublisher
-from scheduler.processor.runs import Run
+from scheduler.processor.runs import NO_TIME, Run
 from scheduler.processor.settlement import Disposition, Settlement
 from scheduler.protocol.calls import Call, retried
 from scheduler.protocol.ladder import LONGEST
@@ -20,6 +20,9 @@ from scheduler.protocol.topology import Names
 from scheduler.queues.delays import send_again
 from scheduler.queues.hatchery import Hatchery
 from scheduler.timing.clock import Clock
+
+TOO_EARLY = timedelta(days=1)  # no clocks disagree by so much
+CLOCKS_DIFFER_BY = timedelta(seconds=1)
 
 
 class Successors:
@@ -66,15 +69,27 @@ class Successors:
             await self._order.end(run)
         return None
 
-    async def put_off(self, run: Run) -> None:
-        """Have a message that came too early wait for the rest of its time."""
-        if isinstance(call := run.subject, Token):
-            return await self._insist_on(run, call)
-        assert (not_before := call.not_before) is not None
-        rest = not_before - self._clock.now()
-        await self._publisher.insist(
-            run.delivery, lambda: self._send_again(call.task, call.message, rest)
-        )
+    async def wait_on(self, run: Run) -> bool:
+        """Have what came before its time wait for the rest of it; says whether it does."""
+        subject = run.subject
+        if isinstance(subject, Token):
+            if early := _is_far_too_early(subject, self._clock.now()):
+                await self._insist_on(run, subject)
+            return early
+        if early := (rest := self._rest_of(run, subject)) > NO_TIME:
+            await self._publisher.insist(
+                run.delivery, lambda: self._send_again(subject.task, subject.message, rest)
+            )
+        return early
+
+    def _rest_of(self, run: Run, call: Call) -> timedelta:
+        now = self._clock.now()
+        fell_out_of_ladder = run.delivery.exchange == self._names.rerouted  # it had no queue there
+        if fell_out_of_ladder and call.due_at is not None:
+            return call.due_at - now
+        if call.not_before is None or call.not_before - now <= CLOCKS_DIFFER_BY:
+            return NO_TIME
+        return call.not_before - now
 
     async def _insist_on(self, run: Run, token: Token) -> None:
         await self._publisher.insist(run.delivery, lambda: self._put(run, token))
@@ -111,3 +126,8 @@ class Successors:
             waiting = await self._hatchery.put(token, timeout=SETTLEMENT_TIMEOUT)
         if waiting is not token:
             self._emit(TokenOvertaken(*run.about, by=waiting))
+
+
+def _is_far_too_early(token: Token, now: datetime) -> bool:
+    """Whether its wait was longer than the broker takes."""
+    return token.due_at - now > TOO_EARLY and not token.triggered

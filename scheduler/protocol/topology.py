@@ -23,7 +23,12 @@
     later ──#.task.{task}──► delay.32d ──► delay.d ──► delay.h ──► … ──► delay.100ms ──► delayed
                                 └► 1..36 x 32d  └► 1..31 d      and so on: timer queues,
                                                                 each back to the next exchange
+                                └► (no digit, behind a timer) ──► unrouted
     delayed ──#.task.{task}──► processor.{task}; (no queue) ──► unrouted
+
+What no queue is bound for is never left where it is: a quorum queue that can dead-letter none of
+the first 32 of its messages holds up all the others. So whoever may send cannot stop the timers
+with keys that are no delay.
 
 Who may only send writes to `calls` and `later` alone: what comes from there is never taken for a
 token. A task that was never seeded is not bound to them, so that its sender is told.
@@ -462,7 +467,9 @@ class _Builder:
         # From the last unit to the first, because a queue or a binding needs its target.
         names, units = self.names, range(len(UNITS))[::-1]
         return Topology(
-            exchanges=tuple(Exchange(names.delay(unit), "topic") for unit in units),
+            exchanges=tuple(
+                Exchange(names.delay(unit), "topic", self._else_unrouted(unit)) for unit in units
+            ),
             queues=tuple(
                 _timer_queue(names.rung(rung), rung.time_to_live, names.delay(rung.unit + 1))
                 for rung in rungs()
@@ -480,6 +487,10 @@ class _Builder:
                 ),
             ),
         )
+
+    def _else_unrouted(self, unit: int) -> dict[str, Any]:
+        # No timer leads to the first one: its sender is told, and no key of a loop gets further.
+        return {"alternate-exchange": self.names.unrouted} if unit else {}
 
     def of_loop(self, loop: LoopId) -> Topology:
         names = self.names

@@ -102,6 +102,17 @@ async def test_what_is_no_message_of_ours_is_parked_whole_and_may_be_purged(shop
         assert not await shop.parked(broker)
 
 
+async def test_keys_that_are_no_delay_hold_up_no_timer(shop: Shop) -> None:
+    """After 32 messages that go nowhere, a quorum queue would hand on no other one."""
+    keys = b"0.0.0.0.1.task.work", b"0.0.0.0.1.x.task.work"
+    async with shop.working("work") as broker, foreigner(shop.url) as one:
+        for key in keys * 20:
+            await one.publish(b"\0\0", b"", exchange=shop.app.names.later, routing_key=key)
+        await shop.work.send_later("1s", 1)
+        await shop.until(lambda: shop.count(RunSettled) == 1)
+        await shop.until_parked(broker, 40)
+
+
 async def test_what_nobody_can_be_given_stops_nobody(shop: Shop) -> None:
     """The broker parks it itself; its dead-lettering goes on for everybody."""
     async with shop.working("work") as broker, foreigner(shop.url) as one:

@@ -25,6 +25,7 @@ from scheduler.events import (
     RunStarted,
 )
 from scheduler.processor.settlement import DeliveredTooOften
+from scheduler.protocol.calls import new_call
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.protocol.topology import (
@@ -579,6 +580,38 @@ async def test_an_exchange_that_is_somebody_elses_must_be_there(stage: Stage) ->
 
 
 # What cannot be run
+
+
+@pytest.mark.parametrize(
+    "key", ["0.0.0.0.1.task.greet", "0.0.0.0.1.x.task.greet", "0.x.task.greet"]
+)
+async def test_what_falls_out_of_its_delay_waits_for_the_rest_of_it(stage: Stage, key: str) -> None:
+    app = new_app()
+
+    @app.task()
+    async def greet(name: str) -> None: ...
+
+    await stage.seed(app)
+    sent, due_at = START, START + timedelta(minutes=1)
+    call = new_call("test", "greet", {"name": "x"}, message_id="m", sent_at=sent, due_at=due_at)
+    async with stage.processor():
+        await stage.publish(call, key, app.names.later)
+        await asyncio.sleep(120)
+    assert stage.starts() == [is_about(60)]
+
+
+async def test_a_call_that_falls_out_of_its_delay_when_that_has_ended_is_run(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task()
+    async def greet(name: str) -> None: ...
+
+    await stage.seed(app)
+    call = new_call("test", "greet", {"name": "x"}, message_id="m", sent_at=START, due_at=START)
+    async with stage.processor():
+        await stage.publish(call, "0.x.task.greet", app.names.later)
+        await asyncio.sleep(LONG_ENOUGH)
+    assert stage.starts() == [is_about(UNROUTED_FOR.total_seconds())]
 
 
 # What no task takes is parked when it has been tried twice.

@@ -493,6 +493,17 @@ def test_a_zero_leads_straight_to_the_next_unit():
     assert {step.routing_key for step in steps} == {"*." * n + "0.#" for n in range(6)}
 
 
+def test_no_queue_can_keep_what_no_other_one_is_bound_for():
+    caught = {
+        exchange.name
+        for exchange in CALLED.exchanges
+        if "alternate-exchange" in exchange.arguments or exchange.type == "fanout"
+    }
+    keeping = [queue for queue in CALLED.queues if "x-dead-letter-strategy" in queue.arguments]
+    exchanges = {queue.arguments["x-dead-letter-exchange"] for queue in keeping}
+    assert exchanges <= caught | {"shop.v1.rerouted"}
+
+
 def test_whatever_a_binding_or_a_queue_needs_is_declared_before_it():
     known: set[str] = set()
     for exchange in CALLED.exchanges:
@@ -582,6 +593,9 @@ SUBSCRIBED = topology(
         ("shop.v1.delay.32d", "0.0.0.0.0.7.task.gone", "shop.v1.delay.7x100ms"),
         ("shop.v1.delay.32d", "0.0.0.0.0.0.task.gone", "shop.v1.unrouted"),
         ("shop.v1.processor", "order.paid", "shop.v1.unrouted"),
+        ("shop.v1.later", "0.99.0.0.0.0.task.a", "shop.v1.unrouted"),
+        ("shop.v1.delay.100ms", "0.0.0.0.1.task.a", "shop.v1.unrouted"),
+        ("shop.v1.delay.100ms", "0.0.0.0.1.x.task.a", "shop.v1.unrouted"),
     ],
 )
 async def test_a_one_off_message_goes_to_this_one_queue(exchange: str, key: str, queue: str):
