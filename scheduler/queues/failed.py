@@ -344,7 +344,8 @@ class FailedQueues:
         edited = _edited(parked.message, args)
         headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self._clock.now())}
         message = replace(edited, headers=headers, expiration=None)
-        key = parked.routing_key
+        # Somebody else's may be no text, which nobody can send; it leads to no other task like this.
+        key = parked.routing_key.encode(errors="replace").decode()
         await self._publish(message, self._names.way_in(key), key, DEFAULT_TIMEOUT)
 
     async def _publish(

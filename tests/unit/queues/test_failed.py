@@ -332,6 +332,21 @@ async def test_all_parked_messages_can_be_replayed(broker: MemoryBroker, failed:
     assert depth.ready == 2
 
 
+async def test_what_came_by_a_key_that_is_no_text_is_sent_back_and_holds_up_nobody(stage: Stage):
+    app = new_app()
+
+    @app.task()
+    async def report() -> None: ...
+
+    await stage.seed(app)
+    for key in ("\udce9.task.report", "\udcff" * 255, "task.report"):
+        stage.server.publish(Message(b"{}"), app.names.failed, key)
+    assert len(await stage.failed.replay(["report"], EVERYTHING)) == 3
+    depths = [await stage.broker.depth(app.names.processor_queue("report"))]
+    depths += [await stage.broker.depth(app.names.unrouted)]
+    assert [depth.ready for depth in depths if depth] == [2, 1]
+
+
 ROOM = 6000
 
 
