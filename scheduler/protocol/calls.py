@@ -38,6 +38,7 @@ from scheduler.errors import Undecodable
 from scheduler.protocol.ladder import LONGEST
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
+    MOST_COUNTED,
     PREFIX,
     Message,
     our_headers,
@@ -232,9 +233,9 @@ class _Wire(BaseModel):
 
 
 class _Retried(_Wire):
-    attempt: int = Field(default=0, ge=0)
     not_before_ms: int | None = _Ms
     replayed_at_ms: int | None = _Ms
+    attempt: int = Field(default=0, ge=0, le=MOST_COUNTED)
     first_failed_at_ms: int | None = _Ms
     exchange: str | None = None
     key: str | None = None

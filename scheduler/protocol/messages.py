@@ -14,6 +14,7 @@ from scheduler.timing.durations import shown
 FORMAT_VERSION = 1
 PREFIX = "scheduler-"
 LINE_LENGTH = 500
+MOST_COUNTED = 2**62  # there is room for what comes after it
 
 # What a broker writes into a message that it moves or returns. Sent again, some of it would be
 # taken for the message's own history: 3.10 drops what seems to go in a circle.

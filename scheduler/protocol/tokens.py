@@ -47,6 +47,7 @@ from scheduler.errors import ScheduleError, Undecodable
 from scheduler.protocol.epochs import Position, Verb
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
+    MOST_COUNTED,
     PREFIX,
     Message,
     our_headers,
@@ -239,12 +240,12 @@ class _Headers(BaseModel):
     namespace: str
     task: str = Field(min_length=1)
     key: str = ""
-    epoch: int = Field(default=0, ge=0)
-    life: int = Field(default=0, ge=0)
+    epoch: int = Field(default=0, ge=0, le=MOST_COUNTED)
+    life: int = Field(default=0, ge=0, le=MOST_COUNTED)
     first: int = Field(default=0, ge=0, le=1)
     known: int = Field(default=0, ge=0, le=1)
-    seq: int = Field(ge=0)
-    attempt: int = Field(ge=0)
+    seq: int = Field(ge=0, le=MOST_COUNTED)
+    attempt: int = Field(ge=0, le=MOST_COUNTED)
     state: State = Field(strict=False)
     scheduled_at_ms: int = Milliseconds
     due_at_ms: int = Milliseconds

@@ -23,7 +23,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.brokers.contract import Broker
 from scheduler.errors import QueueNotFound, Undecodable
-from scheduler.protocol.messages import PREFIX, Message, our_headers, own_headers, validated
+from scheduler.protocol.messages import (
+    MOST_COUNTED,
+    PREFIX,
+    Message,
+    our_headers,
+    own_headers,
+    validated,
+)
 from scheduler.protocol.topology import Names
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, optional_moment
 
@@ -110,7 +117,7 @@ def _hash_of(message: Message) -> str:
     return blake2b(repr(named).encode() + message.body, digest_size=16).hexdigest()
 
 
-_Count = Field(default=0, ge=0)
+_Count = Field(default=0, ge=0, le=MOST_COUNTED)
 _Ms = Field(default=None, ge=0, le=LATEST_MS)
 
 

@@ -208,6 +208,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"expires_at_ms": [[]]}, "expires_at_ms: "),
     ({"attempt": "1"}, "attempt: Input should be a valid integer, got '1'"),
     ({"attempt": -1}, "attempt: "),
+    ({"attempt": 2**63 - 1}, "attempt: "),
     ({"attempt": {"a": 1}}, "attempt: "),
     ({"attempt": Decimal(1)}, "attempt: "),
     ({"first_failed_at_ms": -(2**63)}, "first_failed_at_ms: "),

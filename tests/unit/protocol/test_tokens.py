@@ -242,7 +242,7 @@ BAD_HEADERS: list[tuple[str, Any]] = [
     *[(name, b"report") for name in (*STRINGS, *OPTIONAL_STRINGS)],
     *[(name, ["report"]) for name in (*STRINGS, *OPTIONAL_STRINGS)],
     *[(name, NO_MILLISECONDS) for name in INTEGERS[2:] + OPTIONAL_INTEGERS],
-    *[(name, 2**63 - 1) for name in INTEGERS[2:] + OPTIONAL_INTEGERS],
+    *[(name, 2**63 - 1) for name in (*INTEGERS, *OPTIONAL_INTEGERS, "epoch", "life")],
     *[("version", other) for other in (0, 2, None, [1])],
     *[("state", other) for other in ("", "ARMED", "asleep", 1, None, ["armed"])],
     *[("previous_at_ms", other) for other in (-1, "5", True, 1.0, NO_MILLISECONDS)],
