@@ -1,0 +1,129 @@
+"""Pages that are asked for slowly, wrongly, or by too many at once."""
+
+import socket
+import threading
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+import pytest
+
+from scheduler.processor import pages
+from scheduler.processor.pages import LONGEST_REQUEST, MOST_VISITS, serving
+from tests.integration.watched import Answer, ask
+from tests.rabbitmq import free_ports
+
+
+def page_of(body: bytes) -> WSGIApplication:
+    def page(environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        start("200 OK", [("Content-Length", str(len(body)))])
+        return [body]
+
+    return page
+
+
+LIVEZ = {"/livez": page_of(b"yes")}
+
+
+@contextmanager
+def visitors(port: int, many: int = 1) -> Generator[list[socket.socket]]:
+    """Who have sent the beginning of a request, and keep silent."""
+    with ExitStack() as stack:
+        came: list[socket.socket] = []
+        for _ in range(many):
+            visitor = socket.create_connection(("127.0.0.1", port), timeout=5)
+            came.append(stack.enter_context(visitor))
+            visitor.sendall(b"GET /livez HTTP/1.0\r\n")
+        yield came
+
+
+def is_sent_away(visitor: socket.socket) -> bool:
+    """Wait until it is, without an answer."""
+    try:
+        return visitor.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_a_thousand_who_ask_slowly_hold_up_no_probe() -> None:
+    (port,) = free_ports(1)
+    threads = threading.active_count()
+    with serving(port, LIVEZ), visitors(port, 1000) as slow:
+        assert ask(port, "/livez") == Answer(200, "yes")
+        assert threading.active_count() == threads + 2  # of the port, and of the page
+        assert all(map(is_sent_away, slow[: -MOST_VISITS + 1]))
+        slow[-1].sendall(b"\r\n")
+        assert slow[-1].recv(100).startswith(b"HTTP/1.0 200 OK")
+
+
+def test_who_sends_a_byte_now_and_then_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "LONGEST_VISIT_S", 0.2)
+    (port,) = free_ports(1)
+    with serving(port, LIVEZ), visitors(port) as (slow,):
+        slow.settimeout(0.01)
+        for _ in range(200):
+            with suppress(TimeoutError):
+                assert is_sent_away(slow)
+                return
+            slow.sendall(b"a")
+    pytest.fail("it was never sent away")
+
+
+def test_who_does_not_read_the_answer_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "LONGEST_VISIT_S", 1)
+    (port,) = free_ports(1)
+    large = page_of(bytes(50_000_000))
+    with serving(port, {"/livez": large}), visitors(port, 2) as (deaf, later):
+        deaf.sendall(b"\r\n")
+        assert is_sent_away(later)
+        read = 0
+        with suppress(ConnectionError):
+            while some := deaf.recv(1_000_000):
+                read += len(some)
+    assert 0 < read < 50_000_000
+
+
+def test_a_page_that_takes_long_holds_up_no_other() -> None:
+    (port,) = free_ports(1)
+    asked, enough = threading.Event(), threading.Event()
+
+    def metrics(environ: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        asked.set()
+        enough.wait(10)
+        start("200 OK", [])
+        return [b"all"]
+
+    with serving(port, {"/metrics": metrics} | LIVEZ), ThreadPoolExecutor() as pool:
+        long = pool.submit(ask, port, "/metrics")
+        assert asked.wait(5)
+        assert ask(port, "/livez") == Answer(200, "yes")
+        enough.set()
+        assert long.result() == Answer(200, "all")
+
+
+def test_nobody_waits_for_those_who_are_there_at_the_end() -> None:
+    (port,) = free_ports(1)
+    with ExitStack() as stack:
+        with serving(port, LIVEZ):
+            (slow,) = stack.enter_context(visitors(port))
+            assert ask(port, "/livez").status == 200  # whoever came before is let in
+        assert is_sent_away(slow)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        (b"\r\n\r\n", b"400"),
+        (b"GET\r\n\r\n", b"400"),
+        (b"GET /livez HTTP/1.0\r\n" + b"a: b\r\n" * 200 + b"\r\n", b"400"),
+        (b"GET /livez HTTP/1.0\r\na: " + b"b" * LONGEST_REQUEST, b"200"),
+        (b"GET /livez?now HTTP/1.1\nhost: a\n\n", b"200"),
+    ],
+    ids=["nothing", "no path", "many headers", "a long header", "bare new lines"],
+)
+def test_each_request_is_answered_at_once(asked: bytes, status: bytes) -> None:
+    (port,) = free_ports(1)
+    with serving(port, LIVEZ), socket.create_connection(("127.0.0.1", port), timeout=5) as visitor:
+        visitor.sendall(asked)
+        assert visitor.recv(100).startswith(b"HTTP/1.0 " + status)
