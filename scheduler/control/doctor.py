@@ -7,10 +7,11 @@ from datetime import timedelta
 from typing import Literal
 
 from scheduler.brokers.contract import Broker, BrokerInfo
+from scheduler.control import probe
 from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
 from scheduler.control.status import Status, Survey, Where
-from scheduler.errors import AccessRefused, IncompatibleBroker, QueueNotFound
+from scheduler.errors import AccessRefused, BrokerUnavailable, IncompatibleBroker, QueueNotFound
 from scheduler.protocol.rights import (
     Rights,
     command,
@@ -81,10 +82,15 @@ NOT_COMPARED = Finding(
     "ok",
     "not compared: this user may not declare, which `scheduler run` does not need",
 )
+RESTART = (
+    "If it stays so, restart this node of the broker: its rabbit_fifo_dlx_sup has ended, which "
+    "nothing else starts again, and until then nothing that waits there goes on, of no namespace. "
+    "A decimal in the headers of what is dead-lettered into a stream ends it."
+)
 
 
 class Doctor:
-    """Looks at everything the guarantees rest on, and changes nothing."""
+    """Looks at everything the guarantees rest on, and leaves it as it was."""
 
     def __init__(
         self, app: App, broker: Broker, survey: Survey, loops: Loops, locator: Locator
@@ -102,6 +108,7 @@ class Doctor:
             yield finding
         checks = {
             "queues": self._check_queues(),
+            "dead-lettering": self._check_dead_lettering(),
             "processors": self._check_processors(),
             "loops": self._check_loops(),
             "parked messages": self._check_parked(),
@@ -151,6 +158,21 @@ class Doctor:
                 "and run `scheduler seed`.",
             )
         return None
+
+    async def _check_dead_lettering(self) -> AsyncIterator[Finding]:
+        about = "dead-lettering"
+        with suppress(QueueNotFound):  # which is told already
+            try:
+                if await probe.comes_back(self._broker, self._app.names):
+                    yield Finding(about, "ok", "what is due comes to its next queue")
+                else:
+                    detail = f"what was due {probe.PATIENCE_S} s ago is not in its next queue"
+                    yield Finding(about, "problem", detail, RESTART)
+            except BrokerUnavailable as error:
+                yield Finding(about, "problem", f"no timer queue could be made: {error}", RESTART)
+            except AccessRefused as error:
+                detail = f"not tried, this user may not configure its queues: {error}"
+                yield Finding(about, "ok", detail, "Look as the user of `scheduler seed`.")
 
     async def _check_processors(self) -> AsyncIterator[Finding]:
         with suppress(QueueNotFound):  # which is told already
@@ -241,7 +263,13 @@ def _check_timeouts(app: App) -> list[Finding]:
         )
         for task in app.tasks.values()
         if task.timeout >= CONSUMER_TIMEOUT
-    ] or [Finding("timeouts", "ok", f"all below the broker's consumer_timeout of {limit}")]
+    ] or [
+        Finding(
+            "timeouts",
+            "ok",
+            f"all below the broker's consumer_timeout of {limit}, without what `ctx.extend` adds",
+        )
+    ]
 
 
 def _check_loop(status: Status) -> Finding | None:

@@ -75,6 +75,9 @@ AT_LEAST_ONCE: Mapping[str, Any] = MappingProxyType(
 # finds no queue, and is given this time until it is tried once more.
 UNROUTED_FOR = 5 * SECOND
 
+PROBE_WAITS = timedelta(milliseconds=100)
+GONE_UNUSED: Mapping[str, Any] = MappingProxyType({"x-expires": milliseconds(60 * SECOND)})
+
 # A stream drops its oldest segment as a whole, and never the one that is written to.
 JOURNAL_SEGMENT = 20_000_000
 ROSTER_SEGMENT = 50_000_000
@@ -264,6 +267,21 @@ class Names:
         """The mutex under which tokens are created."""
         return f"{self.prefix}.lock"
 
+    @property
+    def probe(self) -> str:
+        """The timer queue that tells whether the broker hands on what is due."""
+        return f"{self.prefix}.probe"
+
+    @property
+    def probed(self) -> str:
+        """The queue that it leads to."""
+        return f"{self.probe}.back"
+
+    @property
+    def probing(self) -> str:
+        """The mutex under which this is tried."""
+        return f"{self.probe}.lock"
+
     def delay(self, unit: int) -> str:
         """The exchange of a unit of the delay ladder; after the last one, that of the delayed."""
         return f"{self.prefix}.delay.{UNITS[unit].name}" if unit < len(UNITS) else self.delayed
@@ -335,6 +353,21 @@ def topology(
 def hatchery(namespace: str, loop: LoopId, queue_type: QueueType) -> Topology:
     """What one more loop of a namespace needs."""
     return _Builder(Names(namespace), queue_type).of_loop(loop)
+
+
+def probe(namespace: str) -> Topology:
+    """What it takes to see whether the broker hands on what is due: gone by itself, unused."""
+    names = Names(namespace)
+    timer = _timer_queue(names.probe, PROBE_WAITS, names.control)
+    back = {"x-dead-letter-routing-key": names.probed, "x-queue-leader-locator": "client-local"}
+    return Topology(
+        queues=(
+            Queue(names.probe, {**timer.arguments, **back, **GONE_UNUSED}),
+            Queue(names.probed, {"x-queue-type": "classic", **GONE_UNUSED}),
+        ),
+        # By an exchange that has no alternate: what is left on its way is parked nowhere.
+        bindings=tuple(Binding(names.control, each, each) for each in (names.probe, names.probed)),
+    )
 
 
 def definitions(wanted: Topology, vhost: str = "/") -> dict[str, Any]:

@@ -208,6 +208,7 @@ async def test_who_seeds_may_do_so_again_and_ask_the_doctor(office: Office) -> N
     await office.seed_as(office.seed)
     found = await office.findings_of(office.seed)
     assert found["queues"].detail.endswith("as they should be")
+    assert found["dead-lettering"].detail == "what is due comes to its next queue"
     assert {each.verdict for each in found.values()} <= {"ok", "warning"}
 
 
@@ -344,6 +345,8 @@ async def test_without_a_right_on_somebodys_exchange_it_is_not_bound_to(
 async def test_the_doctor_looks_as_far_as_its_user_may(office: Office) -> None:
     full = await office.findings_of(office.processor)
     assert "not compared: this user may not declare" in full["arguments of queues"].detail
+    assert "not tried, this user may not configure" in full["dead-lettering"].detail
+    assert f"'{office.names.probe}" in full["dead-lettering"].detail
     assert "loops" in full
     assert full["loops"].verdict == "ok"
     for url in (office.client, office.nobody):

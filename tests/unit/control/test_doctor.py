@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from scheduler import Scheduler, Settings
-from scheduler.brokers.contract import BrokerInfo
+from scheduler.brokers.contract import BrokerInfo, Depth
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control.doctor import Finding, check_version, explaining_refusals, require_fit
-from scheduler.errors import AccessRefused, IncompatibleBroker
+from scheduler.errors import AccessRefused, BrokerUnavailable, IncompatibleBroker, Unconfirmed
 from scheduler.program import Program
 from scheduler.protocol.messages import Message
 from scheduler.protocol.rights import Rights
 from scheduler.protocol.topology import Topology
 from scheduler.queues.failed import Reason
-from tests.faulty import Call, FaultyBroker
+from tests.faulty import Call, FaultyBroker, not_allowed
 from tests.stage import Stage, failed_of, new_app, program_of
 
 
@@ -113,6 +113,7 @@ ALL_WELL = {
     "broker version": "ok",
     "timeouts": "ok",
     "queues": "ok",
+    "dead-lettering": "ok",
     "processors": "ok",
     "loops": "ok",
     "rights of a seed": "ok",
@@ -196,6 +197,63 @@ async def test_parked_messages_are_a_warning(
         "queue shop.v1.failed.report": "2 messages are parked",
         "queue shop.v1.failed": "1 messages are parked",
     }
+
+
+async def test_a_broker_that_hands_on_nothing_is_a_problem(stage: Stage) -> None:
+    await stage.seed(app := new_app())
+    broker = FaultyBroker(stage.server)
+
+    async def block(call: Call) -> None:
+        await broker.delete(app.names.probed)
+
+    broker.on("publish", key=app.names.probe).first(block)
+    async with broker:
+        found = await findings(app, broker)
+    assert found["dead-lettering"].verdict == "problem"
+    assert found["dead-lettering"].detail == "what was due 10 s ago is not in its next queue"
+    assert "restart this node" in found["dead-lettering"].advice
+    assert await left_of_the_probe(app, stage.broker) == [None, None]
+
+
+async def test_a_broker_that_makes_no_timer_queue_is_a_problem(stage: Stage) -> None:
+    await stage.seed(app := new_app())
+    broker = FaultyBroker(stage.server)
+    broker.on("delete", app.names.probe).fails(Unconfirmed("INTERNAL_ERROR."))
+    async with broker:
+        found = await findings(app, broker)
+    assert found["dead-lettering"].verdict == "problem"
+    assert found["dead-lettering"].detail == "no timer queue could be made: INTERNAL_ERROR."
+    assert found["loops"].verdict == "ok"
+
+
+async def test_what_somebody_elses_probe_has_left_matters_to_nobody(stage: Stage) -> None:
+    await stage.seed(app := new_app())
+    broker = FaultyBroker(stage.server)
+
+    async def die(call: Call) -> None:
+        broker.on("delete").fails(BrokerUnavailable())
+        raise BrokerUnavailable
+
+    broker.on("publish", key=app.names.probe).then(die)
+    async with broker:
+        assert (await findings(app, broker))["dead-lettering"].verdict == "problem"
+    assert await left_of_the_probe(app, stage.broker) != [None, None]
+    found = await asyncio.gather(*(findings(app, stage.broker) for _ in range(3)))
+    assert {each["dead-lettering"].verdict for each in found} == {"ok"}
+    assert await left_of_the_probe(app, stage.broker) == [None, None]
+
+
+async def test_who_may_not_declare_does_not_try_what_is_due(stage: Stage) -> None:
+    await stage.seed(app := new_app())
+    async with not_allowed(stage.server) as broker:
+        found = await findings(app, broker)
+    assert found["dead-lettering"].verdict == "ok"
+    assert found["dead-lettering"].detail.endswith("its queues: No right to configure.")
+    assert "`scheduler seed`" in found["dead-lettering"].advice
+
+
+async def left_of_the_probe(app: Scheduler, broker: MemoryBroker) -> list[Depth | None]:
+    return [await broker.depth(queue) for queue in (app.names.probe, app.names.probed)]
 
 
 @pytest.mark.parametrize(("timeout", "warned"), [("29m", False), ("30m", True), ("2h", True)])
