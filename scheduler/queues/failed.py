@@ -344,7 +344,7 @@ class FailedQueues:
         edited = _edited(parked.message, args)
         headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self._clock.now())}
         message = replace(edited, headers=headers, expiration=None)
-        # No text can stand for bytes of somebody else in a key; it leads to no other task like this.
+        # Bytes of somebody else may be no text: so it leads to no other task, and can be sent.
         key = parked.routing_key.encode(errors="replace").decode()
         await self._publish(message, self._names.way_in(key), key, DEFAULT_TIMEOUT)
 

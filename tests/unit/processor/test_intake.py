@@ -202,3 +202,38 @@ async def test_two_equal_messages_of_somebody_else_have_all_their_attempts_each(
     async with stage.processor():
         await asyncio.sleep(100)
     assert attempts == [0, 1, 0, 1]
+
+
+async def test_what_comes_when_a_processor_stops_is_given_back_at_once(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task(rate="60/m")
+    async def send_sms(n: int) -> None: ...
+
+    @app.task()
+    async def long() -> None:
+        await asyncio.sleep(60)
+
+    await stage.seed(app)
+    await long.send()
+    async with stage.processor(grace=100) as worker:
+        await asyncio.sleep(10)
+        worker.stop()
+        await send_sms.send(1)
+        await asyncio.sleep(1)
+        assert await in_hand(stage, "send_sms", 1) == 0
+
+
+async def test_what_is_lost_as_soon_as_it_came_is_taken_again(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task(rate="60/m")
+    async def send_sms(n: int) -> None: ...
+
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(10)
+        await send_sms.send(1)
+        stage.server.disconnect_all()
+        await asyncio.sleep(10)
+    assert len(of(RunSettled, stage.events)) == 1
