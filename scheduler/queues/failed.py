@@ -344,7 +344,7 @@ class FailedQueues:
         edited = _edited(parked.message, args)
         headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self._clock.now())}
         message = replace(edited, headers=headers, expiration=None)
-        # Bytes of somebody else may be no text: so it leads to no other task, and can be sent.
+        # Somebody else's may be no text, which nobody can send. It leads to no other task.
         key = parked.routing_key.encode(errors="replace").decode()
         await self._publish(message, self._names.way_in(key), key, DEFAULT_TIMEOUT)
 
@@ -491,7 +491,7 @@ def _id_of(message: Message) -> str:
         or f"no-id-{blake2b(message.body, digest_size=6).hexdigest()}"
     )
     at = message.headers.get(f"{PARKED}at-ms")
-    return name if at is None else f"{name}@{at}"
+    return name if at is None else f"{name}@{flat(str(at))}"
 
 
 def _last_death(headers: Mapping[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from scheduler import Context, Retry
 from scheduler.events import RunSettled
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
-from tests.stage import Stage, new_app, of
+from tests.stage import Stage, new_app, of, seconds_of
 
 FOREIGN = Message(b"order", {"n": 5})
 
@@ -150,7 +150,10 @@ async def test_the_next_processor_goes_on_where_an_ordered_retry_was(
                 stage.server.disconnect_all()
     assert seen == [(n, attempt) for n in range(2) for attempt in range(3)]
     assert stage.starts() == [is_about(60 * minute) for minute in (0, 1, 2, 2, 3, 4)]
-    assert [parked.attempts for parked in await stage.parked()] == [3, 3]
+    parked = await stage.parked()
+    assert [each.attempts for each in parked] == [3, 3]
+    first_failed = [each.first_failed_at for each in parked if each.first_failed_at is not None]
+    assert seconds_of(first_failed) == [is_about(0), is_about(120)]
 
 
 async def test_an_ordered_message_that_kills_its_processors_is_parked(

@@ -332,6 +332,11 @@ async def test_all_parked_messages_can_be_replayed(broker: MemoryBroker, failed:
     assert depth.ready == 2
 
 
+def test_an_id_can_be_typed_whatever_somebody_else_wrote_into_our_headers():
+    forged = Message(message_id="m", headers={"scheduler-parked-at-ms": "\x1b[31m\ntoday \udce9"})
+    assert read_parked(forged, QUEUE, "").id == r"m@\x1b[31m today \udce9"
+
+
 async def test_what_came_by_a_key_that_is_no_text_is_sent_back_and_holds_up_nobody(stage: Stage):
     app = new_app()
 
