@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Tests of a broker wait more than they compute.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 2)))
 
-.PHONY: help demo test mutants check model bench chaos format clean
+.PHONY: help demo test mutants check model bench chaos fuzz format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -40,6 +40,9 @@ bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--roun
 
 chaos: .venv/dev ## kill, freeze, cut off and fill up everything (ARGS="--faults 1000 --seed 7 --cluster")
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+fuzz: .venv/dev ## publish what somebody else might, byte by byte (ARGS="--messages 100000 --seed 7")
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 format: .venv/dev ## format the code and mend what the linter can
 	@$(BIN)/ruff check --fix

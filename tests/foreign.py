@@ -11,6 +11,7 @@ METHOD, HEADER, BODY = 1, 2, 3
 START, TUNE, OPEN_OK = 0x000A000A, 0x000A001E, 0x000A0029
 CHANNEL_OPEN_OK, SELECT_OK = 0x0014000B, 0x0055000B
 ACK, NACK, CLOSE, CHANNEL_CLOSE = 0x003C0050, 0x003C0078, 0x000A0032, 0x00140028
+RETURN = 0x003C0032
 
 
 def short(text: bytes) -> bytes:
@@ -31,27 +32,48 @@ class Refused(Exception):
 
 
 class Foreigner:
-    """A connection to RabbitMQ that sends any bytes as properties and keys."""
+    """A connection to RabbitMQ that sends any bytes as properties and keys.
+
+    Attributes:
+        returned: how many of the mandatory messages no queue was bound for.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.returned = 0
         self._reader = reader
         self._writer = writer
         self._published = self._confirmed = 0
 
     async def publish(
-        self, properties: bytes, body: bytes, *, exchange: str, routing_key: bytes
+        self,
+        properties: bytes,
+        body: bytes,
+        *,
+        exchange: str,
+        routing_key: bytes,
+        mandatory: bool = False,
     ) -> None:
         """Publish, and wait until that is confirmed.
 
         Raises:
             Refused: the broker takes no such message.
         """
-        self.write(properties, body, exchange=exchange, routing_key=routing_key)
+        self.write(
+            properties, body, exchange=exchange, routing_key=routing_key, mandatory=mandatory
+        )
         await self.confirmed()
 
-    def write(self, properties: bytes, body: bytes, *, exchange: str, routing_key: bytes) -> None:
+    def write(
+        self,
+        properties: bytes,
+        body: bytes,
+        *,
+        exchange: str,
+        routing_key: bytes,
+        mandatory: bool = False,
+    ) -> None:
         """Publish, and do not wait."""
-        method = b"\0\0" + short(exchange.encode()) + short(routing_key) + b"\0"
+        method = b"\0\0" + short(exchange.encode()) + short(routing_key) + bytes([mandatory])
         self._send(1, METHOD, struct.pack(">I", 0x003C0028) + method)
         self._send(1, HEADER, struct.pack(">HHQ", 60, 0, len(body)) + properties)
         for at in range(0, len(body), 100_000):
@@ -63,6 +85,7 @@ class Foreigner:
         while self._confirmed < self._published:
             kind, payload = await self._read()
             tag = int.from_bytes(payload[4:12])
+            self.returned += kind == RETURN
             if kind in (ACK, NACK):
                 self._confirmed = tag if payload[12] & 1 else self._confirmed + 1
             if kind in (CLOSE, CHANNEL_CLOSE):

@@ -1,0 +1,102 @@
+"""`python -m tests.fuzz`: whatever bytes somebody may publish, against all that reads messages.
+
+From a seed come messages of every form that RabbitMQ takes: calls, tokens, and what other programs
+publish, whole and broken, by every exchange and queue that leads to a task. Each has to be run or
+parked, once, as the rules say; beside them, loops, delayed messages and another namespace go on;
+and an operator lists, shows, replays and purges what was parked.
+"""
+
+import argparse
+import asyncio
+import random
+import sys
+import uuid
+from pathlib import Path
+
+from rich.console import Console
+
+from scheduler.testing import run_virtually
+from tests.fuzz.field import ForeignPublisher
+from tests.fuzz.ground import embedded, on_rabbitmq
+from tests.fuzz.operator import Operator
+from tests.fuzz.run import Fuzz, Tally
+from tests.rabbitmq import URL_VARIABLE, NoBroker, shared_broker
+
+SHOWN = 20
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.fuzz", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--messages", type=int, default=10_000, help="how many are published")
+    parser.add_argument("--seed", type=int, help="repeats the messages of an earlier run")
+    parser.add_argument("--queue-type", choices=("quorum", "classic"), default="quorum")
+    parser.add_argument("--round", type=int, default=1000, help="so many, then they are judged")
+    parser.add_argument(
+        "--embedded",
+        action="store_true",
+        help=f"on the embedded broker, not on a RabbitMQ, such as that of {URL_VARIABLE}",
+    )
+    return parser.parse_args()
+
+
+async def fuzz_embedded(options: argparse.Namespace, seed: int) -> Tally:
+    async with embedded(options.queue_type) as field:
+        fuzz = Fuzz(field, Operator(field), seed)
+        return await fuzz.run(options.messages, per_round=options.round, tell=tell)
+
+
+async def fuzz_rabbitmq(options: argparse.Namespace, seed: int, url: str) -> Tally:
+    namespace = f"fuzz{uuid.uuid4().hex[:8]}"
+    async with on_rabbitmq(url, namespace, options.queue_type) as field:
+        fuzz = Fuzz(field, Operator(field, url), seed)
+        tally = await fuzz.run(options.messages, per_round=options.round, tell=tell)
+        for each in field.publishers:
+            assert isinstance(each, ForeignPublisher)
+            tally.refused.update(each.refusals)
+        return tally
+
+
+def main() -> int:
+    options, console = arguments(), Console(highlight=False)
+    seed = random.randrange(2**32) if options.seed is None else options.seed
+    console.print(f"seed {seed}")
+    before = resident()
+    if options.embedded:
+        tally = run_virtually(fuzz_embedded(options, seed))
+    else:
+        url = shared_broker(uuid.uuid4().hex)
+        if isinstance(url, NoBroker):
+            raise url
+        tally = asyncio.run(fuzz_rabbitmq(options, seed, url))
+    show(tally, console)
+    console.print(f"memory: {before} MB before, {resident()} MB after; seed {seed}")
+    return 1 if tally.wrong else 0
+
+
+def tell(tally: Tally) -> None:
+    line = f"{tally.published} in {tally.seconds:.0f} s, {resident()} MB, {len(tally.wrong)} wrong"
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def resident() -> int:
+    """What this process has in memory, in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 // 2**20
+
+
+def show(tally: Tally, console: Console) -> None:
+    taken = {taken.value: count for taken, count in tally.taken.items()}
+    console.print(f"{tally.published} published in {tally.seconds:.0f} s: {taken}")
+    for what in (tally.ended, tally.reasons, tally.refused):
+        console.print(dict(what.most_common(SHOWN)), markup=False)
+    console.print(f"{tally.delayed} delayed messages of its own")
+    for line in tally.wrong[:SHOWN]:
+        console.print(f"WRONG {line}", markup=False, soft_wrap=True)
+    console.print(f"{len(tally.wrong)} went wrong")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

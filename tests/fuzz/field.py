@@ -1,0 +1,270 @@
+"""Two namespaces on one broker: one that everything is published to, and a neighbour."""
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+from scheduler import Context, Retry, Scheduler, Settings
+from scheduler.brokers.contract import Broker
+from scheduler.brokers.memory.server import MemoryServer
+from scheduler.brokers.properties import decoded
+from scheduler.errors import Unroutable
+from scheduler.events import (
+    ConnectionLost,
+    ConsumerInterrupted,
+    Event,
+    LoopRepaired,
+    LoopReported,
+    MessageParked,
+    SettlementDelayed,
+    SupervisionDelayed,
+    TokenSuperseded,
+)
+from scheduler.protocol.topology import QueueType
+from scheduler.timing.clock import Clock
+from tests.foreign import Foreigner, Refused, foreigner
+from tests.fuzz.messages import Sample, number_of
+from tests.stage import at_work, processor_of, program_of
+
+TROUBLES = (
+    ConnectionLost,
+    ConsumerInterrupted,
+    SettlementDelayed,
+    SupervisionDelayed,
+    LoopRepaired,
+    LoopReported,
+)
+
+
+class Order(BaseModel):
+    number: int
+    lines: list[str] = []
+
+
+class Taken(Enum):
+    """What a broker made of a message that was published."""
+
+    ACCEPTED = "accepted"
+    UNROUTABLE = "unroutable"
+    REFUSED = "refused"
+
+
+class Publisher(Protocol):
+    """Publishes bytes, as somebody else does."""
+
+    async def publish(self, sample: Sample) -> Taken: ...
+
+
+class ForeignPublisher:
+    """To RabbitMQ; comes back with a new connection where the broker has closed the old one.
+
+    Attributes:
+        refusals: what RabbitMQ said, without what differs from message to message.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.refusals = Counter[str]()
+        self._url = url
+        self._opened = AsyncExitStack()
+        self._one: Foreigner | None = None
+
+    async def publish(self, sample: Sample) -> Taken:
+        if self._one is None:
+            self._one = await self._opened.enter_async_context(foreigner(self._url))
+        before = self._one.returned
+        try:
+            await self._one.publish(
+                sample.properties,
+                sample.body,
+                exchange=sample.exchange,
+                routing_key=sample.key,
+                mandatory=True,
+            )
+        except Refused as error:
+            self.refusals[str(error)[:60]] += 1
+            await self.close()
+            return Taken.REFUSED
+        return Taken.UNROUTABLE if self._one.returned > before else Taken.ACCEPTED
+
+    async def close(self) -> None:
+        self._one = None
+        await self._opened.aclose()
+
+
+class EmbeddedPublisher:
+    """To the embedded broker: what RabbitMQ would refuse does not get there."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        self._server = server
+
+    async def publish(self, sample: Sample) -> Taken:
+        if sample.refusable:
+            return Taken.REFUSED
+        await asyncio.sleep(0)
+        key = sample.key.decode("utf-8", "surrogateescape")
+        try:
+            message = decoded(sample.properties, sample.body)
+            self._server.publish(message, sample.exchange, key)
+        except Unroutable:
+            return Taken.UNROUTABLE
+        return Taken.ACCEPTED
+
+
+class Complaints(logging.Handler):
+    """Errors that were logged: each is one too many."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+@dataclass
+class Record:
+    """What was run, and what went wrong.
+
+    Attributes:
+        runs: how often each message was run, in the end.
+        attempts: how often those that always fail were tried.
+        acked: tokens that were acked without a run.
+        reasons: why messages were parked by a processor.
+        delayed: how often each of the delayed messages of the namespace's own has run.
+        beats: the seqs of the loops that go on beside all this.
+    """
+
+    runs: Counter[int] = field(default_factory=Counter[int])
+    attempts: Counter[int] = field(default_factory=Counter[int])
+    acked: Counter[int] = field(default_factory=Counter[int])
+    reasons: Counter[str] = field(default_factory=Counter[str])
+    delayed: Counter[int] = field(default_factory=Counter[int])
+    beats: dict[str, list[int]] = field(default_factory=lambda: defaultdict[str, list[int]](list))
+    troubles: list[str] = field(default_factory=list[str])
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, TROUBLES):
+            self.troubles.append(repr(event)[:300])
+        if isinstance(event, MessageParked):
+            self.reasons[event.reason] += 1
+        if isinstance(event, TokenSuperseded):
+            self.acked[int(event.message_id)] += 1
+
+    def note(self, ctx: Context) -> None:
+        """A message was run."""
+        self.runs[self._number(ctx)] += 1
+
+    def note_attempt(self, ctx: Context) -> None:
+        self.attempts[self._number(ctx)] += 1
+
+    def _number(self, ctx: Context) -> int:
+        number = number_of(ctx.message.body, ctx.message.headers)
+        if number is None:
+            self.troubles.append(f"a message without its number was run: {ctx.message!r:.300}")
+        return -1 if number is None else number
+
+
+@dataclass
+class Field:
+    """Two apps at work, and the means to publish to them."""
+
+    app: Scheduler
+    neighbour: Scheduler
+    broker: Broker
+    clock: Clock
+    publishers: list[Publisher]
+    record: Record
+    business: str
+
+
+def app_of(namespace: str, url: str, queue_type: QueueType, record: Record) -> Scheduler:
+    """The app that everything is published to."""
+    settings: Any = {"broker_url": url, "queue_type": queue_type, "supervision_interval": "10s"}
+    app, business = Scheduler(namespace, Settings(**settings)), f"{namespace}.business"
+
+    @app.task(retry=Retry(0), concurrency=50)
+    async def sms(ctx: Context, phone: str, times: int = 1) -> None:
+        record.note(ctx)
+
+    @app.task(retry=Retry(0), concurrency=50, subscribe=[(business, "scan.#", "topic")])
+    async def scan(ctx: Context, image: bytes) -> None:
+        record.note(ctx)
+
+    @app.task(retry=Retry(0), concurrency=50, subscribe=[(business, "note.#", "topic")])
+    async def note(ctx: Context, words: str) -> None:
+        record.note(ctx)
+
+    @app.task(retry=Retry(0), concurrency=50, subscribe=[(business, "paid.#", "topic")])
+    async def paid(ctx: Context, order: Order) -> None:
+        record.note(ctx)
+
+    @app.task(
+        retry=Retry(1, delays=["100ms"], jitter=0),
+        concurrency=50,
+        subscribe=[(business, "fail.#", "topic")],
+    )
+    async def fail(ctx: Context, data: bytes) -> None:
+        record.note_attempt(ctx)
+        raise ValueError("caf\udce9 \x1b[31m")
+
+    @app.periodic(every="1h")
+    async def tick(ctx: Context) -> None:
+        if ctx.key:
+            record.note(ctx)
+
+    @app.periodic(every="1s")
+    async def beat(ctx: Context) -> None:
+        record.beats["beat"].append(ctx.seq)
+
+    @app.task(concurrency=50)
+    async def work(n: int) -> None:
+        record.delayed[n] += 1
+
+    app.listen(record.hear)
+    return app
+
+
+def neighbour_of(namespace: str, url: str, queue_type: QueueType, record: Record) -> Scheduler:
+    """An app in another namespace."""
+    settings: Any = {"broker_url": url, "queue_type": queue_type}
+    app = Scheduler(namespace, Settings(**settings))
+
+    @app.periodic(every="1s")
+    async def pulse(ctx: Context) -> None:
+        record.beats["pulse"].append(ctx.seq)
+
+    app.listen(record.hear)
+    return app
+
+
+@asynccontextmanager
+async def ploughed(
+    namespace: str,
+    queue_type: QueueType,
+    clock: Clock,
+    connect: Callable[[Scheduler], Broker],
+    publishers: list[Publisher],
+    url: str = "memory://",
+) -> AsyncGenerator[Field]:
+    """Both apps seeded and at work, until the block ends."""
+    record, complaints = Record(), Complaints()
+    app = app_of(namespace, url, queue_type, record)
+    neighbour = neighbour_of(f"{namespace}n", url, queue_type, record)
+    logging.getLogger().addHandler(complaints)
+    async with AsyncExitStack() as stack:
+        stack.callback(logging.getLogger().removeHandler, complaints)
+        for each in (app, neighbour):
+            broker = await stack.enter_async_context(connect(each))
+            await program_of(each, broker, clock).seeding.seed()
+            at_it = at_work(processor_of(each, broker, clock, concurrency=200))
+            await stack.enter_async_context(at_it)
+        own = await stack.enter_async_context(connect(app))
+        yield Field(app, neighbour, own, clock, publishers, record, f"{namespace}.business")
+    record.troubles += [f"logged: {line[-1500:]}" for line in complaints.lines]

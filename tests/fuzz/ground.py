@@ -1,0 +1,60 @@
+"""Where a field is: the embedded broker in virtual time, or a RabbitMQ."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import aiormq
+
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
+from scheduler.protocol.topology import QueueType
+from scheduler.timing.clock import LoopClock, SystemClock
+from tests.fuzz.field import EmbeddedPublisher, Field, ForeignPublisher, Publisher, ploughed
+from tests.stage import START
+
+PUBLISHERS = 4
+
+
+@asynccontextmanager
+async def embedded(queue_type: QueueType) -> AsyncGenerator[Field]:
+    """A field on an embedded broker; in a loop of virtual time."""
+    clock = LoopClock(START)
+    server = MemoryServer(clock)
+    one: list[Publisher] = [EmbeddedPublisher(server)]
+    connect = ploughed("fuzz", queue_type, clock, lambda _: MemoryBroker(server), one)
+    async with connect as field:
+        yield field
+
+
+@asynccontextmanager
+async def on_rabbitmq(url: str, namespace: str, queue_type: QueueType) -> AsyncGenerator[Field]:
+    """A field on a RabbitMQ, swept in the end."""
+    foreigners = [ForeignPublisher(url) for _ in range(PUBLISHERS)]
+    ploughing = ploughed(
+        namespace,
+        queue_type,
+        SystemClock(),
+        lambda app: AmqpBroker(url, emit=app.events.emit),
+        list(foreigners),
+        url,
+    )
+    async with ploughing as field:
+        try:
+            yield field
+        finally:
+            for each in foreigners:
+                await each.close()
+    await _sweep(url, field)
+
+
+async def _sweep(url: str, field: Field) -> None:
+    connection = await aiormq.connect(url)
+    channel = await connection.channel()
+    for app in (field.app, field.neighbour):
+        wanted = app.topology()
+        for queue in wanted.queues:
+            await channel.queue_delete(queue.name)
+        for exchange in wanted.exchanges:
+            await channel.exchange_delete(exchange.name)
+    await connection.close()

@@ -1,0 +1,109 @@
+"""What an operator does with what was parked, whatever it is: show it, send it back, delete it."""
+
+import asyncio
+import io
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NoReturn
+
+from scheduler.cli.printing import print_json
+from scheduler.cli.rows import row_of_entry, row_of_parked
+from scheduler.queues.failed import EVERYTHING, Parked, Selection
+from tests.fuzz.field import Field
+from tests.stage import program_of
+
+ALL = 65_535
+APP = "tests/fuzz/app.py:app"
+
+
+class Complaint(Exception):
+    """An operator was told what he should not be told."""
+
+
+@dataclass
+class Operator:
+    """Uses what the commands are made of; and the commands, where a broker can be reached."""
+
+    field: Field
+    url: str | None = None
+
+    def __post_init__(self) -> None:
+        self._program = program_of(self.field.app, self.field.broker, self.field.clock)
+
+    async def parked(self) -> list[Parked]:
+        return await self._program.failed.browse(self.field.app.tasks, limit=ALL)
+
+    async def look(
+        self, found: Sequence[Parked], sampled: Sequence[Parked], since: datetime
+    ) -> None:
+        """List what is parked, show some of it, and tell the history."""
+        _printed([row_of_parked(each) for each in found])
+        for each in sampled:
+            shown = await self._browse(each.id)
+            if each.id not in [one.id for one in shown] or each.id != _typed(each.id):
+                raise Complaint(f"{each.id!r} cannot be shown")
+        entries = [entry async for entry in self._program.journal.entries(since=since)]
+        _printed([row_of_entry(entry) for entry in entries])
+
+    async def look_by_command(self, sampled: Sequence[Parked]) -> None:
+        """The same, by the commands."""
+        commands = [("failed", "list", "--limit", "2000"), ("history", "--limit", "2000")]
+        commands += [("failed", "show", each.id) for each in sampled]
+        for command in commands:
+            await self._call(*command)
+            json.loads(await self._call(*command, "--json"), parse_constant=_refuse)
+
+    async def replay(self, sampled: Sequence[Parked]) -> None:
+        """Send some of it back."""
+        which = Selection(ids=frozenset(each.id for each in sampled))
+        await self._program.failed.replay(self.field.app.tasks, which)
+
+    async def purge(self) -> None:
+        await self._program.failed.purge(self.field.app.tasks, EVERYTHING)
+
+    async def _browse(self, name: str) -> list[Parked]:
+        which = Selection(ids=frozenset([name]))
+        return await self._program.failed.browse(self.field.app.tasks, which, limit=ALL)
+
+    async def _call(self, *command: str) -> str:
+        verb, *options = command if command[0] != "failed" else (command[:2], *command[2:])
+        words = [*([verb] if isinstance(verb, str) else verb), APP, *options]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "scheduler",
+            *words,
+            env={
+                **os.environ,
+                "PYTHONPATH": ".",
+                "SCHEDULER_BROKER_URL": self.url or "",
+                "NAMESPACE": self.field.app.namespace,
+            },
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, told = await process.communicate()
+        if process.returncode or b"Traceback" in told:
+            raise Complaint(f"{words}: {process.returncode}, {told.decode()[-2000:]}")
+        return out.decode()
+
+
+def _printed(rows: list[Any]) -> None:
+    with redirect_stdout(io.StringIO()) as out:
+        print_json(rows)
+    if len(json.loads(out.getvalue(), parse_constant=_refuse)) != len(rows):
+        raise Complaint("not all was printed")
+
+
+def _typed(name: str) -> str:
+    """An id as a terminal shows it, and as it can be typed."""
+    return " ".join("".join(char if char.isprintable() else "?" for char in name).split())
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise Complaint(f"{constant} is no JSON")

@@ -1,0 +1,258 @@
+"""Rounds: publish some hundred messages, wait until each has ended, have an operator look."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+
+from scheduler.brokers.contract import Broker
+from scheduler.queues.failed import Parked
+from scheduler.queues.outbox import Posting
+from scheduler.timing.backoff import backoff
+from tests.fuzz.fates import Fate
+from tests.fuzz.field import Field, Taken
+from tests.fuzz.messages import SPARED, Sample, Samples, number_of
+from tests.fuzz.operator import Complaint, Operator
+
+PATIENCE = 60.0
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=0.1), timedelta(seconds=3)
+MANY = 12
+SHOWN = 5
+LOOPS = SPARED, "pulse"
+
+
+@dataclass
+class Tally:
+    """What became of all messages, and what should not have been."""
+
+    published: int = 0
+    taken: Counter[Taken] = field(default_factory=Counter[Taken])
+    ended: Counter[str] = field(default_factory=Counter[str])
+    reasons: Counter[str] = field(default_factory=Counter[str])
+    refused: Counter[str] = field(default_factory=Counter[str])
+    wrong: list[str] = field(default_factory=list[str])
+    delayed: int = 0
+    seconds: float = 0.0
+
+    def expect(self, condition: object, otherwise: str) -> None:
+        if not condition:
+            self.wrong.append(otherwise)
+
+
+def _nothing(_: Tally) -> None: ...
+
+
+class Fuzz:
+    """One field, and what is published to it."""
+
+    def __init__(self, field: Field, operator: Operator, seed: int) -> None:
+        self.tally = Tally()
+        self._field = field
+        self._operator = operator
+        self._rng = Random(seed + 1)
+        self._samples = Samples(
+            seed,
+            field.app.names,
+            field.business,
+            copying=operator.url is not None,
+            fragile=field.broker.info.version.startswith("3."),
+        )
+        self._sent = 0
+        self._since = field.clock.now()
+        self._unknown = set[tuple[str, int | None]]()
+
+    async def run(
+        self, messages: int, *, per_round: int = 500, tell: Callable[[Tally], None] = _nothing
+    ) -> Tally:
+        """Publish so many messages, and judge what became of them; `tell` hears of each round."""
+        began, sending = time.monotonic(), asyncio.create_task(self._send_delayed())
+        while self.tally.published < messages and len(self.tally.wrong) < MANY:
+            count = min(per_round, messages - self.tally.published)
+            await self._round([self._samples.next() for _ in range(count)])
+            self.tally.seconds = time.monotonic() - began
+            tell(self.tally)
+        sending.cancel()
+        await self._judge_the_others()
+        return self.tally
+
+    async def _round(self, samples: Sequence[Sample]) -> None:
+        self.tally.published += len(samples)
+        self._since = self._field.clock.now()
+        accepted = await self._publish(samples)
+        ends = await self._ended(accepted)
+        self._judge(accepted, ends)
+        found = await self._operator.parked()
+        self.tally.reasons.update(each.reason for each in found)
+        try:
+            await self._look(found)
+        except Complaint as error:
+            self.tally.wrong.append(f"an operator: {error}")
+        await self._replay(accepted, found)
+        await self._purge()
+        self._forget()
+
+    async def _publish(self, samples: Sequence[Sample]) -> dict[int, Sample]:
+        accepted, waiting = dict[int, Sample](), iter(samples)
+
+        async def publish_all(number: int) -> None:
+            for sample in waiting:
+                taken = await self._field.publishers[number].publish(sample)
+                self.tally.taken[taken] += 1
+                if taken is Taken.ACCEPTED:
+                    accepted[sample.number] = sample
+                elif taken is Taken.REFUSED:
+                    self.tally.refused[f"{sample.kind}, expected: {sample.refusable}"] += 1
+
+        await asyncio.gather(*map(publish_all, range(len(self._field.publishers))))
+        return accepted
+
+    async def _ended(self, accepted: Mapping[int, Sample]) -> Mapping[int, Counter[Fate]]:
+        """Wait until each has ended as often as it has copies, and nothing is on its way."""
+        ends = dict[int, Counter[Fate]]()
+
+        async def ended() -> bool:
+            nonlocal ends
+            if not await self._at_rest():
+                return False
+            ends = await self._ends(accepted)
+            return all(_copies(sample) <= ends[n].total() for n, sample in accepted.items())
+
+        await until(ended)
+        return ends or await self._ends(accepted)
+
+    async def _at_rest(self) -> bool:
+        """Whether the queues of tasks, and those of timers that are short, are empty."""
+        names, app = self._field.app.names, self._field.app
+        queues = [names.processor_queue(task) for task in app.tasks if task not in ("work", SPARED)]
+        return not await _ready(self._field.broker, [*queues, names.unrouted])
+
+    async def _ends(self, accepted: Mapping[int, Sample]) -> dict[int, Counter[Fate]]:
+        record, ends = self._field.record, {number: Counter[Fate]() for number in accepted}
+        parked = Counter(map(_number_of_parked, await self._operator.parked()))
+        known = (Fate.RUN, record.runs), (Fate.PARKED, parked), (Fate.ACKED, record.acked)
+        for fate, counts in known:
+            for number, count in counts.items():
+                if number in ends:
+                    ends[number][fate] += count
+                else:
+                    self._unknown.add((str(fate), number))
+        for number in await self._put_again([n for n, each in ends.items() if not each]):
+            ends[number][Fate.ACKED] = 1
+        for number, sample in accepted.items():
+            if Fate.DROPPED in sample.fate and not ends[number]:
+                ends[number][Fate.DROPPED] = 1
+        return ends
+
+    async def _put_again(self, numbers: Collection[int]) -> set[int]:
+        """Tokens that were put again without a run: their loops have no slot, but a journal."""
+        keys, found = {f"f{number}": number for number in numbers}, set[int]()
+        if not keys:
+            return found
+        journal = self._field.broker.read(self._field.app.names.journal, since=self._since)
+        async for message in journal:
+            key = message.headers.get("scheduler-key")
+            if isinstance(key, str) and key in keys:
+                found.add(keys[key])
+        return found
+
+    def _judge(self, accepted: Mapping[int, Sample], ends: Mapping[int, Counter[Fate]]) -> None:
+        for number, sample in accepted.items():
+            found = ends[number]
+            self.tally.ended.update({f"{sample.kind} {fate.name}": n for fate, n in found.items()})
+            fates = all(fate in sample.fate for fate in found)
+            self.tally.expect(
+                fates and found.total() == _copies(sample),
+                f"{dict(found)} instead of {sample.fate}: {sample!r:.900}",
+            )
+
+    async def _look(self, found: Sequence[Parked]) -> None:
+        sampled = self._rng.sample(found, min(SHOWN, len(found)))
+        await self._operator.look(found, sampled, self._since)
+        if self._operator.url is not None:
+            await self._operator.look_by_command(sampled[:1])
+
+    async def _replay(self, accepted: Mapping[int, Sample], found: Sequence[Parked]) -> None:
+        """Each that is sent back ends once more."""
+        before = {n: each.total() for n, each in (await self._ends(accepted)).items()}
+        chosen = self._rng.sample(found, min(20, len(found)))
+        await self._operator.replay(chosen)
+        after = before
+
+        async def ended() -> bool:
+            nonlocal after
+            if not await self._at_rest():
+                return False
+            after = {n: each.total() for n, each in (await self._ends(accepted)).items()}
+            return after == before
+
+        await until(ended)
+        for number in before:
+            told = f"{after[number]} instead of {before[number]} after a replay"
+            self.tally.expect(after[number] == before[number], f"{told}: {accepted[number]!r:.900}")
+
+    async def _purge(self) -> None:
+        """Delete all; what somebody has just looked at may not be back in its queue yet."""
+
+        async def purged() -> bool:
+            await self._operator.purge()
+            return not await self._operator.parked()
+
+        await until(purged)
+        left = await self._operator.parked()
+        self.tally.expect(not left, f"{len(left)} messages are left after a purge")
+
+    def _forget(self) -> None:
+        record = self._field.record
+        for each in (record.runs, record.attempts, record.acked):
+            each.clear()
+
+    async def _send_delayed(self) -> None:
+        while True:
+            posting = Posting(delay=timedelta(milliseconds=300))
+            await self._field.app.outbox.send("work", {"n": self._sent}, posting)
+            self._sent += 1
+            await asyncio.sleep(0.25)
+
+    async def _judge_the_others(self) -> None:
+        """The loops have gone on, tick by tick, and each delayed message has run once."""
+        record, tally = self._field.record, self.tally
+
+        async def all_run() -> bool:
+            return len(record.delayed) >= self._sent
+
+        await until(all_run)
+        once = Counter(dict.fromkeys(range(self._sent), 1))
+        tally.expect(record.delayed == once, f"delayed: {once - record.delayed} are missing")
+        tally.delayed = self._sent
+        for loop in LOOPS:
+            seqs = record.beats[loop]
+            tally.expect(len(seqs) > 1, f"{loop} has run {len(seqs)} times")
+            tally.expect(seqs == list(range(len(seqs))), f"{loop} has run {seqs}")
+        tally.wrong += [f"{fate}, though it had ended: {n}" for fate, n in self._unknown]
+        tally.wrong += record.troubles
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until it is so, or it is not to be expected any more."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + PATIENCE
+    for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0):
+        if await condition() or loop.time() >= end:
+            return
+        await asyncio.sleep(pause)
+
+
+def _copies(sample: Sample) -> int:
+    return len(sample.queues)
+
+
+def _number_of_parked(parked: Parked) -> int | None:
+    return number_of(parked.message.body, parked.message.headers)
+
+
+async def _ready(broker: Broker, queues: Sequence[str]) -> int:
+    depths = [await broker.depth(queue) for queue in queues]
+    return sum(depth.ready for depth in depths if depth)

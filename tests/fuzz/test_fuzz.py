@@ -1,0 +1,45 @@
+"""A short run: what somebody may publish, on the embedded broker and on a real one."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from scheduler.protocol.topology import QueueType
+from scheduler.testing import VirtualTimeLoop
+from tests.fuzz.field import Taken
+from tests.fuzz.ground import embedded, on_rabbitmq
+from tests.fuzz.operator import Operator
+from tests.fuzz.run import Fuzz, Tally
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The embedded broker's is virtual time."""
+    if "broker_url" in getattr(item, "fixturenames", ()):
+        return {"real": asyncio.new_event_loop}
+    return {"virtual": VirtualTimeLoop}
+
+
+def check(tally: Tally, messages: int) -> None:
+    assert not tally.wrong, "\n".join(tally.wrong)
+    assert tally.published == messages
+    assert tally.taken[Taken.ACCEPTED] > messages * 0.9
+    for kind in ("business RUN", "business PARKED", "call RUN", "later RUN", "token RUN"):
+        assert tally.ended[kind] > 0
+
+
+async def test_whatever_is_published_is_run_or_parked_in_memory(queue_type: QueueType) -> None:
+    async with embedded(queue_type) as field:
+        tally = await Fuzz(field, Operator(field), seed=1).run(300, per_round=300)
+    check(tally, 300)
+
+
+@pytest.mark.timeout(240)
+async def test_whatever_is_published_is_run_or_parked(
+    broker_url: str, namespace: str, queue_type: QueueType
+) -> None:
+    async with on_rabbitmq(broker_url, namespace, queue_type) as field:
+        tally = await Fuzz(field, Operator(field, broker_url), seed=2).run(300, per_round=300)
+    check(tally, 300)
