@@ -2,9 +2,12 @@
 
 import asyncio
 import re
+import shlex
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import aiormq
@@ -15,18 +18,22 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.control.doctor import Finding, explaining_refusals
 from scheduler.control.reports import Did
 from scheduler.control.status import Where
-from scheduler.errors import AccessRefused
-from scheduler.events import Event, MessageParked
+from scheduler.errors import AccessRefused, Rejected, Unroutable
+from scheduler.events import Event, LoopRepaired, MessageParked
 from scheduler.program import Program
+from scheduler.protocol.ladder import key_of
 from scheduler.protocol.messages import Message
-from scheduler.protocol.rights import (
-    Rights,
-    rights_to_process,
-    rights_to_seed,
-    rights_to_send,
-    rights_to_start,
+from scheduler.protocol.rights import Rights, rights_to_seed
+from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.topology import (
+    Binding,
+    Exchange,
+    Names,
+    Queue,
+    Topology,
+    hatchery,
+    next_to,
 )
-from scheduler.protocol.topology import Binding, Exchange, Names, Queue, Topology, next_to
 from scheduler.queues.failed import Parked, Selection
 from scheduler.timing.clock import SystemClock
 from tests.integration.shop import new_namespace
@@ -36,6 +43,17 @@ from tests.stage import at_work, failed_of, processor_of, program_of
 pytestmark = pytest.mark.timeout(120)
 
 
+ROLES = ("client", "processor", "starter", "seed")
+README = Path(__file__).parents[2] / "README.md"
+
+
+def rights_in(finding: Finding) -> Rights:
+    """What the command gives that the doctor prints."""
+    words = shlex.split(finding.advice)
+    assert words[:3] == ["rabbitmqctl", "set_permissions", "-p"]
+    return Rights(*words[5:])
+
+
 class Office:
     """An app with something of everything, and the users that work with it."""
 
@@ -43,16 +61,15 @@ class Office:
         self.url = url
         self.namespace = new_namespace()
         self.theirs, self.declared = f"{self.namespace}.theirs", f"{self.namespace}.declared"
-        self.app = Scheduler(self.namespace, Settings())
+        self.app = Scheduler(self.namespace, Settings(supervision_interval=timedelta(seconds=1)))
         self.names = self.app.names
         self._register()
         self.reset()
         self.app.listen(self._hear)
-        self.to_seed = rights_to_seed(self.names, self.app.topology())
-        self.seed = user(users, self.to_seed)
-        self.processor = user(users, rights_to_process(self.names))
-        self.client = user(users, rights_to_send(self.names))
-        self.starter = user(users, rights_to_start(self.names))
+        told = asyncio.run(self.findings_of(url))
+        self.to_seed = rights_in(told["rights of a seed"])
+        self.users = {role: user(users, rights_in(told[f"rights of a {role}"])) for role in ROLES}
+        self.client, self.processor, self.starter, self.seed = self.users.values()
         self.nobody = users.add()
 
     def _register(self) -> None:
@@ -83,10 +100,13 @@ class Office:
         """Forget what other tests did."""
         self.runs: list[tuple[str, Any, int]] = []
         self.parked = 0
+        self.repairs: list[str] = []
         self._news = asyncio.Event()
 
     def _hear(self, event: Event) -> None:
         self.parked += isinstance(event, MessageParked)
+        if isinstance(event, LoopRepaired):
+            self.repairs.append(event.kind)
         self._news.set()
 
     def _note(self, *run: Any) -> None:
@@ -103,10 +123,10 @@ class Office:
         return [run[1:] for run in self.runs if run[0] == task]
 
     @asynccontextmanager
-    async def working(self) -> AsyncGenerator[AmqpBroker]:
-        """A processor that is logged in as the processor user."""
+    async def working(self, url: str = "") -> AsyncGenerator[AmqpBroker]:
+        """A processor that is logged in as the processor user, or another one."""
         async with (
-            AmqpBroker(self.processor, emit=self.app.events.emit) as broker,
+            AmqpBroker(url or self.processor, emit=self.app.events.emit) as broker,
             at_work(processor_of(self.app, broker)),
         ):
             yield broker
@@ -212,6 +232,21 @@ async def test_who_seeds_may_do_so_again_and_ask_the_doctor(office: Office) -> N
     assert {each.verdict for each in found.values()} <= {"ok", "warning"}
 
 
+async def test_who_seeds_plans_and_removes_what_the_code_no_longer_has(office: Office) -> None:
+    older = Scheduler(office.namespace, Settings())
+
+    @older.periodic(every="1d")
+    async def gone() -> None: ...
+
+    async with AmqpBroker(office.seed) as broker:
+        await program_of(older, broker).seeding.seed()
+        program = office.program(broker)
+        assert await program.dry_run.plan()
+        reports = await program.seeding.seed(prune=True)
+        assert [str(each.loop) for each in reports if each.did is Did.REMOVED] == ["gone"]
+        assert await broker.depth(office.names.processor_queue("gone")) is None
+
+
 async def test_a_processor_runs_loops_and_retries_them(office: Office) -> None:
     async with office.working():
         await office.until(lambda: len(office.runs_of("beat")) >= 6)
@@ -259,14 +294,38 @@ async def test_a_processor_pauses_resumes_and_triggers(office: Office) -> None:
         (status,) = await program_of(office.app, broker).survey.status()
         assert status.where is Where.PAUSED
         assert (await program.verbs.resume(loop)).did is Did.RESUMED
+        assert (await program.verbs.pause(loop)).did is Did.PAUSED
+        assert (await program.verbs.resume(loop, at_once=True)).did is Did.RESUMED
+        assert [each async for each in program.journal.entries(loop="beat")]
         assert (await program.verbs.trigger(loop)).did in (Did.TRIGGERED, Did.RUNNING)
+
+
+async def test_a_processor_puts_a_lost_token_again(office: Office) -> None:
+    (loop,) = office.app.loops
+    async with AmqpBroker(office.url) as broker:
+        for queue in office.names.hatchery(loop), office.names.processor_queue("beat"):
+            await broker.purge(queue)
+    async with office.working():
+        await office.until(lambda: "lost" in office.repairs and bool(office.runs_of("beat")))
 
 
 async def test_a_starter_starts_and_stops_loops(office: Office) -> None:
     async with lent(office, office.starter):
         assert await office.mail.start("daily", every="1d", args={"to": "ada"}) is Did.CREATED
         assert [loop.key for loop in await office.mail.list()] == ["daily"]
+        assert await office.mail.start("daily", every="2d", args={"to": "ada"}) is Did.RESCHEDULED
         assert await office.mail.stop("daily")
+
+
+async def test_a_processor_of_a_starter_runs_what_it_starts_until_it_is_removed(
+    office: Office,
+) -> None:
+    async with office.working(office.starter) as broker, lent(office, office.starter):
+        assert await office.mail.start("often", every="100ms", args={"to": "ada"}) is Did.CREATED
+        await office.until(lambda: len(office.runs_of("mail")) >= 3)
+        program = office.program(broker)
+        report = await program.removal.remove(await program.loops.find("mail.often"))
+        assert report.did is Did.REMOVED
 
 
 async def found(parked: Awaitable[list[Parked]]) -> bool:
@@ -282,6 +341,105 @@ async def lent(office: Office, url: str) -> AsyncGenerator[None]:
             yield
         finally:
             office.app.outbox.release(broker)
+
+
+# Who may do what: each cell of the table in README
+
+
+def cells() -> list[tuple[str, str, bool]]:
+    """User, operation, and whether he may."""
+    lines = README.read_text().splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("| the user of a |"))
+    _, *operations = fields(lines[at])
+    rows = [fields(line) for line in lines[at + 2 : at + 2 + len(ROLES)]]
+    return [
+        (role.split(",")[0], operation, {"yes": True, "no": False}[said])
+        for role, *row in rows
+        for operation, said in zip(operations, row, strict=True)
+    ]
+
+
+def fields(line: str) -> list[str]:
+    return [field.strip() for field in line.strip("|").split("|")]
+
+
+Act = Callable[[AmqpBroker], Awaitable[object]]
+
+
+def publishing(exchange: str, key: str) -> Act:
+    async def act(broker: AmqpBroker) -> None:
+        with suppress(Rejected, Unroutable):  # as somebody who may
+            await broker.publish(Message(), exchange=exchange, routing_key=key)
+
+    return act
+
+
+def taking(queue: str) -> Act:
+    async def act(broker: AmqpBroker) -> None:
+        if (delivery := await broker.get(queue)) is not None:
+            await delivery.requeue()
+
+    return act
+
+
+def operations(office: Office) -> dict[str, list[Act]]:
+    """What each column of the table means, one way after the other."""
+    names = office.names
+    slot = hatchery(office.namespace, LoopId("mail", "cell"), "quorum")
+    other = f"{names.prefix}.other"
+    theirs = f"{office.namespace}.elsewhere"
+
+    async def follow(broker: AmqpBroker) -> None:
+        await (await broker.follow(names.journal, lambda message: None)).cancel()
+
+    async def lock(broker: AmqpBroker) -> None:
+        async with broker.mutex(names.lock):
+            pass
+
+    return {
+        "send a call": [publishing(names.calls, "task.mail")],
+        "send it later": [publishing(names.later, key_of(timedelta(days=9), "task.mail"))],
+        "write a token": [
+            publishing(exchange, "loop.nobody")
+            for exchange in (names.scheduler, names.processor, names.rerouted)
+        ],
+        "pause, resume, trigger": [lock, publishing(names.control, "nobody")],
+        "start, stop": [
+            lambda broker: broker.declare(slot),
+            lambda broker: broker.delete(slot.queues[0].name),
+        ],
+        "take messages": [
+            *map(taking, (names.processor_queue("mail"), names.hatchery(LoopId("beat")))),
+            follow,
+        ],
+        "park, purge": [
+            publishing(names.failed, "task.nobody"),
+            taking(names.failed_queue("mail")),
+            lambda broker: broker.purge(names.failed_queue("mail")),
+        ],
+        "declare, delete": [
+            lambda broker: broker.declare(Topology(queues=(Queue(other),))),
+            lambda broker: broker.delete(other),
+        ],
+        "touch others": [
+            publishing(office.theirs, "order.paid"),
+            publishing("", names.processor_queue("mail")),
+            taking(theirs),
+            lambda broker: broker.declare(Topology(queues=(Queue(theirs),))),
+            lambda broker: broker.delete(theirs),
+        ],
+    }
+
+
+@pytest.mark.parametrize(("role", "operation", "may"), cells())
+async def test_each_may_do_what_the_table_says(
+    office: Office, role: str, operation: str, may: bool
+) -> None:
+    for number, act in enumerate(operations(office)[operation]):
+        refused = await attempt(office.users[role], act)
+        assert bool(refused) is not may, (number, refused)
+    async with AmqpBroker(office.url) as broker:
+        await broker.purge(office.names.processor_queue("mail"))
 
 
 # What they may not
