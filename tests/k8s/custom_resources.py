@@ -5,6 +5,7 @@ let unknown fields pass. So a field that is not here is refused: look it up, the
 
 - https://github.com/kedacore/keda, config/crd/bases (2.16 and 2.20), and of the trigger's
   metadata pkg/scalers/rabbitmq_scaler.go
+- https://github.com/cert-manager/cert-manager, deploy/crds (1.18)
 - https://github.com/prometheus-operator/prometheus-operator, example/prometheus-operator-crd (0.93)
 - https://github.com/rabbitmq/cluster-operator, config/crd/bases (2.22)
 - https://github.com/rabbitmq/messaging-topology-operator, config/crd/bases (1.17 and 1.20)
@@ -98,13 +99,14 @@ class ScaledObject(Resource):
 
 
 class SecretTarget(Model):
-    parameter: Literal["host", "username", "password"]
+    parameter: Literal["host", "username", "password", "ca", "tls"]
     name: str
     key: str
 
 
 class TriggerAuthenticationSpec(Model):
     secret_target_ref: list[SecretTarget]
+    config_map_target_ref: list[SecretTarget] = []
 
 
 class TriggerAuthentication(Resource):
@@ -160,6 +162,44 @@ class PrometheusRule(Resource):
     spec: PrometheusRuleSpec
 
 
+# cert-manager
+
+
+class InSecret(Model):
+    secret_name: str
+
+
+class IssuerSpec(Model):
+    self_signed: dict[str, Any] | None = None
+    ca: InSecret | None = None
+
+
+class Issuer(Resource):
+    api_version: Literal["cert-manager.io/v1"]
+    kind: Literal["Issuer"]
+    spec: IssuerSpec
+
+
+class PrivateKey(Model):
+    algorithm: Literal["ECDSA", "RSA", "Ed25519"]
+    size: int
+
+
+class CertificateSpec(InSecret):
+    is_ca: Annotated[bool, Field(alias="isCA")] = False
+    common_name: str | None = None
+    dns_names: list[str] = []
+    duration: Annotated[str | None, Field(pattern=r"^\d+h$")] = None
+    private_key: PrivateKey
+    issuer_ref: Named
+
+
+class Certificate(Resource):
+    api_version: Literal["cert-manager.io/v1"]
+    kind: Literal["Certificate"]
+    spec: CertificateSpec
+
+
 # RabbitMQ's Cluster Operator
 
 
@@ -176,6 +216,7 @@ class RabbitmqClusterSpec(Model):
 
     replicas: int
     image: str
+    tls: InSecret
     affinity: dict[str, Any]
     persistence: Persistence
     resources: dict[str, Any]
@@ -265,6 +306,8 @@ class Binding(Resource):
 CustomResource = Annotated[
     ScaledObject
     | TriggerAuthentication
+    | Issuer
+    | Certificate
     | PodMonitor
     | PrometheusRule
     | RabbitmqCluster
@@ -276,6 +319,6 @@ CustomResource = Annotated[
     Field(discriminator="kind"),
 ]
 
-GROUPS = ("keda.sh/", "monitoring.coreos.com/", "rabbitmq.com/")
+GROUPS = ("cert-manager.io/", "keda.sh/", "monitoring.coreos.com/", "rabbitmq.com/")
 
 CUSTOM_RESOURCE: TypeAdapter[CustomResource] = TypeAdapter(CustomResource)

@@ -31,6 +31,7 @@ from tests.k8s.builds import (
     processors,
     selects,
 )
+from tests.k8s.dockerfile import instructions
 
 SCALERS = {"keda": "ScaledObject", "hpa": "HorizontalPodAutoscaler", "production": "ScaledObject"}
 SCALED_BY_KEDA = ("keda", "production")
@@ -193,6 +194,77 @@ def test_the_network_lets_processors_reach_the_broker(name: str) -> None:
     assert to_broker["ports"] == [{"protocol": "TCP", "port": port}]
 
 
+def open_to(ports: set[int]) -> list[Manifest]:
+    """Whom the broker of production lets in at any of these ports."""
+    policy = one("production", "NetworkPolicy", "rabbitmq")["spec"]
+    assert selects(policy["podSelector"], OPERATED)
+    assert policy["policyTypes"] == ["Ingress"]
+    return [
+        peer
+        for rule in policy["ingress"]
+        if ports & {port["port"] for port in rule["ports"]}
+        for peer in rule["from"]
+    ]
+
+
+def namespace_of(peer: Manifest) -> str:
+    (selected,) = peer["namespaceSelector"]["matchLabels"].items()
+    assert selected[0] == "kubernetes.io/metadata.name"
+    return selected[1]
+
+
+def test_only_who_needs_the_broker_reaches_it() -> None:
+    ours, *others = open_to({5671})
+    for _, template in pods("production"):
+        assert selects(ours["podSelector"], template["metadata"]["labels"])
+    assert not selects(ours["podSelector"], OPERATED)
+    assert [namespace_of(peer) for peer in others] == ["keda"]
+    assert [namespace_of(peer) for peer in open_to({15691, 15692})] == ["monitoring"]
+    assert [namespace_of(peer) for peer in open_to({15671, 15672})] == ["rabbitmq-system"]
+    (node,) = open_to({4369, 25672})
+    assert selects(node["podSelector"], OPERATED)
+    assert open_to({5672}) == []
+
+
+def test_processors_and_their_broker_speak_tls() -> None:
+    url = urlsplit(environment("production")["SCHEDULER_BROKER_URL"])
+    assert (url.scheme, url.port) == ("amqps", 5671)
+    shown = one("production", "RabbitmqCluster", str(url.hostname))["spec"]["tls"]["secretName"]
+    certificate = one("production", "Certificate", "rabbitmq")["spec"]
+    assert certificate["secretName"] == shown
+    (namespace,) = of_kind("production", "Namespace")
+    called = {str(url.hostname), f"{url.hostname}.{namespace['metadata']['name']}.svc"}
+    assert called <= set(certificate["dnsNames"])
+    for maker in (*processors("production"), *of_kind("production", "Job")):
+        mounts = {each["name"]: each["mountPath"] for each in container(maker)["volumeMounts"]}
+        trusted = environment("production")["SCHEDULER_TLS_CA_FILE"]
+        assert trusted == f"{mounts['authority']}/ca.crt"
+        volumes = maker["spec"]["template"]["spec"]["volumes"]
+        (secret,) = [each["secret"] for each in volumes if each["name"] == "authority"]
+        assert secret["secretName"] == shown
+        assert secret["items"] == [{"key": "ca.crt", "path": "ca.crt"}], "not the key of the broker"
+
+
+def test_who_vouches_for_the_broker_is_an_authority() -> None:
+    issuers = {each["metadata"]["name"]: each["spec"] for each in of_kind("production", "Issuer")}
+    authority = one("production", "Certificate", "authority")["spec"]
+    issued_by = one("production", "Certificate", "rabbitmq")["spec"]["issuerRef"]["name"]
+    assert issuers[issued_by] == {"ca": {"secretName": authority["secretName"]}}
+    assert authority["isCA"]
+    assert issuers[authority["issuerRef"]["name"]] == {"selfSigned": {}}
+
+
+def test_images_of_others_are_of_one_version() -> None:
+    operated = one("production", "RabbitmqCluster", "rabbitmq")["spec"]["image"]
+    alone = container(one("dev", "StatefulSet", "rabbitmq"))["image"]
+    named = {operated, alone, *(base for name, base in instructions() if name == "FROM")}
+    for image in named:
+        tag, _, digest = image.split()[0].partition("@")
+        assert re.fullmatch(r"[a-z/.]+:\d+\.\d+[\w.-]*", tag), "it names no version"
+        assert re.fullmatch(r"(sha256:[0-9a-f]{64})?", digest)
+    assert operated == alone
+
+
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_everything_is_in_one_namespace(name: str) -> None:
     (namespace,) = of_kind(name, "Namespace")
@@ -281,9 +353,20 @@ def test_keda_logs_in_where_the_processors_do() -> None:
     for each in of_kind("production", "ScaledObject"):
         for trigger in each["spec"]["triggers"]:
             host = urlsplit(str(trigger["metadata"]["host"]))
+            assert host.scheme == settings.scheme
             assert host.hostname == f"{settings.hostname}.{namespace['metadata']['name']}.svc"
             assert (host.port, host.path) == (settings.port, settings.path)
             assert trigger["authenticationRef"]["name"] == login["metadata"]["name"]
-    for target in login["spec"]["secretTargetRef"]:
-        assert target["name"] == "scheduler-processor-user-credentials"
-        assert target["key"] == target["parameter"]
+    taken = {
+        target["parameter"]: (target["name"], target["key"])
+        for target in login["spec"]["secretTargetRef"]
+    }
+    user = "scheduler-processor-user-credentials"
+    tls = one("production", "RabbitmqCluster", "rabbitmq")["spec"]["tls"]["secretName"]
+    assert taken == {
+        "username": (user, "username"),
+        "password": (user, "password"),
+        "ca": (tls, "ca.crt"),
+    }
+    (switch,) = login["spec"]["configMapTargetRef"]
+    assert one("production", "ConfigMap", switch["name"])["data"][switch["key"]] == "enable"
