@@ -28,6 +28,7 @@
         ├── NotSent                 a message was not confirmed in time
         ├── Unroutable              no queue is bound for the message
         ├── Rejected                the queue is full: its slot is taken
+        ├── NotAllSeen              not all parked messages could be looked at
         ├── DeliveryLost            the delivery came over a channel that is gone
         └── Locked                  somebody else holds the lock
 
@@ -157,6 +158,18 @@ class Unroutable(BrokerError):
 
 class Rejected(BrokerError):
     """The queue is full: the broker rejected the message."""
+
+
+class NotAllSeen(BrokerError):
+    """Not all parked messages could be looked at.
+
+    Attributes:
+        left: how many of those that were there at first.
+    """
+
+    def __init__(self, message: str | None = None, *, left: int = 0) -> None:
+        super().__init__(message)
+        self.left = left
 
 
 class DeliveryLost(BrokerError):

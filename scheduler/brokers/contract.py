@@ -38,7 +38,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -128,6 +128,10 @@ class Delivery:
         await self._requeue()
 
 
+Browsed = AbstractAsyncContextManager[AsyncIterator[Delivery]]
+"""Messages of a queue, in hand for as long as a block takes."""
+
+
 class Consumer(Protocol):
     """A subscription to the messages of one queue or stream."""
 
@@ -193,6 +197,23 @@ class Broker(Protocol):
 
         Raises:
             QueueNotFound: there is no such queue.
+        """
+        ...
+
+    def browse(self, queue: str, *, limit: int) -> Browsed:
+        """Inside the block, the messages of a queue, from its head on, however many they are.
+
+        Each stays in hand until it is acked, which is done before the next one is asked for. After
+        the block, all that were not acked are back, in their order, before what came meanwhile.
+
+        It ends when no more are ready: somebody else may have some in hand.
+
+        Args:
+            limit: it ends after so many.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            BrokerUnavailable: the connection went before the end. What was not acked is back.
         """
         ...
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Coroutine
+from contextlib import aclosing
 from typing import Any, cast
 
 import typer
@@ -11,35 +12,41 @@ from scheduler.app import Scheduler
 from scheduler.cli.arguments import app_and_one, app_and_rest
 from scheduler.cli.connecting import connected
 from scheduler.cli.loading import ready_app
-from scheduler.cli.printing import local, print_json, print_line
+from scheduler.cli.printing import local, print_error, print_json, print_json_list, print_line
 from scheduler.cli.rows import row_of_parked
+from scheduler.cli.spool import Spool, spooling
 from scheduler.cli.tables import print_table
-from scheduler.errors import QueueNotFound, UsageError
-from scheduler.queues.failed import Parked, Selection
+from scheduler.errors import NotAllSeen, QueueNotFound, UsageError
+from scheduler.queues.failed import EVERYTHING, Parked, Selection, Tell
 from scheduler.timing.rates import Rate, parse_rate
 
 
 def browse(
     reference: str | None, *, task: str | None, reason: str | None, limit: int, as_json: bool
 ) -> None:
-    app = ready_app(reference)
-    found = asyncio.run(_browsed(app, task, Selection(reason=reason, task=task), limit))
-    if as_json:
-        print_json([row_of_parked(parked) for parked in found])
-    else:
-        _print_table(found)
+    app, which = ready_app(reference), Selection(reason=reason, task=task)
+    with spooling() as shown:
+        more, interrupted = asyncio.run(_listed(app, task, which, limit, shown, as_json))
+        if as_json:
+            print_json_list(shown)
+        else:
+            print_table(("ID", "LOOP", "REASON", "PARKED", "ERROR"), shown)
+    if more and not as_json:
+        print_line(f"{more} more: raise --limit to see them")
+    if interrupted is not None:
+        print_error(interrupted, as_json=False)
+        raise typer.Exit(1) from interrupted
 
 
 def show(reference: str | None, message: str | None, *, as_json: bool) -> None:
     reference, name = app_and_one(reference, message, "the ID of a message")
-    which = Selection(ids=frozenset([name]))
-    found = asyncio.run(_browsed(ready_app(reference), None, which, limit=65_535))
-    if not found:
+    found = asyncio.run(_found(ready_app(reference), name))
+    if found is None:
         raise QueueNotFound(f"There is no parked message {name!r}: see `scheduler failed list`.")
     if as_json:
-        print_json(row_of_parked(found[0]))
+        print_json(row_of_parked(found))
     else:
-        _print_whole(found[0])
+        _print_whole(found)
 
 
 def replay(
@@ -56,8 +63,8 @@ def replay(
     reference, which = _selection(reference, messages, everything, task, reason)
     app, pace = ready_app(reference), parse_rate(rate) if rate else None
     edited = _json_object(args) if args else None
-    replayed = asyncio.run(_replayed(app, task, which, pace, edited))
-    _print_taken("replayed", replayed, which, as_json)
+    progress = _Progress("replayed", which, as_json)
+    progress.through(_replay(app, task, which, pace, edited, progress.tell))
 
 
 def purge(
@@ -74,7 +81,8 @@ def purge(
     app = ready_app(reference)
     if not yes:
         typer.confirm("Delete parked messages for good?", abort=True, err=True)
-    _print_taken("purged", asyncio.run(_purged(app, task, which)), which, as_json)
+    progress = _Progress("purged", which, as_json)
+    progress.through(_purge(app, task, which, progress.tell))
 
 
 def _selection(
@@ -104,37 +112,58 @@ def _json_object(text: str) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-async def _browsed(app: Scheduler, task: str | None, which: Selection, limit: int) -> list[Parked]:
+async def _listed(
+    app: Scheduler, task: str | None, which: Selection, limit: int, shown: Spool, as_json: bool
+) -> tuple[int, NotAllSeen | None]:
+    """Lay out the first parked messages; returns how many more there are, as far as it got."""
+    row, more = row_of_parked if as_json else _cells, 0
     async with connected(app) as program:
-        return await program.failed.browse(_tasks(app, task), which, limit=limit)
+        tasks, failed = _tasks(app, task), program.failed
+        there = await failed.count(tasks)
+        try:
+            async with aclosing(failed.look(tasks, which)) as looked_at:
+                async for parked in looked_at:
+                    if len(shown) < limit:
+                        shown.add(row(parked))
+                    elif which == EVERYTHING:
+                        return there - limit, None  # without a look at each
+                    else:
+                        more += 1
+        except NotAllSeen as error:
+            return more, error
+    return more, None
 
 
-async def _replayed(
+async def _found(app: Scheduler, name: str) -> Parked | None:
+    async with connected(app) as program:
+        tasks, which = _tasks(app, None), Selection(ids=frozenset([name]))
+        async with aclosing(program.failed.look(tasks, which)) as looked_at:
+            return await anext(looked_at, None)
+
+
+async def _replay(
     app: Scheduler,
     task: str | None,
     which: Selection,
     rate: Rate | None,
     args: dict[str, Any] | None,
-) -> list[Parked]:
+    tell: Tell,
+) -> None:
     async with connected(app) as program:
-        queues = program.failed
-        return await queues.replay(_tasks(app, task), which, rate=rate, args=args)
+        await program.failed.replay(_tasks(app, task), which, rate=rate, args=args, tell=tell)
 
 
-async def _purged(app: Scheduler, task: str | None, which: Selection) -> list[Parked]:
+async def _purge(app: Scheduler, task: str | None, which: Selection, tell: Tell) -> None:
     async with connected(app) as program:
-        return await program.failed.purge(_tasks(app, task), which)
+        await program.failed.purge(_tasks(app, task), which, tell=tell)
 
 
 def _tasks(app: Scheduler, task: str | None) -> list[str]:
     return [spec.name for spec in app.select(None if task is None else [task])]
 
 
-def _print_table(found: Sequence[Parked]) -> None:
-    print_table(
-        ("ID", "LOOP", "REASON", "PARKED", "ERROR"),
-        [(each.id, each.loop, each.reason, local(each.parked_at), each.error) for each in found],
-    )
+def _cells(parked: Parked) -> list[str]:
+    return [parked.id, parked.loop, parked.reason, local(parked.parked_at), parked.error]
 
 
 def _print_whole(parked: Parked) -> None:
@@ -151,15 +180,40 @@ def _print_whole(parked: Parked) -> None:
         print_line(f"\n{parked.traceback.rstrip()}")
 
 
-def _print_taken(done: str, taken: Sequence[Parked], which: Selection, as_json: bool) -> None:
-    missing = sorted((which.ids or frozenset()) - {parked.id for parked in taken})
-    if as_json:
-        print_json({done: [parked.id for parked in taken], "not_found": missing})
-    else:
-        for parked in taken:
-            print_line(f"{done} {parked.id}")
-        for name in missing:
+class _Progress:
+    """What a verb has done: told as it goes on, to programs at its end."""
+
+    def __init__(self, done: str, which: Selection, as_json: bool) -> None:
+        self._done = done
+        self._not_found = set(which.ids or ())
+        self._count = 0
+        self._ids: list[str] | None = [] if as_json else None
+
+    def tell(self, parked: Parked) -> None:
+        self._count += 1
+        self._not_found.discard(parked.id)
+        if self._ids is None:
+            print_line(f"{self._done} {parked.id}")
+        else:
+            self._ids.append(parked.id)
+
+    def through(self, verb: Coroutine[Any, Any, None]) -> None:
+        """Do it, and tell what became of it, though it may not get to its end."""
+        try:
+            asyncio.run(verb)
+        except NotAllSeen as error:
+            self._tell_end({"error": type(error).__name__, "message": str(error)})
+            if self._ids is None:
+                print_error(error, as_json=False)
+            raise typer.Exit(1) from error
+        self._tell_end({})
+        if self._not_found:
+            raise typer.Exit(1)
+
+    def _tell_end(self, error: dict[str, str]) -> None:
+        not_found = sorted(self._not_found)
+        if self._ids is not None:
+            return print_json({self._done: self._ids, "not_found": not_found, **error})
+        for name in not_found:
             print_line(f"not found: {name}")
-        print_line(f"{len(taken)} {done}")
-    if missing:
-        raise typer.Exit(1)
+        print_line(f"{self._count} {self._done}")

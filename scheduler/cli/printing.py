@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,12 +15,26 @@ from scheduler.protocol.messages import printable
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout; durations are in seconds, moments in ISO 8601."""
-    text = json.dumps(value, default=_plain, indent=2, ensure_ascii=False)
+    sys.stdout.write(_json(value) + "\n")
+
+
+def print_json_list(values: Iterable[Any]) -> None:
+    """The same, of a list that need not fit into memory."""
+    separator = "[\n  "
+    for value in values:
+        sys.stdout.write(separator + _json(value).replace("\n", "\n  "))
+        separator = ",\n  "
+    sys.stdout.write("[]\n" if separator.startswith("[") else "\n]\n")
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, default=plain, indent=2, ensure_ascii=False)
     # What is no UTF-8 has an escape in JSON, and no bytes.
-    sys.stdout.write(text.encode(errors="backslashreplace").decode() + "\n")
+    return text.encode(errors="backslashreplace").decode()
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What JSON has for a value that it has nothing for."""
     return to_jsonable_python(value, timedelta_mode="float", fallback=str, bytes_mode="base64")
 
 

@@ -152,7 +152,7 @@ class Paced:
 
     async def _keep_fetching(self) -> None:
         while await self._source.shutdown.unless_begun(self._places.acquire()):
-            await self._source.shutdown.sleep(self._pacer.free_in())
+            await self._source.shutdown.sleep(self._pacer.wait)
             if (delivery := await self._fetched()) is None:
                 return
             self._pacer.turn()
@@ -242,7 +242,7 @@ class InOrder:
 
     def _rest(self, not_before: datetime | None) -> float:
         """Seconds until the message at the head may be taken."""
-        turn = self._pacer.free_in() if self._pacer is not None else 0.0
+        turn = self._pacer.wait if self._pacer is not None else 0.0
         if not_before is None:
             return turn
         return max(turn, (not_before - self._clock.now()).total_seconds())

@@ -28,8 +28,8 @@ even park) has no such headers, and no record; the broker's own death record tel
 import asyncio
 import json
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -37,7 +37,14 @@ from hashlib import blake2b
 from typing import Any, cast
 
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery
-from scheduler.errors import DeliveryLost, QueueNotFound, TooLarge, UsageError
+from scheduler.errors import (
+    BrokerUnavailable,
+    DeliveryLost,
+    NotAllSeen,
+    QueueNotFound,
+    TooLarge,
+    UsageError,
+)
 from scheduler.protocol.calls import is_call, placed
 from scheduler.protocol.messages import (
     PREFIX,
@@ -61,10 +68,7 @@ PARKED_SEQ = f"{PARKED}seq"
 RECORD_TYPE = "scheduler.parked"
 RECORD_KEY = "scheduler.parked"
 TRACEBACK_LENGTH = 4000
-BROWSE_TIMEOUT = timedelta(seconds=5)
-LOOKS = 200
-LOOK_PAUSE = 0.01
-LONGEST_HOLD = timedelta(minutes=20)  # the broker's consumer_timeout is 30 by default
+ROUND = timedelta(minutes=5)  # the broker's consumer_timeout is 30 by default
 
 
 class Reason(StrEnum):
@@ -231,6 +235,8 @@ class Selection:
 
 EVERYTHING = Selection()
 
+Tell = Callable[[Parked], None]
+
 
 class FailedQueues:
     """The failed queues of a namespace."""
@@ -273,17 +279,39 @@ class FailedQueues:
             raise
         await delivery.ack()
 
+    async def look(
+        self, tasks: Iterable[str], which: Selection = EVERYTHING
+    ) -> AsyncGenerator[Parked]:
+        """The parked messages of these tasks, and those that no task is known for.
+
+        They are in hand until the end: who does not want them all closes it.
+
+        Raises:
+            NotAllSeen: some more were there when it began.
+        """
+        left = await self._waiting(tasks)
+        with _counting(left):
+            for queue, depth in left.items():
+                async with self._broker.browse(queue, limit=depth) as deliveries:
+                    async for delivery in deliveries:
+                        left[queue] -= 1
+                        if which.has(parked := _read(delivery)):
+                            yield parked
+
     async def browse(
         self, tasks: Iterable[str], which: Selection = EVERYTHING, *, limit: int = 100
     ) -> list[Parked]:
-        """The parked messages of these tasks, and those that no task is known for."""
+        """The first of them, but for those that somebody else has in hand."""
         found: list[Parked] = []
-        for queue in self._queues(tasks):
-            # Of a queue that is chosen from, all has to be looked at.
-            depth = limit - len(found) if which == EVERYTHING else None
-            async with _Browse(self._broker, queue, depth) as deliveries:
-                found += filter(which.has, map(_read, deliveries))
-        return found[:limit]
+        async with aclosing(self.look(tasks, which)) as looked_at:
+            with suppress(NotAllSeen):
+                while len(found) < limit and (parked := await anext(looked_at, None)):
+                    found.append(parked)
+        return found
+
+    async def count(self, tasks: Iterable[str]) -> int:
+        """How many are parked, of these tasks and of those that no task is known for."""
+        return sum((await self._waiting(tasks)).values())
 
     async def replay(
         self,
@@ -292,53 +320,61 @@ class FailedQueues:
         *,
         rate: Rate | None = None,
         args: Mapping[str, Any] | None = None,
-    ) -> list[Parked]:
-        """Send parked messages back to their tasks.
+        tell: Tell = lambda parked: None,
+    ) -> int:
+        """Send parked messages back to their tasks; returns how many that were.
 
         Each is published and confirmed before it is taken out of the failed queue. A call that is
-        sent back has all its attempts again.
+        sent back has all its attempts again. What fails again meanwhile is left where it is.
 
         Args:
             rate: no more of them than this.
             args: other arguments than they had.
+            tell: told of each, when it was sent back.
 
         Raises:
-            UsageError: at this rate it would take longer than the broker lets messages be held.
+            NotAllSeen: not all that were parked when it began have been looked at.
         """
-        pacer = Pacer(rate) if rate else None
 
         async def send_back(parked: Parked) -> None:
-            if pacer is not None:
-                await asyncio.sleep(pacer.turn())
             await self._send_back(parked, args)
 
-        return await self._take(tasks, which, send_back, rate)
+        return await self._take(tasks, _Sweep(self._broker, which, send_back, tell, rate))
 
-    async def purge(self, tasks: Iterable[str], which: Selection) -> list[Parked]:
-        """Delete parked messages."""
+    async def purge(
+        self, tasks: Iterable[str], which: Selection, *, tell: Tell = lambda parked: None
+    ) -> int:
+        """Delete parked messages; returns how many that were.
+
+        Args:
+            tell: told of each, when it was deleted.
+
+        Raises:
+            NotAllSeen: not all that were parked when it began have been looked at.
+        """
 
         async def forget(_: Parked) -> None: ...
 
-        return await self._take(tasks, which, forget, None)
+        return await self._take(tasks, _Sweep(self._broker, which, forget, tell, None))
 
-    async def _take(
-        self,
-        tasks: Iterable[str],
-        which: Selection,
-        use: Callable[[Parked], Awaitable[None]],
-        rate: Rate | None,
-    ) -> list[Parked]:
-        taken: list[Parked] = []
-        for queue in self._queues(tasks):
-            async with _Browse(self._broker, queue, None) as deliveries:
-                _check_time(len(deliveries), rate)
-                for delivery in tuple(deliveries):
-                    if which.has(parked := _read(delivery)):
-                        await use(parked)
-                        await delivery.ack()
-                        deliveries.remove(delivery)
-                        taken.append(parked)
-        return taken
+    async def _take(self, tasks: Iterable[str], sweep: "_Sweep") -> int:
+        left = await self._waiting(tasks)
+        with _counting(left):
+            for queue in left:
+                await sweep.over(queue, left)
+        return sweep.taken
+
+    async def _waiting(self, tasks: Iterable[str]) -> dict[str, int]:
+        """How many messages wait in each failed queue."""
+        waiting: dict[str, int] = {}
+        for queue in [*map(self._names.failed_queue, tasks), self._names.failed]:
+            depth = await self._broker.depth(queue)
+            if depth is None:
+                raise QueueNotFound(
+                    f"The queue {queue!r} does not exist: run `scheduler seed` first."
+                )
+            waiting[queue] = depth.ready
+        return waiting
 
     async def _send_back(self, parked: Parked, args: Mapping[str, Any] | None) -> None:
         edited = _edited(parked.message, args)
@@ -360,63 +396,79 @@ class FailedQueues:
             except TooLarge as error:
                 message = lightened(message, error.excess)
 
-    def _queues(self, tasks: Iterable[str]) -> list[str]:
-        return [*map(self._names.failed_queue, tasks), self._names.failed]
 
+class _Sweep:
+    """A verb, and how it gets to all that it is for.
 
-class _Browse:
-    """Everything in a queue in hand at once; what is still in the list at the end goes back."""
+    It goes in rounds: one that has lasted for long gives back what it has in hand, or the broker
+    would take it, and the next one begins at the head again. What was taken is gone by then.
+    """
 
-    def __init__(self, broker: Broker, queue: str, limit: int | None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        which: Selection,
+        use: Callable[[Parked], Awaitable[None]],
+        tell: Tell,
+        rate: Rate | None,
+    ) -> None:
+        self.taken = 0
         self._broker = broker
-        self._queue = queue
-        self._limit = limit
-        self._left = 0
-        self._deliveries: list[Delivery] = []
+        self._which = which
+        self._use = use
+        self._tell = tell
+        self._pacer = Pacer(rate) if rate else None
 
-    async def __aenter__(self) -> list[Delivery]:
-        depth = await self._broker.depth(self._queue)
-        if depth is None:
-            raise QueueNotFound(
-                f"The queue {self._queue!r} does not exist: run `scheduler seed` first."
-            )
-        wanted = depth.ready if self._limit is None else min(depth.ready, self._limit)
-        if wanted > 0:
-            await self._collect(wanted)
-        self._left = depth.ready - len(self._deliveries)
-        return self._deliveries
+    async def over(self, queue: str, left: dict[str, int]) -> None:
+        """Look at as many as are left in a queue; of what comes meanwhile, at nothing."""
+        there, wait = left[queue], 0.0
+        while wait is not None:
+            await asyncio.sleep(wait)
+            before = self.taken
+            wait = await self._round(queue, there, left)
+            there -= self.taken - before
 
-    async def _collect(self, wanted: int) -> None:
-        enough = asyncio.Event()
+    async def _round(self, queue: str, there: int, left: dict[str, int]) -> float | None:
+        """Take what is to be taken; returns after how many seconds to go on, None: it was all."""
+        time, before = asyncio.get_running_loop().time, self.taken
+        end = time() + ROUND.total_seconds()
+        async with self._broker.browse(queue, limit=there) as deliveries:
+            async for delivery in deliveries:
+                if self._which.has(parked := _read(delivery)):
+                    wait = self._pacer.wait if self._pacer else 0.0
+                    if (wait or self.taken > before) and time() + wait > end:
+                        return wait
+                    await self._take(delivery, parked)
+                there -= 1
+                left[queue] = min(left[queue], there)
+        return None
 
-        def collect(delivery: Delivery) -> None:
-            self._deliveries.append(delivery)
-            if len(self._deliveries) >= wanted:
-                enough.set()
+    async def _take(self, delivery: Delivery, parked: Parked) -> None:
+        if self._pacer is not None:
+            await asyncio.sleep(self._pacer.turn())
+        await self._use(parked)
+        await delivery.ack()
+        self.taken += 1
+        self._tell(parked)
 
-        consumer = await self._broker.consume(self._queue, collect, prefetch=min(wanted, 65_535))
-        try:
-            # Another operator may hold some of them: then what came in time is what there is.
-            async with asyncio.timeout(BROWSE_TIMEOUT.total_seconds()):
-                await enough.wait()
-        except TimeoutError:
-            pass
-        finally:
-            await consumer.cancel()
 
-    async def __aexit__(self, *exception: object) -> None:
-        for delivery in self._deliveries:
-            await delivery.requeue()
-        if self._deliveries:
-            await self._until_back(self._left + len(self._deliveries))
+@contextmanager
+def _counting(left: Mapping[str, int]) -> Generator[None]:
+    """Say, at the end of the block, how many are left that have not been looked at."""
+    try:
+        yield
+    except (BrokerUnavailable, DeliveryLost) as error:
+        raise _not_all_seen(sum(left.values()), str(error)) from error
+    if any(left.values()):
+        raise _not_all_seen(sum(left.values()), "Somebody else has them in hand, or took them.")
 
-    async def _until_back(self, ready: int) -> None:
-        """A broker confirms no requeue, and whoever looks next is to see what was looked at."""
-        for _ in range(LOOKS):  # not for ever: another operator may have taken some of them
-            depth = await self._broker.depth(self._queue)
-            if depth is None or depth.ready >= ready:
-                return
-            await asyncio.sleep(LOOK_PAUSE)
+
+def _not_all_seen(left: int, why: str) -> NotAllSeen:
+    return NotAllSeen(
+        f"{left} of the messages that were parked at first have not been looked at. {why} "
+        "Run the command again for the rest.",
+        left=left,
+    )
 
 
 def _edited(message: Message, args: Mapping[str, Any] | None) -> Message:
@@ -437,14 +489,6 @@ def _edited(message: Message, args: Mapping[str, Any] | None) -> Message:
             "scheduler. It stays parked."
         )
     return replace(message, body=json.dumps({**cast(dict[str, Any], body), "args": args}).encode())
-
-
-def _check_time(messages: int, rate: Rate | None) -> None:
-    if rate is not None and messages * rate.interval > LONGEST_HOLD.total_seconds():
-        raise UsageError(
-            f"{messages} messages at {rate} would take longer than the broker lets them be held. "
-            "Nothing was replayed; choose a higher rate, or fewer messages."
-        )
 
 
 def _fresh(parked: Parked) -> dict[str, Any]:

@@ -49,8 +49,9 @@ class Pacer:
         self._interval = rate.interval
         self._next = 0.0
 
-    def free_in(self) -> float:
-        """How many seconds it is until a turn is free; nobody has taken it yet."""
+    @property
+    def wait(self) -> float:
+        """How many seconds it is to the next turn, which nobody has taken yet."""
         return max(0.0, self._next - asyncio.get_running_loop().time())
 
     def turn(self) -> float:

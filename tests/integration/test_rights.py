@@ -3,7 +3,7 @@
 import asyncio
 import re
 import shlex
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -34,7 +34,7 @@ from scheduler.protocol.topology import (
     hatchery,
     next_to,
 )
-from scheduler.queues.failed import Parked, Selection
+from scheduler.queues.failed import Selection
 from scheduler.timing.clock import SystemClock
 from tests.integration.shop import new_namespace
 from tests.rabbitmq import Users
@@ -271,10 +271,10 @@ async def test_a_processor_retries_parks_and_replays(office: Office) -> None:
         failed = failed_of(office.names, broker)
         which = Selection(task="mail")
         await office.until(lambda: office.parked == 1)
-        assert await found(failed.browse(["mail"], which))
-        assert await found(failed.replay(["mail"], which))
+        assert [each.reason for each in await failed.browse(["mail"], which)] == ["exhausted"]
+        assert await failed.replay(["mail"], which) == 1
         await office.until(lambda: office.parked == 2)
-        assert await found(failed.purge(["mail"], which))
+        assert await failed.purge(["mail"], which) == 1
     assert office.runs_of("mail") == [("nobody", 0), ("nobody", 1)] * 2
 
 
@@ -326,10 +326,6 @@ async def test_a_processor_of_a_starter_runs_what_it_starts_until_it_is_removed(
         program = office.program(broker)
         report = await program.removal.remove(await program.loops.find("mail.often"))
         assert report.did is Did.REMOVED
-
-
-async def found(parked: Awaitable[list[Parked]]) -> bool:
-    return [each.reason for each in await parked] == ["exhausted"]
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from aiormq.abc import DeliveredMessage
 from pamqp.commands import Basic
 from yarl import URL
 
+from scheduler.brokers.amqp.browsing import browsing
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.consumers import AmqpConsumer, RecoveringConsumer
 from scheduler.brokers.amqp.declaration import declare
@@ -31,6 +32,7 @@ from scheduler.brokers.contract import (
     DEFAULT_QUIET,
     DEFAULT_TIMEOUT,
     BrokerInfo,
+    Browsed,
     Delivery,
     Depth,
 )
@@ -153,15 +155,17 @@ class AmqpBroker:
         )
         return deliveries.delivery(taken, queue)
 
+    def browse(self, queue: str, *, limit: int) -> Browsed:
+        return browsing(self._connection, queue, limit, self.depth)
+
     async def wake(self, queue: str) -> None:
         async def put_back(_: DeliveredMessage) -> None:
             """What comes goes back when the channel is closed."""
 
         async with self._connection.brief_channel() as channel:
             await channel.basic_qos(prefetch_count=1)
-            answer = await channel.basic_consume(queue, put_back)
-            assert answer.consumer_tag is not None
-            await channel.basic_cancel(answer.consumer_tag)
+            await channel.basic_consume(queue, put_back, consumer_tag="wake")
+            await channel.basic_cancel("wake")
 
     async def consume(
         self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int

@@ -1,5 +1,6 @@
 """aiormq as we need it. What it gets wrong is worked round for our connections alone."""
 
+import itertools
 import logging
 import ssl
 from collections.abc import Callable, Generator
@@ -67,8 +68,8 @@ class DriverChannel(aiormq.Channel):
 C = TypeVar("C", bound=DriverChannel)
 
 
-class StreamChannel(DriverChannel):
-    """A channel that hands over what a stream delivers as it comes.
+class ReceivingChannel(DriverChannel):
+    """A channel that hands over what a stream or a queue delivers as it comes.
 
     aiormq makes a task of each delivery, and changes tasks every ten frames: for nothing, where
     they are only laid out to be read.
@@ -76,21 +77,28 @@ class StreamChannel(DriverChannel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._tags = itertools.count()
         self._receivers: dict[str, Callable[[DeliveredMessage], None]] = {}
 
     async def receive(
         self,
-        stream: str,
+        source: str,
         receiver: Callable[[DeliveredMessage], None],
         *,
         prefetch: int,
-        arguments: dict[str, Any],
-    ) -> None:
-        """Have the receiver called with each message of the stream."""
-        tag = f"receiver {len(self._receivers)}"
+        arguments: dict[str, Any] | None = None,
+    ) -> str:
+        """Have the receiver called with each message of a stream or a queue; returns its tag."""
+        tag = f"receiver {next(self._tags)}"
         self._receivers[tag] = receiver
         await self.basic_qos(prefetch_count=prefetch)
-        await self.basic_consume(stream, _never_called, consumer_tag=tag, arguments=arguments)
+        await self.basic_consume(source, _never_called, consumer_tag=tag, arguments=arguments)
+        return tag
+
+    async def end(self, tag: str) -> None:
+        """Have nothing more delivered to a receiver."""
+        await self.basic_cancel(tag)
+        del self._receivers[tag]
 
     async def _on_deliver_frame(self, frame: Basic.Deliver) -> None:
         header = cast(ContentHeader, await self._get_frame())

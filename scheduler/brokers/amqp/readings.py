@@ -8,7 +8,7 @@ from datetime import datetime
 from aiormq.abc import DeliveredMessage
 
 from scheduler.brokers.amqp.closing import closing_of
-from scheduler.brokers.amqp.driver import StreamChannel
+from scheduler.brokers.amqp.driver import ReceivingChannel
 from scheduler.brokers.amqp.entries import StreamEntry
 from scheduler.brokers.contract import LONGEST_SILENCE
 from scheduler.brokers.marks import silent, too_long
@@ -20,7 +20,7 @@ PREFETCH = 500
 class Reading:
     """The entries of a stream as they come over a channel of its own."""
 
-    def __init__(self, channel: StreamChannel, stream: str) -> None:
+    def __init__(self, channel: ReceivingChannel, stream: str) -> None:
         self._channel = channel
         self._stream = stream
         self._arrived: deque[DeliveredMessage | None] = deque()

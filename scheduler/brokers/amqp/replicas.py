@@ -54,7 +54,7 @@ class Replicas:
 
 
 async def _begin_to_read(stream: str, session: Session) -> None:
-    channel = await session.open_stream_channel()
+    channel = await session.open_receiving_channel()
     try:
         with session.awaiting_answer():
             await channel.receive(

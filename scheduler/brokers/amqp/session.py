@@ -11,7 +11,7 @@ from typing import Any
 from aiormq.abc import AbstractChannel
 
 from scheduler.brokers.amqp.closing import closed, closing_of, lost_with, reason_of
-from scheduler.brokers.amqp.driver import C, DriverChannel, DriverConnection, StreamChannel
+from scheduler.brokers.amqp.driver import C, DriverChannel, DriverConnection, ReceivingChannel
 from scheduler.brokers.contract import BrokerInfo
 from scheduler.brokers.credentials import user_of
 
@@ -45,9 +45,9 @@ class Session:
         """A new channel, opened to the end even when the caller is cancelled meanwhile."""
         return await self._opened(partial(DriverChannel, publisher_confirms=publisher_confirms))
 
-    async def open_stream_channel(self) -> StreamChannel:
-        """The same, to read streams over."""
-        return await self._opened(partial(StreamChannel, publisher_confirms=False))
+    async def open_receiving_channel(self) -> ReceivingChannel:
+        """The same, for a great deal to be delivered over."""
+        return await self._opened(partial(ReceivingChannel, publisher_confirms=False))
 
     async def _opened(self, new_channel: Callable[[DriverConnection, int], C]) -> C:
         number = next(number for number in self._numbers if number not in self.connection.channels)

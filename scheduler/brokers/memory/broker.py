@@ -20,11 +20,13 @@ from scheduler.brokers.contract import (
     EMBEDDED,
     LONGEST_SILENCE,
     BrokerInfo,
+    Browsed,
     Consumer,
     Delivery,
     Depth,
 )
 from scheduler.brokers.marks import is_mark, new_mark, silent, too_long, written_into
+from scheduler.brokers.memory.browsing import browsing
 from scheduler.brokers.memory.connection import MemoryConnection, MemoryConsumer
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.brokers.memory.streams import MemoryFollower
@@ -94,6 +96,9 @@ class MemoryBroker:
             return None
         source.getters += 1
         return connection.hold(source, entry).delivery()
+
+    def browse(self, queue: str, *, limit: int) -> Browsed:
+        return browsing(self._open(), self._server.queue(queue), limit)
 
     async def wake(self, queue: str) -> None:
         """Nothing to do: this broker's queues do not fall asleep."""

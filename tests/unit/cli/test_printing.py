@@ -3,12 +3,15 @@
 import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
 from scheduler.brokers.tables import Opaque
-from scheduler.cli.printing import print_json, print_line
+from scheduler.cli.printing import print_json, print_json_list, print_line
 from scheduler.cli.rows import row_of_parked
+from scheduler.cli.spool import spooling
+from scheduler.cli.tables import print_table
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import read_parked
 
@@ -50,3 +53,44 @@ def test_durations_are_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert json.loads(out) == {"took": 1.5, "name": "grüße"}
     assert "grüße" in out
+
+
+LISTS: list[list[Any]] = [[], [1], [{"a": "x\ny\u2028z", "b": []}, {}, [[]]]]
+
+
+@pytest.mark.parametrize("values", LISTS)
+def test_a_list_looks_alike_if_it_is_printed_bit_by_bit(
+    capsys: pytest.CaptureFixture[str], values: list[Any]
+) -> None:
+    print_json(values)
+    whole = capsys.readouterr().out
+    print_json_list(iter(values))
+    assert capsys.readouterr().out == whole
+
+
+def test_rows_that_waited_on_disk_are_printed_as_they_were(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    row = row_of_parked(read_parked(STRANGE, "failed", "task.\udce9"))
+    print_json([row, row])
+    whole = capsys.readouterr().out
+    with spooling() as rows:
+        rows.add(row)
+        rows.add(row)
+        print_json_list(rows)
+        assert len(rows) == 2
+    assert capsys.readouterr().out == whole
+
+
+def test_the_columns_of_a_table_are_as_wide_as_their_cells(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with spooling() as rows:
+        rows.add(["1", "a\nb", "end"])
+        rows.add(["22", "漢字漢字", ""])
+        print_table(("ID", "NAME", "REST"), rows)
+    assert capsys.readouterr().out.splitlines() == [
+        "ID  NAME      REST",
+        "1   a b       end",
+        "22  漢字漢字",
+    ]

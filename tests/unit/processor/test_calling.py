@@ -246,7 +246,7 @@ async def test_a_replayed_message_has_all_its_attempts_again(stage: Stage) -> No
         name = await task.send(7)
         await asyncio.sleep(2)
         (parked,) = await stage.parked()
-        assert [each.id for each in await stage.failed.replay(app.tasks, EVERYTHING)] == [parked.id]
+        assert await stage.failed.replay(app.tasks, Selection(ids=frozenset([parked.id]))) == 1
         await asyncio.sleep(2)
         (again,) = await stage.parked()
         assert (again.attempts, again.message.message_id) == (2, name)
@@ -482,9 +482,8 @@ async def test_what_could_not_be_read_has_its_routing_key_when_it_is_replayed(st
         await stage.publish(Message(b"hello"), "order.paid", "orders")
         await asyncio.sleep(1)
     async with stage.processor(app=new):
-        (parked,) = await stage.failed.replay(new.tasks, EVERYTHING)
+        assert await stage.failed.replay(new.tasks, Selection(reason="invalid-arguments")) == 1
         await asyncio.sleep(1)
-    assert parked.reason == "invalid-arguments"
     assert seen == [("order.paid", "hello")]
 
 

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.errors import QueueNotFound, TooLarge, Undecodable
+from scheduler.errors import NotAllSeen, QueueNotFound, TooLarge, Undecodable
 from scheduler.protocol.messages import LINE_LENGTH, Message, own_headers
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.failed import (
     EVERYTHING,
+    ROUND,
     TRACEBACK_LENGTH,
     FailedQueues,
+    Parked,
     Reason,
     Selection,
     lightened,
@@ -303,9 +305,7 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
 ):
     await park_some(failed)
     _, second, *_ = await failed.browse(TASKS)
-    assert [
-        each.id for each in await failed.replay(TASKS, Selection(ids=frozenset([second.id])))
-    ] == [second.id]
+    assert await failed.replay(TASKS, Selection(ids=frozenset([second.id]))) == 1
     delivery = await broker.get(NAMES.processor_queue("report"))
     assert delivery is not None
     assert delivery.routing_key == "loop.report"
@@ -322,7 +322,7 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
 
 async def test_all_parked_messages_can_be_replayed(broker: MemoryBroker, failed: FailedQueues):
     await park_some(failed)
-    assert len(await failed.replay(TASKS, EVERYTHING)) == 4
+    assert await failed.replay(TASKS, EVERYTHING) == 4
     # The one that no task is known for is tried once more, before it is back here.
     unrouted = await broker.get(NAMES.unrouted)
     assert unrouted is not None
@@ -346,7 +346,7 @@ async def test_what_came_by_a_key_that_is_no_text_is_sent_back_and_holds_up_nobo
     await stage.seed(app)
     for key in ("\udce9.task.report", "\udcff" * 255, "task.report"):
         stage.server.publish(Message(b"{}"), app.names.failed, key)
-    assert len(await stage.failed.replay(["report"], EVERYTHING)) == 3
+    assert await stage.failed.replay(["report"], EVERYTHING) == 3
     depths = [await stage.broker.depth(app.names.processor_queue("report"))]
     depths += [await stage.broker.depth(app.names.unrouted)]
     assert [depth.ready for depth in depths if depth] == [2, 1]
@@ -430,18 +430,17 @@ async def test_purging_deletes_what_was_named_and_nothing_else(
 ):
     await park_some(failed)
     first, *others = await failed.browse(TASKS)
-    purged = await failed.purge(TASKS, Selection(ids=frozenset([first.id, "unknown"])))
-    assert [each.id for each in purged] == [first.id]
+    assert await failed.purge(TASKS, Selection(ids=frozenset([first.id, "unknown"]))) == 1
     kept = [each.id for each in await failed.browse(TASKS)]
     assert sorted(kept) == sorted(each.id for each in others)
-    assert len(await failed.purge(TASKS, EVERYTHING)) == 3
+    assert await failed.purge(TASKS, EVERYTHING) == 3
     assert await failed.browse(TASKS) == []
     assert await broker.get(NAMES.processor_queue("report")) is None
 
 
 async def test_naming_no_message_takes_none(failed: FailedQueues):
     await park_some(failed)
-    assert await failed.purge(TASKS, Selection(ids=frozenset([]))) == []
+    assert await failed.purge(TASKS, Selection(ids=frozenset([]))) == 0
     assert len(await failed.browse(TASKS)) == 4
 
 
@@ -492,7 +491,9 @@ async def test_parked_messages_are_chosen_by_all_that_is_given(
     assert [each.id for each in await failed.browse(TASKS, selection, limit=1)] == [
         each.id for each in found[:1]
     ]
-    assert {each.id for each in await failed.purge(TASKS, selection)} == {each.id for each in found}
+    purged: list[Parked] = []
+    assert await failed.purge(TASKS, selection, tell=purged.append) == len(chosen)
+    assert {each.id for each in purged} == {each.id for each in found}
     assert len(await failed.browse(TASKS)) == 4 - len(chosen)
 
 
@@ -524,11 +525,95 @@ async def test_what_was_replayed_or_purged_does_not_come_back(stage: Stage):
     assert [depth.ready for depth in left if depth] == [0, 0]
 
 
-async def test_no_more_are_replayed_than_the_rate_allows(stage: Stage):
+@pytest.fixture
+async def slow(stage: Stage) -> FailedQueues:
+    """Failed queues in virtual time, with four messages."""
     await stage.seed(new_app())
     await stage.broker.declare(topology("shop", TASKS, [LoopId("report")]))
     failed = failed_of(NAMES, stage.broker, stage.clock)
     await park_some(failed)
+    return failed
+
+
+async def test_no_more_are_replayed_than_the_rate_allows(stage: Stage, slow: FailedQueues):
     began = stage.clock.now()
-    assert len(await failed.replay(TASKS, EVERYTHING, rate=parse_rate("10/m"))) == 4
+    assert await slow.replay(TASKS, EVERYTHING, rate=parse_rate("10/m")) == 4
     assert stage.clock.now() - began >= timedelta(seconds=18)
+
+
+@pytest.mark.parametrize("rate", ["1/h", "20/h", "1/m"])
+async def test_nothing_is_held_for_long_however_slow_the_replay(
+    stage: Stage, slow: FailedQueues, rate: str
+):
+    queue = NAMES.failed_queue("report")
+    await stage.broker.publish(Message(), exchange=NAMES.failed, routing_key="loop.report")
+    for name in "56789":
+        message = Message(b"{}", OWN, message_id=name)
+        await slow.park(message, "loop.report", Reason.EXHAUSTED, ValueError(name))
+    replaying = asyncio.create_task(
+        slow.replay(["report"], Selection(reason="exhausted"), rate=parse_rate(rate))
+    )
+    held = longest = 0
+    while not replaying.done():
+        await asyncio.sleep(1)
+        depth = await stage.broker.depth(queue)
+        assert depth
+        # A getter is who has a message in hand.
+        held = held + 1 if depth.consumers else 0
+        longest = max(longest, held)
+    assert await replaying == 8
+    assert longest <= ROUND.total_seconds()
+    assert [each.reason for each in await slow.browse(["report"])] == ["unknown-task"]
+
+
+async def test_what_fails_again_meanwhile_is_not_replayed_twice(stage: Stage, slow: FailedQueues):
+    """Each of them is parked again at once."""
+    again: list[Parked] = []
+
+    def fail(parked: Parked) -> None:
+        again.append(parked)
+        stage.server.publish(parked.message, NAMES.failed, parked.routing_key)
+
+    assert await slow.replay(TASKS, EVERYTHING, rate=parse_rate("10/h"), tell=fail) == 4
+    assert len(again) == 4
+    assert len(await slow.browse(TASKS)) == 4
+
+
+async def test_what_is_parked_meanwhile_is_not_purged(stage: Stage, slow: FailedQueues):
+    def park_another(parked: Parked) -> None:
+        stage.server.publish(parked.message, NAMES.failed, parked.routing_key)
+
+    assert await slow.purge(TASKS, EVERYTHING, tell=park_another) == 4
+    assert await slow.count(TASKS) == 4
+
+
+async def test_a_verb_says_how_many_somebody_else_has_taken(stage: Stage, slow: FailedQueues):
+    def take_the_last(_: Parked) -> None:
+        stage.server.queue(NAMES.failed).take()
+
+    with pytest.raises(NotAllSeen, match="^1 of the messages .* Somebody else") as told:
+        await slow.purge(TASKS, EVERYTHING, tell=take_the_last)
+    assert told.value.left == 1
+
+
+async def test_a_verb_that_loses_its_connection_says_how_many_are_left(
+    stage: Stage, slow: FailedQueues
+):
+    async def cut(call: Call) -> None:
+        stage.server.disconnect_all()
+
+    async with FaultyBroker(stage.server) as broker:
+        broker.on("publish", where=lambda call: call.message.message_id == "2").then(cut)
+        failed = failed_of(NAMES, broker, stage.clock)
+        with pytest.raises(NotAllSeen, match="^3 of the messages .* Run the command again") as told:
+            await failed.replay(TASKS, EVERYTHING)
+    assert told.value.left == 3
+    assert {each.message.message_id for each in await slow.browse(TASKS)} == set("234")
+
+
+async def test_who_looks_hears_of_what_could_not_be_looked_at(stage: Stage, slow: FailedQueues):
+    looked_at = slow.look(TASKS)
+    assert (await anext(looked_at)).message.message_id == "1"
+    stage.server.queue(NAMES.failed).take()
+    with pytest.raises(NotAllSeen, match="^1 of the messages"):
+        assert {each.message.message_id async for each in looked_at} == set("23")

@@ -1,0 +1,182 @@
+"""What waits in a queue, looked at from its head on, however much that is.
+
+A message of a queue is passed by keeping it unacked. So what was looked at is kept, until the end;
+but by the broker alone. It comes in pages: a page is a consumer that is cancelled when it is there,
+and of what is kept of it nothing is known here but some of its tags.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from aiormq.abc import DeliveredMessage
+
+from scheduler.brokers.amqp.closing import closed, lost_with
+from scheduler.brokers.amqp.connection import Connection
+from scheduler.brokers.amqp.deliveries import DeliveryChannel
+from scheduler.brokers.amqp.driver import ReceivingChannel
+from scheduler.brokers.amqp.session import Session
+from scheduler.brokers.contract import Delivery, Depth
+from scheduler.errors import BrokerError, BrokerUnavailable
+
+PAGE = 500
+# RabbitMQ passes all that a channel keeps, to find what is acked over it; and a connection has
+# only so many channels.
+KEPT_BY_CHANNEL = 5000
+CHANNELS = 20
+# RabbitMQ 3.10 shuffles what comes back to a quorum queue at once, if that is more.
+BACK_AT_ONCE = 32
+SILENCE = 0.5
+SILENCES = 10
+LOOKS = 200
+LOOK_PAUSE = 0.01
+
+AskDepth = Callable[[str], Awaitable[Depth | None]]
+
+
+@asynccontextmanager
+async def browsing(
+    connection: Connection, queue: str, limit: int, depth: AskDepth
+) -> AsyncGenerator["Browsing"]:
+    """Inside the block, all that was looked at is kept; then what was not acked is back."""
+    browsing = Browsing(connection, queue, limit, depth)
+    try:
+        yield browsing
+    finally:
+        await browsing.give_back()
+
+
+@dataclass(slots=True, eq=False)
+class Keeper:
+    """A channel that keeps what was looked at over it.
+
+    Attributes:
+        kept: how many of them are not acked.
+        steps: tags as far as which they are given back, one step after the other.
+    """
+
+    channel: ReceivingChannel
+    lost: asyncio.Future[None]
+    kept: int = 0
+    steps: list[int] = field(default_factory=list[int])
+
+    def keep(self, unacked: set[int]) -> None:
+        tags = sorted(unacked)
+        self.kept += len(tags)
+        self.steps += tags[BACK_AT_ONCE - 1 :: BACK_AT_ONCE]
+        if len(tags) % BACK_AT_ONCE:
+            self.steps.append(tags[-1])
+
+    async def give_back(self) -> None:
+        for tag in self.steps:
+            await self.channel.basic_nack(tag, multiple=True, requeue=True)
+        await closed(self.channel)  # before what the next one gives back can overtake it
+
+
+class Browsing:
+    """The messages of a queue, one after the other."""
+
+    def __init__(self, connection: Connection, queue: str, limit: int, depth: AskDepth) -> None:
+        self._connection = connection
+        self._queue = queue
+        self._left = limit
+        self._depth = depth
+        self._keepers: list[Keeper] = []
+        self._arrived: deque[DeliveredMessage] = deque()
+        self._page: DeliveryChannel | None = None
+
+    def __aiter__(self) -> "Browsing":
+        return self
+
+    async def __anext__(self) -> Delivery:
+        if not self._arrived:
+            await self._turn_page()
+        if self._page is None or not self._arrived:
+            raise StopAsyncIteration
+        return self._page.delivery(self._arrived.popleft(), self._queue)
+
+    async def give_back(self) -> None:
+        """Put all that was not acked back to its place, and wait until it is there."""
+        self._keep_page()
+        kept = sum(keeper.kept for keeper in self._keepers)
+        with suppress(BrokerError):  # what a lost channel kept, the broker has put back
+            ready = await self._ready() if kept and not self._is_lost else 0
+            for keeper in self._keepers:
+                with suppress(BrokerError), self._connection.translated():
+                    await keeper.give_back()
+            if kept and not self._is_lost:
+                await self._until_back(ready + kept)
+
+    @property
+    def _is_lost(self) -> bool:
+        return any(keeper.lost.done() for keeper in self._keepers)
+
+    async def _turn_page(self) -> None:
+        self._keep_page()
+        wanted = min(PAGE, self._left)
+        if not wanted:
+            return
+        session = await self._connection.ready()
+        with self._connection.translated():
+            keeper = await self._keeper(session)
+            self._page = DeliveryChannel(self._connection, keeper.channel, keeper.lost)
+            with session.awaiting_answer():
+                await self._read(keeper, wanted)
+        self._left -= len(self._arrived)
+
+    async def _keeper(self, session: Session) -> Keeper:
+        """Whose channel the next page shall come over."""
+        last = self._keepers[-1] if self._keepers else None
+        if last is None or (last.kept >= KEPT_BY_CHANNEL and len(self._keepers) < CHANNELS):
+            channel = await session.open_receiving_channel()
+            self._keepers.append(Keeper(channel, lost_with(channel)))
+        return self._keepers[-1]
+
+    async def _read(self, keeper: Keeper, wanted: int) -> None:
+        full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def lay_out(taken: DeliveredMessage) -> None:
+            self._arrived.append(taken)
+            if len(self._arrived) == wanted:
+                full.set_result(None)
+
+        tag = await keeper.channel.receive(self._queue, lay_out, prefetch=wanted)
+        await self._until_there(full)
+        await keeper.channel.end(tag)
+
+    async def _until_there(self, full: asyncio.Future[None]) -> None:
+        """Wait for a page; somebody else may have in hand what is missing."""
+        lost = [keeper.lost for keeper in self._keepers]
+        arrived, silences, none_is_ready = 0, 0, False
+        while not any(future.done() for future in (full, *lost)):
+            await asyncio.wait([full, *lost], timeout=SILENCE, return_when=asyncio.FIRST_COMPLETED)
+            silences = silences + 1 if len(self._arrived) == arrived else 0
+            if silences == SILENCES or (silences and none_is_ready):
+                return
+            arrived, none_is_ready = len(self._arrived), silences > 0 and not await self._ready()
+        if self._is_lost:
+            raise BrokerUnavailable(
+                f"The broker has taken back what was looked at of the queue {self._queue!r}, with "
+                "its channel or the connection: it is parked as it was."
+            )
+
+    def _keep_page(self) -> None:
+        if self._page is not None:
+            unseen = {taken.delivery_tag or 0 for taken in self._arrived}
+            self._keepers[-1].keep(self._page.held | unseen)
+        self._page = None
+        self._arrived.clear()
+
+    async def _until_back(self, wanted: int) -> None:
+        """A broker confirms no requeue, and whoever looks next is to see what was looked at."""
+        ready, looks = await self._ready(), LOOKS
+        while ready < wanted and looks:  # not for ever: somebody else may have taken some of them
+            await asyncio.sleep(LOOK_PAUSE)
+            before, ready = ready, await self._ready()
+            looks = LOOKS if ready > before else looks - 1
+
+    async def _ready(self) -> int:
+        depth = await self._depth(self._queue)
+        return depth.ready if depth else 0

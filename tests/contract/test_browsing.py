@@ -1,0 +1,157 @@
+"""What waits in a queue is looked at, one after the other, and stays there."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from scheduler.brokers.amqp import browsing
+from scheduler.brokers.contract import Broker, Delivery
+from scheduler.errors import BrokerUnavailable, DeliveryLost, QueueNotFound
+from tests.contract.wire import Wire, eventually, has_depth, send, take, take_all
+
+PAGE = 10
+COUNT = 47
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browsing, "PAGE", PAGE)
+    monkeypatch.setattr(browsing, "KEPT_BY_CHANNEL", 15)
+    monkeypatch.setattr(browsing, "CHANNELS", 2)
+    monkeypatch.setattr(browsing, "SILENCE", 0.1)
+
+
+BODIES = [b"%02d" % n for n in range(COUNT)]
+
+
+async def look(
+    broker: Broker,
+    queue: str,
+    wanted: Callable[[bytes], bool] = lambda body: False,
+    limit: int = COUNT,
+) -> list[bytes]:
+    """Look at messages, and take those that are wanted."""
+    seen: list[bytes] = []
+    async with broker.browse(queue, limit=limit) as deliveries:
+        async for delivery in deliveries:
+            seen.append(delivery.message.body)
+            if wanted(delivery.message.body):
+                await delivery.ack()
+    return seen
+
+
+async def test_all_messages_are_looked_at_and_stay(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, *BODIES)
+    for _ in range(2):
+        assert await look(broker, queue) == BODIES
+        assert await ready(broker, queue) == COUNT
+    assert await take_all(broker, queue, COUNT) == BODIES
+
+
+async def test_what_is_acked_meanwhile_is_gone_and_the_rest_keeps_its_order(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, *BODIES)
+    assert await look(broker, queue, lambda body: int(body) % 3 == 0) == BODIES
+    rest = [body for body in BODIES if int(body) % 3]
+    assert await look(broker, queue, lambda body: True) == rest
+    assert await broker.get(queue) is None
+
+
+async def test_messages_that_are_all_acked_do_not_come_again(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, *BODIES)
+    assert await look(broker, queue, lambda body: True) == BODIES
+    await has_depth(broker, queue, ready=0)
+
+
+@pytest.mark.parametrize("limit", [0, 1, PAGE, PAGE + 1])
+async def test_no_more_are_looked_at_than_was_asked_for(
+    wire: Wire, broker: Broker, limit: int
+) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, *BODIES)
+    assert await look(broker, queue, limit=limit) == BODIES[:limit]
+    assert await look(broker, queue) == BODIES
+
+
+async def test_what_comes_meanwhile_is_behind_what_was_there(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, *BODIES[:30])
+    async with broker.browse(queue, limit=30) as deliveries:
+        async for delivery in deliveries:
+            if int(delivery.message.body) % 2:
+                await delivery.ack()
+                await send(broker, queue, delivery.message.body + b" again")
+    left = [*BODIES[:30:2], *(body + b" again" for body in BODIES[1:30:2])]
+    assert await take_all(broker, queue, 30) == left
+
+
+async def test_who_leaves_early_leaves_all_behind(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, *BODIES)
+    async with broker.browse(queue, limit=COUNT) as deliveries:
+        assert (await anext(deliveries)).message.body == BODIES[0]
+        assert await ready(broker, queue) < COUNT
+    assert await ready(broker, queue) == COUNT
+
+
+async def ready(broker: Broker, queue: str) -> int:
+    """How many are there at once: what was looked at is back when the look is over."""
+    depth = await broker.depth(queue)
+    assert depth
+    return depth.ready
+
+
+async def test_what_somebody_else_has_in_hand_is_not_waited_for(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, *BODIES[:12])
+    other = await take(broker, queue)
+    assert await look(broker, queue, limit=12) == BODIES[1:12]
+    await other.requeue()
+
+
+async def test_two_can_look_at_once_and_lose_nothing(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, *BODIES)
+    seen = await asyncio.gather(look(broker, queue), look(await wire.connect(), queue))
+    assert set(seen[0]) | set(seen[1]) == set(BODIES)
+    await has_depth(broker, queue, ready=COUNT)
+
+
+async def test_there_is_nothing_in_an_empty_queue(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    assert await look(broker, queue) == []
+
+
+async def test_a_queue_that_is_not_there_cannot_be_looked_at(wire: Wire, broker: Broker) -> None:
+    with pytest.raises(QueueNotFound):
+        await look(broker, wire.name("gone"))
+
+
+async def test_with_the_connection_all_goes_back(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    await send(broker, queue, *BODIES)
+    seen: list[Delivery] = []
+
+    async def look_until_cut() -> None:
+        async with broker.browse(queue, limit=COUNT) as deliveries:
+            async for delivery in deliveries:
+                seen.append(delivery)
+                if len(seen) == PAGE + 1:
+                    await wire.cut()
+                    await eventually(lambda: lost(seen[0]))
+
+    with pytest.raises((BrokerUnavailable, DeliveryLost)):
+        await look_until_cut()
+    assert len(seen) <= 2 * PAGE
+    with pytest.raises(DeliveryLost):
+        await seen[0].ack()
+    await has_depth(await wire.connect(), queue, ready=COUNT)
+
+
+async def lost(delivery: Delivery) -> bool:
+    return delivery.lost.done()
