@@ -311,6 +311,11 @@ class Names:
         return f"{self.failed}.{task}"
 
 
+def is_of_task(queue: str) -> bool:
+    """Whether this is the name of a task's processor queue, of any namespace."""
+    return queue.split(".")[1:3] == ["v1", "processor"]
+
+
 def routing_key(loop: LoopId) -> str:
     """The routing key of a loop's token, wherever it goes."""
     return f"{LOOP_KEY}{loop}"

@@ -56,7 +56,7 @@ from scheduler.protocol.messages import (
     summary_of,
 )
 from scheduler.protocol.tokens import State, is_token
-from scheduler.protocol.topology import LOOP_KEY, Names
+from scheduler.protocol.topology import LOOP_KEY, Names, is_of_task
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 from scheduler.timing.rates import Pacer, Rate
@@ -541,6 +541,8 @@ def _id_of(message: Message) -> str:
 def _last_death(headers: Mapping[str, Any]) -> Any:
     """Why the broker moved it here; None: its delay had ended, and no queue was bound for it."""
     match headers.get("x-death"):
+        case [{"reason": "expired", "queue": str(queue)}, *_] if is_of_task(queue):
+            return "expired"
         case [{"reason": reason}, *_]:  # the last one comes first
             pass
         case _:
@@ -556,6 +558,8 @@ def _broker_error(headers: Mapping[str, Any]) -> str:
     match _last_death(headers):
         case "delivery_limit":
             return "it was delivered too often without an ack: it may kill its processors"
+        case "expired":
+            return "the expiration that it was published with was over before its turn had come"
         case reason if reason:
             return one_line(f"the broker parked it: {reason}")
         case _:

@@ -542,5 +542,17 @@ async def test_a_message_that_is_too_old_is_parked_without_a_run(shop: Shop) -> 
         await eventually(lambda: nothing_is_parked(shop, broker))
 
 
+async def test_what_somebody_else_let_expire_is_listed_as_that(shop: Shop) -> None:
+    async with AmqpBroker(shop.url) as broker:
+        brief = Message(b"order", expiration=timedelta(milliseconds=100))
+        await broker.publish(brief, exchange=shop.orders, routing_key="order.shipped")
+        expected = ["expired"] * 2  # two tasks listen to it
+
+        async def are_there() -> bool:
+            return [each.reason for each in await shop.parked(broker)] == expected
+
+        await eventually(are_there)
+
+
 async def nothing_is_parked(shop: Shop, broker: AmqpBroker) -> bool:
     return not await shop.parked(broker)

@@ -501,6 +501,8 @@ async def test_parked_messages_are_chosen_by_all_that_is_given(
     ("deaths", "reason"),
     [
         ([{"reason": "expired"}], "unknown-task"),  # a delay that ended where nobody is bound
+        ([{"reason": "expired", "queue": "shop.v1.delay.5s"}], "unknown-task"),
+        ([{"reason": "expired", "queue": "shop.v1.processor.mail"}], "expired"),
         ([{"reason": "delivery_limit"}, {"reason": "expired"}], "delivery-limit"),
         ([], "unknown-task"),
         ("expired", "unknown-task"),
