@@ -10,19 +10,19 @@ from scheduler.brokers.contract import Broker, Delivery
 from scheduler.errors import BrokerUnavailable, DeliveryLost, QueueNotFound
 from tests.contract.wire import Wire, eventually, has_depth, send, take, take_all
 
-PAGE = 10
-COUNT = 47
+PAGE = 40
+COUNT = 170
 
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browsing, "PAGE", PAGE)
-    monkeypatch.setattr(browsing, "KEPT_BY_CHANNEL", 15)
+    monkeypatch.setattr(browsing, "KEPT_BY_CHANNEL", 60)
     monkeypatch.setattr(browsing, "CHANNELS", 2)
     monkeypatch.setattr(browsing, "SILENCE", 0.1)
 
 
-BODIES = [b"%02d" % n for n in range(COUNT)]
+BODIES = [b"%03d" % n for n in range(COUNT)]
 
 
 async def look(
@@ -41,7 +41,11 @@ async def look(
     return seen
 
 
-async def test_all_messages_are_looked_at_and_stay(wire: Wire, broker: Broker) -> None:
+@pytest.mark.parametrize("page", [PAGE, 4])
+async def test_all_messages_are_looked_at_and_stay(
+    wire: Wire, broker: Broker, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(browsing, "PAGE", page)
     queue = await wire.declare_queue()
     await send(broker, queue, *BODIES)
     for _ in range(2):
@@ -80,14 +84,14 @@ async def test_no_more_are_looked_at_than_was_asked_for(
 
 async def test_what_comes_meanwhile_is_behind_what_was_there(wire: Wire, broker: Broker) -> None:
     queue = await wire.declare_queue()
-    await send(broker, queue, *BODIES[:30])
-    async with broker.browse(queue, limit=30) as deliveries:
+    await send(broker, queue, *BODIES[:60])
+    async with broker.browse(queue, limit=60) as deliveries:
         async for delivery in deliveries:
             if int(delivery.message.body) % 2:
                 await delivery.ack()
                 await send(broker, queue, delivery.message.body + b" again")
-    left = [*BODIES[:30:2], *(body + b" again" for body in BODIES[1:30:2])]
-    assert await take_all(broker, queue, 30) == left
+    left = [*BODIES[:60:2], *(body + b" again" for body in BODIES[1:60:2])]
+    assert await take_all(broker, queue, 60) == left
 
 
 async def test_who_leaves_early_leaves_all_behind(wire: Wire, broker: Broker) -> None:

@@ -100,13 +100,14 @@ class Browsing:
     async def give_back(self) -> None:
         """Put all that was not acked back to its place, and wait until it is there."""
         self._keep_page()
-        kept = sum(keeper.kept for keeper in self._keepers)
-        with suppress(BrokerError):  # what a lost channel kept, the broker has put back
-            ready = await self._ready() if kept and not self._is_lost else 0
+        # What a lost channel kept, the broker has put back.
+        kept = 0 if self._is_lost else sum(keeper.kept for keeper in self._keepers)
+        with suppress(BrokerError):
+            ready = await self._ready() if kept else 0
             for keeper in self._keepers:
                 with suppress(BrokerError), self._connection.translated():
                     await keeper.give_back()
-            if kept and not self._is_lost:
+            if kept:
                 await self._until_back(ready + kept)
 
     @property
@@ -119,6 +120,7 @@ class Browsing:
         if not wanted:
             return
         session = await self._connection.ready()
+        self._expect_all_kept()
         with self._connection.translated():
             keeper = await self._keeper(session)
             self._page = DeliveryChannel(self._connection, keeper.channel, keeper.lost)
@@ -156,10 +158,13 @@ class Browsing:
             if silences == SILENCES or (silences and none_is_ready):
                 return
             arrived, none_is_ready = len(self._arrived), silences > 0 and not await self._ready()
+        self._expect_all_kept()
+
+    def _expect_all_kept(self) -> None:
         if self._is_lost:
             raise BrokerUnavailable(
                 f"The broker has taken back what was looked at of the queue {self._queue!r}, with "
-                "its channel or the connection: it is parked as it was."
+                "its channel or the connection: it is there as it was."
             )
 
     def _keep_page(self) -> None:
