@@ -42,7 +42,8 @@ class Sender(Generic[Q]):
 
         Args:
             priority: higher ones go first, where the queue has priorities: 0 to 5 on classic
-                queues; two classes, up to 4 and above, on quorum queues of RabbitMQ 4.
+                queues, where none is 0; 0 to 31 on quorum queues from RabbitMQ 4.3 on, where none
+                is 4; before, in RabbitMQ 4, two classes, up to 4 and above.
             expires: how long after its time the message is still worth a run, such as "1h".
             correlation_id: travels with the message.
             message_id: identifies the message; a new UUID by default.

@@ -6,9 +6,10 @@
    close the connection for is not sent: headers that do not fit in a frame are `TooLarge`, what no
    message can carry is `Unencodable`. A message goes by its routing key alone: where others name
    more queues, in the headers CC and BCC, these travel under other names.
-2. A message waits in its queue in order. Its time to live counts from when it entered; it leaves
-   by dead-lettering when it is expired *and* at the head: with its routing key, but without its
-   expiration.
+2. A message waits in its queue in order; where the queue has priorities, those with a higher one
+   come first (in quorum queues of RabbitMQ before 4.3 not all of them). Its time to live counts
+   from when it entered; it leaves by dead-lettering when it is expired *and* at the head: with its
+   routing key, but without its expiration.
 3. A delivery belongs to whoever holds it until it is acked or requeued. Requeued, it is back at its
    place, with its original expiry, and marked as redelivered.
 4. A delivery whose channel or connection goes is `lost`: its message is back in the queue for

@@ -4,8 +4,7 @@ A `MemoryServer` is the broker, each `MemoryBroker` a connection to it. All time
 running event loop: where the loop's time is virtual, a year passes in milliseconds.
 
 What takes RabbitMQ some milliseconds happens at once here: dead-lettering, the freeing of a slot,
-a reconnect. Not here at all: priorities, limits in bytes (but for streams), transient queues, users
-and rights.
+a reconnect. Not here at all: limits in bytes (but for streams), transient queues, users and rights.
 """
 
 import asyncio

@@ -8,7 +8,8 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 
 from scheduler.brokers.contract import Delivery
-from scheduler.brokers.memory.queues import MemoryQueue, QueueEntry
+from scheduler.brokers.memory.lanes import QueueEntry
+from scheduler.brokers.memory.queues import MemoryQueue
 from scheduler.brokers.memory.router import Router
 from scheduler.brokers.memory.streams import MemoryFollower, Stream
 from scheduler.errors import DeliveryLost

@@ -5,28 +5,17 @@ import math
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Protocol
 
 from scheduler.brokers.contract import Depth
+from scheduler.brokers.memory.lanes import Lanes, QueueEntry
 from scheduler.brokers.memory.letters import DeathCause, Letter, Place
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Queue
 
 STRANDED_RETRY = timedelta(minutes=3)  # RabbitMQ waits as long for a dead letter's confirmation
-
-
-@dataclass(slots=True, eq=False)
-class QueueEntry:
-    """A letter in a queue."""
-
-    letter: Letter
-    position: int
-    expires: float
-    returns: int = 0
 
 
 class Receiver(Protocol):
@@ -59,7 +48,7 @@ class MemoryQueue:
         self.getters = 0
         self.deleted = False
         self._routes = routes
-        self._ready: list[tuple[int, QueueEntry]] = []
+        self._ready = Lanes(spec.arguments)
         self._stranded: list[tuple[Letter, frozenset[Place]]] = []
         self._positions = count()
         # What comes back to a quorum queue goes before the rest, in the order in which it came.
@@ -106,7 +95,7 @@ class MemoryQueue:
             return False
         position = next(self._positions)
         expires = now + self._time_to_live(letter.message)
-        heappush(self._ready, (position, QueueEntry(letter, position, expires)))
+        self._ready.push(QueueEntry(letter, position, expires), position)
         self._deliver()  # before it can expire: with a TTL of 0 it still reaches a free consumer
         self._after_change(now)
         return True
@@ -115,7 +104,7 @@ class MemoryQueue:
         """Take the message at the head, if there is one."""
         now = asyncio.get_running_loop().time()
         self._expire(now)
-        entry = heappop(self._ready)[1] if self._ready else None
+        entry = self._ready.pop() if self._ready else None
         self._after_change(now)
         return entry
 
@@ -128,7 +117,7 @@ class MemoryQueue:
             self._bury(entry, "delivery_limit")
         else:
             position = next(self._returned_positions) if self._quorum else entry.position
-            heappush(self._ready, (position, entry))
+            self._ready.push(entry, position)
         self.advance()
 
     def advance(self) -> None:
@@ -161,16 +150,16 @@ class MemoryQueue:
         self._expire(now)
         self._deliver()
         while not self._rejects and len(self._ready) > self._limit:
-            self._bury(heappop(self._ready)[1], "maxlen")
+            self._bury(self._ready.pop(), "maxlen")
         self._set_timer()
 
     def _expire(self, now: float) -> None:
-        while self._ready and self._ready[0][1].expires <= now:
-            self._bury(heappop(self._ready)[1], "expired")
+        while entry := self._ready.pop_expired(now):
+            self._bury(entry, "expired")
 
     def _deliver(self) -> None:
         while self._ready and self.consumers and (consumer := self._next_consumer()):
-            consumer.receive(self, heappop(self._ready)[1])
+            consumer.receive(self, self._ready.pop())
 
     def _next_consumer(self) -> Receiver | None:
         if self._single_active:
@@ -183,7 +172,7 @@ class MemoryQueue:
         return None
 
     def _set_timer(self) -> None:
-        due = self._ready[0][1].expires if self._ready else math.inf
+        due = self._ready.due
         if due == self._due:
             return
         if self._timer:

@@ -1,0 +1,88 @@
+"""Statement 2: which message of a queue comes first, where they have priorities."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from scheduler.brokers.contract import Broker
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Queue, Topology
+from tests.contract.wire import Wire, has_depth, take, take_all
+
+MIXED = (1, 5, None, 0, 9, 5, 31, 1, 255, 4)
+STRICTLY = {
+    # As high as the queue has them; without one is 0.
+    "classic": [5, 9, 5, 31, 255, 4, 1, 1, None, 0],
+    # 31 and more are the same; without one is 4.
+    "quorum": [31, 255, 9, 5, 5, None, 4, 1, 1, 0],
+}
+TWO_CLASSES = [5, 9, 1, 5, 31, None, 255, 0, 1, 4]  # two that are above 4 for each other one
+
+
+def is_strict(broker: Broker) -> bool:
+    """Whether the quorum queues of this broker have all priorities."""
+    return broker.info.product == "memory" or release(broker) >= (4, 3)
+
+
+def release(broker: Broker) -> tuple[int, ...]:
+    return tuple(map(int, broker.info.version.split(".")[:2]))
+
+
+async def queue_with_priorities(wire: Wire) -> str:
+    return await wire.declare_queue({"x-max-priority": 5} if wire.queue_type == "classic" else {})
+
+
+async def publish(broker: Broker, queue: str, priorities: Iterable[int | None]) -> None:
+    """One of each of these priorities, which its body tells."""
+    for priority in priorities:
+        message = Message(str(priority).encode(), priority=priority)
+        await broker.publish(message, exchange="", routing_key=queue)
+
+
+async def test_higher_priorities_come_first(wire: Wire, broker: Broker) -> None:
+    queue = await queue_with_priorities(wire)
+    await publish(broker, queue, MIXED)
+    if wire.queue_type == "classic" or is_strict(broker):
+        expected = STRICTLY[wire.queue_type]
+    else:
+        expected = TWO_CLASSES if release(broker) >= (4, 0) else MIXED
+    assert await take_all(broker, queue, len(MIXED)) == [str(each).encode() for each in expected]
+
+
+async def test_a_classic_queue_without_priorities_knows_none(wire: Wire, broker: Broker) -> None:
+    queue = Queue(wire.name("queue"), {"x-queue-type": "classic"})
+    await broker.declare(Topology(queues=(queue,)))
+    await publish(broker, queue.name, (1, 5, 2))
+    assert await take_all(broker, queue.name, 3) == [b"1", b"5", b"2"]
+
+
+async def test_what_is_put_back_is_first_of_its_priority(wire: Wire, broker: Broker) -> None:
+    queue = await queue_with_priorities(wire)
+    await publish(broker, queue, (5, 5))
+    first = await take(broker, queue)
+    await publish(broker, queue, (1,))
+    await first.requeue()
+    await has_depth(broker, queue, ready=3)
+    delivery = await take(broker, queue)
+    assert delivery.message.body == b"5"
+    if wire.queue_type == "classic" or is_strict(broker):
+        assert delivery.redelivered
+    await delivery.ack()
+    assert sorted(await take_all(broker, queue, 2)) == [b"1", b"5"]
+
+
+async def test_a_message_expires_behind_those_of_a_higher_priority(
+    wire: Wire, broker: Broker
+) -> None:
+    """In a classic queue it does not: it has to come to the head first."""
+    dead = await wire.declare_queue()
+    exchange = await wire.declare_exchange("fanout", {"": dead})
+    priorities = {"x-max-priority": 5} if wire.queue_type == "classic" else {}
+    queue = await wire.declare_queue({"x-dead-letter-exchange": exchange, **priorities})
+    await publish(broker, queue, (5,))
+    low = Message(b"low", priority=1, expiration=timedelta(milliseconds=20))
+    await broker.publish(low, exchange="", routing_key=queue)
+    if wire.queue_type == "classic" or not is_strict(broker):
+        await (await take(broker, queue)).ack()
+    expired = await take(broker, dead)
+    assert expired.message.body == b"low"
+    await expired.ack()
