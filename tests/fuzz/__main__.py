@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from scheduler.protocol.messages import printable
 from scheduler.testing import run_virtually
 from tests.fuzz.field import ForeignPublisher
 from tests.fuzz.ground import embedded, on_rabbitmq
@@ -76,9 +77,12 @@ def main() -> int:
 
 
 def tell(tally: Tally) -> None:
+    """A line for a round, and what went wrong in it: a long run may not come to its end."""
     line = f"{tally.published} in {tally.seconds:.0f} s, {resident()} MB, {len(tally.wrong)} wrong"
-    sys.stdout.write(f"{line}\n")
+    for text in (line, *tally.wrong[tally.told :][:SHOWN]):
+        sys.stdout.write(f"{printable(text)}\n")
     sys.stdout.flush()
+    tally.told = len(tally.wrong)
 
 
 def resident() -> int:
@@ -93,7 +97,7 @@ def show(tally: Tally, console: Console) -> None:
     for what in (tally.ended, tally.reasons, tally.refused):
         console.print(dict(what.most_common(SHOWN)), markup=False)
     console.print(f"{tally.delayed} delayed messages of its own")
-    for line in tally.wrong[:SHOWN]:
+    for line in tally.wrong[tally.told :][:SHOWN]:
         console.print(f"WRONG {line}", markup=False, soft_wrap=True)
     console.print(f"{len(tally.wrong)} went wrong")
 

@@ -35,6 +35,7 @@ class Tally:
     refused: Counter[str] = field(default_factory=Counter[str])
     wrong: list[str] = field(default_factory=list[str])
     delayed: int = 0
+    told: int = 0
     seconds: float = 0.0
 
     def expect(self, condition: object, otherwise: str) -> None:
