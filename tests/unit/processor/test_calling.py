@@ -5,7 +5,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -155,7 +155,13 @@ async def test_clocks_that_differ_a_little_hold_up_nobody(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent_ago", "runs"), [(timedelta(hours=1), True), (timedelta(hours=3), False), (None, True)]
+    ("sent_ago", "runs"),
+    [
+        (timedelta(hours=1), True),
+        (timedelta(hours=3), False),
+        (None, True),
+        (START - datetime.max.replace(tzinfo=UTC), True),
+    ],
 )
 async def test_a_message_of_somebody_else_expires_by_its_timestamp(
     stage: Stage, sent_ago: timedelta | None, runs: bool

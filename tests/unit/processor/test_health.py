@@ -43,10 +43,11 @@ class SomeBroker:
 
 
 class SomeWorker:
-    queues = listening = QUEUES
+    queues = QUEUES
 
     def __init__(self) -> None:
         self.silent: list[str] = []
+        self.listening = QUEUES
         self.stopping = False
 
 
@@ -236,3 +237,21 @@ def test_the_answer_is_what_is_wrong(why: list[str]) -> None:
 
     with serving(port, {"/livez": livez}):
         assert health.ask(port) == (not why, "".join(why))
+
+
+async def test_a_queue_that_nothing_shall_come_from_now_needs_no_consumer(case: Case) -> None:
+    case.worker.listening = QUEUES[:1]
+    case.broker.consumers[QUEUES[1]] = 0
+    await asyncio.sleep(60)
+    assert case.health.why_not_ready() == []
+
+
+async def test_who_goes_to_rest_while_the_broker_is_asked_is_not_missed(case: Case) -> None:
+    case.broker.answers.clear()
+    await asyncio.sleep(8)
+    case.worker.listening = []
+    case.broker.consumers = dict.fromkeys(QUEUES, 0)
+    case.broker.answers.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0.1)
+    assert case.health.why_not_ready() == []

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Retry
+from scheduler.control.backlog import backlogs
 from scheduler.events import RunSettled
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
-from tests.stage import Stage, new_app, of, seconds_of
+from tests.stage import Stage, at_work, new_app, of, processor_of, seconds_of
 
 FOREIGN = Message(b"order", {"n": 5})
 
@@ -240,3 +241,51 @@ async def test_what_is_lost_as_soon_as_it_came_is_taken_again(stage: Stage) -> N
         stage.server.disconnect_all()
         await asyncio.sleep(10)
     assert len(of(RunSettled, stage.events)) == 1
+
+
+async def test_who_rests_is_known_to_be_there_though_no_consumer_is(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task(ordered=True, retry=Retry(3, delays=["1h"], jitter=0))
+    async def book() -> None:
+        raise ValueError("boom")
+
+    @app.task(rate="1/m")
+    async def send_sms() -> None: ...
+
+    @app.task()
+    async def other() -> None: ...
+
+    await stage.seed(app)
+    async with stage.processor() as worker:
+        await asyncio.sleep(1)
+        queues = {name: app.names.processor_queue(name) for name in app.tasks}
+        assert set(worker.listening) == set(queues.values())
+        for task in book, send_sms:
+            await task.send()
+        await asyncio.sleep(1)
+        assert worker.listening == [queues["other"]]
+        assert worker.silent == []
+        found = await backlogs(
+            stage.broker, app.names, stage.program.processors, app.tasks.values()
+        )
+        assert [backlog.processors for backlog in found] == [1, 1, 1]
+    found = await backlogs(stage.broker, app.names, stage.program.processors, app.tasks.values())
+    assert [backlog.processors for backlog in found] == [0, 0, 0]
+
+
+async def test_when_a_processor_has_ended_it_holds_nothing(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task(ordered=True)
+    async def book() -> None:
+        await asyncio.sleep(10)
+
+    await stage.seed(app)
+    for _ in range(3):
+        await book.send()
+    process = processor_of(app, stage.broker, stage.clock, supervises=False, grace=60)
+    async with at_work(process):
+        await asyncio.sleep(5)
+    assert len(of(RunSettled, stage.events)) == 1
+    assert await in_hand(stage, "book", 2) == 0
