@@ -18,11 +18,10 @@ def joined(first: Token, heard: Heard) -> Token:
     Args:
         heard: what the journal tells of the loop, now that no older run goes on.
     """
-    last = heard.adopted_by(first)
-    assert first.act is not None
+    last, act = heard.adopted_by(first), first.act
     # The creator had not found the one that it goes on from: that may be due, or run late.
-    took_its_place = first.act.verb in TOOK_ITS_PLACE
-    still_holds = last.schedule == first.schedule or last.due_at <= first.act.at
+    took_its_place = act is not None and act.verb in TOOK_ITS_PLACE
+    still_holds = act is None or last.schedule == first.schedule or last.due_at <= act.at
     timing = last if took_its_place and still_holds else first
     # Paused by its own run meanwhile, it stays so.
     stopped = took_its_place and last.state is State.PAUSED

@@ -105,3 +105,8 @@ def test_a_loop_that_its_own_run_has_paused_stays_so_until_it_is_resumed(
     token = joined_to(stopped, first=made_by(verb))
     reason = "sold out" if state is State.PAUSED else None
     assert (token.state, token.reason) == (state, reason)
+
+
+def test_a_first_token_that_does_not_say_who_made_it_goes_on_as_it_says():
+    nobodys = replace(FIRST, act=None, known=True)
+    assert joined_to(LAST, first=nobodys) == joined_to(LAST, first=made_by(Verb.TRIGGER))
