@@ -113,16 +113,24 @@ class Fuzz:
     async def _ended(self, accepted: Mapping[int, Sample]) -> Mapping[int, Counter[Fate]]:
         """Wait until each has ended as often as it has copies, and nothing is on its way."""
         ends = dict[int, Counter[Fate]]()
+        unseen = Fate.ACKED | Fate.DROPPED
+        least = sum(_copies(each) for each in accepted.values() if not each.fate & unseen)
 
         async def ended() -> bool:
             nonlocal ends
-            if not await self._at_rest():
+            if await self._seen() < least or not await self._at_rest():
                 return False
             ends = await self._ends(accepted)
             return all(_copies(sample) <= ends[n].total() for n, sample in accepted.items())
 
         await until(ended)
         return ends or await self._ends(accepted)
+
+    async def _seen(self) -> int:
+        """How many ends there are at the least: to look at all that is parked takes long."""
+        names, record = self._field.app.names, self._field.record
+        queues = [names.failed, *map(names.failed_queue, self._field.app.tasks)]
+        return record.runs.total() + record.acked.total() + await _ready(self._field.broker, queues)
 
     async def _at_rest(self) -> bool:
         """Whether the queues of tasks, and those of timers that are short, are empty."""
@@ -178,13 +186,14 @@ class Fuzz:
     async def _replay(self, accepted: Mapping[int, Sample], found: Sequence[Parked]) -> None:
         """Each that is sent back ends once more."""
         before = {n: each.total() for n, each in (await self._ends(accepted)).items()}
+        least = await self._seen()
         chosen = self._rng.sample(found, min(20, len(found)))
         await self._operator.replay(chosen)
         after = before
 
         async def ended() -> bool:
             nonlocal after
-            if not await self._at_rest():
+            if await self._seen() < least or not await self._at_rest():
                 return False
             after = {n: each.total() for n, each in (await self._ends(accepted)).items()}
             return after == before
