@@ -147,6 +147,9 @@ class Worker:
             self._emit(ProcessorStopping(len(self._executions), self._grace))
             self._capacity.let_through(len(self._handling))
             await self._drain()
+        ending = [asyncio.ensure_future(each.ended()) for each in self._intakes.values()]
+        if ending:
+            await asyncio.wait(ending, timeout=CLOSING_TIMEOUT.total_seconds())
         self._emit(ProcessorStopped(self._pipeline.returned))
 
     async def _drain(self) -> None:
@@ -165,8 +168,6 @@ class Worker:
     async def _all_handled(self) -> None:
         while self._handling:
             await asyncio.wait(self._handling)
-        for intake in self._intakes.values():
-            await intake.ended()
 
     def _started(self) -> ProcessorStarted:
         return ProcessorStarted(

@@ -62,3 +62,20 @@ def test_turns_are_spread_evenly_and_there_is_no_burst(
     rate: str, asked: list[float], given: list[float]
 ):
     assert turns(rate, asked) == given
+
+
+def test_who_asks_for_the_wait_takes_no_turn():
+    async def perform() -> list[float]:
+        loop, pacer = asyncio.get_running_loop(), Pacer(parse_rate("2/s"))
+        waits = [pacer.wait, pacer.wait]
+        pacer.turn()
+        waits += [pacer.wait, pacer.wait]
+        await asyncio.sleep(0.2)
+        waits.append(pacer.wait)
+        await asyncio.sleep(5)
+        assert pacer.wait == 0
+        assert pacer.turn() == 0
+        assert loop.time() > 5
+        return [round(wait, 3) for wait in waits]
+
+    assert run_virtually(perform()) == [0, 0, 0.5, 0.5, 0.3]
