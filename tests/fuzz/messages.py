@@ -298,11 +298,13 @@ class Samples:
         draft.ours["state"] = text(b"armed")
 
     def _fate_of_token(self, draft: Draft, rules: Rules, void: bool) -> Fate:
+        is_first = number_in(draft.ours, "first", 0) > 0
         if not keeps(rules, draft.ours) or draft.body.fits is False:
-            return Fate.PARKED | (Fate.ACKED if void else Fate(0))
+            # Arguments that do not fit are found when it is run; these are not.
+            return Fate.PARKED | (Fate.ACKED if void or is_first else Fate(0))
         if void:
             return Fate.ACKED | (Fate.PARKED if draft.body.fits is None else Fate(0))
-        plain = number_in(draft.ours, "first", 0) == 0 and draft.body.fits
+        plain = not is_first and draft.body.fits
         due_at = number_in(draft.ours, "due-at-ms", FAR_AHEAD)
         if plain and due_at <= LONG_AGO and draft.ours["state"].told != "replay":
             return Fate.RUN
