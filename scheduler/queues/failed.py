@@ -534,6 +534,8 @@ def _id_of(message: Message) -> str:
         flat(message.message_id or "")
         or f"no-id-{blake2b(message.body, digest_size=6).hexdigest()}"
     )
+    if name.startswith("-"):  # a command would take it for an option
+        name = f"id{name}"
     at = message.headers.get(f"{PARKED}at-ms")
     return name if at is None else f"{name}@{flat(str(at))}"
 

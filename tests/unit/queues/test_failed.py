@@ -337,6 +337,12 @@ def test_an_id_can_be_typed_whatever_somebody_else_wrote_into_our_headers():
     assert read_parked(forged, QUEUE, "").id == r"m@\x1b[31m today \udce9"
 
 
+@pytest.mark.parametrize(("sent", "shown"), [("-1", "id-1@5"), ("--all", "id--all@5")])
+def test_an_id_is_never_taken_for_an_option(sent: str, shown: str):
+    parked = Message(message_id=sent, headers={"scheduler-parked-at-ms": 5})
+    assert read_parked(parked, QUEUE, "").id == shown
+
+
 async def test_what_came_by_a_key_that_is_no_text_is_sent_back_and_holds_up_nobody(stage: Stage):
     app = new_app()
 
