@@ -15,6 +15,7 @@ scheduler-first-failed-at-ms    when the first attempt failed; none: none has
 ==============================  ==============================================================
 """
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
@@ -32,6 +33,7 @@ from scheduler.protocol.messages import (
     validated,
 )
 from scheduler.protocol.topology import Names
+from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, optional_moment
 
 NOTE_TYPE = "scheduler.head"
@@ -75,14 +77,24 @@ class Heads:
 
     async def of(self, task: str, message: Message) -> Head:
         """How far a message that somebody had before has come."""
+        queue = self._names.head(task)
         try:
-            delivery = await self._broker.get(self._names.head(task))
+            delivery = await self._broker.get(queue)
         except QueueNotFound:  # this version has not been seeded yet
             return UNNOTED
         if delivery is None:
             return UNNOTED
         await delivery.requeue()
+        await self._until_back(queue)
         return _read(delivery.message, message)
+
+    async def _until_back(self, queue: str) -> None:
+        """A broker confirms no requeue, and the message may be given on to who reads the note."""
+        for _ in range(LOOKS):
+            depth = await self._broker.depth(queue)
+            if depth is None or depth.ready:
+                return
+            await asyncio.sleep(LOOK_PAUSE)
 
     async def forget(self, task: str) -> None:
         """Have another message like it, to the byte, begin anew."""

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from scheduler import Scheduler
-from scheduler.brokers.contract import DEFAULT_TIMEOUT
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, Delivery
+from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
 from scheduler.queues.heads import UNNOTED, Head, Heads
@@ -86,6 +87,30 @@ async def test_before_the_next_seed_there_is_no_place_for_notes(stage: Stage) ->
     heads = await heads_on(stage)
     await stage.broker.delete(stage.app.names.head("book"))
     assert await heads.of("book", SENT) == UNNOTED
+
+
+class SlowToTakeBack(MemoryBroker):
+    """A broker to which it takes a moment to put back what is requeued, as it does to RabbitMQ."""
+
+    async def get(self, queue: str) -> Delivery | None:
+        delivery = await super().get(queue)
+        if delivery is None:
+            return None
+        requeue = delivery._requeue  # pyright: ignore[reportPrivateUsage]
+
+        async def later() -> None:
+            asyncio.get_running_loop().call_later(0.05, lambda: asyncio.ensure_future(requeue()))
+
+        return replace(delivery, _requeue=later)
+
+
+async def test_who_has_read_a_note_has_put_it_back(stage: Stage) -> None:
+    await heads_on(stage)
+    async with SlowToTakeBack(stage.server) as broker:
+        heads = Heads(broker, stage.app.names)
+        await heads.note("book", SENT, NOTED, DEFAULT_TIMEOUT)
+        for _ in range(3):
+            assert await heads.of("book", SENT) == NOTED
 
 
 async def test_two_who_read_side_by_side_do_not_lose_it(stage: Stage) -> None:
