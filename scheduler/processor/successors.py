@@ -83,13 +83,13 @@ class Successors:
         return early
 
     def _rest_of(self, run: Run, call: Call) -> timedelta:
-        now = self._clock.now()
         fell_out_of_ladder = run.delivery.exchange == self._names.rerouted  # it had no queue there
         if fell_out_of_ladder and call.due_at is not None:
-            return call.due_at - now
-        if call.not_before is None or call.not_before - now <= CLOCKS_DIFFER_BY:
+            return call.due_at - self._clock.now()
+        if call.not_before is None:
             return NO_TIME
-        return call.not_before - now
+        rest = call.not_before - self._clock.now()
+        return rest if rest > CLOCKS_DIFFER_BY else NO_TIME
 
     async def _insist_on(self, run: Run, token: Token) -> None:
         await self._publisher.insist(run.delivery, lambda: self._put(run, token))

@@ -313,7 +313,7 @@ class Names:
 
 def is_of_task(queue: str) -> bool:
     """Whether this is the name of a task's processor queue, of any namespace."""
-    return queue.split(".")[1:3] == ["v1", "processor"]
+    return queue.startswith(f"{Names(queue.partition('.')[0]).processor}.")
 
 
 def routing_key(loop: LoopId) -> str:

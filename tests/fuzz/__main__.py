@@ -67,9 +67,10 @@ def main() -> int:
     if options.embedded:
         tally = run_virtually(fuzz_embedded(options, seed))
     else:
-        url = shared_broker(uuid.uuid4().hex)
-        if isinstance(url, NoBroker):
-            raise url
+        try:
+            url = shared_broker(uuid.uuid4().hex)
+        except NoBroker as error:
+            sys.exit(str(error))
         tally = asyncio.run(fuzz_rabbitmq(options, seed, url))
     show(tally, console)
     console.print(f"memory: {before} MB before, {resident()} MB after; seed {seed}")
