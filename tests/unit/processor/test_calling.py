@@ -876,26 +876,6 @@ async def test_a_rate_spreads_the_starts_and_fails_nobody(stage: Stage) -> None:
     assert run.started_at - START < timedelta(seconds=0.1)  # it is not held up by a rate
 
 
-async def test_calls_that_wait_for_their_turn_are_given_back_when_the_processor_stops(
-    stage: Stage,
-) -> None:
-    app = new_app()
-
-    @app.task(rate="1/m", concurrency=5)
-    async def send_sms(n: int) -> None: ...
-
-    await stage.seed(app)
-    for n in range(5):
-        await send_sms.send(n)
-    loop = asyncio.get_running_loop()
-    async with stage.processor(grace=30):
-        await asyncio.sleep(1)
-        began = loop.time()
-    assert loop.time() - began < 1
-    assert len(of(RunSettled, stage.events)) == 1
-    assert await stage.waiting() == 4
-
-
 @pytest.mark.parametrize(("of_task", "of_processor", "at_once"), [(3, 10, 3), (10, 4, 4)])
 async def test_no_more_runs_go_on_at_once_than_a_task_and_its_processor_allow(
     stage: Stage, of_task: int, of_processor: int, at_once: int

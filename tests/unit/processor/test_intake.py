@@ -10,6 +10,7 @@ from scheduler.control.backlog import backlogs
 from scheduler.events import RunSettled
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
+from scheduler.sending import CallTask
 from tests.stage import Stage, at_work, new_app, of, processor_of, seconds_of
 
 FOREIGN = Message(b"order", {"n": 5})
@@ -20,6 +21,17 @@ def is_about(seconds: float) -> Any:
     return pytest.approx(seconds + 0.05, abs=0.051)
 
 
+async def paced(stage: Stage, rate: str, concurrency: int = 10) -> CallTask[..., [int], None]:
+    """A task with this rate, seeded."""
+    app = new_app()
+
+    @app.task(rate=rate, concurrency=concurrency)
+    async def send_sms(n: int) -> None: ...
+
+    await stage.seed(app)
+    return send_sms
+
+
 async def in_hand(stage: Stage, task: str, sent: int) -> int:
     depth = await stage.broker.depth(stage.app.names.processor_queue(task))
     assert depth is not None
@@ -27,12 +39,7 @@ async def in_hand(stage: Stage, task: str, sent: int) -> int:
 
 
 async def test_calls_that_wait_for_their_turn_wait_in_the_broker(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task(rate="1/m", concurrency=5)
-    async def send_sms(n: int) -> None: ...
-
-    await stage.seed(app)
+    send_sms = await paced(stage, "1/m", concurrency=5)
     for n in range(5):
         await send_sms.send(n)
     async with stage.processor():
@@ -42,13 +49,23 @@ async def test_calls_that_wait_for_their_turn_wait_in_the_broker(stage: Stage) -
             await asyncio.sleep(30)
 
 
+async def test_calls_that_wait_for_their_turn_are_given_back_when_the_processor_stops(
+    stage: Stage,
+) -> None:
+    send_sms = await paced(stage, "1/m", concurrency=5)
+    for n in range(5):
+        await send_sms.send(n)
+    loop = asyncio.get_running_loop()
+    async with stage.processor(grace=30):
+        await asyncio.sleep(1)
+        began = loop.time()
+    assert loop.time() - began < 1
+    assert len(of(RunSettled, stage.events)) == 1
+    assert await stage.waiting() == 4
+
+
 async def test_after_a_quiet_time_the_rate_is_kept(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task(rate="6/m", concurrency=5)
-    async def send_sms(n: int) -> None: ...
-
-    await stage.seed(app)
+    send_sms = await paced(stage, "6/m", concurrency=5)
     async with stage.processor():
         await asyncio.sleep(3600)
         for n in range(3):
@@ -74,12 +91,7 @@ async def test_of_a_paced_task_no_more_run_at_once_than_it_allows(stage: Stage) 
 
 
 async def test_a_paced_task_goes_on_after_the_connection_was_lost(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task(rate="60/m")
-    async def send_sms(n: int) -> None: ...
-
-    await stage.seed(app)
+    send_sms = await paced(stage, "60/m")
     async with stage.processor():
         await asyncio.sleep(5)
         stage.server.disconnect_all()
@@ -229,12 +241,7 @@ async def test_what_comes_when_a_processor_stops_is_given_back_at_once(stage: St
 
 
 async def test_what_is_lost_as_soon_as_it_came_is_taken_again(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task(rate="60/m")
-    async def send_sms(n: int) -> None: ...
-
-    await stage.seed(app)
+    send_sms = await paced(stage, "60/m")
     async with stage.processor():
         await asyncio.sleep(10)
         await send_sms.send(1)
