@@ -17,6 +17,7 @@ one, so they travel under other names, and have theirs again when they are read.
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any, cast
 
 from scheduler.brokers.tables import (
@@ -64,11 +65,10 @@ def encoded(message: Message) -> bytes:
         Unencodable: one of them cannot travel.
     """
     flags, parts = 0, list[bytes]()
-    for name in NAMES:
-        value = PERSISTENT if name == "delivery_mode" else getattr(message, name, None)
-        if value is not None:
-            flags |= FLAGS[name]
-            parts.append(_WRITERS[name](value))
+    for flag, of, write in _WRITERS:
+        if (value := of(message)) is not None:
+            flags |= flag
+            parts.append(write(value))
     return flags.to_bytes(2) + b"".join(parts)
 
 
@@ -153,6 +153,10 @@ _READERS: dict[str, Callable[[bytes, int], tuple[Any, int]]] = {
 }
 
 
+def _always_persistent(_: Message) -> bytes:
+    return PERSISTENT
+
+
 def _text_writer(name: str) -> Callable[[Any], bytes]:
     return lambda text: short_string(text, f"The property {name}")
 
@@ -170,11 +174,15 @@ def _priority(priority: object) -> bytes:
     return bytes([priority])
 
 
-_WRITERS: dict[str, Callable[[Any], bytes]] = {
-    **{name: _text_writer(name) for name in NAMES},
+_WRITTEN: dict[str, Callable[[Any], bytes]] = {
+    **{name: _text_writer(name) for name in NAMES if name not in NOT_OURS_TO_GIVE},
     "headers": _headers,
     "delivery_mode": lambda mode: mode,
     "priority": _priority,
     "expiration": lambda wait: short_string(str(milliseconds(wait)), "The expiration"),
     "timestamp": lambda moment: time_of(moment, "The property timestamp"),
 }
+_WRITERS: list[tuple[int, Callable[[Message], Any], Callable[[Any], bytes]]] = [
+    (FLAGS[name], _always_persistent if name == "delivery_mode" else attrgetter(name), write)
+    for name, write in _WRITTEN.items()
+]

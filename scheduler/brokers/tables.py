@@ -22,6 +22,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from scheduler.errors import Unencodable
@@ -32,7 +33,8 @@ MOST_DEEP = 50
 LONGEST_SHORT = 255  # bytes, of a short string
 Path = tuple[str, ...]  # the names that lead to a value
 LATEST = (datetime.max.replace(tzinfo=UTC) - UNIX_EPOCH) // SECOND  # as a float it is one more
-SIZE = struct.Struct(">I")
+SIZE, SIZED = struct.Struct(">I"), struct.Struct(">cI")
+INTEGER, LONG = struct.Struct(">ci"), struct.Struct(">cq")
 
 
 class Opaque(bytes):
@@ -73,40 +75,35 @@ def read_table(data: bytes, at: int = 0, depth: int = 0) -> tuple[dict[str, Any]
 
 
 def _read_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    kind, at = data[at], at + 1
-    match chr(kind):
-        case "S":
-            start, at = _sized_part(data, at)
-            return _text_of(data[start:at]), at
-        case "t":
-            return data[at] != 0, at + 1
-        case "x":
-            start, at = _sized_part(data, at)
-            return data[start:at], at
-        case "V":
-            return None, at
-        case "T":
-            return read_time(data, at)
-        case "D":
-            scale, digits = struct.unpack_from(">Bi", data, at)
-            return Decimal(digits).scaleb(-scale), at + 5
-        case "A" | "F" if depth >= MOST_DEEP:
-            _, end = _sized_part(data, at)
-            return Opaque(data[at - 1 : end]), end
-        case "A":
-            return _read_array(data, at, depth + 1)
-        case "F":
-            return read_table(data, at, depth + 1)
-        case number if number in NUMBERS:
-            layout = NUMBERS[number]
-            return layout.unpack_from(data, at)[0], at + layout.size
-        case unknown:
-            raise Malformed(f"there is no kind {unknown!r}")
+    if (read := READERS.get(data[at])) is None:
+        raise Malformed(f"there is no kind {chr(data[at])!r}")
+    return read(data, at + 1, depth)
 
 
-NUMBERS = {
-    kind: struct.Struct(f">{code}") for kind, code in zip("bBsuIilLfd", "bBhHiIqqfd", strict=True)
-}
+def _read_text(data: bytes, at: int, _: int) -> tuple[str, int]:
+    start, end = _sized_part(data, at)
+    return _text_of(data[start:end]), end
+
+
+def _read_bytes(data: bytes, at: int, _: int) -> tuple[bytes, int]:
+    start, end = _sized_part(data, at)
+    return data[start:end], end
+
+
+def _read_number(layout: struct.Struct) -> "Read":
+    return lambda data, at, _: (layout.unpack_from(data, at)[0], at + layout.size)
+
+
+def _read_decimal(data: bytes, at: int, _: int) -> tuple[Decimal, int]:
+    scale, digits = struct.unpack_from(">Bi", data, at)
+    return Decimal(digits).scaleb(-scale), at + 5
+
+
+def _read_nested(data: bytes, at: int, depth: int, read: "Read") -> tuple[Any, int]:
+    if depth >= MOST_DEEP:
+        _, end = _sized_part(data, at)
+        return Opaque(data[at - 1 : end]), end
+    return read(data, at, depth + 1)
 
 
 def _sized_part(data: bytes, at: int) -> tuple[int, int]:
@@ -156,10 +153,11 @@ def short_string(text: object, what: str) -> bytes:
     return bytes([len(data)]) + data
 
 
-def _encoded_text(text: str, what: str) -> bytes:
+def _encoded_text(text: str, where: str | Path) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
+        what = where if isinstance(where, str) else _shown(where)
         raise Unencodable(f"{what} holds a character that is no text: {error.reason}.") from None
 
 
@@ -169,16 +167,22 @@ def _sized(parts: Iterable[bytes]) -> bytes:
 
 
 def _table(table: Mapping[Any, Any], path: Path) -> bytes:
-    return _sized(
-        _name(name, path) + _value(value, (*path, str(name))) for name, value in table.items()
-    )
+    parts = list[bytes]()
+    for name, value in table.items():
+        parts += _name(name), _value(value, (*path, str(name)))
+    return _sized(parts)
 
 
-def _name(name: object, path: Path) -> bytes:
-    return short_string(name, f"The name {str(name)[:40]!r} of a header")
+def _name(name: object) -> bytes:
+    try:
+        return short_string(name, "The name")
+    except Unencodable:
+        return short_string(name, f"The name {str(name)[:40]!r} of a header")
 
 
 def _value(value: Any, path: Path) -> bytes:
+    if (write := COMMON_WRITERS.get(value.__class__)) is not None:
+        return write(value, path)
     for kind, write in WRITERS.items():
         if isinstance(value, kind):
             return write(value, path)
@@ -194,14 +198,15 @@ def _shown(path: Path) -> str:
 
 
 def _text(value: str, path: Path) -> bytes:
-    return b"S" + _sized([_encoded_text(value, _shown(path))])
+    data = _encoded_text(value, path)
+    return SIZED.pack(b"S", len(data)) + data
 
 
 def _number(value: int, path: Path) -> bytes:
     if -(2**31) <= value < 2**31:
-        return b"I" + struct.pack(">i", value)
+        return INTEGER.pack(b"I", value)
     if -(2**63) <= value < 2**63:
-        return b"l" + struct.pack(">q", value)
+        return LONG.pack(b"l", value)
     raise _cannot(path, "a whole number of more than 64 bits")
 
 
@@ -268,6 +273,21 @@ def _bytes(value: bytes | bytearray, _: Path) -> bytes:
     return b"x" + _sized([bytes(value)])
 
 
+Read = Callable[[bytes, int, int], tuple[Any, int]]
+READERS: Mapping[int, Read] = {
+    ord("S"): _read_text,
+    ord("x"): _read_bytes,
+    ord("t"): lambda data, at, _: (data[at] != 0, at + 1),
+    ord("V"): lambda _, at, __: (None, at),
+    ord("T"): lambda data, at, _: read_time(data, at),
+    ord("D"): _read_decimal,
+    ord("A"): partial(_read_nested, read=_read_array),
+    ord("F"): partial(_read_nested, read=read_table),
+    **{
+        ord(kind): _read_number(struct.Struct(f">{code}"))
+        for kind, code in zip("bBsuIilLfd", "bBhHiIqqfd", strict=True)
+    },
+}
 WRITERS: Mapping[Any, Callable[[Any, Path], bytes]] = {
     str: _text,
     bool: _truth,
@@ -280,4 +300,7 @@ WRITERS: Mapping[Any, Callable[[Any, Path], bytes]] = {
     Decimal: _decimal,
     (list, tuple): _array,
     Mapping: _nested,
+}
+COMMON_WRITERS: Mapping[type, Callable[[Any, Path], bytes]] = {
+    kind: WRITERS[kind] for kind in (str, int, bool)
 }

@@ -8,12 +8,12 @@ refused gets one to throw away.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal
+from uuid import uuid4
 
-from aiormq.abc import DeliveredMessage
-from pamqp.commands import Basic
 from yarl import URL
 
 from scheduler.brokers.amqp.browsing import browsing
@@ -23,7 +23,7 @@ from scheduler.brokers.amqp.declaration import declare
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.followers import AmqpFollower
-from scheduler.brokers.amqp.frames import SentProperties
+from scheduler.brokers.amqp.frames import Taken
 from scheduler.brokers.amqp.mutex import Mutexes
 from scheduler.brokers.amqp.session import Lease, Session
 from scheduler.brokers.amqp.streams import Streams
@@ -38,7 +38,7 @@ from scheduler.brokers.contract import (
 )
 from scheduler.brokers.credentials import parse_url
 from scheduler.brokers.marks import written_into
-from scheduler.brokers.properties import check_key, check_size
+from scheduler.brokers.properties import check_key, check_size, encoded
 from scheduler.errors import IncompatibleBroker, QueueNotFound, Unconfirmed, Unroutable
 from scheduler.events import Emit, MessageConfirmed
 from scheduler.protocol.messages import Message
@@ -106,21 +106,22 @@ class AmqpBroker:
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
         check_key(routing_key)
-        properties, seconds = SentProperties(message), timeout.total_seconds()
+        message_id = message.message_id or str(uuid4())  # by which it is known if it is returned
+        properties = encoded(replace(message, message_id=message_id))
         session = await self._connection.ready(timeout)
-        check_size(properties.marshal(), session.frame_max, self.address)
-        time = asyncio.get_running_loop().time
+        check_size(properties, session.frame_max, self.address)
+        time, seconds = asyncio.get_running_loop().time, timeout.total_seconds()
         began = time()
         try:
             async with asyncio.timeout(seconds):
                 with self._connection.translated(), session.awaiting_answer():
                     channel = await session.publisher(exchange).channel()
-                    await channel.basic_publish(
+                    await channel.publish(
                         message.body,
+                        properties,
                         exchange=exchange,
                         routing_key=routing_key,
-                        properties=properties,
-                        mandatory=True,
+                        message_id=message_id,
                     )
         except TimeoutError:
             raise Unconfirmed(
@@ -142,11 +143,11 @@ class AmqpBroker:
         try:
             with self._calling(session, lease):
                 channel = await lease.channel()
-                taken = await channel.basic_get(queue)
+                taken = await channel.get(queue)
         except BaseException:
             session.return_getter(lease)
             raise
-        if isinstance(taken.delivery, Basic.GetEmpty):
+        if taken is None:
             session.return_getter(lease)
             return None
         assert lease.lost is not None
@@ -159,13 +160,11 @@ class AmqpBroker:
         return browsing(self._connection, queue, limit, self.depth)
 
     async def wake(self, queue: str) -> None:
-        async def put_back(_: DeliveredMessage) -> None:
+        def put_back(_: Taken) -> None:
             """What comes goes back when the channel is closed."""
 
         async with self._connection.brief_channel() as channel:
-            await channel.basic_qos(prefetch_count=1)
-            await channel.basic_consume(queue, put_back, consumer_tag="wake")
-            await channel.basic_cancel("wake")
+            await channel.cancel(await channel.consume(queue, put_back, prefetch=1))
 
     async def consume(
         self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int

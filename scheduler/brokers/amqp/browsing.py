@@ -11,12 +11,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from aiormq.abc import DeliveredMessage
-
+from scheduler.brokers.amqp.channels import DriverChannel
 from scheduler.brokers.amqp.closing import closed, lost_with
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
-from scheduler.brokers.amqp.driver import ReceivingChannel
+from scheduler.brokers.amqp.frames import Taken
 from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.contract import Delivery, Depth
 from scheduler.errors import BrokerError, BrokerUnavailable
@@ -57,7 +56,7 @@ class Keeper:
         steps: tags as far as which they are given back, one step after the other.
     """
 
-    channel: ReceivingChannel
+    channel: DriverChannel
     lost: asyncio.Future[None]
     kept: int = 0
     steps: list[int] = field(default_factory=list[int])
@@ -71,7 +70,7 @@ class Keeper:
 
     async def give_back(self) -> None:
         for tag in self.steps:
-            await self.channel.basic_nack(tag, multiple=True, requeue=True)
+            self.channel.requeue(tag, multiple=True)
         await closed(self.channel)  # before what the next one gives back can overtake it
 
 
@@ -84,7 +83,7 @@ class Browsing:
         self._left = limit
         self._depth = depth
         self._keepers: list[Keeper] = []
-        self._arrived: deque[DeliveredMessage] = deque()
+        self._arrived: deque[Taken] = deque()
         self._page: DeliveryChannel | None = None
 
     def __aiter__(self) -> "Browsing":
@@ -132,21 +131,21 @@ class Browsing:
         """Whose channel the next page shall come over."""
         last = self._keepers[-1] if self._keepers else None
         if last is None or (last.kept >= KEPT_BY_CHANNEL and len(self._keepers) < CHANNELS):
-            channel = await session.open_receiving_channel()
+            channel = await session.open_channel()
             self._keepers.append(Keeper(channel, lost_with(channel)))
         return self._keepers[-1]
 
     async def _read(self, keeper: Keeper, wanted: int) -> None:
         full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def lay_out(taken: DeliveredMessage) -> None:
+        def lay_out(taken: Taken) -> None:
             self._arrived.append(taken)
             if len(self._arrived) == wanted:
                 full.set_result(None)
 
-        tag = await keeper.channel.receive(self._queue, lay_out, prefetch=wanted)
+        tag = await keeper.channel.consume(self._queue, lay_out, prefetch=wanted)
         await self._until_there(full)
-        await keeper.channel.end(tag)
+        await keeper.channel.cancel(tag)
 
     async def _until_there(self, full: asyncio.Future[None]) -> None:
         """Wait for a page; somebody else may have in hand what is missing."""
@@ -169,8 +168,8 @@ class Browsing:
 
     def _keep_page(self) -> None:
         if self._page is not None:
-            unseen = {taken.delivery_tag or 0 for taken in self._arrived}
-            self._keepers[-1].keep(self._page.held | unseen)
+            unseen = {taken.tag for taken in self._arrived}
+            self._keepers[-1].keep(self._page.held.keys() | unseen)
         self._page = None
         self._arrived.clear()
 

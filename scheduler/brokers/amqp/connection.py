@@ -9,8 +9,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from datetime import timedelta
 
-from aiormq.abc import AbstractChannel
-
+from scheduler.brokers.amqp.channels import DriverChannel
 from scheduler.brokers.amqp.closing import closed
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.refusals import translated
@@ -126,31 +125,31 @@ class Connection:
         return self._session
 
     @asynccontextmanager
-    async def throwaway_channel(self) -> AsyncGenerator[AbstractChannel]:
+    async def throwaway_channel(self) -> AsyncGenerator[DriverChannel]:
         """A channel of its own, because the broker answers a refusal by closing the channel."""
         session = await self.ready()
         with self.translated():
-            channel = await session.open_channel(publisher_confirms=False)
+            channel = await session.open_channel()
             try:
                 yield channel
             finally:
                 await closed(channel)
 
     @asynccontextmanager
-    async def brief_channel(self) -> AsyncGenerator[AbstractChannel]:
+    async def brief_channel(self) -> AsyncGenerator[DriverChannel]:
         """The same, for what is answered at once."""
         session = await self.ready()
         with session.awaiting_answer():
             async with self.throwaway_channel() as channel:
                 yield channel
 
-    def close_soon(self, channel: AbstractChannel) -> None:
+    def close_soon(self, channel: DriverChannel) -> None:
         """Close a channel that nothing is expected of any more, and do not wait for it."""
         closing = asyncio.create_task(self._close(channel))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
-    async def _close(self, channel: AbstractChannel) -> None:
+    async def _close(self, channel: DriverChannel) -> None:
         with suppress(BrokerError), self.translated():
             await closed(channel)
 

@@ -3,16 +3,16 @@
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self
 
-from aiormq.abc import DeliveredMessage
-
+from scheduler.brokers.amqp.channels import Receiver
 from scheduler.brokers.amqp.closing import closed, closing_of, reason_of
 from scheduler.brokers.amqp.connection import Connection, pauses
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
+from scheduler.brokers.amqp.frames import Taken
 from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import Delivery
@@ -56,7 +56,7 @@ class RecoveringConsumer(ABC):
         if self.active and self._deliveries is not None and self._tag is not None:
             # A channel that is gone has cancelled it already.
             with suppress(BrokerError), self._connection.translated():
-                await self._deliveries.channel.basic_cancel(self._tag)
+                await self._deliveries.channel.cancel(self._tag)
         self._interrupt("cancelled")
         self._consumers.discard(self)
         deliveries, self._deliveries = self._deliveries, None
@@ -94,14 +94,15 @@ class RecoveringConsumer(ABC):
             if self._deliveries is None or self._deliveries.channel.is_closed:
                 self._deliveries = await self._open(session)
             self._interrupted, self._tag = interrupted, None
-            answer = await self._deliveries.channel.basic_consume(
-                self._queue, self._receiver(self._deliveries), arguments=self._arguments()
+            self._tag = await self._deliveries.channel.consume(
+                self._queue,
+                self._receiver(self._deliveries),
+                prefetch=self._prefetch,
+                arguments=self._arguments(),
             )
-        self._tag = answer.consumer_tag
 
     async def _open(self, session: Session) -> DeliveryChannel:
-        channel = await session.open_channel(publisher_confirms=False)
-        await channel.basic_qos(prefetch_count=self._prefetch)
+        channel = await session.open_channel()
         lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         deliveries = DeliveryChannel(self._connection, channel, lost)
 
@@ -126,18 +127,16 @@ class RecoveringConsumer(ABC):
         await asyncio.wait([interrupted])
         return False
 
-    def _receiver(
-        self, deliveries: DeliveryChannel
-    ) -> Callable[[DeliveredMessage], Coroutine[Any, Any, None]]:
-        async def receive(taken: DeliveredMessage) -> None:
+    def _receiver(self, deliveries: DeliveryChannel) -> Receiver:
+        def receive(taken: Taken) -> None:
             if deliveries is self._deliveries and self._tag is None:
-                self._tag = taken.consumer_tag  # the answer may be read a moment later
-            await self._receive(deliveries, taken)
+                self._tag = taken.consumer  # the answer may be read a moment later
+            self._receive(deliveries, taken)
 
         return receive
 
     @abstractmethod
-    async def _receive(self, deliveries: DeliveryChannel, taken: DeliveredMessage) -> None: ...
+    def _receive(self, deliveries: DeliveryChannel, taken: Taken) -> None: ...
 
     def _arguments(self) -> dict[str, Any]:
         return {}
@@ -174,5 +173,5 @@ class AmqpConsumer(RecoveringConsumer):
         super().__init__(connection, queue, prefetch)
         self._handler = handler
 
-    async def _receive(self, deliveries: DeliveryChannel, taken: DeliveredMessage) -> None:
+    def _receive(self, deliveries: DeliveryChannel, taken: Taken) -> None:
         self._handler(deliveries.delivery(taken, self._queue))

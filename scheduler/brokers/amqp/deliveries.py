@@ -1,15 +1,18 @@
 """What the broker has delivered, over which channel, until it is settled."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
-from aiormq.abc import AbstractChannel, DeliveredMessage
+from aiormq.exceptions import ChannelInvalidStateError
 
+from scheduler.brokers.amqp.channels import DriverChannel
 from scheduler.brokers.amqp.connection import Connection
-from scheduler.brokers.amqp.frames import message_of
+from scheduler.brokers.amqp.entries import message_of
+from scheduler.brokers.amqp.frames import Taken
 from scheduler.brokers.contract import Delivery
-from scheduler.errors import BrokerError, DeliveryLost
+from scheduler.errors import DeliveryLost
 
 
 @dataclass(slots=True, eq=False)
@@ -17,16 +20,17 @@ class DeliveryChannel:
     """A channel that deliveries come over, and are settled on.
 
     Attributes:
+        lost: done when the broker has taken back all that came over it.
         done: called when one of them is settled.
-        held: the tags of those that are not.
+        held: of those that are not settled, by their tags, what is done when they are lost.
         retired: no more will come.
     """
 
     connection: Connection
-    channel: AbstractChannel
+    channel: DriverChannel
     lost: asyncio.Future[None]
     done: Callable[[], None] = lambda: None
-    held: set[int] = field(default_factory=set[int])
+    held: dict[int, asyncio.Future[None]] = field(default_factory=dict[int, asyncio.Future[None]])
     retired: bool = False
 
     def retire(self) -> None:
@@ -35,29 +39,39 @@ class DeliveryChannel:
         if not self.held:
             self.connection.close_soon(self.channel)
 
-    def delivery(self, taken: DeliveredMessage, queue: str) -> Delivery:
-        tag = taken.delivery_tag
-        assert tag is not None
-        self.held.add(tag)
+    def delivery(self, taken: Taken, queue: str) -> Delivery:
+        tag = taken.tag
+        if not self.held:
+            self.lost.add_done_callback(self._lose_all)
+        # One each: to stop listening to one that all share would take longer, the more they are.
+        lost = self.held[tag] = asyncio.get_running_loop().create_future()
         return Delivery(
             message=message_of(taken),
             queue=queue,
-            exchange=taken.exchange or "",
-            routing_key=taken.routing_key or "",
-            redelivered=bool(taken.redelivered),
-            lost=self.lost,
-            _ack=lambda: self._settle(tag, self.channel.basic_ack(tag)),
-            _requeue=lambda: self._settle(tag, self.channel.basic_nack(tag, requeue=True)),
+            exchange=taken.exchange,
+            routing_key=taken.routing_key,
+            redelivered=taken.redelivered,
+            lost=lost,
+            _ack=partial(self._settle, tag, self.channel.ack),
+            _requeue=partial(self._settle, tag, self.channel.requeue),
         )
 
-    async def _settle(self, tag: int, sent: Awaitable[None]) -> None:
+    async def _settle(self, tag: int, settle: Callable[[int], None]) -> None:
         try:
-            with self.connection.translated():
-                await sent
-        except BrokerError:
+            settle(tag)
+        except ChannelInvalidStateError:
             raise DeliveryLost from None
         finally:
-            self.held.discard(tag)
-            if self.retired and not self.held:
+            self._let_go(tag)
+
+    def _let_go(self, tag: int) -> None:
+        if self.held.pop(tag, None) is not None and not self.held:
+            self.lost.remove_done_callback(self._lose_all)
+            if self.retired:
                 self.connection.close_soon(self.channel)
-            self.done()
+        self.done()
+
+    def _lose_all(self, _: object) -> None:
+        for lost in self.held.values():
+            if not lost.done():
+                lost.set_result(None)

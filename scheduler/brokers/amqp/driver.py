@@ -1,112 +1,79 @@
 """aiormq as we need it. What it gets wrong is worked round for our connections alone."""
 
-import itertools
+import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar, cast
+from datetime import timedelta
+from typing import Any
 
 import aiormq
-from aiormq.abc import DeliveredMessage
+from aiormq.abc import ChannelFrame, DeliveredMessage
 from aiormq.connection import FrameReceiver
-from aiormq.exceptions import ChannelInvalidStateError
-from pamqp.commands import Basic
-from pamqp.header import ContentHeader
 from yarl import URL
 
+from scheduler.brokers.amqp.channels import DriverChannel
 from scheduler.brokers.amqp.frames import Frames
+
+WRITTEN_WITHIN = timedelta(seconds=1)
+
+
+class Outgoing(asyncio.Queue[ChannelFrame]):
+    """What waits to be written: all that has come together goes together.
+
+    It is never full: aiormq drops its answer to a channel that the broker closes when it is; the
+    broker then keeps the channel, and closes the connection over its number's next use.
+    """
+
+    _queue: Any
+
+    def _get(self) -> ChannelFrame:
+        first = super()._get()
+        if not self._queue or not _is_plain(first):
+            return first
+        together = [first.payload]
+        while self._queue and _is_plain(self._queue[0]):
+            together.append(super()._get().payload)
+        return ChannelFrame(b"".join(together), should_close=False)
 
 
 class DriverConnection(aiormq.Connection):
     """A connection of ours."""
 
-    # aiormq drops its answer to a channel that the broker closes when this many frames wait to be
-    # written; the broker then keeps the channel, and closes the connection over its number's next
-    # use.
-    FRAME_BUFFER_SIZE = 100_000
+    channels: dict[int, Any]
+    write_queue: asyncio.Queue[ChannelFrame]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.write_queue = Outgoing()
 
     async def _Connection__reader(self, frames: FrameReceiver) -> None:
         # It has no other way in, to where it reads frames.
         read: Any = super()._Connection__reader  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue, reportUnknownVariableType]
-        await read(Frames(frames.reader))
+        await read(Frames(frames.reader, self.channels.get, self._hear))
 
-    async def open(self, channel: "C") -> "C":
+    async def open(self, channel: DriverChannel) -> DriverChannel:
         """Open a channel, to its end."""
         self.channels[channel.number] = channel
         await channel.open()
         return channel
 
+    async def written(self) -> None:
+        """Wait until all is written that was to be, unless that takes too long."""
+        if not self.is_closed:
+            done = self.loop.create_future()
+            self.write_queue.put_nowait(ChannelFrame(b"", should_close=False, drain_future=done))
+            await asyncio.wait([done], timeout=WRITTEN_WITHIN.total_seconds())
 
-class DriverChannel(aiormq.Channel):
-    """A channel over which nothing is settled any more once its closing has begun.
-
-    RabbitMQ closes the connection over what comes after the end of a channel; aiormq sends it for
-    as long as it waits for the answer.
-    """
-
-    _ends = False
-
-    async def close(self, *args: Any, **kwargs: Any) -> None:
-        self._ends = True
-        await super().close(*args, **kwargs)
-
-    async def basic_ack(self, *args: Any, **kwargs: Any) -> None:
-        self._expect_more()
-        await super().basic_ack(*args, **kwargs)
-
-    async def basic_nack(self, *args: Any, **kwargs: Any) -> None:
-        self._expect_more()
-        await super().basic_nack(*args, **kwargs)
-
-    def _expect_more(self) -> None:
-        if self._ends:
-            raise ChannelInvalidStateError(f"{self!r} is being closed")
+    def _hear(self) -> None:
+        # A broker that sends all the time sends no heartbeats, and aiormq sees but few frames.
+        self._Connection__last_frame_time = self.loop.time()
 
 
-C = TypeVar("C", bound=DriverChannel)
-
-
-class ReceivingChannel(DriverChannel):
-    """A channel that hands over what a stream or a queue delivers as it comes.
-
-    aiormq makes a task of each delivery, and changes tasks every ten frames: for nothing, where
-    they are only laid out to be read.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._tags = itertools.count()
-        self._receivers: dict[str, Callable[[DeliveredMessage], None]] = {}
-
-    async def receive(
-        self,
-        source: str,
-        receiver: Callable[[DeliveredMessage], None],
-        *,
-        prefetch: int,
-        arguments: dict[str, Any] | None = None,
-    ) -> str:
-        """Have the receiver called with each message of a stream or a queue; returns its tag."""
-        tag = f"receiver {next(self._tags)}"
-        self._receivers[tag] = receiver
-        await self.basic_qos(prefetch_count=prefetch)
-        await self.basic_consume(source, _never_called, consumer_tag=tag, arguments=arguments)
-        return tag
-
-    async def end(self, tag: str) -> None:
-        """Have nothing more delivered to a receiver."""
-        await self.basic_cancel(tag)
-        del self._receivers[tag]
-
-    async def _on_deliver_frame(self, frame: Basic.Deliver) -> None:
-        header = cast(ContentHeader, await self._get_frame())
-        taken = await self._read_content(frame, header)
-        self._receivers[str(frame.consumer_tag)](taken)
-
-
-async def _never_called(_: DeliveredMessage) -> None: ...
+def _is_plain(frame: ChannelFrame) -> bool:
+    return not frame.should_drain and not frame.should_close
 
 
 async def connect(url: URL, context: ssl.SSLContext | None) -> DriverConnection:

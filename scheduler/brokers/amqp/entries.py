@@ -3,10 +3,14 @@
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
-from aiormq.abc import DeliveredMessage
-
-from scheduler.brokers.amqp.frames import message_of
+from scheduler.brokers.amqp.frames import Taken
+from scheduler.brokers.properties import decoded
 from scheduler.protocol.messages import Message
+
+
+def message_of(taken: Taken) -> Message:
+    """The message that came, read."""
+    return decoded(taken.properties, taken.body)
 
 
 class StreamEntry(NamedTuple):
@@ -17,11 +21,10 @@ class StreamEntry(NamedTuple):
     tag: int
 
     @classmethod
-    def of(cls, taken: DeliveredMessage) -> "StreamEntry":
-        message, tag = message_of(taken), taken.delivery_tag
-        assert tag is not None
+    def of(cls, taken: Taken) -> "StreamEntry":
+        message = message_of(taken)
         offset = cast(dict[str, Any], message.headers).pop("x-stream-offset")
-        return cls(replace(message, offset=offset), offset, tag)
+        return cls(replace(message, offset=offset), offset, taken.tag)
 
     def continues(self, last: "StreamEntry") -> bool:
         """Whether this may come in one stream where the last one was asked for.

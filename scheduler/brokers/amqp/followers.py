@@ -7,13 +7,14 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Literal
 
-from aiormq.abc import DeliveredMessage
+from aiormq.exceptions import ChannelInvalidStateError
 
 from scheduler.brokers.amqp.closing import closed
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.consumers import RecoveringConsumer
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.entries import StreamEntry
+from scheduler.brokers.amqp.frames import Taken
 from scheduler.brokers.marks import is_mark
 from scheduler.errors import BrokerError
 from scheduler.protocol.messages import Message
@@ -99,7 +100,7 @@ class AmqpFollower(RecoveringConsumer):
         self._deliveries = self._last = self._recognised = None
         self._since = "first"
 
-    async def _receive(self, deliveries: DeliveryChannel, taken: DeliveredMessage) -> None:
+    def _receive(self, deliveries: DeliveryChannel, taken: Taken) -> None:
         if (
             deliveries is not self._deliveries
             or self._interrupted is None
@@ -111,8 +112,8 @@ class AmqpFollower(RecoveringConsumer):
             self._last = entry
             if not is_mark(entry.message):
                 self._handler(entry.message)
-        with suppress(BrokerError), self._connection.translated():
-            await deliveries.channel.basic_ack(entry.tag)
+        with suppress(ChannelInvalidStateError):
+            deliveries.channel.ack(entry.tag)
 
     def _is_news(self, entry: StreamEntry) -> bool:
         if self._recognised is None or self._last is None:

@@ -1,120 +1,218 @@
-"""What travels in frames, read and written so that no message of anybody can end a connection.
+"""Frames, as AMQP 0-9-1 lays them out (https://www.rabbitmq.com/resources/specs/amqp0-9-1.pdf).
 
-pamqp raises on what it cannot read, inside aiormq's reader: one message of somebody else would
-cost us the connection, again and again (https://github.com/mosquito/aiormq/issues/186). So it is
-kept from all that others may have chosen: properties, and the keys that messages came by.
+Those that messages come, go and are confirmed by are read and written here; all others by aiormq.
+It takes its time: it makes tasks, futures and locks of each. And it raises, inside its reader, on
+what it cannot read, so that one message of somebody else would cost us the connection, again and
+again (https://github.com/mosquito/aiormq/issues/186).
 """
 
-import asyncio
 import struct
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-from uuid import uuid4
+from typing import Any, NamedTuple, Protocol
 
-from aiormq.abc import DeliveredMessage
 from aiormq.connection import FrameReceiver
 from aiormq.exceptions import AMQPConnectionError
 from pamqp import frame
-from pamqp.base import Frame
-from pamqp.body import ContentBody
 from pamqp.commands import Basic
-from pamqp.constants import FRAME_BODY, FRAME_HEADER, FRAME_METHOD
-from pamqp.header import ContentHeader
+from pamqp.constants import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
 
-from scheduler.brokers.properties import decoded, encoded
 from scheduler.brokers.tables import read_short
-from scheduler.protocol.messages import Message
 
 HEAD = struct.Struct(">BHI")
-PROPERTIES_AT = 12  # after the class, the weight and the size of the body
-BODY_SIZE = struct.Struct(">4xQ")
+AROUND = HEAD.size + 1  # bytes of a frame, besides what it holds
+END = bytes([FRAME_END])
+MOST_AT_ONCE = 2**16
+METHOD = struct.Struct(">I")
+SETTLEMENT = struct.Struct(">IQB")
+ABOUT_CONTENT = struct.Struct(">HHQ")
+PUBLISH, ACK, NACK = (METHOD.pack(kind.index) for kind in (Basic.Publish, Basic.Ack, Basic.Nack))
+DELIVER, GET_OK, GET_EMPTY, RETURN = (
+    METHOD.pack(kind.index) for kind in (Basic.Deliver, Basic.GetOk, Basic.GetEmpty, Basic.Return)
+)
+MANDATORY = b"\1"
+
+
+class Taker(Protocol):
+    """What may take the frames of a channel, before aiormq does."""
+
+    def takes(self, kind: int, payload: bytes) -> bool:
+        """Take a frame, or say that it is none to be taken."""
+        ...
 
 
 class Frames(FrameReceiver):
-    """The frames of an open connection, one after the other."""
+    """The frames of an open connection that are aiormq's; all others are taken on their way.
+
+    Args:
+        taker: whose the frames of a channel are; None: nobody's, any more.
+        heard: called whenever something has come.
+    """
+
+    def __init__(
+        self, reader: Any, taker: Callable[[int], Taker | None], heard: Callable[[], None]
+    ) -> None:
+        super().__init__(reader)
+        self._taker = taker
+        self._heard = heard
+        self._came = b""
+        self._at = 0
 
     async def get_frame(self) -> Any:
-        if self.reader.at_eof():
-            raise StopAsyncIteration
+        while True:
+            while (found := self._next()) is not None:
+                kind, channel, payload = found
+                if not channel:
+                    return self._unmarshalled(kind, channel, payload)
+                taker = self._taker(channel)
+                if taker is not None and not taker.takes(kind, payload):
+                    return self._unmarshalled(kind, channel, payload)
+            await self._read_on()
+
+    def _next(self) -> tuple[int, int, bytes] | None:
+        begin = self._at + HEAD.size
+        if begin > len(self._came):
+            return None
+        kind, channel, size = HEAD.unpack_from(self._came, self._at)
+        end = begin + size
+        if end >= len(self._came):
+            return None
+        if self._came[end] != FRAME_END:
+            raise AMQPConnectionError("The connection was closed: a frame does not end.")
+        self._at = end + 1
+        return kind, channel, self._came[begin:end]
+
+    async def _read_on(self) -> None:
         try:
-            head = await self.reader.readexactly(HEAD.size)
-            kind, channel, size = HEAD.unpack(head)
-            rest = await self.reader.readexactly(size + 1)
-        except (asyncio.IncompleteReadError, OSError) as error:
+            more = await self.reader.read(MOST_AT_ONCE)
+        except OSError as error:
             raise AMQPConnectionError(f"The connection was closed: {error}") from error
-        if (read := _readers.get(kind)) is None or (found := read(rest[:-1])) is None:
-            return frame.unmarshal(head + rest)
-        return HEAD.size + len(rest), channel, found
+        if not more:
+            raise AMQPConnectionError("The connection was closed: it has come to its end.")
+        self._came, self._at = self._came[self._at :] + more, 0
+        self._heard()
+
+    def _unmarshalled(self, kind: int, channel: int, payload: bytes) -> Any:
+        return frame.unmarshal(_framed(kind, channel, payload))
 
 
-class SentProperties(Basic.Properties):
-    """The properties of a message that is published."""
+class Taken(NamedTuple):
+    """A message that has come.
 
-    def __init__(self, message: Message) -> None:
-        super().__init__()
-        # Of a message that is returned, aiormq knows by its id which one that is.
-        self.message_id = message.message_id or str(uuid4())
-        self._encoded = encoded(replace(message, message_id=self.message_id))
+    Attributes:
+        tag: by which it is settled.
+        consumer: the tag of the one that it was delivered to.
+    """
 
-    def marshal(self) -> bytes:
-        return self._encoded
-
-
-class ReceivedProperties(Basic.Properties):
-    """The properties of a message that has come, as they came."""
-
-    def __init__(self, came: bytes) -> None:
-        self.came = came
-
-    @property
-    def message_id(self) -> str | None:
-        return decoded(self.came).message_id
+    properties: bytes
+    body: bytes
+    exchange: str
+    routing_key: str
+    tag: int = 0
+    redelivered: bool = False
+    consumer: str = ""
 
 
-def message_of(taken: DeliveredMessage) -> Message:
-    properties = taken.header.properties
-    assert isinstance(properties, ReceivedProperties)
-    return decoded(properties.came, taken.body)
+class Arriving:
+    """A message of which some frames have come."""
+
+    def __init__(self, method: bytes) -> None:
+        self.kind = method[:4]
+        self._method = method
+        self._properties = b""
+        self._body = list[bytes]()
+        self._missing = 0
+
+    def add(self, kind: int, payload: bytes) -> bool:
+        """Add a frame; says whether it is complete."""
+        if kind == FRAME_HEADER:
+            _, _, self._missing = ABOUT_CONTENT.unpack_from(payload)
+            self._properties = payload[ABOUT_CONTENT.size :]
+        else:
+            self._body.append(payload)
+            self._missing -= len(payload)
+        return self._missing <= 0
+
+    def message(self) -> Taken:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        return _readers[self.kind](self._method, self._properties, body)
 
 
-def _header(payload: bytes) -> ContentHeader:
-    properties = ReceivedProperties(payload[PROPERTIES_AT:])
-    return ContentHeader(body_size=BODY_SIZE.unpack_from(payload)[0], properties=properties)
+def is_content(kind: int) -> bool:
+    """Whether a frame is part of the message whose method came before it."""
+    return kind in (FRAME_HEADER, FRAME_BODY)
 
 
-def _method(payload: bytes) -> Frame | None:
-    """One of those that tell with which key a message came; None: another one."""
-    read = _methods.get(int.from_bytes(payload[:4]))
-    return None if read is None else read(payload)
+def settlement_of(method: bytes) -> tuple[int, bool]:
+    """Which tag a confirmation is of, and whether of all before it as well."""
+    _, tag, bits = SETTLEMENT.unpack_from(method)
+    return tag, bits & 1 == 1
 
 
-def _deliver(payload: bytes) -> Frame:
-    deliver = Basic.Deliver()
-    deliver.consumer_tag, at = read_short(payload, 4)
-    deliver.delivery_tag, at = int.from_bytes(payload[at : at + 8]), at + 8
-    deliver.redelivered, at = payload[at] & 1 == 1, at + 1
-    deliver.exchange, at = read_short(payload, at)
-    deliver.routing_key, at = read_short(payload, at)
-    return deliver
+def publishing(
+    channel: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, largest: int
+) -> bytes:
+    """The frames by which a message is published, mandatory.
+
+    Args:
+        exchange, routing_key: as short strings.
+        largest: how many bytes a frame may have; 0: any number.
+    """
+    method = PUBLISH + b"\0\0" + exchange + routing_key + MANDATORY
+    header = ABOUT_CONTENT.pack(Basic.frame_id, 0, len(body)) + properties
+    frames = _framed(FRAME_METHOD, channel, method) + _framed(FRAME_HEADER, channel, header)
+    size = largest - AROUND if largest else len(body)
+    for begin in range(0, len(body), size or 1):
+        frames += _framed(FRAME_BODY, channel, body[begin : begin + size])
+    return frames
 
 
-def _get_ok(payload: bytes) -> Frame:
-    found = Basic.GetOk()
-    found.delivery_tag = int.from_bytes(payload[4:12])
-    found.redelivered = payload[12] & 1 == 1
-    found.exchange, at = read_short(payload, 13)
-    found.routing_key, at = read_short(payload, at)
-    found.message_count = int.from_bytes(payload[at : at + 4])
-    return found
+def acking(channel: int, tag: int, *, multiple: bool) -> bytes:
+    """The frame by which a message is acked."""
+    return _framed(FRAME_METHOD, channel, ACK + tag.to_bytes(8) + bytes([multiple]))
 
 
-_methods: dict[int, Callable[[bytes], Frame]] = {
-    Basic.Deliver.index: _deliver,
-    Basic.GetOk.index: _get_ok,
-}
-_readers: dict[int, Callable[[bytes], Any]] = {
-    FRAME_METHOD: _method,
-    FRAME_HEADER: _header,
-    FRAME_BODY: ContentBody,
+def nacking(channel: int, tag: int, *, multiple: bool) -> bytes:
+    """The frame by which a message is given back."""
+    return _framed(FRAME_METHOD, channel, NACK + tag.to_bytes(8) + bytes([multiple | 2]))
+
+
+def getting(channel: int, queue: bytes) -> bytes:
+    """The frame by which a queue is asked for a message.
+
+    Args:
+        queue: its name, as a short string.
+    """
+    return _framed(FRAME_METHOD, channel, METHOD.pack(Basic.Get.index) + b"\0\0" + queue + b"\0")
+
+
+def _framed(kind: int, channel: int, payload: bytes) -> bytes:
+    return HEAD.pack(kind, channel, len(payload)) + payload + END
+
+
+def _delivered(method: bytes, properties: bytes, body: bytes) -> Taken:
+    consumer, at = read_short(method, 4)
+    tag, redelivered = int.from_bytes(method[at : at + 8]), method[at + 8] & 1 == 1
+    exchange, at = read_short(method, at + 9)
+    routing_key, _ = read_short(method, at)
+    return Taken(properties, body, exchange, routing_key, tag, redelivered, consumer)
+
+
+def _got(method: bytes, properties: bytes, body: bytes) -> Taken:
+    tag, redelivered = int.from_bytes(method[4:12]), method[12] & 1 == 1
+    exchange, at = read_short(method, 13)
+    routing_key, _ = read_short(method, at)
+    return Taken(properties, body, exchange, routing_key, tag, redelivered)
+
+
+def _returned(method: bytes, properties: bytes, body: bytes) -> Taken:
+    _, at = read_short(method, 6)  # after the code: the reason, in words
+    exchange, at = read_short(method, at)
+    routing_key, _ = read_short(method, at)
+    return Taken(properties, body, exchange, routing_key)
+
+
+_readers: dict[bytes, Callable[[bytes, bytes, bytes], Taken]] = {
+    DELIVER: _delivered,
+    GET_OK: _got,
+    RETURN: _returned,
 }

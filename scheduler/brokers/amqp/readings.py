@@ -5,11 +5,10 @@ import math
 from collections import deque
 from datetime import datetime
 
-from aiormq.abc import DeliveredMessage
-
+from scheduler.brokers.amqp.channels import DriverChannel
 from scheduler.brokers.amqp.closing import closing_of
-from scheduler.brokers.amqp.driver import ReceivingChannel
 from scheduler.brokers.amqp.entries import StreamEntry
+from scheduler.brokers.amqp.frames import Taken
 from scheduler.brokers.contract import LONGEST_SILENCE
 from scheduler.brokers.marks import silent, too_long
 from scheduler.errors import BrokerUnavailable, QueueNotFound
@@ -20,10 +19,10 @@ PREFETCH = 500
 class Reading:
     """The entries of a stream as they come over a channel of its own."""
 
-    def __init__(self, channel: ReceivingChannel, stream: str) -> None:
+    def __init__(self, channel: DriverChannel, stream: str) -> None:
         self._channel = channel
         self._stream = stream
-        self._arrived: deque[DeliveredMessage | None] = deque()
+        self._arrived: deque[Taken | None] = deque()
         self._news = asyncio.Event()
         self._end: float = math.inf
         self._unacked = 0
@@ -31,7 +30,7 @@ class Reading:
 
     async def look_for_end(self) -> None:
         """Have a second consumer tell where that begins which is written from now on."""
-        await self._channel.receive(
+        await self._channel.consume(
             self._stream, self._find_end, prefetch=1, arguments={"x-stream-offset": "next"}
         )
 
@@ -47,7 +46,7 @@ class Reading:
         # is written to at an even pace it hardly reads more a second (4.3: 15,000 messages, not
         # 10,000); and while nothing comes, nobody knows how far it has got, or if it is at work.
         arguments = {"x-stream-offset": offset}
-        await self._channel.receive(
+        await self._channel.consume(
             self._stream, self._lay_out, prefetch=PREFETCH, arguments=arguments
         )
 
@@ -72,7 +71,7 @@ class Reading:
         self._unacked += 1
         if self._unacked == PREFETCH // 2:
             self._unacked = 0
-            await self._channel.basic_ack(entry.tag, multiple=True, wait=False)
+            self._channel.ack(entry.tag, multiple=True)
         return entry
 
     async def next_by(self, deadline: float) -> StreamEntry:
@@ -93,10 +92,10 @@ class Reading:
             raise silent(self._stream)
         return entry
 
-    def _find_end(self, written_meanwhile: DeliveredMessage) -> None:
+    def _find_end(self, written_meanwhile: Taken) -> None:
         self._end = min(self._end, StreamEntry.of(written_meanwhile).offset)
 
-    def _lay_out(self, taken: DeliveredMessage | None) -> None:
+    def _lay_out(self, taken: Taken | None) -> None:
         self._arrived.append(taken)
         self._news.set()
 

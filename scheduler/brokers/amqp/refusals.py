@@ -11,8 +11,6 @@ from aiormq.exceptions import (
     ChannelLockedResource,
     ChannelNotFoundEntity,
     ChannelPreconditionFailed,
-    DeliveryError,
-    PublishError,
 )
 
 from scheduler.errors import (
@@ -29,6 +27,18 @@ from scheduler.errors import (
 
 # A stream is read where it has a replica. One of a node that comes back is not there at once.
 NO_REPLICA = "replica on the local node"
+
+
+class Returned(AMQPError):
+    """A message came back: there is no queue for it."""
+
+    def __init__(self, routing_key: str) -> None:
+        super().__init__(routing_key)
+        self.routing_key = routing_key
+
+
+class Refused(AMQPError):
+    """A queue has not taken a message."""
 
 
 @contextmanager
@@ -59,11 +69,9 @@ def reply(error: BaseException) -> str:
 
 def _translation(error: BaseException, address: str) -> BrokerError | None:
     match error:
-        case PublishError():
-            return Unroutable(
-                f"{address} has no queue bound for the routing key {error.args[1]!r}."
-            )
-        case DeliveryError():
+        case Returned(routing_key=key):
+            return Unroutable(f"{address} has no queue bound for the routing key {key!r}.")
+        case Refused():
             return Rejected()
         case ChannelLockedResource():
             return Locked()

@@ -54,10 +54,10 @@ class Replicas:
 
 
 async def _begin_to_read(stream: str, session: Session) -> None:
-    channel = await session.open_receiving_channel()
+    channel = await session.open_channel()
     try:
         with session.awaiting_answer():
-            await channel.receive(
+            await channel.consume(
                 stream, lambda _: None, prefetch=1, arguments={"x-stream-offset": "next"}
             )
     finally:

@@ -2,16 +2,15 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
-from aiormq.abc import AbstractChannel
-
+from scheduler.brokers.amqp.channels import DriverChannel
 from scheduler.brokers.amqp.closing import closed, closing_of, lost_with, reason_of
-from scheduler.brokers.amqp.driver import C, DriverChannel, DriverConnection, ReceivingChannel
+from scheduler.brokers.amqp.driver import DriverConnection
+from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import BrokerInfo
 from scheduler.brokers.credentials import user_of
 
@@ -39,19 +38,14 @@ class Session:
         self._numbers = itertools.cycle(range(1, connection.connection_tune.channel_max or 2047))
         self._publishers: dict[str, Lease] = {}
         self._idle_getters: list[Lease] = []
+        self._unanswered: dict[Question, float] = {}
+        self._watching: asyncio.Task[None] | None = None
         self._given_up_for: str | None = None
 
-    async def open_channel(self, *, publisher_confirms: bool) -> AbstractChannel:
+    async def open_channel(self, *, publisher_confirms: bool = False) -> DriverChannel:
         """A new channel, opened to the end even when the caller is cancelled meanwhile."""
-        return await self._opened(partial(DriverChannel, publisher_confirms=publisher_confirms))
-
-    async def open_receiving_channel(self) -> ReceivingChannel:
-        """The same, for a great deal to be delivered over."""
-        return await self._opened(partial(ReceivingChannel, publisher_confirms=False))
-
-    async def _opened(self, new_channel: Callable[[DriverConnection, int], C]) -> C:
         number = next(number for number in self._numbers if number not in self.connection.channels)
-        channel = new_channel(self.connection, number)
+        channel = DriverChannel(self.connection, number, publisher_confirms=publisher_confirms)
         # aiormq loses the whole connection when it is interrupted half-way.
         opening = asyncio.ensure_future(self.connection.open(channel))
         try:
@@ -76,36 +70,35 @@ class Session:
         if lease.usable and lease not in self._idle_getters:
             self._idle_getters.append(lease)
 
-    @contextmanager
-    def awaiting_answer(self) -> Generator[None]:
-        """Give the connection up if the broker is silent for too long, and no alarm blocks it.
+    def awaiting_answer(self) -> "Question":
+        """Inside the block, the connection is given up if the broker is silent for too long, and no
+        alarm blocks it.
 
         After a node of a cluster stood still (seen on 3.10), RabbitMQ may never confirm what was
         published over it, and say nothing. With the connection, what is in hand goes back to its
         queue, and is settled by whoever gets it next; and a lock is free again.
         """
-        giving_up: asyncio.Task[None] | None = None
+        return Question(self._unanswered, self._watch)
 
-        def begin() -> None:
-            nonlocal giving_up
-            giving_up = asyncio.create_task(self._give_up_unless_blocked(), name="no answer")
+    def _watch(self) -> None:
+        """See, as long as there are questions, that the oldest one is answered in time."""
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._until_all_answered(), name="answers")
 
-        timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT.total_seconds(), begin)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            if giving_up is not None and self._given_up_for is None:
-                giving_up.cancel()
-
-    async def _give_up_unless_blocked(self) -> None:
-        seconds = ANSWER_TIMEOUT.total_seconds()
-        while await self._is_blocked():
-            await self.connection.ready()
-            await asyncio.sleep(seconds)
-        await self.give_up(
-            f"it left us without an answer for {seconds:g} s, and no alarm blocks it"
-        )
+    async def _until_all_answered(self) -> None:
+        loop, patience = asyncio.get_running_loop(), ANSWER_TIMEOUT.total_seconds()
+        while self._unanswered:
+            oldest, asked_at = next(iter(self._unanswered.items()))
+            if (left := asked_at + patience - loop.time()) > 0:
+                await asyncio.sleep(left)
+                continue
+            while await self._is_blocked():
+                await self.connection.ready()
+                await asyncio.sleep(patience)
+            if oldest in self._unanswered:
+                return await self.give_up(
+                    f"it left us without an answer for {patience:g} s, and no alarm blocks it"
+                )
 
     async def give_up(self, reason: str) -> None:
         """Close the connection, and have that told as why it ended."""
@@ -130,9 +123,27 @@ class Session:
         return reason_of(closing)
 
     async def close(self) -> None:
+        if self._watching is not None and self._given_up_for is None:
+            await cancelled(self._watching)
         # Whatever closing it may raise, the connection is of no further use.
         with suppress(Exception):
+            await self.connection.written()
             await self.connection.close()
+
+
+class Question:
+    """What the broker is asked, for as long as its answer is waited for."""
+
+    def __init__(self, unanswered: "dict[Question, float]", watch: Callable[[], None]) -> None:
+        self._unanswered = unanswered
+        self._watch = watch
+
+    def __enter__(self) -> None:
+        self._unanswered[self] = asyncio.get_running_loop().time()
+        self._watch()
+
+    def __exit__(self, *exception: object) -> None:
+        del self._unanswered[self]
 
 
 class Lease:
@@ -142,19 +153,21 @@ class Lease:
         self._session = session
         self._publisher_confirms = publisher_confirms
         self._opening = asyncio.Lock()
-        self._channel: AbstractChannel | None = None
+        self._channel: DriverChannel | None = None
         self.lost: asyncio.Future[None] | None = None
 
     @property
     def usable(self) -> bool:
         return self._channel is not None and not self._channel.is_closed
 
-    def give_up(self) -> AbstractChannel | None:
+    def give_up(self) -> DriverChannel | None:
         """Have a new channel opened at the next use; returns the one that is given up."""
         channel, self._channel = self._channel, None
         return channel
 
-    async def channel(self) -> AbstractChannel:
+    async def channel(self) -> DriverChannel:
+        if self._channel is not None and not self._channel.is_closed:
+            return self._channel
         async with self._opening:
             if self._channel is None or self._channel.is_closed:
                 self._channel = await self._session.open_channel(

@@ -75,7 +75,7 @@ class Streams:
     async def _reading(self, stream: str, offset: str | int | datetime) -> AsyncGenerator[Reading]:
         session = await self._connection.ready()
         with self._connection.translated():
-            channel = await session.open_receiving_channel()
+            channel = await session.open_channel()
             try:
                 reading = Reading(channel, stream)
                 async with self._connection.beginning_to_read(stream):

@@ -1,7 +1,9 @@
-"""Frames: what aiormq is given to read, of whatever comes."""
+"""Frames: what is taken of what comes, what aiormq is given to read, and what is written."""
 
 import asyncio
 import struct
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,62 +14,169 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from scheduler.brokers.amqp.frames import Frames, ReceivedProperties
+from scheduler.brokers.amqp.frames import (
+    Arriving,
+    Frames,
+    Taken,
+    acking,
+    getting,
+    is_content,
+    nacking,
+    publishing,
+    settlement_of,
+)
+from scheduler.brokers.tables import short_string
 
 
-async def read(*sent: bytes) -> list[Any]:
-    return [each async for each in frames_of(*sent)]
+class Everything:
+    """Takes all frames of channel 7 but these."""
+
+    def __init__(self, *, but: bytes = b"none") -> None:
+        self.taken = list[tuple[int, bytes]]()
+        self._but = but
+
+    def takes(self, kind: int, payload: bytes) -> bool:
+        if payload.startswith(self._but):
+            return False
+        self.taken.append((kind, payload))
+        return True
+
+    def of(self, channel: int) -> "Everything | None":
+        return self if channel == 7 else None
 
 
-def frames_of(*sent: bytes) -> Frames:
+async def left(taker: Everything, *sent: bytes, pieces: int = 1 << 20) -> list[Any]:
+    """What is left for aiormq, until the connection is closed."""
     reader = asyncio.StreamReader()
-    for each in sent:
-        reader.feed_data(each)
+    whole = b"".join(sent)
+    for begin in range(0, len(whole), pieces):
+        reader.feed_data(whole[begin : begin + pieces])
     reader.feed_eof()
-    return Frames(reader)
+    frames, found = Frames(reader, taker.of, lambda: None), list[Any]()
+    with suppress(AMQPConnectionError):
+        while True:
+            found.append(await frames.get_frame())
+    return found
 
 
 def a_frame(kind: int, payload: bytes) -> bytes:
     return struct.pack(">BHI", kind, 7, len(payload)) + payload + b"\xce"
 
 
-async def test_all_of_a_delivery_is_read() -> None:
-    deliver = Basic.Deliver("tag", 5, True, "exchange", "key")
-    header = ContentHeader(body_size=4, properties=Basic.Properties(message_id="m"))
-    written = [frame.marshal(each, 7) for each in (deliver, header, ContentBody(b"body"))]
-    found = await read(*written)
-    assert [(size, channel) for size, channel, _ in found] == [(len(each), 7) for each in written]
-    (_, _, delivered), (_, _, about), (_, _, body) = found
-    assert isinstance(delivered, Basic.Deliver)
-    assert dict(delivered) == dict(deliver)
-    assert (about.body_size, about.properties.message_id) == (4, "m")
-    assert isinstance(about.properties, ReceivedProperties)
-    assert body.value == b"body"
+def arrived(*frames: bytes) -> Taken:
+    """The message whose frames these are."""
+    (_, method), *content = [(each[0], each[7:-1]) for each in frames]
+    arriving = Arriving(method)
+    assert [arriving.add(kind, payload) for kind, payload in content][-1]
+    return arriving.message()
 
 
-async def test_what_was_got_is_read() -> None:
-    got = Basic.GetOk(5, True, "exchange", "key", 3)
-    ((_, _, found),) = await read(frame.marshal(got, 7))
-    assert isinstance(found, Basic.GetOk)
-    assert dict(found) == dict(got)
+def content(properties: Basic.Properties, *bodies: bytes) -> list[bytes]:
+    header = ContentHeader(body_size=sum(map(len, bodies)), properties=properties)
+    return [frame.marshal(each, 7) for each in (header, *map(ContentBody, bodies))]
 
 
-async def test_keys_and_headers_may_be_any_bytes() -> None:
-    deliver = frame.marshal(Basic.Deliver("t", 1, False, "e", "cafe"), 7).replace(
-        b"cafe", b"caf\xe9"
-    )
-    header = a_frame(2, struct.pack(">HHQH", 60, 0, 0, 0x2000) + b"\0\0\0\6\4caf\xe9V")
-    (_, _, delivered), (_, _, about) = await read(deliver, header)
-    assert delivered.routing_key == "caf\udce9"
-    assert about.properties.came.endswith(b"\4caf\xe9V")
+def read(written: bytes) -> Iterable[Any]:
+    """What aiormq would read."""
+    while written:
+        size, channel, found = frame.unmarshal(written)
+        assert channel == 7
+        written = written[size:]
+        yield found
 
 
-async def test_all_other_frames_are_read_as_the_driver_reads_them() -> None:
-    others = [Heartbeat(), Basic.ConsumeOk("tag"), Basic.Ack(3, True), Basic.QosOk()]
-    found = [each for _, _, each in await read(*(frame.marshal(each, 0) for each in others))]
-    assert [type(each) for each in found] == [type(each) for each in others]
+async def test_frames_of_a_channel_are_taken_on_their_way() -> None:
+    taker = Everything(but=struct.pack(">I", Basic.QosOk.index))
+    sent = [Basic.Ack(3, True), Basic.QosOk(), Basic.Ack(4), Basic.QosOk()]
+    found = await left(taker, *(frame.marshal(each, 7) for each in sent))
+    assert [(channel, type(each)) for _, channel, each in found] == [(7, Basic.QosOk)] * 2
+    assert [settlement_of(payload) for _, payload in taker.taken] == [(3, True), (4, False)]
 
 
-async def test_a_frame_that_ends_too_soon_is_a_connection_that_was_closed() -> None:
-    with pytest.raises(AMQPConnectionError, match="closed"):
-        await frames_of(frame.marshal(Basic.QosOk(), 1)[:-1]).get_frame()
+@pytest.mark.parametrize("pieces", [1, 3, 11])
+async def test_they_may_come_in_pieces_of_any_size(pieces: int) -> None:
+    taker = Everything()
+    sent = b"".join(frame.marshal(Basic.Ack(tag), 7) for tag in range(20))
+    assert not await left(taker, sent, pieces=pieces)
+    assert [settlement_of(payload)[0] for _, payload in taker.taken] == list(range(20))
+
+
+async def test_those_of_a_channel_that_is_gone_go_to_nobody() -> None:
+    strange = struct.pack(">BHI", 2, 8, 3) + b"\xff\xff\xff" + b"\xce"
+    assert not await left(Everything(), strange)
+
+
+async def test_those_of_the_connection_are_the_drivers() -> None:
+    found = await left(Everything(), *(frame.marshal(Heartbeat(), 0) for _ in range(2)))
+    assert [(channel, type(each)) for _, channel, each in found] == [(0, Heartbeat)] * 2
+
+
+async def test_a_frame_that_does_not_end_where_it_says_ends_the_connection() -> None:
+    taker = Everything()
+    assert not await left(taker, frame.marshal(Basic.Ack(1), 7)[:-1] + b"\0")
+    assert not taker.taken
+
+
+async def test_whatever_comes_is_heard() -> None:
+    reader, heard = asyncio.StreamReader(), asyncio.Event()
+    reader.feed_data(frame.marshal(Basic.Ack(1), 7))
+    frames = Frames(reader, Everything().of, heard.set)
+    reading = asyncio.create_task(frames.get_frame())
+    await heard.wait()
+    assert not reading.done()
+    reading.cancel()
+
+
+def test_all_of_a_delivery_is_read() -> None:
+    deliver = frame.marshal(Basic.Deliver("tag", 5, True, "exchange", "key"), 7)
+    found = arrived(deliver, *content(Basic.Properties(message_id="m"), b"one ", b"two"))
+    expected = Taken(found.properties, b"one two", "exchange", "key", 5, True, "tag")
+    assert found == expected
+    assert found.properties == Basic.Properties(message_id="m").marshal()
+
+
+def test_what_was_got_is_read() -> None:
+    got = frame.marshal(Basic.GetOk(5, True, "exchange", "key", 3), 7)
+    found = arrived(got, *content(Basic.Properties()))
+    assert found == Taken(found.properties, b"", "exchange", "key", 5, True)
+
+
+def test_what_was_returned_is_read() -> None:
+    returned = frame.marshal(Basic.Return(312, "NO_ROUTE", "exchange", "key"), 7)
+    found = arrived(returned, *content(Basic.Properties(message_id="m"), b"body"))
+    assert found == Taken(found.properties, b"body", "exchange", "key")
+
+
+def test_keys_and_headers_may_be_any_bytes() -> None:
+    deliver = frame.marshal(Basic.Deliver("t", 1, False, "e", "cafe"), 7)
+    strange = b"\x20\0\0\0\0\6\4caf\xe9V"
+    header = a_frame(2, struct.pack(">HHQ", 60, 0, 0) + strange)
+    found = arrived(deliver.replace(b"cafe", b"caf\xe9"), header)
+    assert (found.routing_key, found.properties) == ("caf\udce9", strange)
+
+
+@pytest.mark.parametrize(
+    ("body", "largest", "parts"),
+    [(b"", 4096, 0), (b"body", 4096, 1), (b"x" * 10, 12, 3), (b"x" * 10000, 0, 1)],
+)
+def test_the_driver_reads_what_is_published(body: bytes, largest: int, parts: int) -> None:
+    properties = Basic.Properties(message_id="m", delivery_mode=2).marshal()
+    to = short_string("exchange", "it"), short_string("key", "it")
+    publish, header, *bodies = read(publishing(7, *to, properties, body, largest))
+    assert dict(publish) == dict(Basic.Publish(0, "exchange", "key", mandatory=True))
+    assert (header.body_size, header.properties.message_id) == (len(body), "m")
+    assert b"".join(each.value for each in bodies) == body
+    assert len(bodies) == parts
+    assert all(is_content(kind) for kind in (2, 3))
+
+
+@pytest.mark.parametrize("multiple", [True, False])
+def test_the_driver_reads_how_a_message_is_settled(multiple: bool) -> None:
+    ack, nack = read(acking(7, 2**40, multiple=multiple) + nacking(7, 3, multiple=multiple))
+    assert dict(ack) == dict(Basic.Ack(2**40, multiple))
+    assert dict(nack) == dict(Basic.Nack(3, multiple, requeue=True))
+
+
+def test_the_driver_reads_what_a_queue_is_asked_for() -> None:
+    (get,) = read(getting(7, short_string("queue", "it")))
+    assert dict(get) == dict(Basic.Get(0, "queue"))

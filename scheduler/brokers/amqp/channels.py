@@ -1,0 +1,192 @@
+"""Channels of our connections: aiormq opens and closes them, and messages go past it."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import aiormq
+from aiormq.abc import ChannelFrame, DeliveredMessage
+from aiormq.exceptions import ChannelInvalidStateError
+
+from scheduler.brokers.amqp.closing import closing_of
+from scheduler.brokers.amqp.frames import (
+    ACK,
+    DELIVER,
+    GET_EMPTY,
+    GET_OK,
+    NACK,
+    RETURN,
+    Arriving,
+    Taken,
+    acking,
+    getting,
+    is_content,
+    nacking,
+    publishing,
+    settlement_of,
+)
+from scheduler.brokers.amqp.refusals import Refused, Returned
+from scheduler.brokers.properties import decoded
+from scheduler.brokers.tables import short_string
+
+Receiver = Callable[[Taken], None]
+
+
+class DriverChannel(aiormq.Channel):
+    """A channel over which messages are published, got, delivered and settled.
+
+    Nothing is settled any more once its closing has begun: RabbitMQ closes the connection over what
+    comes after the end of a channel.
+    """
+
+    write_queue: asyncio.Queue[ChannelFrame]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._ends = False
+        self._largest_frame = self.connection.connection_tune.frame_max
+        self._arriving: Arriving | None = None
+        self._consumer_tags = (f"consumer {number}" for number in itertools.count(1))
+        self._receivers: dict[str, Receiver] = {}
+        self._published = 0
+        self._unconfirmed: dict[int, tuple[asyncio.Future[None], str]] = {}
+        self._got: asyncio.Future[Taken | None] | None = None
+        closing_of(self).add_done_callback(self._fail)
+
+    async def close(self, *args: Any, **kwargs: Any) -> None:
+        self._ends = True
+        await super().close(*args, **kwargs)
+
+    def publish(
+        self, body: bytes, properties: bytes, *, exchange: str, routing_key: str, message_id: str
+    ) -> asyncio.Future[None]:
+        """Publish a message, mandatory; returns what is done when it is confirmed.
+
+        Args:
+            message_id: the one that its properties name, and no other one that is not confirmed.
+        """
+        self._expect_more()
+        self._published += 1
+        confirmed = self.loop.create_future()
+        self._unconfirmed[self._published] = confirmed, message_id
+        to = short_string(exchange, "The exchange"), short_string(routing_key, "The routing key")
+        self._write(publishing(self.number, *to, properties, body, self._largest_frame))
+        return confirmed
+
+    async def get(self, queue: str) -> Taken | None:
+        """Take the message at the head of a queue, if there is one."""
+        self._expect_more()
+        self._got = got = self.loop.create_future()
+        self._write(getting(self.number, short_string(queue, "The name of the queue")))
+        return await got
+
+    async def consume(
+        self,
+        source: str,
+        receiver: Receiver,
+        *,
+        prefetch: int,
+        arguments: dict[str, Any] | None = None,
+    ) -> str:
+        """Have the receiver called with each message of a stream or a queue; returns its tag."""
+        tag = next(self._consumer_tags)
+        self._receivers[tag] = receiver
+        await self.basic_qos(prefetch_count=prefetch)
+        await self.basic_consume(source, _never_called, consumer_tag=tag, arguments=arguments)
+        return tag
+
+    async def cancel(self, tag: str) -> None:
+        """Have nothing more delivered to a receiver."""
+        await self.basic_cancel(tag)
+        self._receivers.pop(tag, None)
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        """Have the broker forget a message.
+
+        Raises:
+            ChannelInvalidStateError: it has taken the message back.
+        """
+        self._expect_more()
+        self._write(acking(self.number, tag, multiple=multiple))
+
+    def requeue(self, tag: int, *, multiple: bool = False) -> None:
+        """Give a message back.
+
+        Raises:
+            ChannelInvalidStateError: the broker has taken it back.
+        """
+        self._expect_more()
+        self._write(nacking(self.number, tag, multiple=multiple))
+
+    def takes(self, kind: int, payload: bytes) -> bool:
+        """Take a frame of a message, or of its confirmation; all others are aiormq's."""
+        if is_content(kind):
+            if self._arriving is not None and self._arriving.add(kind, payload):
+                arrived, self._arriving = self._arriving, None
+                self._receive(arrived.kind, arrived.message())
+            return True
+        match payload[:4]:
+            case method if method in (DELIVER, GET_OK, RETURN):
+                self._arriving = Arriving(payload)
+            case method if method in (ACK, NACK):
+                self._confirm(*settlement_of(payload), taken=method == ACK)
+            case method if method == GET_EMPTY:
+                self._answer(None)
+            case _:
+                return False
+        return True
+
+    def _receive(self, kind: bytes, message: Taken) -> None:
+        if kind == DELIVER and (receiver := self._receivers.get(message.consumer)) is not None:
+            try:
+                receiver(message)
+            except Exception:
+                logging.getLogger(__name__).exception("A message could not be received")
+        elif kind == GET_OK:
+            self._answer(message)
+        elif kind == RETURN:
+            self._return(message)
+
+    def _answer(self, message: Taken | None) -> None:
+        got, self._got = self._got, None
+        if got is not None and not got.done():
+            got.set_result(message)
+
+    def _return(self, message: Taken) -> None:
+        returned = decoded(message.properties).message_id
+        for confirmed, message_id in self._unconfirmed.values():
+            if message_id == returned and not confirmed.done():
+                confirmed.set_exception(Returned(message.routing_key))
+
+    def _confirm(self, last: int, multiple: bool, *, taken: bool) -> None:
+        for tag in self._until(last) if multiple else (last,):
+            confirmed, _ = self._unconfirmed.pop(tag, (None, ""))
+            if confirmed is None or confirmed.done():
+                continue  # it was returned, or nobody waits any more
+            if taken:
+                confirmed.set_result(None)
+            else:
+                confirmed.set_exception(Refused())
+
+    def _until(self, last: int) -> list[int]:
+        return list(itertools.takewhile(lambda tag: tag <= last, self._unconfirmed))
+
+    def _fail(self, closing: asyncio.Future[Any]) -> None:
+        """Tell all who wait for an answer that there will be none."""
+        error = None if closing.cancelled() else closing.exception()
+        waiting = [confirmed for confirmed, _ in self._unconfirmed.values()]
+        for answer in waiting if self._got is None else [*waiting, self._got]:
+            if not answer.done():
+                answer.set_exception(error or ChannelInvalidStateError(f"{self!r} was closed"))
+
+    def _expect_more(self) -> None:
+        if self._ends or self.is_closed:
+            raise ChannelInvalidStateError(f"{self!r} is being closed")
+
+    def _write(self, frames: bytes) -> None:
+        self.write_queue.put_nowait(ChannelFrame(frames, should_close=False))
+
+
+async def _never_called(_: DeliveredMessage) -> None: ...
