@@ -34,6 +34,7 @@ from scheduler.processor.order import Order
 from scheduler.processor.pipeline import Pipeline
 from scheduler.processor.processor import ProcessedApp, Processor
 from scheduler.processor.publishing import PatientPublisher
+from scheduler.processor.punctuality import Punctuality
 from scheduler.processor.recognition import Recognition
 from scheduler.processor.runs import Executions
 from scheduler.processor.shutdown import Shutdown
@@ -48,6 +49,7 @@ from scheduler.queues.roster import Listing, Roster
 from scheduler.tasks.registry import App, resting
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
+from scheduler.timing.lead import Lead
 
 OPERATORS_PATIENCE = timedelta(minutes=15)
 
@@ -72,7 +74,8 @@ class Program:
         names, here = app.names, (app, broker)
         self.broker = broker
         self.failed = FailedQueues(broker, names, clock)
-        self.hatchery = Hatchery(broker, names, clock, self.failed)
+        self.lead = Lead(app.settings.longest_lead)
+        self.hatchery = Hatchery(broker, names, clock, self.failed, self.lead)
         self.heads = Heads(broker, names)
         self.journal = Journal(broker, names)
         self.roster = Roster(broker, names, clock)
@@ -216,6 +219,7 @@ def _pipeline(
         capacity,
         recognition,
         order,
+        Punctuality(program.lead, clock),
         escalation,
         successors,
         executions,

@@ -84,6 +84,12 @@ class Settings(BaseSettings):
     delivery_limit: int = Field(default=20, ge=1, le=99)
     """Deliveries without an ack after which a message is parked, not run (quorum queues)."""
 
+    longest_lead: Annotated[DurationSetting, Field(le=timedelta(milliseconds=200))] = timedelta(
+        milliseconds=100
+    )
+    """How long before its time a loop's token leaves the broker at most, to start on the dot: it
+    does so as early as its way to a processor took lately. 0s: when it is due."""
+
     shutdown_grace: DurationSetting = timedelta(seconds=25)
     """How long a stopping processor lets its runs finish; Kubernetes kills it after 30 s."""
 

@@ -29,6 +29,7 @@ from scheduler.queues.roster import Listing, Roster
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import run_virtually
 from scheduler.timing.clock import Clock, LoopClock, SystemClock
+from scheduler.timing.lead import Lead
 
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
 SYSTEM_CLOCK = SystemClock()
@@ -98,7 +99,7 @@ def failed_of(names: Names, broker: Broker, clock: Clock = SYSTEM_CLOCK) -> Fail
 
 
 def hatchery_of(names: Names, broker: Broker, clock: Clock = SYSTEM_CLOCK) -> Hatchery:
-    return Hatchery(broker, names, clock, failed_of(names, broker, clock))
+    return Hatchery(broker, names, clock, failed_of(names, broker, clock), Lead(timedelta(0)))
 
 
 def journal_of(names: Names, broker: Broker) -> Journal:

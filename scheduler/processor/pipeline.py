@@ -5,10 +5,11 @@ Each step may end it:
 1. decode: what is neither a token nor a call of this task is parked
 2. recognise: a token that is void, or settled, is acked; the first of an epoch is exchanged
 3. resolve: arguments that do not fit the task are parked
-4. admit: a tick that is too late, or a call that has expired, is skipped; what was delivered too
+4. wait: what came shortly before its time is held until then
+5. admit: a tick that is too late, or a call that has expired, is skipped; what was delivered too
    often has failed
-5. execute: the task runs, within its timeout
-6. settle: what comes after is published, confirmed
+6. execute: the task runs, within its timeout
+7. settle: what comes after is published, confirmed
 
 Then, at one place, the delivery is acked or given back.
 """
@@ -37,6 +38,7 @@ from scheduler.processor.escalation import Escalation
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.order import Order
 from scheduler.processor.publishing import LONGEST_PAUSE
+from scheduler.processor.punctuality import Punctuality
 from scheduler.processor.recognition import JOINED, VOID, Interrupted, Recognition
 from scheduler.processor.runs import Executions, Run
 from scheduler.processor.settlement import (
@@ -86,6 +88,7 @@ class Pipeline:
         capacity: Capacity,
         recognition: Recognition,
         order: Order,
+        punctuality: Punctuality,
         escalation: Escalation,
         successors: Successors,
         executions: Executions,
@@ -98,6 +101,7 @@ class Pipeline:
         self._capacity = capacity
         self._recognition = recognition
         self._order = order
+        self._punctuality = punctuality
         self._escalation = escalation
         self._successors = successors
         self._executions = executions
@@ -138,6 +142,7 @@ class Pipeline:
             if (why_not := await self._recognise(delivery, task, subject, turns)) is not None:
                 return _superseded(delivery, subject, why_not)
             run = await self._order.resumed(self._resolve(delivery, task, subject))
+            await self._punctuality.until_due(run)
             await turns.enter_async_context(self._capacity.taken(task))
             if (declined := await self._decline(run)) is not None:
                 return declined
@@ -323,7 +328,7 @@ def _started(run: Run) -> RunStarted:
         redelivered=run.delivery.redelivered,
         hatch_delay=run.hatch_delay,
         ready_delay=run.ready_delay,
-        start_delay=run.started_at - run.received_at,
+        start_delay=run.start_delay,
         headers=run.delivery.message.headers,
     )
 

@@ -81,6 +81,13 @@ class Run:
             return None
         return max(self.received_at - max(known), NO_TIME)
 
+    @property
+    def start_delay(self) -> timedelta:
+        """How long this processor had it, when it was due, before its run began."""
+        due_at = self.subject.due_at
+        since = self.received_at if due_at is None else max(self.received_at, due_at)
+        return max(self.started_at - since, NO_TIME)
+
 
 class Execution:
     """The task of a run, going on: cancelled when the delivery is lost, or on demand."""

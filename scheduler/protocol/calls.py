@@ -11,6 +11,7 @@ scheduler-version                1, the version of this format
 scheduler-namespace, -task       whose call it is
 scheduler-sent-at-ms             when it was sent, milliseconds since the Unix epoch
 scheduler-due-at-ms              when its delay ends
+scheduler-lead-ms                how long before that it leaves the broker's timers
 scheduler-not-before-ms          before which moment no processor runs it; none: of no other delay
                                  than the broker's
 scheduler-expires-at-ms          after which moment it is too old to run; none: never
@@ -158,6 +159,7 @@ def decode_call(
         exchange=exchange if wire.exchange is None else wire.exchange,
         routing_key=routing_key if wire.key is None else wire.key,
         attempt=wire.attempt,
+        due_at=optional_moment(wire.due_at_ms),
         not_before=optional_moment(wire.not_before_ms),
         first_failed_at=optional_moment(wire.first_failed_at_ms),
     )
@@ -214,7 +216,6 @@ def _with_arguments(call: Call, namespace: str) -> Call:
         args=body.args,
         routing_key=_without_delay(call),
         sent_at=moment_of(wire.sent_at_ms),
-        due_at=optional_moment(wire.due_at_ms),
         expires_at=optional_moment(wire.expires_at_ms),
     )
 
@@ -233,6 +234,7 @@ class _Wire(BaseModel):
 
 
 class _Retried(_Wire):
+    due_at_ms: int | None = _Ms
     not_before_ms: int | None = _Ms
     replayed_at_ms: int | None = _Ms
     attempt: int = Field(default=0, ge=0, le=MOST_COUNTED)
@@ -246,7 +248,6 @@ class _Headers(_Wire):
     namespace: str
     task: str
     sent_at_ms: int = Field(ge=0, le=LATEST_MS)
-    due_at_ms: int | None = _Ms
     expires_at_ms: int | None = _Ms
 
 

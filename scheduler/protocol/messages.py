@@ -13,6 +13,8 @@ from scheduler.timing.durations import shown
 
 FORMAT_VERSION = 1
 PREFIX = "scheduler-"
+LEAD = f"{PREFIX}lead-ms"
+LONGEST_LEAD_MS = 300
 LINE_LENGTH = 500
 MOST_COUNTED = 2**62  # there is room for what comes after it
 
@@ -104,6 +106,14 @@ def hatched_at(message: Message) -> datetime | None:
             return second
         case _:
             return None
+
+
+def lead_of(message: Message) -> timedelta:
+    """How long before its time it was to leave the broker's timers."""
+    lead_ms = message.headers.get(LEAD)
+    if not isinstance(lead_ms, int) or not 0 <= lead_ms <= LONGEST_LEAD_MS:
+        return timedelta(0)
+    return timedelta(milliseconds=lead_ms)
 
 
 def our_headers(message: Message) -> dict[str, Any]:

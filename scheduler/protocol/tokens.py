@@ -19,7 +19,8 @@ scheduler-seq                         how many ticks of the loop have been settl
 scheduler-attempt                     how many attempts of this tick have failed
 scheduler-state                       armed, paused or replay
 scheduler-scheduled-at-ms             nominal time of the tick, milliseconds since the Unix epoch
-scheduler-due-at-ms                   when the wait ends: the tick with its jitter, or a retry
+scheduler-due-at-ms                   when it is due: the tick with its jitter, or a retry
+scheduler-lead-ms                     how long before that it leaves its slot; none: not before
 scheduler-previous-at-ms              nominal time of the tick before; none: this is the first
 scheduler-reason                      why it is paused
 scheduler-act, -acted-at-ms           what was done to it by somebody else than a run, and when
@@ -55,6 +56,7 @@ from scheduler.protocol.messages import (
     trace_of,
     validated,
 )
+from scheduler.timing.durations import milliseconds
 from scheduler.timing.moments import (
     LATEST_MS,
     milliseconds_since_epoch,
@@ -174,9 +176,21 @@ class Token:
         return Position(self.epoch, self.seq, self.attempt, joined=not self.first)
 
 
-def encode(token: Token, namespace: str, *, expiration: timedelta | None) -> Message:
-    """The message of a token, to wait this long in a queue (None: until somebody acts)."""
+def encode(
+    token: Token,
+    namespace: str,
+    *,
+    expiration: timedelta | None,
+    lead: timedelta = timedelta(0),
+) -> Message:
+    """The message of a token, to wait this long in a queue (None: until somebody acts).
+
+    Args:
+        lead: how long before its time that ends.
+    """
     headers = {"version": FORMAT_VERSION, "namespace": namespace, **_headers_of(token)}
+    if lead:
+        headers["lead-ms"] = milliseconds(lead)
     body = {"schedule": to_wire(token.schedule), "args": token.args, "carry": token.carry}
     return Message(
         body=json.dumps(body, separators=(",", ":")).encode(),

@@ -1,12 +1,16 @@
 """The ways of a call to its task: straight, or through the delay ladder."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.calls import task_key
-from scheduler.protocol.ladder import entrance, key_of
-from scheduler.protocol.messages import Message
+from scheduler.protocol.ladder import STEP, entrance, key_of
+from scheduler.protocol.messages import LEAD, Message
 from scheduler.protocol.topology import Names
+from scheduler.timing.durations import milliseconds
+
+LEAST_LEAD = timedelta(milliseconds=50)
 
 
 async def send(
@@ -19,8 +23,9 @@ async def send(
         BrokerError: it may not have been taken.
     """
     exchange, key = names.calls, task_key(task)
-    if entrance(delay) is not None:
-        exchange, key = names.later, key_of(delay, key)
+    message, early = _early(message, delay)
+    if entrance(early) is not None:
+        exchange, key = names.later, key_of(early, key)
     await broker.publish(message, exchange=exchange, routing_key=key, timeout=timeout)
 
 
@@ -32,7 +37,15 @@ async def send_again(
     Raises:
         BrokerError: it may not have been taken.
     """
-    unit = entrance(delay)
+    message, early = _early(message, delay)
+    unit = entrance(early)
     exchange = names.delayed if unit is None else names.delay(unit)
-    key = key_of(delay, task_key(task))
+    key = key_of(early, task_key(task))
     await broker.publish(message, exchange=exchange, routing_key=key, timeout=timeout)
+
+
+def _early(message: Message, delay: timedelta) -> tuple[Message, timedelta]:
+    """A delay of whole steps, after which its processor has it wait for the rest of its time."""
+    early = max(delay - LEAST_LEAD, timedelta(0)) // STEP * STEP
+    lead = {LEAD: milliseconds(delay - early)} if delay else {}
+    return replace(message, headers={**message.headers, **lead}), early

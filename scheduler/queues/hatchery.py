@@ -14,6 +14,7 @@ from scheduler.protocol.topology import Names, routing_key
 from scheduler.queues.failed import FailedQueues, Reason
 from scheduler.timing.backoff import backoff
 from scheduler.timing.clock import Clock
+from scheduler.timing.lead import Lead
 
 # A token on its way from the slot to a worker is in neither queue for a moment.
 LOOKS = 10
@@ -35,8 +36,11 @@ class Occupant:
 class Hatchery:
     """The hatchery queues of a namespace."""
 
-    def __init__(self, broker: Broker, names: Names, clock: Clock, failed: FailedQueues) -> None:
+    def __init__(
+        self, broker: Broker, names: Names, clock: Clock, failed: FailedQueues, lead: Lead
+    ) -> None:
         self._broker = broker
+        self._lead = lead
         self._names = names
         self._clock = clock
         self._failed = failed
@@ -63,7 +67,7 @@ class Hatchery:
             BrokerError: the token may not have been put.
         """
         patience = self._patience(token)
-        while not await self.offer(token, timeout=timeout):
+        while not await self._offered(token, timeout):
             occupant = await self.take(token.loop)
             if occupant is None:
                 await asyncio.sleep(next(patience))
@@ -96,15 +100,12 @@ class Hatchery:
         self, token: Token, *, at_once: bool = False, timeout: timedelta = DEFAULT_TIMEOUT
     ) -> bool:
         """Put a token if the slot is free; says whether it was."""
-        due_in = min(max(token.due_at - self._clock.now(), AT_ONCE), LONGEST_WAIT)
-        wait = AT_ONCE if at_once else due_in
+        due_in = AT_ONCE if at_once else max(token.due_at - self._clock.now(), AT_ONCE)
+        lead = min(self._lead.length, due_in)
+        wait = None if token.state is State.PAUSED else min(due_in - lead, LONGEST_WAIT)
         try:
             await self._broker.publish(
-                encode(
-                    token,
-                    self._names.namespace,
-                    expiration=None if token.state is State.PAUSED else wait,
-                ),
+                encode(token, self._names.namespace, expiration=wait, lead=lead),
                 exchange=self._names.scheduler,
                 routing_key=routing_key(token.loop),
                 timeout=timeout,
@@ -112,6 +113,13 @@ class Hatchery:
         except Rejected:
             return False
         return True
+
+    async def _offered(self, token: Token, timeout: timedelta) -> bool:
+        """The same, tried again once: most often, what left the slot is still on its way."""
+        if await self.offer(token, timeout=timeout):
+            return True
+        await asyncio.sleep(FIRST_PAUSE.total_seconds())
+        return await self.offer(token, timeout=timeout)
 
     async def clear(self, loop: LoopId) -> list[Token]:
         """Take out all that waits in the slot; returns it.

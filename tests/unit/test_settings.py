@@ -35,6 +35,7 @@ def test_the_defaults_suit_a_broker_on_this_machine():
         "queue_type": "quorum",
         "concurrency": 100,
         "delivery_limit": 20,
+        "longest_lead": timedelta(milliseconds=100),
         "shutdown_grace": timedelta(seconds=25),
         "heartbeat": timedelta(seconds=20),
         "journal_max_age": timedelta(days=7),

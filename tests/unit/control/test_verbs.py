@@ -60,7 +60,8 @@ async def test_a_pause_keeps_the_loop_from_running_until_it_is_resumed(stage: St
         assert seconds_of([report.token.due_at]) == [730 + 2 * A_ROLL_CALL]
         assert (await stage.verbs.resume(the_loop(stage))).did is Did.NOT_PAUSED
         await asyncio.sleep(70)
-    assert stage.starts() == [60.0, 730 + 3 * A_ROLL_CALL]
+    # That the next first token is recognised for takes no time: it leaves its slot early.
+    assert stage.starts() == [60.0, 730 + 2 * A_ROLL_CALL]
     assert await stage.history("task") == [
         *("seeded", "succeeded", "paused", "paused", "resumed", "succeeded")
     ]

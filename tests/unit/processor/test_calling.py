@@ -42,6 +42,7 @@ from scheduler.timing.clock import LoopClock
 from tests.bad_input import BAD, GOOD, tasks_of
 from tests.stage import START, Stage, new_app, of, seconds_of
 
+LONGEST_LEAD = timedelta(milliseconds=150)
 STEP = 0.1
 ONCE = Retry(0)
 
@@ -72,7 +73,15 @@ async def test_a_sent_message_runs_at_once_and_is_gone(stage: Stage) -> None:
 
 @pytest.mark.parametrize(
     ("delay", "after"),
-    [("0s", 0), ("100ms", 0.1), ("1s", 1), ("1.25s", 1.3), ("5m", 300), ("90d", 90 * 86_400)],
+    [
+        ("0s", 0),
+        ("100ms", 0.1),
+        ("1s", 1),
+        ("1.25s", 1.25),
+        ("160ms", 0.16),
+        ("5m", 300),
+        ("90d", 90 * 86_400),
+    ],
 )
 async def test_a_delayed_message_runs_after_its_delay(
     stage: Stage, delay: str, after: float
@@ -91,13 +100,12 @@ async def test_a_delayed_message_runs_after_its_delay(
         await remind.send_later(delay)
         await asyncio.sleep(after + 1)
     assert stage.starts() == [pytest.approx(after, abs=0.001)]
-    # The run stands for the moment that was asked for, which may be up to a step before.
-    assert seconds_of(ticks) == [pytest.approx(after, abs=STEP)]
-    assert of(RunStarted, stage.events)[0].late < timedelta(seconds=STEP)
+    assert seconds_of(ticks) == [pytest.approx(after, abs=0.001)]
+    assert of(RunStarted, stage.events)[0].late <= timedelta(milliseconds=1)
     assert keys == ["task.remind"]
 
 
-@pytest.mark.parametrize(("offset", "after"), [(7, 7), (0, 0), (-3600, 0), (0.04, 0.1)])
+@pytest.mark.parametrize(("offset", "after"), [(7, 7), (0, 0), (-3600, 0), (0.04, 0.04)])
 async def test_a_message_for_a_moment_runs_then_or_now_if_it_has_passed(
     stage: Stage, offset: float, after: float
 ) -> None:
@@ -132,7 +140,10 @@ async def test_a_moment_is_that_of_the_processors_clock_and_a_delay_that_of_the_
     async with stage.processor():
         await asyncio.sleep(4 * 3600)
     started = {str(run.loop): run.started_at - START for run in of(RunStarted, stage.events)}
-    assert started["later"] == timedelta(minutes=10)
+    if fast < timedelta(0):  # for its processor, its time has long been over
+        assert timedelta(0) < timedelta(minutes=10) - started["later"] <= LONGEST_LEAD
+    else:
+        assert started["later"] == timedelta(minutes=10)
     if fast < timedelta(0):  # its message comes an hour too late
         assert [parked.reason for parked in await stage.parked()] == ["expired"]
     else:

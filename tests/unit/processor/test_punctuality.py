@@ -1,0 +1,77 @@
+"""What comes before its time waits for it in hand: not for long, and not as a run."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from scheduler import Scheduler
+from scheduler.events import ProcessorStopping, RunStarted, TokenSuperseded
+from scheduler.processor.recognition import VOID
+from scheduler.timing.clock import LoopClock
+from tests.stage import START, Stage, at_work, new_app, of, processor_of
+
+IN_HAND = 59.91  # seconds after its start, when the token of a loop of a minute waits for its time
+
+
+def looping(every: str = "1m") -> Scheduler:
+    app = new_app(longest_lead=timedelta(milliseconds=200))
+
+    @app.periodic(every=every, mode="fixed_rate")
+    async def task() -> None: ...
+
+    return app
+
+
+async def test_runs_start_on_the_dot(stage: Stage) -> None:
+    app = looping()
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(200)
+    assert [run.late for run in of(RunStarted, stage.events)] == [timedelta(0)] * 3
+    assert [run.start_delay for run in of(RunStarted, stage.events)] == [timedelta(0)] * 3
+
+
+async def test_what_waits_in_hand_is_given_back_by_who_stops(stage: Stage) -> None:
+    await stage.seed(looping())
+    async with stage.processor():
+        await asyncio.sleep(IN_HAND)
+        assert not await stage.waiting()
+    assert [stopping.running for stopping in of(ProcessorStopping, stage.events)] == [0]
+    assert not stage.starts()
+    async with stage.processor():
+        await asyncio.sleep(1)
+    assert stage.starts() == [pytest.approx(60, abs=0.2)]
+
+
+async def test_an_epoch_that_begins_while_it_waits_in_hand_makes_it_void(stage: Stage) -> None:
+    await stage.seed(looping())
+    async with stage.processor():
+        await asyncio.sleep(IN_HAND)
+        await stage.seed(looping(every="7m"))
+        await asyncio.sleep(60)
+    assert not stage.starts()
+    assert [void.reason for void in of(TokenSuperseded, stage.events)] == [VOID]
+
+
+async def test_by_a_clock_that_is_behind_nothing_waits_for_longer_than_it_came_early(
+    stage: Stage,
+) -> None:
+    await stage.seed(app := looping())
+    behind = LoopClock(START - timedelta(seconds=10))
+    async with at_work(processor_of(app, stage.broker, behind, supervises=False)):
+        await asyncio.sleep(65)
+    (run,) = of(RunStarted, stage.events)
+    assert run.started_at + timedelta(seconds=10) == START + timedelta(seconds=60)
+
+
+async def test_a_lead_of_none_has_it_leave_when_it_is_due(stage: Stage) -> None:
+    app = new_app(longest_lead=timedelta(0))
+
+    @app.periodic(every="1m", mode="fixed_rate")
+    async def task() -> None: ...
+
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(IN_HAND)
+        assert await stage.waiting() == 1

@@ -1,0 +1,60 @@
+"""Leads: how early what waits has to leave, to be there in time."""
+
+from datetime import timedelta
+
+import pytest
+
+from scheduler.timing.lead import SHORTEST, Lead
+
+LONGEST = timedelta(milliseconds=100)
+
+
+def ms(count: float) -> timedelta:
+    return timedelta(milliseconds=count)
+
+
+def learned(*trips: timedelta) -> Lead:
+    lead = Lead(LONGEST)
+    for trip in trips:
+        lead.learn(trip)
+    return lead
+
+
+def test_at_first_it_is_half_of_the_longest() -> None:
+    assert Lead(LONGEST).length == ms(50)
+
+
+@pytest.mark.parametrize("trip", [ms(40), ms(60)])
+def test_it_is_longer_than_the_way_took_lately(trip: timedelta) -> None:
+    assert trip < learned(trip).length <= trip * 1.5
+
+
+@pytest.mark.parametrize("trip", [ms(100), timedelta(hours=1)])
+def test_it_is_never_longer_than_it_may_be(trip: timedelta) -> None:
+    assert learned(trip).length == LONGEST
+
+
+@pytest.mark.parametrize("trip", [ms(0), ms(-50), ms(3)])
+def test_where_the_way_is_short_it_ends_as_the_shortest(trip: timedelta) -> None:
+    assert learned(*[trip] * 1000).length == SHORTEST
+
+
+def test_what_took_long_is_forgotten_by_and_by() -> None:
+    lead = learned(ms(60))
+    lengths = list[timedelta]()
+    for _ in range(100):
+        lead.learn(ms(1))
+        lengths.append(lead.length)
+    assert lengths == sorted(lengths, reverse=True)
+    assert ms(85) < lengths[0] < ms(90)
+    assert ms(30) < lengths[-1] < ms(40)
+
+
+def test_it_counts_in_whole_milliseconds() -> None:
+    assert not learned(ms(33.3)).length % ms(1)
+
+
+def test_there_may_be_none() -> None:
+    lead = Lead(timedelta(0))
+    lead.learn(ms(10))
+    assert lead.length == timedelta(0)
