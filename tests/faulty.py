@@ -179,9 +179,9 @@ class FaultyBroker(MemoryBroker):
         *,
         exchange: str,
         routing_key: str,
-        timeout: timedelta = DEFAULT_TIMEOUT,
+        timeout: timedelta | None = DEFAULT_TIMEOUT,
     ) -> None:
-        async with self._asked("publish", exchange, routing_key, message, timeout):
+        async with self._asked("publish", exchange, routing_key, message, timeout or timedelta.max):
             await super().publish(
                 message, exchange=exchange, routing_key=routing_key, timeout=timeout
             )

@@ -62,7 +62,7 @@ EMBEDDED = "memory"
 DEFAULT_TIMEOUT = timedelta(seconds=30)
 LONGEST_SILENCE = timedelta(seconds=10)
 DEFAULT_QUIET = timedelta(milliseconds=500)
-SETTLEMENT_TIMEOUT = timedelta(days=1)
+AS_LONG_AS_IT_TAKES = None
 """For what must not be given up: published again, it would be there twice."""
 
 
@@ -183,9 +183,12 @@ class Broker(Protocol):
         *,
         exchange: str,
         routing_key: str,
-        timeout: timedelta = DEFAULT_TIMEOUT,
+        timeout: timedelta | None = DEFAULT_TIMEOUT,
     ) -> None:
         """Hand a message over: persistent, mandatory, confirmed (statement 1).
+
+        Args:
+            timeout: None: as long as it takes.
 
         Raises:
             TooLarge: its headers do not fit in a frame; the connection is as it was.

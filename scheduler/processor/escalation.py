@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
-from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Delivery
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
 from scheduler.errors import InvalidArguments, Undecodable
 from scheduler.events import Emit, Escalated, EscalationHook, MessageParked
 from scheduler.processor.publishing import PatientPublisher
@@ -78,7 +78,7 @@ class Escalation:
             act = Act(Verb.PAUSE, self._clock.now())
             paused = replace(token, state=State.PAUSED, reason=one_line(str(error)), act=act)
             await self._publisher.insist(
-                delivery, lambda: self._hatchery.put(paused, timeout=SETTLEMENT_TIMEOUT)
+                delivery, lambda: self._hatchery.put(paused, timeout=AS_LONG_AS_IT_TAKES)
             )
 
     def _copy(self, run: Run, parking: Parking) -> Message:
@@ -102,7 +102,7 @@ class Escalation:
         key = delivery.routing_key if brought else task_key(task.name)
         await self._publisher.insist(
             delivery,
-            lambda: self._failed.park(message, key, reason, error, timeout=SETTLEMENT_TIMEOUT),
+            lambda: self._failed.park(message, key, reason, error, timeout=AS_LONG_AS_IT_TAKES),
         )
         self._emit(MessageParked(key, message.message_id, reason.value, summary_of(error)))
 

@@ -6,7 +6,7 @@ It is noted in the broker, so that whichever processor gets it next goes on from
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler.brokers.contract import SETTLEMENT_TIMEOUT
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES
 from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.runs import Run
 from scheduler.protocol.calls import Call
@@ -55,5 +55,5 @@ class Order:
     async def _note(self, run: Run, head: Head) -> None:
         task, message = run.task.name, run.delivery.message
         await self._publisher.insist(
-            run.delivery, lambda: self._heads.note(task, message, head, SETTLEMENT_TIMEOUT)
+            run.delivery, lambda: self._heads.note(task, message, head, AS_LONG_AS_IT_TAKES)
         )

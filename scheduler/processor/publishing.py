@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
-from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import BrokerError, DeliveryLost
 from scheduler.events import Emit, SettlementDelayed
@@ -24,6 +24,9 @@ class PatientPublisher:
     def __init__(self, shutdown: Shutdown, emit: Emit) -> None:
         self._shutdown = shutdown
         self._emit = emit
+        self._waiting: dict[Confirmation, None] = {}
+        self._reporting: asyncio.TimerHandle | None = None
+        shutdown.aborted.add_done_callback(self._give_up_all)
 
     async def insist(self, delivery: Delivery, publish: Callable[[], Awaitable[R]]) -> R:
         """Publish until it is confirmed, for as long as the delivery is ours.
@@ -34,7 +37,7 @@ class PatientPublisher:
         """
         for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0):
             try:
-                return await self._confirmed(delivery, asyncio.ensure_future(publish()))
+                return await self._confirmed(delivery, publish)
             except DeliveryLost:
                 raise
             except BrokerError as error:
@@ -47,16 +50,63 @@ class PatientPublisher:
             await asyncio.wait([delivery.lost], timeout=pause)
         raise AssertionError("it goes on without end")
 
-    async def _confirmed(self, delivery: Delivery, sending: asyncio.Future[R]) -> R:
+    async def _confirmed(self, delivery: Delivery, publish: Callable[[], Awaitable[R]]) -> R:
         """Wait as long as it takes: what is published twice may be taken twice."""
-        watched = [sending, delivery.lost, self._shutdown.aborted]
-        while not sending.done():
-            await asyncio.wait(
-                watched, timeout=REPORT_AFTER.total_seconds(), return_when=asyncio.FIRST_COMPLETED
-            )
-            if not sending.done():
-                if delivery.lost.done() or self._shutdown.aborting:
-                    await cancelled(sending)
-                    raise DeliveryLost
-                self._emit(SettlementDelayed(delivery.routing_key, SILENCE, REPORT_AFTER))
-        return sending.result()
+        confirmation = Confirmation(delivery, at_once=self._shutdown.aborting)
+        self._waiting[confirmation] = None
+        if self._reporting is None:
+            self._report()
+        try:
+            async with confirmation.awaited:
+                return await publish()
+        except TimeoutError:
+            raise DeliveryLost from None
+        finally:
+            del self._waiting[confirmation]
+            confirmation.end()
+
+    def _report(self) -> None:
+        """Tell of what has not been confirmed for long, as long as anything is waited for."""
+        loop, self._reporting = asyncio.get_running_loop(), None
+        while self._waiting:
+            oldest = next(iter(self._waiting))
+            if (report_at := oldest.since + REPORT_AFTER.total_seconds()) > loop.time():
+                self._reporting = loop.call_at(report_at, self._report)
+                return
+            self._emit(SettlementDelayed(oldest.delivery.routing_key, SILENCE, REPORT_AFTER))
+            del self._waiting[oldest]
+            oldest.since = loop.time()
+            self._waiting[oldest] = None
+
+    def _give_up_all(self, _: object) -> None:
+        for confirmation in self._waiting:
+            confirmation.give_up()
+
+
+class Confirmation:
+    """What a broker is asked to confirm, for as long as that is waited for.
+
+    Args:
+        at_once: it is not waited for.
+
+    Attributes:
+        since: when it was told of last, by the event loop's time.
+    """
+
+    __slots__ = ("_loop", "awaited", "delivery", "since")
+
+    def __init__(self, delivery: Delivery, *, at_once: bool) -> None:
+        self.delivery = delivery
+        self.awaited = asyncio.timeout(0 if at_once else None)
+        self._loop = asyncio.get_running_loop()
+        self.since = self._loop.time()
+        delivery.lost.add_done_callback(self.give_up)
+
+    def give_up(self, _: object = None) -> None:
+        """Wait no longer."""
+        with suppress(RuntimeError):  # it has just ended
+            self.awaited.reschedule(self._loop.time())
+
+    def end(self) -> None:
+        """Take note that it is waited for no longer."""
+        self.delivery.lost.remove_done_callback(self.give_up)

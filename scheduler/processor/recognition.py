@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Delivery
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
 from scheduler.errors import BrokerError, DeliveryLost, QueueNotFound, StreamTooLong
 from scheduler.events import (
     Connected,
@@ -129,7 +129,7 @@ class Recognition:
 
     async def _put(self, first: Token, token: Token) -> None:
         with self._turns.putting(first):
-            await self._hatchery.put(token, timeout=SETTLEMENT_TIMEOUT)
+            await self._hatchery.put(token, timeout=AS_LONG_AS_IT_TAKES)
 
     async def _is_nobody_before(
         self, delivery: Delivery, token: Token, *, came_back: bool = False

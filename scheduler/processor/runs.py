@@ -108,7 +108,10 @@ class Execution:
 
         run.delivery.lost.add_done_callback(cancel)
         try:
-            await asyncio.wait([self.task])
+            await self.task
+        except BaseException:  # what it raised is its outcome
+            if not self.task.done():
+                raise
         finally:
             run.delivery.lost.remove_done_callback(cancel)
 
@@ -141,7 +144,7 @@ class Execution:
         try:
             async with deadline:
                 await task.function(**given, **self._run.arguments)
-        except (SystemExit, KeyboardInterrupt) as error:
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
             # It would end the whole processor, and the next one that gets this message.
             raise RuntimeError(f"the task raised {summary_of(error)}") from None
         except TimeoutError:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from scheduler.brokers.contract import SETTLEMENT_TIMEOUT, Broker
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker
 from scheduler.errors import TooLarge
 from scheduler.events import Emit, SuccessorConfirmed, TokenOvertaken
 from scheduler.processor.escalation import Escalation
@@ -118,12 +118,12 @@ class Successors:
     async def _send_again(self, task: str, message: Message, delay: timedelta) -> None:
         # What is longer than the ladder comes back in between, too early.
         delay = min(delay, LONGEST)
-        await send_again(self._broker, self._names, task, message, delay, SETTLEMENT_TIMEOUT)
+        await send_again(self._broker, self._names, task, message, delay, AS_LONG_AS_IT_TAKES)
 
     async def _put(self, run: Run, token: Token) -> None:
         assert isinstance(run.subject, Token)
         with self._turns.putting(run.subject):
-            waiting = await self._hatchery.put(token, timeout=SETTLEMENT_TIMEOUT)
+            waiting = await self._hatchery.put(token, timeout=AS_LONG_AS_IT_TAKES)
         if waiting is not token:
             self._emit(TokenOvertaken(*run.about, by=waiting))
 

@@ -14,7 +14,12 @@ LEAST_LEAD = timedelta(milliseconds=50)
 
 
 async def send(
-    broker: Broker, names: Names, task: str, message: Message, delay: timedelta, timeout: timedelta
+    broker: Broker,
+    names: Names,
+    task: str,
+    message: Message,
+    delay: timedelta,
+    timeout: timedelta | None,
 ) -> None:
     """Publish a call's message, confirmed, to come to its task after a delay.
 
@@ -30,7 +35,12 @@ async def send(
 
 
 async def send_again(
-    broker: Broker, names: Names, task: str, message: Message, delay: timedelta, timeout: timedelta
+    broker: Broker,
+    names: Names,
+    task: str,
+    message: Message,
+    delay: timedelta,
+    timeout: timedelta | None,
 ) -> None:
     """The same for a message that has been there: it is taken, whatever became of its task.
 

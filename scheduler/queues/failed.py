@@ -253,7 +253,7 @@ class FailedQueues:
         reason: Reason,
         error: BaseException,
         *,
-        timeout: timedelta = DEFAULT_TIMEOUT,
+        timeout: timedelta | None = DEFAULT_TIMEOUT,
     ) -> None:
         """Put a message where its routing key leads to, with the reason; the journal is told."""
         message = parked(message, routing_key, reason, error, self._clock.now())
@@ -385,7 +385,7 @@ class FailedQueues:
         await self._publish(message, self._names.way_in(key), key, DEFAULT_TIMEOUT)
 
     async def _publish(
-        self, message: Message, exchange: str, routing_key: str, timeout: timedelta
+        self, message: Message, exchange: str, routing_key: str, timeout: timedelta | None
     ) -> None:
         """Publish as many of its headers as fit."""
         while True:

@@ -53,7 +53,7 @@ class Hatchery:
         """
         return self._broker.mutex(self._names.lock, timeout=patience)
 
-    async def put(self, token: Token, *, timeout: timedelta = DEFAULT_TIMEOUT) -> Token:
+    async def put(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> Token:
         """Put a token into the slot of its loop, confirmed; returns the token that waits there now.
 
         What stands in its way is taken out; what is as far as it, or farther, is left (R2 of
@@ -97,7 +97,7 @@ class Hatchery:
                 await asyncio.sleep(next(patience))
 
     async def offer(
-        self, token: Token, *, at_once: bool = False, timeout: timedelta = DEFAULT_TIMEOUT
+        self, token: Token, *, at_once: bool = False, timeout: timedelta | None = DEFAULT_TIMEOUT
     ) -> bool:
         """Put a token if the slot is free; says whether it was."""
         due_in = AT_ONCE if at_once else max(token.due_at - self._clock.now(), AT_ONCE)
@@ -114,7 +114,7 @@ class Hatchery:
             return False
         return True
 
-    async def _offered(self, token: Token, timeout: timedelta) -> bool:
+    async def _offered(self, token: Token, timeout: timedelta | None) -> bool:
         """The same, tried again once: most often, what left the slot is still on its way."""
         if await self.offer(token, timeout=timeout):
             return True

@@ -65,7 +65,9 @@ class Heads:
         self._broker = broker
         self._names = names
 
-    async def note(self, task: str, message: Message, head: Head, timeout: timedelta) -> None:
+    async def note(
+        self, task: str, message: Message, head: Head, timeout: timedelta | None
+    ) -> None:
         """Note, confirmed, how far a message has come.
 
         Raises:

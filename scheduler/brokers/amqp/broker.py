@@ -8,11 +8,9 @@ refused gets one to throw away.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal
-from uuid import uuid4
 
 from yarl import URL
 
@@ -25,6 +23,7 @@ from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.followers import AmqpFollower
 from scheduler.brokers.amqp.frames import Taken
 from scheduler.brokers.amqp.mutex import Mutexes
+from scheduler.brokers.amqp.publishing import Publisher
 from scheduler.brokers.amqp.session import Lease, Session
 from scheduler.brokers.amqp.streams import Streams
 from scheduler.brokers.amqp.tls import Tls
@@ -38,9 +37,8 @@ from scheduler.brokers.contract import (
 )
 from scheduler.brokers.credentials import parse_url
 from scheduler.brokers.marks import written_into
-from scheduler.brokers.properties import check_key, check_size, encoded
-from scheduler.errors import IncompatibleBroker, QueueNotFound, Unconfirmed, Unroutable
-from scheduler.events import Emit, MessageConfirmed
+from scheduler.errors import QueueNotFound
+from scheduler.events import Emit
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Topology
 
@@ -71,6 +69,7 @@ class AmqpBroker:
         self._connection = Connection(endpoint, emit=emit, patient=patient)
         self._consumers: set[RecoveringConsumer] = set()
         self._mutexes = Mutexes(self._connection)
+        self._publisher = Publisher(self._connection)
         self._streams = Streams(self._connection)
 
     @property
@@ -103,39 +102,9 @@ class AmqpBroker:
         *,
         exchange: str,
         routing_key: str,
-        timeout: timedelta = DEFAULT_TIMEOUT,
+        timeout: timedelta | None = DEFAULT_TIMEOUT,
     ) -> None:
-        check_key(routing_key)
-        message_id = message.message_id or str(uuid4())  # by which it is known if it is returned
-        properties = encoded(replace(message, message_id=message_id))
-        session = await self._connection.ready(timeout)
-        check_size(properties, session.frame_max, self.address)
-        time, seconds = asyncio.get_running_loop().time, timeout.total_seconds()
-        began = time()
-        try:
-            async with asyncio.timeout(seconds):
-                with self._connection.translated(), session.awaiting_answer():
-                    channel = await session.publisher(exchange).channel()
-                    await channel.publish(
-                        message.body,
-                        properties,
-                        exchange=exchange,
-                        routing_key=routing_key,
-                        message_id=message_id,
-                    )
-        except TimeoutError:
-            raise Unconfirmed(
-                f"{self.address} did not confirm a message within {seconds:g} s: it may be blocked "
-                "by a memory or disk alarm. The message may or may not have been taken."
-            ) from None
-        except QueueNotFound:
-            raise Unroutable(
-                f"The exchange {exchange!r} does not exist in {self.address}."
-            ) from None
-        except IncompatibleBroker as error:
-            # The channel was closed because of one message: this one, or another one beside it.
-            raise Unconfirmed(str(error)) from None
-        self._connection.emit(MessageConfirmed(exchange, timedelta(seconds=time() - began)))
+        await self._publisher.publish(message, exchange, routing_key, timeout)
 
     async def get(self, queue: str) -> Delivery | None:
         session = await self._connection.ready()

@@ -106,20 +106,20 @@ class Connection:
                 await session.give_up(str(error))
             raise
 
-    async def ready(self, timeout: timedelta = DEFAULT_TIMEOUT) -> Session:
+    async def ready(self, timeout: timedelta | None = DEFAULT_TIMEOUT) -> Session:
         """The open session, waited for if need be.
 
         Raises:
             BrokerUnavailable: there was none for the whole of the timeout.
         """
         if not self._connected.is_set():
+            seconds = None if timeout is None else timeout.total_seconds()
             try:
-                async with asyncio.timeout(timeout.total_seconds()):
+                async with asyncio.timeout(seconds):
                     await self._connected.wait()
             except TimeoutError:
                 raise BrokerUnavailable(
-                    f"There has been no connection to {self.address} for "
-                    f"{timeout.total_seconds():g} s."
+                    f"There has been no connection to {self.address} for {seconds:g} s."
                 ) from None
         assert self._session is not None
         return self._session

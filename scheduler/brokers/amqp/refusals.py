@@ -1,8 +1,6 @@
 """What the driver's errors mean, as errors of ours."""
 
 import asyncio
-from collections.abc import Generator
-from contextlib import contextmanager
 
 from aiormq.exceptions import (
     AMQPError,
@@ -41,20 +39,28 @@ class Refused(AMQPError):
     """A queue has not taken a message."""
 
 
-@contextmanager
-def translated(address: str) -> Generator[None]:
+class Translation:
+    """The driver's errors as ours, inside a block."""
+
+    __slots__ = ("_address",)
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None and (ours := _translation(error, self._address)) is not None:
+            raise ours from None
+
+
+def translated(address: str) -> Translation:
     """The driver's errors as ours, inside the block.
 
     Args:
         address: of the broker, to be named in them.
     """
-    try:
-        yield
-    except (Exception, asyncio.CancelledError) as error:
-        ours = _translation(error, address)
-        if ours is None:
-            raise
-        raise ours from None
+    return Translation(address)
 
 
 def reply(error: BaseException) -> str:

@@ -75,7 +75,7 @@ class MemoryBroker:
         *,
         exchange: str,
         routing_key: str,
-        timeout: timedelta = DEFAULT_TIMEOUT,
+        timeout: timedelta | None = DEFAULT_TIMEOUT,
     ) -> None:
         self._open()
         check_key(routing_key)

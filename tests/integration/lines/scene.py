@@ -122,7 +122,7 @@ class Mortal:
         *,
         exchange: str,
         routing_key: str,
-        timeout: timedelta = DEFAULT_TIMEOUT,
+        timeout: timedelta | None = DEFAULT_TIMEOUT,
     ) -> None:
         if self.dead.is_set():
             raise BrokerUnavailable

@@ -1,0 +1,65 @@
+"""Publishing over a connection: persistent, mandatory, confirmed."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from uuid import uuid4
+
+from scheduler.brokers.amqp.connection import Connection
+from scheduler.brokers.amqp.session import Session
+from scheduler.brokers.properties import check_key, check_size, encoded
+from scheduler.errors import IncompatibleBroker, QueueNotFound, Unconfirmed, Unroutable
+from scheduler.events import MessageConfirmed
+from scheduler.protocol.messages import Message
+
+
+class Publisher:
+    """Publishes over a connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def publish(
+        self, message: Message, exchange: str, routing_key: str, timeout: timedelta | None
+    ) -> None:
+        check_key(routing_key)
+        session = await self._connection.ready(timeout)
+        seconds = None if timeout is None else timeout.total_seconds()
+        time = asyncio.get_running_loop().time
+        began = time()
+        try:
+            async with asyncio.timeout(seconds):
+                with self._connection.translated(), session.awaiting_answer():
+                    await self._publish(session, message, exchange, routing_key)
+        except TimeoutError:
+            raise Unconfirmed(
+                f"{self._connection.address} did not confirm a message within {seconds:g} s: it "
+                "may be blocked by a memory or disk alarm. The message may or may not have been "
+                "taken."
+            ) from None
+        except QueueNotFound:
+            raise Unroutable(
+                f"The exchange {exchange!r} does not exist in {self._connection.address}."
+            ) from None
+        except IncompatibleBroker as error:
+            # The channel was closed because of one message: this one, or another one beside it.
+            raise Unconfirmed(str(error)) from None
+        self._connection.emit(MessageConfirmed(exchange, timedelta(seconds=time() - began)))
+
+    async def _publish(
+        self, session: Session, message: Message, exchange: str, routing_key: str
+    ) -> None:
+        message_id = message.message_id
+        if message_id is None:  # by it, one is known that is returned
+            message_id = str(uuid4())
+            message = replace(message, message_id=message_id)
+        properties = encoded(message)
+        check_size(properties, session.frame_max, self._connection.address)
+        channel = await session.publisher(exchange).channel()
+        await channel.publish(
+            message.body,
+            properties,
+            exchange=exchange,
+            routing_key=routing_key,
+            message_id=message_id,
+        )
