@@ -1,6 +1,7 @@
 """What the log says of each event, in words: one line each."""
 
 import logging
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import singledispatch
 from typing import NamedTuple
@@ -41,10 +42,18 @@ DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logg
 
 
 class Line(NamedTuple):
-    """A line of the log; without words: it is not worth one."""
+    """A line of the log.
+
+    Attributes:
+        says: its words, or what finds them if it is read; nothing: it is not worth one.
+    """
 
     level: int
-    words: str
+    says: str | Callable[[], str]
+
+    @property
+    def words(self) -> str:
+        return self.says if isinstance(self.says, str) else self.says()
 
 
 @singledispatch
@@ -163,7 +172,7 @@ def _(event: MessageParked) -> Line:
 @line_of.register
 def _(event: RunStarted) -> Line:
     again = ", redelivered" if event.redelivered else ""
-    return Line(DEBUG, f"started {_span(event.late)} after its time{again}")
+    return Line(DEBUG, lambda: f"started {_span(event.late)} after its time{again}")
 
 
 @line_of.register
@@ -208,16 +217,17 @@ def _(event: Escalated) -> Line:
 def _(event: RunFinished) -> Line:
     took = f"in {_span(event.duration)}"
     error = summary_of(event.error) if event.error else ""
-    then = _then(event)
     match event.ending:
         case Ending.SUCCEEDED:
-            return Line(INFO, f"succeeded {took}{then}")
+            return Line(INFO, lambda: f"succeeded {took}{_then(event)}")
         case Ending.SKIPPED:
-            return Line(WARNING, f"skipped: {event.skipped}{then}")
+            return Line(WARNING, f"skipped: {event.skipped}{_then(event)}")
         case Ending.STOPPED:
             return Line(WARNING, f"stopped its loop {took}: {error}")
         case Ending.RETRIED:
-            return Line(WARNING, f"failed {took}, attempt {event.attempt + 1}: {error}{then}")
+            return Line(
+                WARNING, f"failed {took}, attempt {event.attempt + 1}: {error}{_then(event)}"
+            )
         case Ending.ESCALATED:
             return Line(ERROR, f"failed {took}, attempt {event.attempt + 1}: {error}")
 

@@ -28,12 +28,13 @@ def configure(level: str, style: Literal["text", "json"]) -> None:
 
 def log_event(event: Event) -> None:
     """A listener that logs each event that is worth a line."""
-    level, words = line_of(event)
+    line = line_of(event)
+    level = line.level
     if isinstance(event, RunEvent) and event.loop == SUPERVISION and level <= logging.INFO:
         level = logging.DEBUG  # it goes on all the time
-    if words and logger.isEnabledFor(level):
+    if line.says and logger.isEnabledFor(level):
         error = event.error if isinstance(event, Escalated) else None
-        logger.log(level, flat(words), exc_info=error, extra={"event": event})
+        logger.log(level, flat(line.words), exc_info=error, extra={"event": event})
 
 
 class TextFormatter(logging.Formatter):

@@ -1,9 +1,10 @@
 """One token of a loop at a time; and what this processor can tell of those that it has in hand."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from scheduler.errors import Rejected
 from scheduler.protocol.calls import Call
@@ -51,32 +52,26 @@ class LoopTurns:
         """Whether a token is acked without a run (R1)."""
         return token.state is not State.REPLAY and is_void(token.epoch, self.known(token.loop))
 
-    @asynccontextmanager
-    async def taken(self, token: Token) -> AsyncGenerator[None]:
-        """Have the loop's turn inside the block.
+    async def take(self, token: Token) -> Callable[[], None]:
+        """Wait for the loop's turn; returns what ends it.
 
         After a reconnect a token can come back while its cancelled run is still cleaning up; and
         the first token of an epoch meets the last run of the one before here.
         """
-        turn = self._turns.setdefault(token.loop, LoopTurn())
+        if (turn := self._turns.get(token.loop)) is None:
+            turn = self._turns[token.loop] = LoopTurn()
         turn.tokens.append(token)
         try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.tokens.remove(token)
-            if not turn.tokens:
-                del self._turns[token.loop]
+            await turn.lock.acquire()
+        except BaseException:
+            self._leave(turn, token)
+            raise
+        return partial(self._end, turn, token)
 
-    @contextmanager
-    def begun(self, subject: Token | Call) -> Generator[None]:
-        """Have it known, inside the block, that the run of a token has begun."""
-        turn = self._turns[subject.loop] if isinstance(subject, Token) else LoopTurn()
-        turn.running = subject if isinstance(subject, Token) else None
-        try:
-            yield
-        finally:
-            turn.running = None
+    def begin(self, subject: Token | Call) -> None:
+        """Have it known, until its turn ends, that the run of a token has begun."""
+        if isinstance(subject, Token):
+            self._turns[subject.loop].running = subject
 
     @contextmanager
     def putting(self, token: Token) -> Generator[None]:
@@ -88,6 +83,16 @@ class LoopTurns:
             turn.refused = token
             raise
         turn.refused = None
+
+    def _end(self, turn: LoopTurn, token: Token) -> None:
+        turn.running = None
+        turn.lock.release()
+        self._leave(turn, token)
+
+    def _leave(self, turn: LoopTurn, token: Token) -> None:
+        turn.tokens.remove(token)
+        if not turn.tokens:
+            del self._turns[token.loop]
 
     def in_hand(self, loop: LoopId) -> Sequence[InHand]:
         """The tokens of a loop that are in hand, but those that run beside it."""

@@ -16,7 +16,7 @@ Then, at one place, the delivery is acked or given back.
 
 import logging
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -119,9 +119,9 @@ class Pipeline:
         Returns:
             Before which moment its message, which was given back, is not to be run.
         """
-        async with AsyncExitStack() as turns:
+        with ExitStack() as held:
             try:
-                verdict = await self._process(delivery, task, turns)
+                verdict = await self._process(delivery, task, held)
             except DeliveryLost:
                 verdict = Verdict(Disposition.NOTHING)  # somebody else has it already
             except Interrupted:
@@ -136,23 +136,22 @@ class Pipeline:
             await self._dispose(delivery, verdict)
         return verdict.not_before
 
-    async def _process(self, delivery: Delivery, task: TaskSpec, turns: AsyncExitStack) -> Verdict:
+    async def _process(self, delivery: Delivery, task: TaskSpec, held: ExitStack) -> Verdict:
         try:
             subject = self._decode(delivery, task)
-            if (why_not := await self._recognise(delivery, task, subject, turns)) is not None:
+            if (why_not := await self._recognise(delivery, subject, held)) is not None:
                 return _superseded(delivery, subject, why_not)
             run = await self._order.resumed(self._resolve(delivery, task, subject))
             await self._punctuality.until_due(run)
-            await turns.enter_async_context(self._capacity.taken(task))
+            held.callback(await self._capacity.take(task))
             if (declined := await self._decline(run)) is not None:
                 return declined
             await self._order.begin(run)
             # A later epoch may have begun meanwhile. Between this and the run, nothing is awaited.
             if isinstance(subject, Token) and self._turns.is_void(subject):
                 return _superseded(delivery, subject, VOID)
-            turns.enter_context(self._turns.begun(subject))
-            run = self._admit(run)
-            run = await self._execute(run)
+            self._turns.begin(subject)
+            run = await self._execute(self._admit(run))
             return await self._settle(run)
         except BrokerError:
             raise
@@ -187,11 +186,11 @@ class Pipeline:
         return Run(delivery, task, subject, arguments, tick, received_at=now)
 
     async def _recognise(
-        self, delivery: Delivery, task: TaskSpec, subject: Token | Call, turns: AsyncExitStack
+        self, delivery: Delivery, subject: Token | Call, held: ExitStack
     ) -> str | None:
         if isinstance(subject, Call):
             return None
-        await turns.enter_async_context(self._turns.taken(subject))
+        held.callback(await self._turns.take(subject))
         return await self._recognition.why_not(delivery, subject)
 
     async def _decline(self, run: Run) -> Verdict | None:
@@ -209,32 +208,22 @@ class Pipeline:
         return None
 
     def _admit(self, run: Run) -> Run:
-        run = replace(run, started_at=self._clock.now())
+        now = self._clock.now()
         if run.head.begun >= self._app.settings.delivery_limit:
-            return replace(run, outcome=Raised(DeliveredTooOften()))
+            return replace(run, started_at=now, outcome=Raised(DeliveredTooOften()))
         if isinstance(run.subject, Call):
-            return _admit_call(run, run.subject)
-        return self._admit_token(run, run.subject)
-
-    def _admit_token(self, run: Run, token: Token) -> Run:
-        if token.attempt or token.state is State.REPLAY:
-            return run
-        if token.triggered:
-            return replace(run, tick=token.due_at)
-        admission = admit(token.schedule, token.scheduled_at, run.started_at)
-        if admission.missed:
-            self._emit(TicksSkipped(*run.about, admission.missed, "late"))
-        run = replace(run, tick=admission.tick)
-        late = run.started_at - admission.tick
-        if admission.run:
-            return run
-        return replace(run, outcome=Skipped(f"late by {late.total_seconds():.3f} s"))
+            return _admit_call(replace(run, started_at=now), run.subject)
+        tick, outcome, missed = _admit_token(run, run.subject, now)
+        if missed:
+            self._emit(TicksSkipped(*run.about, missed, "late"))
+        return replace(run, started_at=now, tick=tick, outcome=outcome)
 
     async def _execute(self, run: Run) -> Run:
-        if run.outcome is None:
+        outcome = run.outcome
+        if outcome is None:
             self._emit(_started(run))
-            run = replace(run, outcome=await self._executions.outcome_of(run))
-        return replace(run, ended_at=self._clock.now())
+            outcome = await self._executions.outcome_of(run)
+        return replace(run, outcome=outcome, ended_at=self._clock.now())
 
     async def _settle(self, run: Run) -> Verdict:
         settlement = self._announced(run, _decided(run))
@@ -256,7 +245,7 @@ class Pipeline:
         self._emit(finished := _finished(run, settlement))
         if settlement.missed:
             self._emit(TicksSkipped(*run.about, settlement.missed, "overrun"))
-        if settlement.put is None:
+        if settlement.put is None or finished.trace == settlement.put.trace:
             return settlement
         return replace(settlement, put=replace(settlement.put, trace=finished.trace))
 
@@ -300,6 +289,18 @@ def _arguments_of(call: Call, task: TaskSpec) -> Mapping[str, Any]:
         return task.arguments.load(call.args)
     assert task.reads is not None
     return task.reads.read(call.message)
+
+
+def _admit_token(run: Run, token: Token, now: datetime) -> tuple[datetime, Skipped | None, int]:
+    """The tick that the run stands for, why it is skipped if it is, and how many were missed."""
+    if token.attempt or token.state is State.REPLAY:
+        return run.tick, None, 0
+    if token.triggered:
+        return token.due_at, None, 0
+    admission = admit(token.schedule, token.scheduled_at, now)
+    late = now - admission.tick
+    skipped = None if admission.run else Skipped(f"late by {late.total_seconds():.3f} s")
+    return admission.tick, skipped, admission.missed
 
 
 def _admit_call(run: Run, call: Call) -> Run:

@@ -1,7 +1,8 @@
 """What a processor tells of the tokens that it has in hand, and which of them it holds for void."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 from scheduler.errors import Rejected
@@ -19,20 +20,28 @@ REPLAY = replace(TOKEN, epoch=0, state=State.REPLAY)
 HERE = Position(4, 7, 1)
 
 
+@asynccontextmanager
+async def taken(turns: LoopTurns, token: Token) -> AsyncGenerator[None]:
+    end = await turns.take(token)
+    try:
+        yield
+    finally:
+        end()
+
+
 async def test_a_token_in_hand_is_told_from_when_it_came_until_it_is_settled() -> None:
     turns = LoopTurns(Listing())
     assert turns.in_hand(LOOP) == []
-    async with turns.taken(TOKEN):
+    async with taken(turns, TOKEN):
         assert turns.in_hand(LOOP) == [InHand(HERE)]
-        with turns.begun(TOKEN):
-            assert turns.in_hand(LOOP) == [InHand(HERE, running=True)]
-            with suppress(Rejected), turns.putting(TOKEN):
-                raise Rejected("as often as it was put")
-            assert turns.in_hand(LOOP) == [InHand(HERE, running=True, refused=True)]
-        assert turns.in_hand(LOOP) == [InHand(HERE, refused=True)]
-        with turns.begun(TOKEN), turns.putting(TOKEN):
+        turns.begin(TOKEN)
+        assert turns.in_hand(LOOP) == [InHand(HERE, running=True)]
+        with suppress(Rejected), turns.putting(TOKEN):
+            raise Rejected("as often as it was put")
+        assert turns.in_hand(LOOP) == [InHand(HERE, running=True, refused=True)]
+        with turns.putting(TOKEN):
             pass
-        assert turns.in_hand(LOOP) == [InHand(HERE)]
+        assert turns.in_hand(LOOP) == [InHand(HERE, running=True)]
     assert turns.in_hand(LOOP) == []
 
 
@@ -40,25 +49,25 @@ async def test_of_several_tokens_of_a_loop_one_has_its_turn_and_all_are_told() -
     turns, first, had_it = LoopTurns(Listing()), replace(TOKEN, epoch=5, first=True), list[int]()
 
     async def take(token: Token) -> None:
-        async with turns.taken(token):
+        async with taken(turns, token):
             had_it.append(token.epoch)
 
-    async with turns.taken(TOKEN):
-        with turns.begun(TOKEN):
-            waiting = asyncio.create_task(take(first))
-            await asyncio.sleep(0)
-            unjoined = InHand(Position(5, 7, 1, joined=False))
-            assert turns.in_hand(LOOP) == [InHand(HERE, running=True), unjoined]
-            assert had_it == []
+    async with taken(turns, TOKEN):
+        turns.begin(TOKEN)
+        waiting = asyncio.create_task(take(first))
+        await asyncio.sleep(0)
+        unjoined = InHand(Position(5, 7, 1, joined=False))
+        assert turns.in_hand(LOOP) == [InHand(HERE, running=True), unjoined]
+        assert had_it == []
     await waiting
     assert had_it == [5]
 
 
 async def test_a_replay_runs_beside_its_loop_and_is_not_told() -> None:
     turns = LoopTurns(Listing())
-    async with turns.taken(REPLAY):
-        with turns.begun(REPLAY):
-            assert turns.in_hand(LOOP) == []
+    async with taken(turns, REPLAY):
+        turns.begin(REPLAY)
+        assert turns.in_hand(LOOP) == []
 
 
 def test_a_token_is_void_once_a_later_epoch_is_known_of_whoever_told_it() -> None:
