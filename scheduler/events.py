@@ -44,6 +44,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from scheduler.protocol.messages import lead_of
 from scheduler.protocol.tokens import Ending, LoopId, Token
 
 
@@ -245,6 +246,11 @@ class RunStarted(RunEvent):
     def late(self) -> timedelta:
         """How long after the end of its wait the run started."""
         return self.started_at - self.due_at
+
+    @property
+    def lead(self) -> timedelta:
+        """How long before the end of its wait its message had left the broker's timers."""
+        return lead_of(self.headers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ scheduler_next_due_timestamp_seconds      gauge      when the next run is due
 scheduler_paused_timestamp_seconds        gauge      when a run last left its loop paused; it is so
                                                      for as long as no run is due later
 scheduler_period_seconds                  gauge      from the last tick to the next
+scheduler_lead_seconds                    gauge      how long before it was due the last message
+                                                     left the broker's timers, to start on the dot
 scheduler_escalations_total               counter    runs that failed for the last time
 scheduler_ticks_skipped_total (reason)    counter    late, overrun
 scheduler_repairs_total (kind)            counter    lost, stuck, doubled, parked, adopted
@@ -149,10 +151,12 @@ class Series:
     paused_at: datetime | None = None
     schedule: Schedule | None = None
     tick: datetime | None = None
+    lead: timedelta | None = None
 
     def start(self, event: RunStarted) -> None:
         self.attempts += 1
         self.running += 1
+        self.lead = event.lead
         self.start_delay.add(event.start_delay)
         if event.hatch_delay is not None:
             self.hatch_delay.add(event.hatch_delay)
@@ -243,6 +247,12 @@ NUMBERS: Sequence[
         "period_seconds",
         "From the last tick to the next",
         lambda of: of.period,
+    ),
+    (
+        GaugeMetricFamily,
+        "lead_seconds",
+        "How long before it was due the last message left the broker's timers",
+        lambda of: of.lead.total_seconds() if of.lead is not None else None,
     ),
 )
 COUNTS: Sequence[tuple[str, str, str, Callable[[Series], Counter[str]]]] = (

@@ -27,7 +27,7 @@ class Punctuality:
 
     async def until_due(self, run: Run) -> None:
         """Wait for the rest of the time of a message that came early."""
-        due_at, lead = run.subject.due_at, lead_of(run.delivery.message)
+        due_at, lead = run.subject.due_at, lead_of(run.delivery.message.headers)
         if due_at is None or not lead:
             return
         if isinstance(run.subject, Token) and not run.delivery.redelivered:

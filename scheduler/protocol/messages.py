@@ -108,9 +108,9 @@ def hatched_at(message: Message) -> datetime | None:
             return None
 
 
-def lead_of(message: Message) -> timedelta:
-    """How long before its time it was to leave the broker's timers."""
-    lead_ms = message.headers.get(LEAD)
+def lead_of(headers: Mapping[str, Any]) -> timedelta:
+    """How long before its time the message of these was to leave the broker's timers."""
+    lead_ms = headers.get(LEAD)
     if not isinstance(lead_ms, int) or not 0 <= lead_ms <= LONGEST_LEAD_MS:
         return timedelta(0)
     return timedelta(milliseconds=lead_ms)

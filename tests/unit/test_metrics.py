@@ -178,6 +178,14 @@ def test_the_period_is_that_of_the_schedule(told: Told, schedule: Schedule, peri
     assert told.read("period_seconds") == period
 
 
+def test_the_lead_is_that_of_the_last_message(told: Told):
+    assert told.read("lead_seconds") is None
+    told(replace(started(), headers={"scheduler-lead-ms": 45}))
+    assert told.read("lead_seconds") == 0.045
+    told(started())
+    assert told.read("lead_seconds") == 0
+
+
 # Labels
 
 
