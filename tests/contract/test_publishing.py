@@ -134,6 +134,23 @@ async def test_what_no_queue_is_bound_for_is_unroutable(wire: Wire, broker: Brok
     assert await take_all(broker, queue, 1) == [b"y"]
 
 
+async def test_of_two_with_the_same_id_the_one_without_a_queue_is_unroutable(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue()
+    exchange = await wire.declare_exchange("topic", {"to.us": queue})
+    keys = "to.us", "to.nobody", "to.us", "to.nobody"
+    done = await asyncio.gather(
+        *(
+            broker.publish(Message(message_id="same"), exchange=exchange, routing_key=k)
+            for k in keys
+        ),
+        return_exceptions=True,
+    )
+    assert [type(each) for each in done] == [type(None), Unroutable, type(None), Unroutable]
+    assert len(await take_all(broker, queue, 2)) == 2
+
+
 async def test_a_queue_or_an_exchange_that_is_missing_is_unroutable(
     wire: Wire, broker: Broker
 ) -> None:

@@ -169,7 +169,7 @@ class Browsing:
     def _keep_page(self) -> None:
         if self._page is not None:
             unseen = {taken.tag for taken in self._arrived}
-            self._keepers[-1].keep(self._page.held.keys() | unseen)
+            self._keepers[-1].keep(self._page.leave_all() | unseen)
         self._page = None
         self._arrived.clear()
 

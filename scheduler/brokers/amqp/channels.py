@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiormq
 from aiormq.abc import ChannelFrame, DeliveredMessage
@@ -34,6 +34,14 @@ from scheduler.brokers.tables import short_string
 Receiver = Callable[[Taken], None]
 
 
+class Unconfirmed(NamedTuple):
+    """A message that was published, and what is done when it is confirmed."""
+
+    confirmed: asyncio.Future[None]
+    message_id: str
+    routing_key: str
+
+
 class DriverChannel(aiormq.Channel):
     """A channel over which messages are published, got, delivered and settled.
 
@@ -51,7 +59,7 @@ class DriverChannel(aiormq.Channel):
         self._consumer_tags = (f"consumer {number}" for number in itertools.count(1))
         self._receivers: dict[str, Receiver] = {}
         self._published = 0
-        self._unconfirmed: dict[int, tuple[asyncio.Future[None], str]] = {}
+        self._unconfirmed: dict[int, Unconfirmed] = {}
         self._got: asyncio.Future[Taken | None] | None = None
         closing_of(self).add_done_callback(self._fail)
 
@@ -65,12 +73,13 @@ class DriverChannel(aiormq.Channel):
         """Publish a message, mandatory; returns what is done when it is confirmed.
 
         Args:
-            message_id: the one that its properties name, and no other one that is not confirmed.
+            message_id: the one that its properties name: by it, and by its key, one is known that
+                is returned.
         """
         self._expect_more()
         self._published += 1
         confirmed = self.loop.create_future()
-        self._unconfirmed[self._published] = confirmed, message_id
+        self._unconfirmed[self._published] = Unconfirmed(confirmed, message_id, routing_key)
         to = short_string(exchange, "The exchange"), short_string(routing_key, "The routing key")
         self._write(publishing(self.number, *to, properties, body, self._largest_frame))
         return confirmed
@@ -156,19 +165,20 @@ class DriverChannel(aiormq.Channel):
 
     def _return(self, message: Taken) -> None:
         returned = decoded(message.properties).message_id
-        for confirmed, message_id in self._unconfirmed.values():
-            if message_id == returned and not confirmed.done():
+        for confirmed, *sent in self._unconfirmed.values():
+            if sent == [returned, message.routing_key] and not confirmed.done():
                 confirmed.set_exception(Returned(message.routing_key))
+                return
 
     def _confirm(self, last: int, multiple: bool, *, taken: bool) -> None:
         for tag in self._until(last) if multiple else (last,):
-            confirmed, _ = self._unconfirmed.pop(tag, (None, ""))
-            if confirmed is None or confirmed.done():
+            sent = self._unconfirmed.pop(tag, None)
+            if sent is None or sent.confirmed.done():
                 continue  # it was returned, or nobody waits any more
             if taken:
-                confirmed.set_result(None)
+                sent.confirmed.set_result(None)
             else:
-                confirmed.set_exception(Refused())
+                sent.confirmed.set_exception(Refused())
 
     def _until(self, last: int) -> list[int]:
         return list(itertools.takewhile(lambda tag: tag <= last, self._unconfirmed))
@@ -176,7 +186,7 @@ class DriverChannel(aiormq.Channel):
     def _fail(self, closing: asyncio.Future[Any]) -> None:
         """Tell all who wait for an answer that there will be none."""
         error = None if closing.cancelled() else closing.exception()
-        waiting = [confirmed for confirmed, _ in self._unconfirmed.values()]
+        waiting = [sent.confirmed for sent in self._unconfirmed.values()]
         for answer in waiting if self._got is None else [*waiting, self._got]:
             if not answer.done():
                 answer.set_exception(error or ChannelInvalidStateError(f"{self!r} was closed"))

@@ -56,6 +56,13 @@ class DeliveryChannel:
             _requeue=partial(self._settle, tag, self.channel.requeue),
         )
 
+    def leave_all(self) -> set[int]:
+        """Forget of what is held that it is; returns its tags."""
+        tags = set(self.held)
+        self.held.clear()
+        self.lost.remove_done_callback(self._lose_all)
+        return tags
+
     async def _settle(self, tag: int, settle: Callable[[int], None]) -> None:
         try:
             settle(tag)
