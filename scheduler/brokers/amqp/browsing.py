@@ -94,7 +94,7 @@ class Browsing:
             await self._turn_page()
         if self._page is None or not self._arrived:
             raise StopAsyncIteration
-        return self._page.delivery(self._arrived.popleft(), self._queue)
+        return self._page.delivery(self._arrived.popleft(), self._queue, lost=self._page.lost)
 
     async def give_back(self) -> None:
         """Put all that was not acked back to its place, and wait until it is there."""

@@ -39,12 +39,19 @@ class DeliveryChannel:
         if not self.held:
             self.connection.close_soon(self.channel)
 
-    def delivery(self, taken: Taken, queue: str) -> Delivery:
+    def delivery(
+        self, taken: Taken, queue: str, *, lost: asyncio.Future[None] | None = None
+    ) -> Delivery:
+        """What has come, in hand.
+
+        Args:
+            lost: done when it is lost; None: one of its own is made. To stop listening to one that
+                all share takes longer, the more they are.
+        """
         tag = taken.tag
         if not self.held:
             self.lost.add_done_callback(self._lose_all)
-        # One each: to stop listening to one that all share would take longer, the more they are.
-        lost = self.held[tag] = asyncio.get_running_loop().create_future()
+        lost = self.held[tag] = lost or asyncio.get_running_loop().create_future()
         return Delivery(
             message=message_of(taken),
             queue=queue,
