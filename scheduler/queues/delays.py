@@ -10,8 +10,6 @@ from scheduler.protocol.messages import LEAD, Message
 from scheduler.protocol.topology import Names
 from scheduler.timing.durations import milliseconds
 
-LEAST_LEAD = timedelta(milliseconds=50)
-
 
 async def send(
     broker: Broker,
@@ -56,6 +54,7 @@ async def send_again(
 
 def _early(message: Message, delay: timedelta) -> tuple[Message, timedelta]:
     """A delay of whole steps, after which its processor has it wait for the rest of its time."""
-    early = max(delay - LEAST_LEAD, timedelta(0)) // STEP * STEP
-    lead = {LEAD: milliseconds(delay - early)} if delay else {}
+    # And not shorter than that: the delays that people write are one hop.
+    early = delay // STEP * STEP
+    lead = {LEAD: milliseconds(delay - early)} if delay > early else {}
     return replace(message, headers={**message.headers, **lead}), early

@@ -73,6 +73,7 @@ class DeliveryChannel:
     async def _settle(self, tag: int, settle: Callable[[int], None]) -> None:
         try:
             settle(tag)
+            await asyncio.sleep(0)  # it is written before anything comes of it
         except ChannelInvalidStateError:
             raise DeliveryLost from None
         finally:

@@ -101,28 +101,23 @@ def test_the_most_of_a_unit_is_a_step_short_of_the_next_one(unit: int):
     assert below + STEP == (UNITS[unit - 1].length if unit else LONGEST + STEP)
 
 
-def early(delay: timedelta) -> timedelta:
-    """When a message leaves the ladder, to wait for the rest at its processor."""
-    return max(delay - STEP, timedelta(0))
-
-
 def spans(*texts: str) -> list[timedelta]:
     return list(map(parse_duration, texts))
 
 
 def test_a_short_delay_does_not_wait_for_a_long_one_that_was_sent_before(queue_type: QueueType):
-    delays = spans("5m", "1s", "1000d", "300ms", "0s", "59.9s")
-    assert climbed(delays, queue_type) == [(delay, early(delay)) for delay in sorted(delays)]
+    delays = spans("5m", "1s", "1000d", "100ms", "0s", "59.9s")
+    assert climbed(delays, queue_type) == [(delay, delay) for delay in sorted(delays)]
 
 
 def test_delays_through_the_same_rung_are_each_as_long_as_they_should_be(queue_type: QueueType):
     delays = spans("5m", "1h5m", "5m2s", "1d5m", "5.1s", "2h5m2.1s")
-    assert climbed(delays, queue_type) == [(delay, early(delay)) for delay in sorted(delays)]
+    assert climbed(delays, queue_type) == [(delay, delay) for delay in sorted(delays)]
 
 
 def test_messages_of_one_delay_arrive_in_the_order_in_which_they_were_sent(queue_type: QueueType):
-    # All of them are rounded to the same delay, and told apart by what they were before.
-    delays = [timedelta(seconds=1) - n * MICROSECOND for n in range(50)]
+    # All of them are rounded down to the same delay, and told apart by what they were before.
+    delays = [timedelta(seconds=1) + n * MICROSECOND for n in range(50)]
     arrived = climbed(delays, queue_type)
     assert [sent for sent, _ in arrived] == delays
-    assert {after for _, after in arrived} == {timedelta(seconds=0.9)}
+    assert {after for _, after in arrived} == {timedelta(seconds=1)}
