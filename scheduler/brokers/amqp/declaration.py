@@ -7,19 +7,22 @@ from typing import TypeVar
 from aiormq.abc import AbstractChannel
 from aiormq.exceptions import ChannelNotFoundEntity
 
+from scheduler.brokers.amqp.asking import asking
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.contract import missing_exchange
 from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
 
 D = TypeVar("D")
 
-CHANNELS = 4  # more make a broker no faster
+# A quorum queue takes its time; more at once make a broker no faster.
+CHANNELS = 16
 
 
 async def declare(connection: Connection, topology: Topology) -> None:
-    async with connection.throwaway_channel() as channel:
-        for exchange in topology.exchanges:
-            await _declare_exchange(channel, exchange)
+    if topology.exchanges:
+        async with asking(connection, at_once=False) as channel:
+            for exchange in topology.exchanges:
+                await _declare_exchange(channel, exchange)
     await _over_channels(connection, _declare_queue, topology.queues)
     await _over_channels(connection, _bind, topology.bindings)
 
@@ -29,10 +32,10 @@ async def _over_channels(
     act: Callable[[AbstractChannel, D], Awaitable[None]],
     subjects: Sequence[D],
 ) -> None:
-    """Do something to each over a few channels at once: a quorum queue takes its time."""
+    """Do something to each, over a few channels at once."""
 
     async def do(mine: Sequence[D]) -> None:
-        async with connection.throwaway_channel() as channel:
+        async with asking(connection, at_once=False) as channel:
             for subject in mine:
                 await act(channel, subject)
 

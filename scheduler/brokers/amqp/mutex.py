@@ -7,9 +7,10 @@ while another one is.
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 
+from scheduler.brokers.amqp.asking import asking
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.errors import BrokerError, Locked
 from scheduler.protocol.topology import next_to
@@ -45,19 +46,21 @@ class Mutexes:
     @asynccontextmanager
     async def _locked(self, name: str, timeout: timedelta) -> AsyncGenerator[None]:
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
-        try:
-            if not await self._is_taken(name, deadline):
+        async with AsyncExitStack() as in_the_end:
+            # Also when cancelled in between; who does not hold it cannot free it.
+            in_the_end.push_async_callback(self._free, name)
+            try:
+                is_next = await self._declared_by(next_to(name), deadline, LAST_PAUSE)
+                is_taken = is_next and await self._declared_by(
+                    name, deadline, LAST_PAUSE_OF_THE_NEXT
+                )
+            finally:
+                # Nobody waits for that in here.
+                freeing = asyncio.create_task(self._free(next_to(name)), name="mutex")
+                in_the_end.push_async_callback(asyncio.wait, [freeing])
+            if not is_taken:
                 raise self._in_vain(name, timeout)
             yield
-        finally:  # also when cancelled in between; who does not hold it cannot free it
-            await self._free(name)
-
-    async def _is_taken(self, name: str, deadline: float) -> bool:
-        try:
-            is_next = await self._declared_by(next_to(name), deadline, LAST_PAUSE)
-            return is_next and await self._declared_by(name, deadline, LAST_PAUSE_OF_THE_NEXT)
-        finally:
-            await self._free(next_to(name))
 
     async def _declared_by(self, name: str, deadline: float, last_pause: timedelta) -> bool:
         time = asyncio.get_running_loop().time
@@ -75,7 +78,7 @@ class Mutexes:
 
     async def _declared(self, name: str) -> bool:
         try:
-            async with self._connection.brief_channel() as channel:
+            async with asking(self._connection) as channel:
                 await channel.queue_declare(
                     name, exclusive=True, arguments={"x-queue-type": "classic"}
                 )
@@ -84,7 +87,7 @@ class Mutexes:
         return True
 
     async def _delete(self, name: str) -> None:
-        async with self._connection.brief_channel() as channel:
+        async with asking(self._connection) as channel:
             await channel.queue_delete(name)
 
     def _in_vain(self, name: str, timeout: timedelta) -> Locked:

@@ -54,6 +54,10 @@ class Reading:
         """Whether what comes after this entry was not there when the end was looked for."""
         return entry.offset + 1 >= self._end
 
+    async def has_begun(self, seconds: float) -> bool:
+        """Whether anything comes, for so long."""
+        return bool(self._arrived) or await self._hears_of_more(seconds)
+
     async def next(self, seconds: float) -> StreamEntry | None:
         """The next entry, or None when none has come for so long.
 

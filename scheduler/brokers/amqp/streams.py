@@ -12,7 +12,7 @@ from scheduler.protocol.messages import Message
 
 # On a busy machine, the first entry of a stream comes a second after it was asked for.
 FIRST_ENTRY_TIMEOUT = timedelta(seconds=2)
-
+SOON = timedelta(seconds=0.5)
 
 Write = Callable[[Message], Awaitable[None]]
 """Gets a mark into a stream."""
@@ -45,17 +45,36 @@ class Streams:
         timeout: timedelta,
     ) -> AsyncGenerator[Message]:
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
-        if isinstance(since, int) and await self._end_of(stream, write, deadline) < since:
-            since = None
         mark = new_mark()
-        begin = "first" if since is None else since
-        async with self._reading(stream, begin) as reading:
-            await write(mark)
+        async with self._reading_past(stream, since, mark, write, deadline) as reading:
             entry = await reading.next_by(deadline)
             while entry.message.message_id != mark.message_id:
                 if not is_mark(entry.message):
                     yield entry.message
                 entry = await reading.next_by(deadline)
+
+    @asynccontextmanager
+    async def _reading_past(
+        self,
+        stream: str,
+        since: datetime | int | None,
+        mark: Message,
+        write: Write,
+        deadline: float,
+    ) -> AsyncGenerator[Reading]:
+        """Read from somewhere on, or from the first entry, past a mark."""
+        async with self._reading(stream, "first" if since is None else since) as reading:
+            await write(mark)
+            if (
+                not isinstance(since, int)
+                or await reading.has_begun(SOON.total_seconds())
+                or await self._end_of(stream, write, deadline) >= since
+            ):
+                yield reading
+                return
+        # It was made anew, and nothing comes to who asks for more than it has.
+        async with self._reading(stream, "first") as reading:
+            yield reading
 
     async def _end_of(self, stream: str, write: Write, deadline: float) -> int:
         """Where that begins which is written into a stream from now on."""
