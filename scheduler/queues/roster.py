@@ -34,7 +34,7 @@ from scheduler.protocol.messages import Message, parsed_json, validated
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.checkpoints import Checkpoint, WireCheckpoint, wire_of
-from scheduler.queues.snapshots import Snapshot, Snapshots
+from scheduler.queues.snapshots import Bookmark, Snapshot, Snapshots
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import LATEST_MS, UNIX_EPOCH, milliseconds_since_epoch, moment_of
@@ -107,6 +107,13 @@ class Listing(dict[LoopId, Listed]):
         listed = self.get(loop)
         return None if listed is None else listed.entry
 
+    def copied(self) -> "Listing":
+        """The same, to go on with."""
+        copy = Listing()
+        copy.update(self)
+        copy._learned |= self._learned
+        return copy
+
     @property
     def there(self) -> list[Listed]:
         """The loops that are not gone, in the order in which they were started."""
@@ -115,13 +122,14 @@ class Listing(dict[LoopId, Listed]):
 
 
 class Roster:
-    """The roster of a namespace."""
+    """The roster of a namespace; what was read of it is not read again over this connection."""
 
     def __init__(self, broker: Broker, names: Names, clock: Clock) -> None:
         self._broker = broker
         self._names = names
         self._clock = clock
         self._snapshots = Snapshots(broker, names)
+        self._reached = _Read(Listing())
 
     async def append(self, listed: Listed) -> Listed:
         """Have it known that an epoch begins, confirmed; returns the entry with its time."""
@@ -145,43 +153,61 @@ class Roster:
             QueueNotFound: there is no roster: nothing was seeded.
             BrokerUnavailable: it could not be read to its end.
         """
-        listing, _ = await self._read()
-        return listing
+        return (await self._read()).listing.copied()
 
     async def compacted(self) -> Listing:
         """The same; where it took much, with a snapshot for whoever reads it next."""
-        listing, part = await self._read()
-        if part.last is not None and part.length > max(FEW, len(listing) // 4):
-            entries = [_wire(listed) for listed in listing.values()]
-            await self._snapshots.append(Snapshot.up_to(part.last, entries))
-        return listing
+        read = await self._read()
+        if read.up_to is not None and read.since_snapshot > max(FEW, len(read.listing) // 4):
+            entries = [_wire(listed) for listed in read.listing.values()]
+            await self._snapshots.append(Snapshot(read.up_to, entries))
+            self._reached = replace(read, since_snapshot=0)
+        return read.listing.copied()
 
-    async def _read(self) -> "tuple[Listing, _Part]":
-        """What it says, and the part that had to be read for it besides a snapshot."""
-        listing = Listing()
-        snapshot = await self._snapshots.latest()
-        if snapshot is not None:
-            for entry in snapshot.entries:
-                _enter(entry, listing)
-            part = await self._read_part(snapshot.offset, listing)
-            if snapshot.is_up_to(part.first):
-                return listing, part
-        return listing, await self._read_part(None, listing)
+    async def _read(self) -> "_Read":
+        """Read on from where this program has got to, or the last snapshot; or all of it."""
+        if (read := await self._read_on(self._reached)) is None:
+            snapshot = await self._read_snapshot()
+            if (read := await self._read_on(snapshot)) is None:
+                read, _ = await self._read_from(replace(snapshot, up_to=None))
+        self._reached = read
+        return read
 
-    async def _read_part(self, since: int | None, listing: Listing) -> "_Part":
-        part, names = _Part(), self._names
+    async def _read_snapshot(self) -> "_Read":
+        listing, snapshot = Listing(), await self._snapshots.latest()
+        if snapshot is None:
+            return _Read(listing)
+        for entry in snapshot.entries:
+            _enter(entry, listing)
+        return _Read(listing, snapshot.up_to)
+
+    async def _read_on(self, before: "_Read") -> "_Read | None":
+        """Read what came since; None: something else is there in place of what was read."""
+        if before.up_to is None:
+            return None
+        read, first = await self._read_from(before)
+        return read if before.up_to.is_at(first) else None
+
+    async def _read_from(self, before: "_Read") -> "tuple[_Read, Message | None]":
+        """Read on, beginning with the message that was read last; or from the first on."""
+        names, listing = self._names, before.listing.copied()
+        first = last = None
+        count = 0
         reading = self._broker.read_to_end(
             names.roster,
             exchange=names.control,
             routing_key=names.roster,
-            since=since,
+            since=before.up_to and before.up_to.offset,
             timeout=READING_TIMEOUT,
         )
         async with aclosing(reading) as messages:
-            async for message in messages:
-                part.take(message)
-                _enter_from(message, listing)
-        return part
+            async for last in messages:
+                first = first or last
+                count += 1
+                _enter_from(last, listing)
+        up_to = None if last is None else Bookmark.at(last)
+        known = 0 if before.up_to is None else 1
+        return _Read(listing, up_to, before.since_snapshot + count - known), first
 
     async def follow(
         self, listing: Listing, told: Callable[[Listed, timedelta], None] = lambda listed, lag: None
@@ -200,18 +226,18 @@ class Roster:
         return await self._broker.follow(self._names.roster, hear, since="next")
 
 
-@dataclass(slots=True)
-class _Part:
-    """What was read of the roster: its first and last message, and how many."""
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was read of the roster.
 
-    first: Message | None = None
-    last: Message | None = None
-    length: int = 0
+    Attributes:
+        up_to: as far as to where; None: nothing is there.
+        since_snapshot: how many entries it took, besides a snapshot.
+    """
 
-    def take(self, message: Message) -> None:
-        self.first = self.first or message
-        self.last = message
-        self.length += 1
+    listing: Listing
+    up_to: Bookmark | None = None
+    since_snapshot: int = 0
 
 
 def _enter_from(message: Message, listing: Listing) -> Listed | None:

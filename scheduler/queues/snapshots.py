@@ -28,28 +28,34 @@ SNAPSHOT_TYPE = "scheduler.snapshot"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What a stream has told.
+class Bookmark:
+    """How far a stream was read.
 
     Attributes:
-        offset: of the last of its messages.
+        offset: of the last message.
         digest: of that message's body.
-        entries: what they told, as the stream has it.
     """
 
     offset: int
     digest: str
-    entries: Sequence[Any]
 
     @classmethod
-    def up_to(cls, last: Message, entries: Sequence[Any]) -> "Snapshot":
-        """A snapshot of what was read up to a message."""
+    def at(cls, last: Message) -> "Bookmark":
+        """The bookmark at a message of a stream."""
         assert last.offset is not None
-        return cls(last.offset, _digest(last), entries)
+        return cls(last.offset, _digest(last))
 
-    def is_up_to(self, message: Message | None) -> bool:
-        """Whether this is the message that it goes up to."""
+    def is_at(self, message: Message | None) -> bool:
+        """Whether this is the message that it is at."""
         return message is not None and self.digest == _digest(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a stream has told, up to a message of it; entries are as the stream has them."""
+
+    up_to: Bookmark
+    entries: Sequence[Any]
 
 
 class Snapshots:
@@ -93,8 +99,8 @@ def _digest(message: Message) -> str:
 
 def _message_of(snapshot: Snapshot) -> Message:
     wire = {
-        "offset": snapshot.offset,
-        "digest": snapshot.digest,
+        "offset": snapshot.up_to.offset,
+        "digest": snapshot.up_to.digest,
         "entries": list(snapshot.entries),
     }
     return Message(
@@ -111,7 +117,7 @@ def _snapshot_of(message: Message) -> Snapshot:
     except (OSError, EOFError, zlib.error) as error:
         raise Undecodable(f"The snapshot cannot be decompressed: {error}.") from None
     wire = validated(_Snapshot, parsed_json(body), "snapshot")
-    return Snapshot(wire.offset, wire.digest, wire.entries)
+    return Snapshot(Bookmark(wire.offset, wire.digest), wire.entries)
 
 
 class _Snapshot(BaseModel):

@@ -334,10 +334,16 @@ async def appended(roster: Roster, epochs: range, loops: int = 5) -> None:
             await roster.append(loop_number(number, epoch))
 
 
-async def measured(broker: FaultyBroker, roster: Roster) -> tuple[dict[LoopId, int], int]:
-    """The latest epochs that it tells, and how many of its entries were read for that."""
+async def measured(
+    broker: FaultyBroker, clock: LoopClock, by: Roster | None = None
+) -> tuple[dict[LoopId, int], int]:
+    """The latest epochs that it tells, and how many of its entries were read for that.
+
+    Args:
+        by: None: by somebody who reads it for the first time.
+    """
     broker.calls.clear()
-    listing = await roster.read()
+    listing = await (by or roster_of(NAMES, broker, clock)).read()
     reads = [call for call in broker.calls if call.operation == "read" and call.message.type]
     return {loop: listed.epoch for loop, listed in listing.items()}, len(reads)
 
@@ -353,24 +359,76 @@ async def snapshots(broker: FaultyBroker) -> int:
 
 @pytest.mark.usefixtures("_short")
 async def test_of_a_long_roster_what_came_since_the_last_snapshot_is_read(
-    broker: FaultyBroker, roster: Roster
+    broker: FaultyBroker, roster: Roster, clock: LoopClock
 ) -> None:
     await appended(roster, range(1, 100))
-    assert await measured(broker, roster) == (all_at(99), 99 * 5)
+    assert await measured(broker, clock) == (all_at(99), 99 * 5)
     assert {each.epoch for each in (await roster.compacted()).values()} == {99}
-    assert await measured(broker, roster) == (all_at(99), 1)
+    assert await measured(broker, clock) == (all_at(99), 1)
     await roster.append(loop_number(0, 100))
-    assert await measured(broker, roster) == (all_at(99) | all_at(100, loops=1), 1 + 1)
+    assert await measured(broker, clock) == (all_at(99) | all_at(100, loops=1), 1 + 1)
     assert await roster.compacted() == await roster.read()
 
 
 @pytest.mark.usefixtures("_short")
-async def test_a_snapshot_tells_all_of_an_entry(broker: FaultyBroker, roster: Roster) -> None:
+async def test_what_was_read_once_is_not_read_again(
+    broker: FaultyBroker, roster: Roster, clock: LoopClock
+) -> None:
+    await appended(roster, range(1, 20))
+    assert await measured(broker, clock, by=roster) == (all_at(19), 19 * 5)
+    for epoch in range(20, 23):
+        await appended(roster, range(epoch, epoch + 1), loops=1)
+        told = all_at(19) | all_at(epoch, loops=1)
+        assert await measured(broker, clock, by=roster) == (told, 1 + 1)
+    await roster.compacted()
+    assert await measured(broker, clock, by=roster) == (all_at(19) | all_at(22, loops=1), 1)
+
+
+async def test_what_a_reader_is_told_does_not_change_under_its_hands(roster: Roster) -> None:
+    await roster.append(A)
+    first = await roster.read()
+    first.learn(B.loop, 99)
+    await roster.append(A_PAUSED)
+    second = await roster.read()
+    assert (first[A.loop], second[A.loop]) == (A, A_PAUSED)
+    assert (first.known(B.loop), second.known(B.loop)) == (99, 0)
+
+
+@pytest.mark.parametrize("entries", [0, 1, 3, 4])
+async def test_a_roster_made_anew_is_read_as_if_for_the_first_time(
+    broker: FaultyBroker, roster: Roster, entries: int
+) -> None:
+    await appended(roster, range(1, 2), loops=3)
+    assert await roster.read()
+    await made_anew(broker, roster, entries)
+    latest = all_at(199 + entries, loops=1) if entries else {}
+    for _ in range(2):
+        assert {loop: listed.epoch for loop, listed in (await roster.read()).items()} == latest
+
+
+async def test_who_could_not_read_on_goes_on_from_where_it_was(
+    broker: FaultyBroker, roster: Roster, clock: LoopClock
+) -> None:
+    await appended(roster, range(1, 2))
+    await roster.read()
+    await appended(roster, range(2, 3))
+    broker.on("read", NAMES.roster, where=lambda call: call.position == 2, times=1).fails(
+        EOFError()
+    )
+    with pytest.raises(BrokerUnavailable):
+        await roster.read()
+    assert await measured(broker, clock, by=roster) == (all_at(2), 1 + 5)
+
+
+@pytest.mark.usefixtures("_short")
+async def test_a_snapshot_tells_all_of_an_entry(
+    broker: FaultyBroker, roster: Roster, clock: LoopClock
+) -> None:
     for listed in (A, *[A_PAUSED] * MANY, B):
         await roster.append(listed)
     await roster.compacted()
     assert await roster.read() == {A.loop: A_PAUSED, B.loop: B}
-    assert (await measured(broker, roster))[1] == 1
+    assert (await measured(broker, clock))[1] == 1
 
 
 @pytest.mark.usefixtures("_short")
@@ -394,7 +452,7 @@ async def test_much_is_more_than_a_quarter_of_what_the_snapshot_tells(
 ) -> None:
     await appended(roster, range(1, 2), loops=100)
     await roster.compacted()
-    for many, written in (24, 1), (1, 2):
+    for many, written in (25, 1), (1, 2):
         await appended(roster, range(2, 2 + many), loops=1)
         await roster.compacted()
         assert await snapshots(broker) == written
@@ -402,7 +460,7 @@ async def test_much_is_more_than_a_quarter_of_what_the_snapshot_tells(
 
 @pytest.mark.usefixtures("_short")
 async def test_what_others_append_while_a_snapshot_is_made_is_known(
-    broker: FaultyBroker, roster: Roster
+    broker: FaultyBroker, roster: Roster, clock: LoopClock
 ) -> None:
     async def append_more(call: Call) -> None:
         await roster.append(loop_number(3, 1000))
@@ -410,11 +468,13 @@ async def test_what_others_append_while_a_snapshot_is_made_is_known(
     await appended(roster, range(1, 100))
     broker.on("publish", key=NAMES.snapshots).first(append_more)
     await roster.compacted()
-    assert await measured(broker, roster) == (all_at(99) | {loop_number(3, 0).loop: 1000}, 2)
+    assert await measured(broker, clock) == (all_at(99) | {loop_number(3, 0).loop: 1000}, 2)
 
 
 @pytest.mark.usefixtures("_short")
-async def test_an_older_snapshot_means_more_to_read(broker: FaultyBroker, roster: Roster) -> None:
+async def test_an_older_snapshot_means_more_to_read(
+    broker: FaultyBroker, roster: Roster, clock: LoopClock
+) -> None:
     held_back: list[Message] = []
 
     async def hold_back(call: Call) -> None:
@@ -427,9 +487,9 @@ async def test_an_older_snapshot_means_more_to_read(broker: FaultyBroker, roster
         await roster.compacted()
     await appended(roster, range(10, 20))
     await roster.compacted()
-    assert await measured(broker, roster) == (all_at(19), 1)
+    assert await measured(broker, clock) == (all_at(19), 1)
     await broker.publish(held_back[0], exchange=NAMES.control, routing_key=NAMES.snapshots)
-    assert await measured(broker, roster) == (all_at(19), 1 + 5 * 10)
+    assert await measured(broker, clock) == (all_at(19), 1 + 5 * 10)
 
 
 async def made_anew(broker: FaultyBroker, roster: Roster, entries: int) -> None:
@@ -443,18 +503,18 @@ async def made_anew(broker: FaultyBroker, roster: Roster, entries: int) -> None:
     ("entries", "read"), [(0, 0), (1, 2), (18, 36), (19, 0 + 19), (20, 1 + 20), (30, 11 + 30)]
 )
 async def test_what_a_snapshot_tells_is_known_where_the_roster_was_made_anew(
-    broker: FaultyBroker, roster: Roster, entries: int, read: int
+    broker: FaultyBroker, roster: Roster, clock: LoopClock, entries: int, read: int
 ) -> None:
     await appended(roster, range(1, 5))
     await roster.compacted()
     await made_anew(broker, roster, entries)
     latest = all_at(199 + entries, loops=1) if entries else {}
-    assert await measured(broker, roster) == (all_at(4) | latest, read)
+    assert await measured(broker, clock) == (all_at(4) | latest, read)
 
 
 @pytest.mark.usefixtures("_short")
 async def test_what_a_snapshot_tells_is_known_where_the_roster_has_forgotten_it(
-    broker: FaultyBroker, roster: Roster
+    broker: FaultyBroker, roster: Roster, clock: LoopClock
 ) -> None:
     await broker.delete(NAMES.roster)
     wanted = topology("test", [], []).only({NAMES.roster})
@@ -468,7 +528,7 @@ async def test_what_a_snapshot_tells_is_known_where_the_roster_has_forgotten_it(
     await appended(roster, range(100, 120), loops=1)
     remembered = [message async for message in broker.read(NAMES.roster)]
     assert len(remembered) < 20
-    told, reads = await measured(broker, roster)
+    told, reads = await measured(broker, clock)
     assert told == all_at(99) | all_at(119, loops=1)
     assert reads == 2 * len(remembered)
 
@@ -488,14 +548,18 @@ NONSENSE = {
 @pytest.mark.usefixtures("_short")
 @pytest.mark.parametrize("body", NONSENSE.values(), ids=NONSENSE)
 async def test_a_snapshot_that_cannot_be_read_is_none(
-    broker: FaultyBroker, roster: Roster, body: bytes, caplog: pytest.LogCaptureFixture
+    broker: FaultyBroker,
+    roster: Roster,
+    clock: LoopClock,
+    body: bytes,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     await appended(roster, range(1, 5))
     await broker.publish(Message(body), exchange=NAMES.control, routing_key=NAMES.snapshots)
-    assert await measured(broker, roster) == (all_at(4), 20)
+    assert await measured(broker, clock) == (all_at(4), 20)
     assert "No snapshot of the roster can be read" in caplog.text
     await roster.compacted()
-    assert await measured(broker, roster) == (all_at(4), 1)
+    assert await measured(broker, clock) == (all_at(4), 1)
 
 
 @pytest.mark.usefixtures("_short")
@@ -511,11 +575,11 @@ async def test_an_entry_of_a_snapshot_that_cannot_be_read_is_left_out(
 
 @pytest.mark.usefixtures("_short")
 async def test_without_a_place_for_snapshots_all_is_read(
-    broker: FaultyBroker, roster: Roster, caplog: pytest.LogCaptureFixture
+    broker: FaultyBroker, roster: Roster, clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await appended(roster, range(1, 5))
     await broker.delete(NAMES.snapshots)
     assert {each.epoch for each in (await roster.compacted()).values()} == {4}
     assert caplog.text.count("No snapshot of the roster can be written") == 1
     assert len(caplog.records) == 1
-    assert await measured(broker, roster) == (all_at(4), 20)
+    assert await measured(broker, clock) == (all_at(4), 20)
