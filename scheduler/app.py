@@ -21,6 +21,7 @@ from scheduler.timing.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     # It takes a third of the time in which `import scheduler` would be done.
+    from scheduler.program import Program
     from scheduler.settings import Settings
 
 
@@ -39,6 +40,7 @@ class Scheduler(Registration):
         self.events = EventStream()
         self.escalation_hooks: list[EscalationHook] = []
         self._settings = settings
+        self._operating: Program | None = None
         names = Names(namespace)
         outboxes = Outboxes(self._new_outbox(names), self._new_outbox(names), BlockingBridge())
         super().__init__(namespace, outboxes, self._operations)
@@ -66,6 +68,7 @@ class Scheduler(Registration):
         return self
 
     async def __aexit__(self, *exception: object) -> None:
+        self._operating = None
         await self.outbox.close()
 
     @contextmanager
@@ -100,7 +103,10 @@ class Scheduler(Registration):
         from scheduler.program import Program  # few programs start loops
 
         async with self.outbox.connection() as broker:
-            yield Program(self, broker, self.outbox.clock)
+            operating = self._operating
+            if operating is None or operating.broker is not broker:
+                operating = self._operating = Program(self, broker, self.outbox.clock)
+            yield operating
 
     def _new_outbox(self, names: Names) -> Outbox:
         return Outbox(names, SystemClock(), self._new_broker, self.events.emit)

@@ -100,7 +100,7 @@ class Beginnings:
         for step in steps(verb)[1:]:
             match step:
                 case Step.PURGE:
-                    epoch = replace(epoch, found=await self._clear(verb, loop))
+                    epoch = replace(epoch, found=await self._clear(verb, loop, brand_new))
                 case Step.PUT:
                     first = _first(verb, loop, epoch, now, brand_new)
                     going = going_on(first, epoch.found, latest.epoch if latest else 0)
@@ -112,9 +112,9 @@ class Beginnings:
                     raise AssertionError(f"a creator does not {step.value}")
         return epoch
 
-    async def _clear(self, verb: Verb, loop: Loop) -> list[Token]:
+    async def _clear(self, verb: Verb, loop: Loop, brand_new: bool) -> list[Token]:
         try:
-            return await self._hatchery.clear(loop.id)
+            return await self._hatchery.clear(loop.id, is_new=brand_new)
         except QueueNotFound:
             if verb is not Verb.GONE:
                 raise

@@ -1,13 +1,14 @@
-"""Doing something to each of many, a few at once."""
+"""Doing something to each of many, a few at once; or two things."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import Any, TypeVar
 
-AT_ONCE = 16
+AT_ONCE = 32
 
 E = TypeVar("E")
 R = TypeVar("R")
+S = TypeVar("S")
 
 
 async def side_by_side(act: Callable[[E], Awaitable[R]], subjects: Collection[E]) -> list[R]:
@@ -22,6 +23,20 @@ async def side_by_side(act: Callable[[E], Awaitable[R]], subjects: Collection[E]
     try:
         return await asyncio.gather(*doing)
     finally:
-        for each in doing:
-            each.cancel()
-        await asyncio.gather(*doing, return_exceptions=True)
+        await _ended(doing)
+
+
+async def both(one: Coroutine[Any, Any, R], other: Coroutine[Any, Any, S]) -> tuple[R, S]:
+    """Do two things at once; if one fails, the other is not done to its end."""
+    doing = first, second = asyncio.create_task(one), asyncio.create_task(other)
+    try:
+        await asyncio.gather(first, second)
+        return first.result(), second.result()
+    finally:
+        await _ended(doing)
+
+
+async def _ended(doing: Collection[asyncio.Task[Any]]) -> None:
+    for each in doing:
+        each.cancel()
+    await asyncio.gather(*doing, return_exceptions=True)

@@ -58,8 +58,20 @@ class Declaring:
 
     async def keyed_slots(self, loops: Sequence[Loop]) -> set[str]:
         """Declare the hatchery queues of keyed loops that are gone; returns their names."""
-        keyed = (hatchery_of(self._app, loop.id) for loop in loops if loop.id.key)
-        return await self._missing_of(sum(keyed, Topology()))
+        keyed = [loop for loop in loops if loop.id.key]
+        return await self.slots(await self.without_slot(keyed))
+
+    async def without_slot(self, loops: Iterable[Loop]) -> list[Loop]:
+        """Those of these loops whose hatchery queue is not there."""
+        slots = {self._app.names.hatchery(loop.id): loop for loop in loops}
+        return [slots[name] for name in await self.absent(slots)]
+
+    async def slots(self, loops: Iterable[Loop]) -> set[str]:
+        """Declare the hatchery queues of loops that have none; returns their names."""
+        wanted = sum((hatchery_of(self._app, loop.id) for loop in loops), Topology())
+        if wanted.queues:
+            await self._declare(wanted)
+        return {queue.name for queue in wanted.queues}
 
     async def _missing_of(self, wanted: Topology) -> set[str]:
         gone = set(await self.absent(queue.name for queue in wanted.queues))

@@ -41,8 +41,13 @@ def loops_of(app: App, listing: Listing) -> list[Loop]:
 
 def orphans_of(app: App, listing: Listing) -> list[Loop]:
     """The listed loops that this code does not have."""
-    known = {SUPERVISION, *app.loops, *(loop.id for loop in keyed_loops_of(app, listing))}
-    return [_orphan(each) for each in listing.there if each.loop not in known]
+    return [
+        _orphan(each)
+        for each in listing.there
+        if each.loop not in app.loops
+        and each.loop != SUPERVISION
+        and not (each.loop.key and each.loop.task in app.tasks)
+    ]
 
 
 def _orphan(listed: Listed) -> Loop:

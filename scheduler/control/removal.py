@@ -1,13 +1,16 @@
 """Ending loops: those that were started at run time, and those that the code no longer has."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings, Begun
+from scheduler.control.concurrency import AT_ONCE, side_by_side
 from scheduler.control.loops import as_listed
 from scheduler.control.new_tokens import first_token
 from scheduler.control.reports import Did, Report
+from scheduler.control.together import Together
 from scheduler.errors import UnknownLoop, UsageError
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import State, encode
@@ -46,6 +49,7 @@ class Removal:
         self._failed = failed
         self._beginnings = beginnings
         self._patience = patience
+        self._removals = Together(self._remove, most=AT_ONCE)
 
     async def remove(self, loop: Loop) -> Report:
         """End a loop: a run that is going on is its last.
@@ -58,8 +62,12 @@ class Removal:
                 f"The loop {loop} is in the code, which would start it again. Nothing was changed; "
                 "pause it, or take it out of the code and run `scheduler seed --prune`."
             )
+        return await self._removals.do(loop)
+
+    async def _remove(self, loops: Sequence[Loop]) -> Sequence[Report]:
         async with self._hatchery.mutex(self._patience):
-            return await self.take_away(loop, await self._roster.compacted())
+            listing = await self._roster.compacted()
+            return await side_by_side(lambda loop: self.take_away(loop, listing), loops)
 
     async def take_away(self, loop: Loop, listing: Listing) -> Report:
         """End a loop, with the mutex in hand."""

@@ -4,18 +4,19 @@ Tokens are created under one mutex of the namespace, so that any number of opera
 try at once.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 
 from scheduler.control.beginnings import Beginnings
-from scheduler.control.concurrency import side_by_side
+from scheduler.control.concurrency import both, side_by_side
 from scheduler.control.declaring import Declaring
 from scheduler.control.location import Sighting
 from scheduler.control.loops import as_listed, keyed_loops_of, orphans_of
 from scheduler.control.removal import Removal
 from scheduler.control.repairs import Repairs
 from scheduler.control.reports import Did, Report
+from scheduler.control.together import Together
 from scheduler.errors import QueueNotFound
 from scheduler.events import LoopRepaired, LoopSeeded
 from scheduler.protocol.epochs import Entry, LoopState, Verb
@@ -24,6 +25,8 @@ from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.roster import Listed, Listing, Roster
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
+
+STARTED_AT_ONCE = 200  # that takes a second or two
 
 
 class Seeding:
@@ -52,6 +55,7 @@ class Seeding:
         self._removal = removal
         self._declaring = declaring
         self._patience = patience
+        self._starts = Together(self._start, most=STARTED_AT_ONCE)
 
     async def seed(self, *, prune: bool = False) -> list[Report]:
         """Declare everything, and see to it that each loop has its token.
@@ -109,11 +113,15 @@ class Seeding:
 
     async def start(self, loop: Loop) -> Report:
         """Start a keyed loop, or give it another schedule or other arguments."""
+        return await self._starts.do(loop)
+
+    async def _start(self, loops: Sequence[Loop]) -> Sequence[Report]:
         async with self._hatchery.mutex(self._patience):
-            listing = await self._roster.compacted()
-            new = await self._declaring.keyed_slots([loop])
-            (report,) = await self._seed_all([loop], listing, new)
-            return report
+            listing, lacking = await both(
+                self._roster.compacted(), self._declaring.without_slot(loops)
+            )
+            new = await self._declaring.slots(lacking)
+            return await self._seed_all(loops, listing, new)
 
     async def _restored(self, known: Mapping[LoopId, Listed]) -> tuple[Listing, set[str]]:
         """What the roster says; where it is gone, it is declared, and what is known said again."""
@@ -149,7 +157,8 @@ class Seeding:
         names, listed = self._app.names, listing.get(loop.id)
         before = listed
         slot_is_new = names.hatchery(loop.id) in new
-        if listed is None and (token := await self._unlisted(loop)) is not None:
+        token = None if listed or slot_is_new else await self._unlisted(loop)
+        if token is not None:
             latest = Entry(token.epoch, LoopState.ACTIVE, token.life)
             before = Listed(loop.id, loop.schedule, loop.args, latest)
             verb, did = Verb.RESCHEDULE, Did.REPAIRED

@@ -121,14 +121,17 @@ class Hatchery:
         await asyncio.sleep(FIRST_PAUSE.total_seconds())
         return await self.offer(token, timeout=timeout)
 
-    async def clear(self, loop: LoopId) -> list[Token]:
+    async def clear(self, loop: LoopId, *, is_new: bool = False) -> list[Token]:
         """Take out all that waits in the slot; returns it.
+
+        Args:
+            is_new: nothing was ever put into it.
 
         Raises:
             QueueNotFound: the hatchery queue does not exist.
         """
         found: list[Token] = []
-        while (occupant := await self.take(loop)) is not None:
+        while (occupant := await self.take(loop, is_new=is_new)) is not None:
             found.append(occupant.token)
             await occupant.delivery.ack()
         return found
@@ -159,7 +162,7 @@ class Hatchery:
             await asyncio.sleep(LOOK_PAUSE)
         return None
 
-    async def take(self, loop: LoopId) -> Occupant | None:
+    async def take(self, loop: LoopId, *, is_new: bool = False) -> Occupant | None:
         """Take the token out of the slot. What is not a token is parked.
 
         Raises:
@@ -171,7 +174,8 @@ class Hatchery:
                 return Occupant(decode(delivery.message, self._names.namespace), delivery)
             except MessageError as error:
                 await self._failed.park_taken(delivery, Reason.UNDECODABLE, error)
-        await self._broker.wake(queue)
+        if not is_new:  # else nothing can be due
+            await self._broker.wake(queue)
         return None
 
     def _patience(self, token: Token) -> Iterator[float]:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from scheduler.control.concurrency import side_by_side
+from scheduler.control.concurrency import both, side_by_side
 from scheduler.timing.clock import LoopClock
 
 
@@ -17,19 +17,19 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def test_sixteen_are_at_it_at_once_and_what_they_bring_is_in_order() -> None:
+async def test_thirty_two_are_at_it_at_once_and_what_they_bring_is_in_order() -> None:
     at_it, most = set[int](), 0
 
     async def act(number: int) -> str:
         nonlocal most
         at_it.add(number)
         most = max(most, len(at_it))
-        await asyncio.sleep(40 - number)
+        await asyncio.sleep(80 - number)
         at_it.remove(number)
         return str(number)
 
-    assert await side_by_side(act, range(40)) == [str(number) for number in range(40)]
-    assert most == 16
+    assert await side_by_side(act, range(80)) == [str(number) for number in range(80)]
+    assert most == 32
 
 
 async def test_where_one_fails_its_error_is_told_once_the_others_have_left_off() -> None:
@@ -50,3 +50,30 @@ async def test_where_one_fails_its_error_is_told_once_the_others_have_left_off()
         await side_by_side(act, range(3))
     assert (left_off, ended) == ([0, 2], [])
     assert now() == pytest.approx(3)
+
+
+async def test_of_two_things_each_brings_its_own() -> None:
+    async def wait(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        return seconds
+
+    assert await both(wait(3), wait(2)) == (3, 2)
+    assert now() == pytest.approx(3)
+
+
+async def test_where_one_of_two_things_fails_the_other_leaves_off() -> None:
+    left_off = list[float]()
+
+    async def fail() -> None:
+        await asyncio.sleep(1)
+        raise ValueError("the first to fail")
+
+    async def go_on() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            left_off.append(now())
+
+    with pytest.raises(ValueError, match="the first to fail"):
+        await both(go_on(), fail())
+    assert left_off == [pytest.approx(1)]

@@ -1,20 +1,23 @@
 """Loops that are started and stopped while processors run, in virtual time."""
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from scheduler import Context, Cron, Every, Scheduler
+from scheduler.control.concurrency import AT_ONCE
 from scheduler.control.keyed import KEY, KeyedLoop
 from scheduler.control.reports import Did
 from scheduler.control.status import Where
 from scheduler.errors import AccessRefused, RegistrationError, ScheduleError, UsageError
 from scheduler.events import RunStarted
 from scheduler.protocol.tokens import LoopId
+from scheduler.queues.attendance import QUESTION
 from scheduler.sending import CallTask
-from tests.faulty import not_allowed
+from tests.faulty import FaultyBroker, not_allowed
 from tests.stage import Stage, new_app, of, seconds_of
 
 BONN, KOELN = LoopId("report", "bonn"), LoopId("report", "koeln")
@@ -164,6 +167,26 @@ async def test_keyed_loops_are_listed_until_they_are_stopped(stage: Stage) -> No
     assert await office.report.stop("koeln") is False
     assert await office.report.stop("never") is False
     assert await office.report.list() == [bonn]
+
+
+async def test_loops_that_are_started_or_stopped_side_by_side_are_so_at_once(stage: Stage) -> None:
+    office, keys = an_office(), [f"key{number}" for number in range(AT_ONCE)]
+    await stage.seed(office.app)
+    broker = FaultyBroker(stage.server)
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(1)
+        broker.calls.clear()
+        did = await asyncio.gather(*(office.report.start(key, every="1m") for key in keys))
+        assert did == [Did.CREATED] * AT_ONCE
+        done = Counter(call.operation for call in broker.calls)
+        assert (done["declare"], done["get"]) == (1, AT_ONCE)
+        await asyncio.sleep(61)
+        broker.calls.clear()
+        assert all(await asyncio.gather(*map(office.report.stop, keys)))
+        assert [call.message.type for call in broker.calls].count(QUESTION) == 1
+        assert await office.report.list() == []
+        await asyncio.sleep(120)
+    assert sorted(key for key, *_ in office.runs) == sorted(keys)
 
 
 async def test_a_keyed_loop_that_is_stopped_is_gone_from_the_broker_and_its_end_is_told(

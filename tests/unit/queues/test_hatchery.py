@@ -240,3 +240,31 @@ async def test_without_slot_and_journal_it_is_nowhere_and_that_is_told(
     for putting in hatchery.put(MINE), hatchery.put_first(MINE, at_once=False):
         with pytest.raises(Unroutable):
             await putting
+
+
+# What was never used
+
+
+class Woken(FaultyBroker):
+    """Notes whom it was asked to wake."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        super().__init__(server)
+        self.woken: list[str] = []
+
+    async def wake(self, queue: str) -> None:
+        self.woken.append(queue)
+        await super().wake(queue)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_a_slot_that_is_empty_is_woken_unless_nothing_was_ever_in_it(
+    clock: LoopClock, *, is_new: bool
+) -> None:
+    async with Woken(MemoryServer(clock)) as broker:
+        await broker.declare(topology("test", [LOOP.task], [LOOP]))
+        hatchery = hatchery_of(NAMES, broker, clock)
+        assert await hatchery.clear(LOOP, is_new=is_new) == []
+        assert broker.woken == ([] if is_new else [SLOT])
+        assert await hatchery.offer(MINE)
+        assert await hatchery.clear(LOOP, is_new=is_new) == [MINE]
