@@ -37,6 +37,7 @@ bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--roun
 	@$(BIN)/python tests/benchmarks/observing.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/reading.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/scaling.py
+	@$(BIN)/python tests/benchmarks/starting.py
 
 chaos: .venv/dev ## kill, freeze, cut off and fill up everything (ARGS="--faults 1000 --seed 7 --cluster")
 	@$(BIN)/python -m tests.chaos $(ARGS)
