@@ -80,15 +80,18 @@ class Heads:
     async def of(self, task: str, message: Message) -> Head:
         """How far a message that somebody had before has come."""
         queue = self._names.head(task)
-        try:
-            delivery = await self._broker.get(queue)
-        except QueueNotFound:  # this version has not been seeded yet
-            return UNNOTED
-        if delivery is None:
-            return UNNOTED
-        await delivery.requeue()
-        await self._until_back(queue)
-        return _read(delivery.message, message)
+        for _ in range(LOOKS):
+            try:
+                delivery = await self._broker.get(queue)
+            except QueueNotFound:  # this version has not been seeded yet
+                return UNNOTED
+            if delivery is not None:
+                await delivery.requeue()
+                await self._until_back(queue)
+                return _read(delivery.message, message)
+            # Who had the message may have died while it read the note, which comes back as well.
+            await asyncio.sleep(LOOK_PAUSE)
+        return UNNOTED
 
     async def _until_back(self, queue: str) -> None:
         """A broker confirms no requeue, and the message may be given on to who reads the note."""

@@ -120,3 +120,12 @@ async def test_two_who_read_side_by_side_do_not_lose_it(stage: Stage) -> None:
         for _ in range(5):
             group.create_task(heads.of("book", SENT))
     assert await heads.of("book", SENT) == NOTED
+
+
+async def test_a_note_comes_back_from_who_died_while_it_read_it(stage: Stage) -> None:
+    heads = await heads_on(stage)
+    await heads.note("book", SENT, NOTED, DEFAULT_TIMEOUT)
+    async with MemoryBroker(stage.server) as dying:
+        assert await dying.get(stage.app.names.head("book"))
+        asyncio.get_running_loop().call_later(0.05, stage.server.disconnect_all)
+        assert await heads.of("book", SENT) == NOTED
