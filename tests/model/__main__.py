@@ -1,44 +1,56 @@
-"""`python -m tests.model`: the whole table, and what goes wrong without each rule."""
+"""`python -m tests.model`: the whole table, and what goes wrong without each rule.
+
+Of loops and their epochs first, then of ordered queues and their notes.
+"""
 
 import argparse
 import sys
 from collections.abc import Iterable
 
-from tests.model.checker import check
 from tests.model.moves import Move
+from tests.model.ordered import removals as ordered_removals
+from tests.model.ordered import table as ordered_table
+from tests.model.ordered.world import Move as OrderedMove
 from tests.model.removals import REMOVALS, Removal
 from tests.model.state import NOTHING, Processor, State, Token
 from tests.model.table import LARGE, SMALL, Row
 
+AnyRow = Row | ordered_table.Row
+AnyRemoval = Removal | ordered_removals.Removal
+ALL_REMOVALS: tuple[AnyRemoval, ...] = (*REMOVALS, *ordered_removals.REMOVALS)
+
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
+    description = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m tests.model", description=description)
     parser.add_argument("--small", action="store_true", help="not the rows that take minutes")
     parser.add_argument("--show", metavar="RULE", help="the shortest ways without this rule")
     options = parser.parse_args()
     if options.show:
-        chosen = [each for each in REMOVALS if each.name.startswith(options.show)]
+        chosen = [each for each in ALL_REMOVALS if each.name.startswith(options.show)]
         for removal in chosen:
             show(removal)
         return 0 if chosen else 2
-    right = [report(each) for each in (SMALL if options.small else SMALL + LARGE)]
-    right += [report_without(each) for each in REMOVALS]
+    rows: list[AnyRow] = [*SMALL, *ordered_table.SMALL]
+    if not options.small:
+        rows = [*SMALL, *LARGE, *ordered_table.SMALL, *ordered_table.LARGE]
+    right = [report(each) for each in rows]
+    right += [report_without(each) for each in ALL_REMOVALS]
     return 0 if all(right) else 1
 
 
-def report(row: Row) -> bool:
+def report(row: AnyRow) -> bool:
     """Whether it is as the table says."""
-    result = check(row.bounds, graph=row.graph)
+    result = row.check()
     right = result.complete and result.states == row.states and result.found.keys() == row.found
     found = " ".join(wrong.name for wrong in result.found) or "nothing"
     say(f"{row!s:64} {result.states:>9,} {result.seconds:>6.0f} s  {found}", right)
     return right
 
 
-def report_without(removal: Removal) -> bool:
+def report_without(removal: AnyRemoval) -> bool:
     """Whether what the rule prevents is found without it."""
-    with removal.taken_out():
-        result = check(removal.bounds, until=removal.shows)
+    result = removal.check()
     right = removal.shows <= result.found.keys()
     found = " ".join(f"{wrong.name} ({len(way)})" for wrong, way in result.found.items())
     say(f"without {removal.name!s:56} {result.states:>9,} {result.seconds:>6.0f} s  {found}", right)
@@ -50,18 +62,18 @@ def say(line: str, right: bool = True) -> None:
     sys.stdout.flush()
 
 
-def show(removal: Removal) -> None:
+def show(removal: AnyRemoval) -> None:
     """Print what goes wrong without a rule, on the shortest ways."""
-    with removal.taken_out():
-        result = check(removal.bounds, until=removal.shows)
-    for wrong in removal.shows:
+    for wrong, way in removal.check().found.items():
         say(f"\nwithout {removal.name} ({removal.what}): {wrong.value}")
-        for move in result.found[wrong]:
+        for move in way:
             say(f"  {line_of(move)}")
 
 
-def line_of(move: Move) -> str:
+def line_of(move: Move | OrderedMove) -> str:
     who = "" if move.which is None else f"P{move.which} "
+    if isinstance(move, OrderedMove):
+        return f"{who}{move.what}"
     state = move.state
     said = f"{who}{move.what} {brief(move.token)}".strip()
     return f"{said:60} {slots(state)}  epoch {state.roster.epoch} {state.roster.state}"

@@ -20,6 +20,7 @@ from scheduler.protocol.epochs import (
     Verb,
 )
 from tests.model import creator, processor
+from tests.model.checker import Check, check
 from tests.model.moves import Wrong
 from tests.model.state import Bounds, Budget, State
 
@@ -46,6 +47,11 @@ class Removal:
         """Meanwhile, the rule is not kept."""
         with patch.multiple(self.module, **self.instead):
             yield
+
+    def check(self) -> Check:
+        """See what is wrong without it."""
+        with self.taken_out():
+            return check(self.bounds, until=self.shows)
 
 
 def always(answer: Any) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from scheduler.protocol.epochs import Verb
+from tests.model.checker import Check, check
 from tests.model.moves import Wrong
 from tests.model.state import Bounds, Budget
 
@@ -25,6 +26,10 @@ class Row:
     states: int
     found: AbstractSet[Wrong] = frozenset()
     graph: bool = True
+
+    def check(self) -> Check:
+        """See what is found."""
+        return check(self.bounds, graph=self.graph)
 
     def __str__(self) -> str:
         bounds = self.bounds

@@ -6,7 +6,6 @@ import pytest
 
 from scheduler.protocol.epochs import is_void
 from tests.model.__main__ import report, report_without
-from tests.model.checker import check
 from tests.model.moves import Wrong
 from tests.model.removals import REMOVALS, Removal
 from tests.model.table import SMALL, Row
@@ -14,7 +13,7 @@ from tests.model.table import SMALL, Row
 
 @pytest.mark.parametrize("row", SMALL, ids=str)
 def test_nothing_goes_wrong_but_where_a_node_fails(row: Row):
-    result = check(row.bounds, graph=row.graph)
+    result = row.check()
     assert result.complete
     assert result.found.keys() == row.found
     assert result.states == row.states
@@ -22,8 +21,7 @@ def test_nothing_goes_wrong_but_where_a_node_fails(row: Row):
 
 @pytest.mark.parametrize("removal", REMOVALS, ids=lambda each: each.name)
 def test_each_rule_is_needed(removal: Removal):
-    with removal.taken_out():
-        result = check(removal.bounds, until=removal.shows)
+    result = removal.check()
     assert removal.shows <= result.found.keys()
 
 

@@ -1,0 +1,74 @@
+"""What happens to an ordered queue, and what is found: nothing, but where a node fails."""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from tests.model.ordered.checker import Check, check
+from tests.model.ordered.state import Bounds, Budget
+from tests.model.ordered.world import Wrong
+
+LATE_NOTE: AbstractSet[Wrong] = {Wrong.BACKWARDS, Wrong.EARLY}
+"""A note that comes when the next processor has looked already takes the place of a later one."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model, and what is found in it.
+
+    Attributes:
+        states: how many there are.
+        found: what goes wrong.
+    """
+
+    bounds: Bounds
+    states: int
+    found: AbstractSet[Wrong] = frozenset()
+
+    def check(self) -> Check:
+        """See what is found."""
+        return check(self.bounds)
+
+    def __str__(self) -> str:
+        bounds = self.bounds
+        said = [f"ordered, {bounds.processors} processors", f"{bounds.messages} messages"]
+        said += ["alike"] * bounds.twins
+        said += [f"retries {bounds.retries}"] * (bounds.retries != 1)
+        said += [f"{what} {many}" for what, many in bounds.budget._asdict().items() if many]
+        return ", ".join(said)
+
+
+def row(
+    *,
+    states: int,
+    messages: int = 2,
+    processors: int = 2,
+    retries: int = 1,
+    twins: bool = False,
+    found: AbstractSet[Wrong] = frozenset(),
+    **budget: int,
+) -> Row:
+    """A row of the table: how many of what, and how often what may go wrong."""
+    bounds = Bounds(Budget(**budget), messages, processors, retries, twins=twins)
+    return Row(bounds, states, found)
+
+
+SMALL = (
+    row(states=3_105),
+    row(messages=3, states=24_298),
+    row(messages=1, retries=2, outages=1, states=6_961),
+    row(messages=1, outages=2, states=14_260),
+    row(outages=1, states=40_300),
+    row(outages=1, twins=True, states=40_300),
+    row(messages=1, stops=1, states=7_939),
+    row(messages=1, retries=0, outages=1, stops=1, states=4_796),
+)
+"""Some seconds each."""
+
+LARGE = (
+    row(stops=1, states=115_207),
+    row(messages=1, outages=1, stops=1, states=140_138),
+    row(outages=1, late=1, found=LATE_NOTE, states=76_008),
+    row(outages=2, states=194_319),
+    row(messages=1, outages=3, states=35_040),
+)
+"""Up to some minutes each."""
