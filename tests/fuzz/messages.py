@@ -211,7 +211,11 @@ class Samples:
             digits[self._rng.choice((4, 5))] = _word(self._rng)
         elif roll < 0.5:
             digits.append(_word(self._rng))
-        fate = fate if roll >= 0.5 else EITHER
+        if roll < 0.5:
+            fate = EITHER
+            # What falls out of the ladder waits until the time that it is due at by its header.
+            if number_in(draft.ours, "due-at-ms", LONG_AGO) > LONG_AGO:
+                draft.ours["due-at-ms"] = whole(LONG_AGO, "l")
         key = b".".join([*digits, b"task.sms"])
         return self._sample("later", draft, self._names.later, key, fate, SENT)
 
