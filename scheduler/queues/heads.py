@@ -3,6 +3,7 @@
 It stays there until it is done with, through all its retries, so that those behind it wait; nobody
 has it in hand meanwhile. A message cannot be changed in its place, so what has become of it so far
 is noted beside it, in a queue of one message: the last note takes the place of the one before.
+Of a message that is done with, a note of nothing does: where none is found, somebody reads it.
 
 ==============================  ==============================================================
 header                          holds
@@ -22,7 +23,7 @@ from hashlib import blake2b
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from scheduler.brokers.contract import Broker
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker
 from scheduler.errors import QueueNotFound, Undecodable
 from scheduler.protocol.messages import (
     MOST_COUNTED,
@@ -54,6 +55,7 @@ class Head:
     first_failed_at: datetime | None = None
 
 
+NOTHING_NOTED = Message(headers={f"{PREFIX}head-of": ""}, type=NOTE_TYPE)
 # Somebody had it before, and left no note: at most one run of it has begun.
 UNNOTED = Head(begun=1)
 
@@ -73,9 +75,7 @@ class Heads:
         Raises:
             BrokerError: it may not have been noted.
         """
-        queue, exchange = self._names.head(task), self._names.control
-        note = _written(message, head)
-        await self._broker.publish(note, exchange=exchange, routing_key=queue, timeout=timeout)
+        await self._write(task, _written(message, head), timeout)
 
     async def of(self, task: str, message: Message) -> Head:
         """How far a message that somebody had before has come."""
@@ -91,7 +91,19 @@ class Heads:
                 return _read(delivery.message, message)
             # Who had the message may have died while it read the note, which comes back as well.
             await asyncio.sleep(LOOK_PAUSE)
+        await self.forget(task)  # there is none yet; from now on nobody has to wait for it
         return UNNOTED
+
+    async def forget(self, task: str) -> None:
+        """Have another message like it, to the byte, begin anew.
+
+        A note of nothing takes its place: where none is ready, somebody has it in hand.
+        """
+        await self._write(task, NOTHING_NOTED, DEFAULT_TIMEOUT)
+
+    async def _write(self, task: str, note: Message, timeout: timedelta | None) -> None:
+        queue, exchange = self._names.head(task), self._names.control
+        await self._broker.publish(note, exchange=exchange, routing_key=queue, timeout=timeout)
 
     async def _until_back(self, queue: str) -> None:
         """A broker confirms no requeue, and the message may be given on to who reads the note."""
@@ -100,10 +112,6 @@ class Heads:
             if depth is None or depth.ready:
                 return
             await asyncio.sleep(LOOK_PAUSE)
-
-    async def forget(self, task: str) -> None:
-        """Have another message like it, to the byte, begin anew."""
-        await self._broker.purge(self._names.head(task))
 
 
 def _written(message: Message, head: Head) -> Message:

@@ -212,3 +212,18 @@ async def test_what_the_only_active_consumer_held_when_it_left_comes_first_to_th
     last = await inboxes[1].next()
     assert (last.message.body, last.redelivered) == (b"c", False)
     assert inboxes[0].is_empty
+
+
+async def test_what_is_put_back_where_there_is_no_room_leaves_it_to_what_came_later(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue({"x-max-length": 1, "x-overflow": "drop-head"})
+    await send(broker, queue, b"earlier")
+    earlier = await take(broker, queue)
+    await send(broker, queue, b"later")
+    await earlier.requeue()
+    for _ in range(20):  # a broker does not say when a requeue is done
+        delivery = await take(broker, queue)
+        assert delivery.message.body == b"later"
+        await delivery.requeue()
+    assert await take_all(broker, queue, 1) == [b"later"]

@@ -25,6 +25,9 @@ class Note(NamedTuple):
     waits: bool
 
 
+NOTHING_NOTED = Note("", -1, 0, 0, waits=False)
+
+
 class Came(NamedTuple):
     """A message was delivered."""
 

@@ -20,7 +20,7 @@ from scheduler.processor.worker import Worker
 from scheduler.protocol.messages import PREFIX, Message
 from scheduler.queues import heads
 from scheduler.timing.clock import Clock
-from tests.model.ordered.state import Answer, Befell, Came, Note, Script
+from tests.model.ordered.state import NOTHING_NOTED, Answer, Befell, Came, Note, Script
 from tests.stage import processor_of
 
 START = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -39,7 +39,7 @@ class Wish(Enum):
     DEPTH = "asks whether the note is back"
     NOTE = "notes"
     PARK = "parks"
-    FORGET = "forgets the note"
+    FORGET = "notes nothing"
     ACK = "acks"
     REQUEUE = "gives back"
     LEAVE = "leaves"
@@ -295,20 +295,17 @@ class _Replay:
     async def depth(self, queue: str) -> Depth | None:
         return Depth(await self._ask(Wish.DEPTH), 0)
 
-    async def purge(self, queue: str) -> int:
-        await self._ask(Wish.FORGET)
-        return 0
-
     async def publish(
         self,
         message: Message,
         *,
         exchange: str,
         routing_key: str,
-        timeout: timedelta = DEFAULT_TIMEOUT,
+        timeout: timedelta | None = DEFAULT_TIMEOUT,
     ) -> None:
         if exchange == self._app.names.control:
-            await self._ask(Wish.NOTE, note=_Written(message))
+            forgets = not message.headers[f"{PREFIX}head-of"]
+            await self._ask(Wish.FORGET if forgets else Wish.NOTE, note=_Written(message))
         elif exchange == self._app.names.failed:
             reason = message.headers[f"{PREFIX}parked-reason"]
             await self._ask(Wish.PARK, reason=reason)
@@ -325,6 +322,8 @@ class _Written(NamedTuple):
     def read(self, number: int, now: datetime) -> Note:
         headers = {name.removeprefix(PREFIX): at for name, at in self.message.headers.items()}
         due_at = datetime.fromtimestamp(headers.get("due-at-ms", 0) / 1000, UTC)
+        if not headers["head-of"]:
+            return NOTHING_NOTED
         numbers = headers["attempt"], headers["begun"]
         return Note(headers["head-of"], number, *numbers, waits=due_at > now)
 

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tests.model.ordered.state import (
+    NOTHING_NOTED,
     Answer,
     Befell,
     Bounds,
@@ -312,7 +313,7 @@ def _done_with_note(state: State, which: int, request: Request) -> Iterator[tupl
             assert request.note is not None
             yield _noted(state, request.number, request.note), Answer()
         case Wish.FORGET:
-            yield state._replace(notes=()), Answer()
+            yield state._replace(notes=(NOTHING_NOTED,)), Answer()
         case _:
             return
 
@@ -323,6 +324,8 @@ def _said(request: Request, answer: Answer) -> str:
             return f"{request.number}/{request.attempt}: it {'returns' if returned else 'fails'}"
         case Wish.GET, note:
             return f"of {request.number}: {'none' if note is None else _brief(note)}"
+        case Wish.FORGET, _:
+            return ""
         case Wish.NOTE, _:
             return _brief(request.note)
         case _:
@@ -331,6 +334,8 @@ def _said(request: Request, answer: Answer) -> str:
 
 def _brief(note: object) -> str:
     assert isinstance(note, Note)
+    if note == NOTHING_NOTED:
+        return "nothing"
     waits = ", waits" * note.waits
     return f"{note.number}/{note.attempt}, {note.begun} begun{waits}"
 

@@ -17,8 +17,8 @@ FOREIGN = Message(b"order", {"n": 5})
 
 
 def is_about(seconds: float) -> Any:
-    """Not early."""
-    return pytest.approx(seconds + 0.05, abs=0.051)
+    """Not early. Where nothing was ever noted, it takes a moment to be sure of that."""
+    return pytest.approx(seconds + 0.11, abs=0.111)
 
 
 async def paced(stage: Stage, rate: str, concurrency: int = 10) -> CallTask[..., [int], None]:

@@ -11,6 +11,7 @@ from scheduler.brokers.contract import DEFAULT_TIMEOUT, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
+from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS
 from scheduler.queues.heads import UNNOTED, Head, Heads
 from tests.stage import START, Stage, new_app
 
@@ -129,3 +130,17 @@ async def test_a_note_comes_back_from_who_died_while_it_read_it(stage: Stage) ->
         assert await dying.get(stage.app.names.head("book"))
         asyncio.get_running_loop().call_later(0.05, stage.server.disconnect_all)
         assert await heads.of("book", SENT) == NOTED
+
+
+async def test_that_nothing_is_noted_is_looked_for_once(
+    stage: Stage, queue_type: QueueType
+) -> None:
+    heads = await heads_on(stage, booking(queue_type))
+    loop = asyncio.get_running_loop()
+    waited: list[float] = []
+    for _ in range(3):
+        began = loop.time()
+        assert await heads.of("book", SENT) == UNNOTED
+        waited.append(loop.time() - began)
+    assert waited[0] == pytest.approx(LOOKS * LOOK_PAUSE)
+    assert waited[1:] == [0, 0]
