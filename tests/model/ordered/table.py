@@ -65,10 +65,10 @@ SMALL = (
 """Some seconds each."""
 
 LARGE = (
-    row(stops=1, states=115_207),
-    row(messages=1, outages=1, stops=1, states=140_138),
-    row(outages=1, late=1, found=LATE_NOTE, states=76_008),
-    row(outages=2, states=194_319),
-    row(messages=1, outages=3, states=35_040),
+    row(stops=1, states=115_855),
+    row(messages=1, outages=1, stops=1, states=152_632),
+    row(outages=1, late=1, found=LATE_NOTE, states=95_856),
+    row(outages=2, states=201_357),
+    row(messages=1, outages=3, states=37_672),
 )
 """Up to some minutes each."""
