@@ -10,6 +10,9 @@ from tests.model.ordered.world import Wrong
 LATE_NOTE: AbstractSet[Wrong] = {Wrong.BACKWARDS, Wrong.EARLY}
 """A note that comes when the next processor has looked already takes the place of a later one."""
 
+STOOD_STILL: AbstractSet[Wrong] = {Wrong.ENDLESS}
+"""Who is not told that its message was taken back begins its run when its next owner has begun."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -61,6 +64,7 @@ SMALL = (
     row(outages=1, twins=True, states=40_866),
     row(messages=1, stops=1, states=7_948),
     row(messages=1, retries=0, outages=1, stops=1, states=5_536),
+    row(retries=0, recalls=1, states=1_060),
 )
 """Some seconds each."""
 
@@ -69,6 +73,7 @@ LARGE = (
     row(messages=1, outages=1, stops=1, states=152_632),
     row(outages=1, late=1, found=LATE_NOTE, states=95_856),
     row(outages=2, states=201_357),
+    row(messages=1, retries=0, outages=1, recalls=1, found=STOOD_STILL, states=13_615),
     row(messages=1, outages=3, states=37_672),
 )
 """Up to some minutes each."""
