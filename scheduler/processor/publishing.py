@@ -36,6 +36,8 @@ class PatientPublisher:
             BrokerError: not confirmed yet, and told to stop waiting.
         """
         for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0):
+            if delivery.lost.done():
+                raise DeliveryLost
             try:
                 return await self._confirmed(delivery, publish)
             except DeliveryLost:

@@ -219,3 +219,21 @@ async def test_a_connection_that_an_alarm_blocks_is_kept(monkeypatch: pytest.Mon
             await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.4")
             await sending
     assert not [event for event in events if isinstance(event, ConnectionLost)]
+
+
+@pytest.mark.parametrize("ends", ["leaves", "is cancelled"])
+async def test_what_was_acked_in_a_hurry_does_not_come_again(
+    broker_url: str, queue_type: QueueType, ends: str
+) -> None:
+    count = 1000
+    async with RabbitWire(queue_type, broker_url) as wire:
+        queue = await wire.declare_queue()
+        await asyncio.gather(*(send(wire.broker, queue, b"%d" % n) for n in range(count)))
+        inbox = await Inbox.open(wire.broker, queue, prefetch=count)
+        held = [await inbox.next() for _ in range(count)]
+        before = channels()
+        await asyncio.gather(*(delivery.ack() for delivery in held))
+        await (inbox.consumer.leave() if ends == "leaves" else inbox.consumer.cancel())
+        await closed_down_to(before - 1)
+        await send(wire.broker, queue, b"next")
+        assert await take_all(wire.broker, queue, 1) == [b"next"]

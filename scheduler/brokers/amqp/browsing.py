@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from scheduler.brokers.amqp.channels import DriverChannel
-from scheduler.brokers.amqp.closing import closed, lost_with
+from scheduler.brokers.amqp.channels import DriverChannel, closed
+from scheduler.brokers.amqp.closing import lost_with
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.frames import Taken

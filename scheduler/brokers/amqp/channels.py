@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from scheduler.brokers.amqp.refusals import Refused, Returned
 from scheduler.brokers.properties import decoded
 from scheduler.brokers.tables import short_string
 
+FIRST_NOTED_WITHIN, EACH_NOTED_WITHIN, NOTED_WITHIN = 0.05, 0.0005, 0.8  # seconds
 Receiver = Callable[[Taken], None]
 
 
@@ -40,6 +42,30 @@ class Unconfirmed(NamedTuple):
     confirmed: asyncio.Future[None]
     message_id: str
     routing_key: str
+
+
+class Settlements:
+    """What was settled over a channel, for as long as the broker may not have taken note of it.
+
+    While more than 32 settlements are on their way to a quorum queue, RabbitMQ holds further ones
+    back, and with the channel it forgets them (measured on 4.0: 967 of 1,000 messages came again).
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._last_at = -math.inf
+        self._together = 0
+
+    def add(self) -> None:
+        """Take note of one more."""
+        now = self._loop.time()
+        self._together = self._together + 1 if now - self._last_at < NOTED_WITHIN else 1
+        self._last_at = now
+
+    async def noted(self) -> None:
+        """Wait until the broker has had the time that it takes."""
+        takes = min(FIRST_NOTED_WITHIN + self._together * EACH_NOTED_WITHIN, NOTED_WITHIN)
+        await asyncio.sleep(max(self._last_at + takes - self._loop.time(), 0))
 
 
 class DriverChannel(aiormq.Channel):
@@ -61,11 +87,18 @@ class DriverChannel(aiormq.Channel):
         self._published = 0
         self._unconfirmed: dict[int, Unconfirmed] = {}
         self._got: asyncio.Future[Taken | None] | None = None
+        self._settlements = Settlements(self.loop)
         closing_of(self).add_done_callback(self._fail)
 
     async def close(self, *args: Any, **kwargs: Any) -> None:
         self._ends = True
         await super().close(*args, **kwargs)
+
+    async def end(self) -> None:
+        """Close it, when the broker has taken note of what was settled over it."""
+        self._ends = True
+        await self._settlements.noted()
+        await self.close()
 
     def publish(
         self, body: bytes, properties: bytes, *, exchange: str, routing_key: str, message_id: str
@@ -118,6 +151,7 @@ class DriverChannel(aiormq.Channel):
             ChannelInvalidStateError: it has taken the message back.
         """
         self._expect_more()
+        self._settlements.add()
         self._write(acking(self.number, tag, multiple=multiple))
 
     def requeue(self, tag: int, *, multiple: bool = False) -> None:
@@ -127,6 +161,7 @@ class DriverChannel(aiormq.Channel):
             ChannelInvalidStateError: the broker has taken it back.
         """
         self._expect_more()
+        self._settlements.add()
         self._write(nacking(self.number, tag, multiple=multiple))
 
     def takes(self, kind: int, payload: bytes) -> bool:
@@ -200,3 +235,9 @@ class DriverChannel(aiormq.Channel):
 
 
 async def _never_called(_: DeliveredMessage) -> None: ...
+
+
+async def closed(channel: DriverChannel) -> None:
+    """Close a channel, to the end even when the caller is cancelled meanwhile."""
+    if not channel.is_closed:
+        await asyncio.shield(asyncio.ensure_future(channel.end()))

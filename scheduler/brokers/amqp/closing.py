@@ -1,4 +1,4 @@
-"""The end of the driver's connections and channels: bringing it about, and being told of it."""
+"""The end of the driver's connections and channels: being told of it."""
 
 import asyncio
 from typing import Any, cast
@@ -6,12 +6,6 @@ from typing import Any, cast
 from aiormq.abc import AbstractChannel, AbstractConnection
 
 from scheduler.brokers.amqp.refusals import reply
-
-
-async def closed(channel: AbstractChannel) -> None:
-    """Close a channel, to the end even when the caller is cancelled meanwhile."""
-    if not channel.is_closed:
-        await asyncio.shield(asyncio.ensure_future(channel.close()))
 
 
 def closing_of(resource: AbstractConnection | AbstractChannel) -> asyncio.Future[Any]:

@@ -9,8 +9,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from datetime import timedelta
 
-from scheduler.brokers.amqp.channels import DriverChannel
-from scheduler.brokers.amqp.closing import closed
+from scheduler.brokers.amqp.channels import DriverChannel, closed
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.refusals import translated
 from scheduler.brokers.amqp.replicas import Replicas

@@ -8,8 +8,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self
 
-from scheduler.brokers.amqp.channels import Receiver
-from scheduler.brokers.amqp.closing import closed, closing_of, reason_of
+from scheduler.brokers.amqp.channels import Receiver, closed
+from scheduler.brokers.amqp.closing import closing_of, reason_of
 from scheduler.brokers.amqp.connection import Connection, pauses
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.frames import Taken

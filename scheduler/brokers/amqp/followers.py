@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from aiormq.exceptions import ChannelInvalidStateError
 
-from scheduler.brokers.amqp.closing import closed
+from scheduler.brokers.amqp.channels import closed
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.consumers import RecoveringConsumer
 from scheduler.brokers.amqp.deliveries import DeliveryChannel

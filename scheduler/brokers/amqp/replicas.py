@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 
-from scheduler.brokers.amqp.closing import closed
+from scheduler.brokers.amqp.channels import closed
 from scheduler.brokers.amqp.refusals import translated
 from scheduler.brokers.amqp.session import Session
 from scheduler.errors import NoReplica, QueueNotFound

@@ -7,8 +7,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from scheduler.brokers.amqp.channels import DriverChannel
-from scheduler.brokers.amqp.closing import closed, closing_of, lost_with, reason_of
+from scheduler.brokers.amqp.channels import DriverChannel, closed
+from scheduler.brokers.amqp.closing import closing_of, lost_with, reason_of
 from scheduler.brokers.amqp.driver import DriverConnection
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import BrokerInfo

@@ -43,6 +43,9 @@ class Desk:
 
         return await self._publisher.insist(self._delivery, attempt)
 
+    def lose(self) -> None:
+        self._delivery.lost.set_result(None)
+
     @property
     def pauses(self) -> list[float]:
         """What it told that it would wait, in seconds."""
@@ -127,3 +130,13 @@ async def test_it_is_given_up_when_runs_are_not_waited_for_any_more(
     with pytest.raises(error):
         await insisting
     assert asyncio.get_running_loop().time() <= 25
+
+
+async def test_nothing_is_published_for_a_delivery_that_was_lost_meanwhile(desk: Desk) -> None:
+    async def go_with_the_delivery() -> str:
+        asyncio.get_running_loop().call_later(0.02, desk.lose)  # in the pause before the next try
+        return await fail()
+
+    with pytest.raises(DeliveryLost):
+        await desk.insist(go_with_the_delivery)
+    assert desk.tries == [0]
