@@ -1,6 +1,7 @@
 """Processors in this process: `scheduler run`, and `scheduler dev` with a broker of its own."""
 
 import asyncio
+import gc
 import importlib
 import importlib.util
 import signal
@@ -26,6 +27,8 @@ from scheduler.processor.worker import Worker
 from scheduler.program import Program, processor
 from scheduler.protocol.rights import rights_to_process
 from scheduler.timing.clock import SystemClock
+
+COLLECT_AFTER = 10_000  # objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ def run(
     ports = Ports(health_port or settings.health_port, metrics_port or settings.metrics_port)
     # Cancelled: told to stop while it still waited for the broker, with nothing to drain.
     stopped = suppress(asyncio.CancelledError)
+    _spare_the_collector()
     with stopped, asyncio.Runner(loop_factory=_fastest_loop()) as runner:
         runner.run(_process(app, chosen, concurrency, ports))
 
@@ -105,6 +109,16 @@ def _metrics_page(app: Scheduler) -> WSGIApplication:
     from scheduler import metrics
 
     return metrics.page(metrics.instrument(app))
+
+
+def _spare_the_collector() -> None:
+    """Have the garbage collector look at what runs leave behind, not at all that was imported.
+
+    Else it does so again and again: it took an eighth of a processor's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -1,9 +1,12 @@
 """What a command loads: nobody waits for what is not used."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.acceptance.conftest import SHOP, CommandLine
 
+SPARED = f"{Path(__file__).parent / 'apps' / 'spared.py'}:app"
 UNREACHABLE = "amqp://127.0.0.1:1/"  # nobody listens on port 1
 
 
@@ -43,3 +46,8 @@ def test_next_loads_nothing_that_talks_to_a_broker_and_draws_no_table(offline: C
 @pytest.mark.parametrize(("command", "name"), [("topology show", "rich"), ("status", "aiormq")])
 def test_what_a_command_uses_is_loaded(offline: CommandLine, command: str, name: str):
     assert name in loaded(offline, *command.split())
+
+
+def test_the_garbage_collector_of_a_processor_is_spared_what_was_imported(scheduler: CommandLine):
+    with scheduler.processor(SCHEDULER_APP=SPARED) as processor:
+        assert processor.until("spared: ").endswith("spared: True\n")
