@@ -22,6 +22,7 @@ message comes back from a retry as it was, with these headers added:
 
 ===============================  ==========================================================
 scheduler-attempt                how many attempts have failed
+scheduler-due-at-ms, -lead-ms    when the next one is due, as above
 scheduler-first-failed-at-ms     when the first did
 scheduler-exchange, -key         where the message was published first, and with which key
 ===============================  ==========================================================

@@ -151,6 +151,22 @@ async def test_of_two_with_the_same_id_the_one_without_a_queue_is_unroutable(
     assert len(await take_all(broker, queue, 2)) == 2
 
 
+async def test_what_cannot_be_sent_leaves_what_is_sent_beside_it_alone(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue()
+    done = await asyncio.gather(
+        send(broker, queue, b"one"),
+        broker.publish(Message(b"x"), exchange="e" * 256, routing_key=queue),
+        send(broker, queue, b"two"),
+        return_exceptions=True,
+    )
+    assert isinstance(done[1], Unencodable | Unroutable)
+    assert [done[0], done[2]] == [None, None]
+    await send(broker, queue, b"three")
+    assert await take_all(broker, queue, 3) == [b"one", b"two", b"three"]
+
+
 async def test_a_queue_or_an_exchange_that_is_missing_is_unroutable(
     wire: Wire, broker: Broker
 ) -> None:

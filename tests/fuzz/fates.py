@@ -58,6 +58,7 @@ Rules = Mapping[str, Whole | Text]
 VERBS = "seeded", "paused", "resumed", "triggered", "rescheduled", "repaired", "removed"
 ENDINGS = "succeeded", "retried", "escalated", "stopped", "skipped"
 RETRIED: Rules = {
+    "due-at-ms": Whole(nullable=True),
     "attempt": Whole(high=MOST),
     "first-failed-at-ms": Whole(nullable=True),
     "exchange": Text(nullable=True),
@@ -72,7 +73,6 @@ def rules_of_call(namespace: str, task: str) -> Rules:
         "namespace": Text((namespace,), required=True),
         "task": Text((task,), required=True),
         "sent-at-ms": Whole(required=True),
-        "due-at-ms": Whole(nullable=True),
         "expires-at-ms": Whole(nullable=True),
     }
 

@@ -110,11 +110,13 @@ class DriverChannel(aiormq.Channel):
                 is returned.
         """
         self._expect_more()
+        to = short_string(exchange, "The exchange"), short_string(routing_key, "The routing key")
+        frames = publishing(self.number, *to, properties, body, self._largest_frame)
+        # The broker counts what comes: nothing that cannot be sent may be counted here.
         self._published += 1
         confirmed = self.loop.create_future()
         self._unconfirmed[self._published] = Unconfirmed(confirmed, message_id, routing_key)
-        to = short_string(exchange, "The exchange"), short_string(routing_key, "The routing key")
-        self._write(publishing(self.number, *to, properties, body, self._largest_frame))
+        self._write(frames)
         return confirmed
 
     async def get(self, queue: str) -> Taken | None:
