@@ -319,7 +319,8 @@ def test_dev_needs_no_broker(offline: CommandLine):
     assert "beat #3  beat 4\n" in done.err
     assert "ValueError: sold out" in done.err
     assert "the loop is paused" in done.err
-    assert "stopped, 0 messages given back" in done.err.splitlines()[-1]
+    # One that has left the broker early may be in hand.
+    assert re.search("stopped, [01] messages? given back", done.err.splitlines()[-1])
 
 
 def test_dev_prints_json_when_asked(offline: CommandLine):
