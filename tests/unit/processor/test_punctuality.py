@@ -9,6 +9,7 @@ from scheduler import Scheduler
 from scheduler.events import ProcessorStopping, RunStarted, TokenSuperseded
 from scheduler.processor.recognition import VOID
 from scheduler.timing.clock import LoopClock
+from scheduler.timing.lead import SHORTEST
 from tests.stage import START, Stage, at_work, new_app, of, processor_of
 
 IN_HAND = 59.91  # seconds after its start, when the token of a loop of a minute waits for its time
@@ -75,3 +76,13 @@ async def test_a_lead_of_none_has_it_leave_when_it_is_due(stage: Stage) -> None:
     async with stage.processor():
         await asyncio.sleep(IN_HAND)
         assert await stage.waiting() == 1
+
+
+async def test_how_early_it_leaves_is_learned_from_its_way(stage: Stage) -> None:
+    await stage.seed(looping(every="1s"))
+    async with stage.processor():
+        await asyncio.sleep(200)
+    leads = [run.lead for run in of(RunStarted, stage.events)]
+    assert leads[0] == timedelta(milliseconds=100)
+    assert leads == sorted(leads, reverse=True)
+    assert leads[-1] == SHORTEST  # on this broker it takes no time
