@@ -3,11 +3,11 @@
 import time
 from array import array
 from collections.abc import Collection, Hashable
-from dataclasses import dataclass
 from typing import Any
 
 from tests.model import broker, creator, processor, properties, supervision
 from tests.model.canonical import canonical
+from tests.model.check import Check
 from tests.model.graph import Graph
 from tests.model.moves import Actor, Move, Moves, Wrong
 from tests.model.state import Bounds, Processor, State, initial
@@ -23,24 +23,9 @@ def moves(state: State, bounds: Bounds) -> Moves:
     yield from processor.recalls(state)
 
 
-@dataclass(frozen=True)
-class Check:
-    """What was found.
-
-    Attributes:
-        complete: whether all states were reached.
-        found: what is wrong, each with the moves that lead there.
-    """
-
-    states: int
-    complete: bool
-    seconds: float
-    found: dict[Wrong, list[Move]]
-
-
 def check(
     bounds: Bounds, *, graph: bool = True, until: Collection[Wrong] = (), limit: int | None = None
-) -> Check:
+) -> Check[Wrong, Move]:
     """Reach all states, and see what is wrong.
 
     Args:

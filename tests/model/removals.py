@@ -20,8 +20,9 @@ from scheduler.protocol.epochs import (
     Verb,
 )
 from tests.model import creator, processor
-from tests.model.checker import Check, check
-from tests.model.moves import Wrong
+from tests.model.check import Check
+from tests.model.checker import check
+from tests.model.moves import Move, Wrong
 from tests.model.state import Bounds, Budget, State
 
 
@@ -48,7 +49,7 @@ class Removal:
         with patch.multiple(self.module, **self.instead):
             yield
 
-    def check(self) -> Check:
+    def check(self) -> Check[Wrong, Move]:
         """See what is wrong without it."""
         with self.taken_out():
             return check(self.bounds, until=self.shows)

@@ -4,8 +4,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from scheduler.protocol.epochs import Verb
-from tests.model.checker import Check, check
-from tests.model.moves import Wrong
+from tests.model.check import Check
+from tests.model.checker import check
+from tests.model.moves import Move, Wrong
 from tests.model.state import Bounds, Budget
 
 FAILED_NODE: AbstractSet[Wrong] = {Wrong.OVERLAP, Wrong.BACKWARDS, Wrong.RESETTLED}
@@ -27,7 +28,7 @@ class Row:
     found: AbstractSet[Wrong] = frozenset()
     graph: bool = True
 
-    def check(self) -> Check:
+    def check(self) -> Check[Wrong, Move]:
         """See what is found."""
         return check(self.bounds, graph=self.graph)
 

@@ -5,15 +5,15 @@ own, each consumer has one, what is taken by `get` has one while it is in hand, 
 refused gets one to throw away.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal
 
 from yarl import URL
 
+from scheduler.brokers.amqp.asking import asking, calling
 from scheduler.brokers.amqp.browsing import browsing
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.consumers import AmqpConsumer, RecoveringConsumer
@@ -24,7 +24,6 @@ from scheduler.brokers.amqp.followers import AmqpFollower
 from scheduler.brokers.amqp.frames import Taken
 from scheduler.brokers.amqp.mutex import Mutexes
 from scheduler.brokers.amqp.publishing import Publisher
-from scheduler.brokers.amqp.session import Lease, Session
 from scheduler.brokers.amqp.streams import Streams
 from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.contract import (
@@ -110,7 +109,7 @@ class AmqpBroker:
         session = await self._connection.ready()
         lease = session.borrow_getter()
         try:
-            with self._calling(session, lease):
+            with calling(self._connection, session, lease):
                 channel = await lease.channel()
                 taken = await channel.get(queue)
         except BaseException:
@@ -178,28 +177,12 @@ class AmqpBroker:
         return None if depth is not None and not depth.ready else await self._streams.last(stream)
 
     async def depth(self, queue: str) -> Depth | None:
-        session = await self._connection.ready()
-        lease = session.borrow_getter()
         try:
-            with self._calling(session, lease):
-                channel = await lease.channel()
+            async with asking(self._connection) as channel:
                 found = await channel.queue_declare(queue, passive=True)
         except QueueNotFound:
             return None
-        finally:
-            session.return_getter(lease)
         return Depth(found.message_count or 0, found.consumer_count or 0)
-
-    @contextmanager
-    def _calling(self, session: Session, lease: Lease) -> Generator[None]:
-        try:
-            with self._connection.translated(), session.awaiting_answer():
-                yield
-        except asyncio.CancelledError:
-            # aiormq closes the channel over which a call was cancelled, by and by.
-            if (channel := lease.give_up()) is not None:
-                self._connection.close_soon(channel)
-            raise
 
     async def purge(self, queue: str) -> int:
         async with self._connection.brief_channel() as channel:

@@ -124,23 +124,15 @@ class Connection:
         return self._session
 
     @asynccontextmanager
-    async def throwaway_channel(self) -> AsyncGenerator[DriverChannel]:
-        """A channel of its own, because the broker answers a refusal by closing the channel."""
+    async def brief_channel(self) -> AsyncGenerator[DriverChannel]:
+        """A channel of its own, for what is answered at once: a refusal closes it."""
         session = await self.ready()
-        with self.translated():
+        with session.awaiting_answer(), self.translated():
             channel = await session.open_channel()
             try:
                 yield channel
             finally:
                 await closed(channel)
-
-    @asynccontextmanager
-    async def brief_channel(self) -> AsyncGenerator[DriverChannel]:
-        """The same, for what is answered at once."""
-        session = await self.ready()
-        with session.awaiting_answer():
-            async with self.throwaway_channel() as channel:
-                yield channel
 
     def close_soon(self, channel: DriverChannel) -> None:
         """Close a channel that nothing is expected of any more, and do not wait for it."""

@@ -3,8 +3,8 @@
 import time
 from array import array
 from collections.abc import Collection
-from dataclasses import dataclass
 
+from tests.model.check import Check
 from tests.model.graph import Graph
 from tests.model.ordered.state import Bounds, State, initial
 from tests.model.ordered.world import Move, World, Wrong, canonical, is_over
@@ -12,22 +12,7 @@ from tests.model.ordered.world import Move, World, Wrong, canonical, is_over
 PASSES_TIME = 1
 
 
-@dataclass(frozen=True)
-class Check:
-    """What was found.
-
-    Attributes:
-        complete: whether all states were reached.
-        found: what is wrong, each with the moves that lead there.
-    """
-
-    states: int
-    complete: bool
-    seconds: float
-    found: dict[Wrong, list[Move]]
-
-
-def check(bounds: Bounds, *, until: Collection[Wrong] = ()) -> Check:
+def check(bounds: Bounds, *, until: Collection[Wrong] = ()) -> Check[Wrong, Move]:
     """Reach all states, and see what is wrong.
 
     Args:

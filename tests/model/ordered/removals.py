@@ -13,11 +13,12 @@ from scheduler.processor.order import Order
 from scheduler.processor.runs import Run
 from scheduler.queues import heads
 from scheduler.queues.heads import Heads
+from tests.model.check import Check
 from tests.model.ordered import turns, world
-from tests.model.ordered.checker import Check, check
+from tests.model.ordered.checker import check
 from tests.model.ordered.state import Bounds, Budget
 from tests.model.ordered.turns import turn_of
-from tests.model.ordered.world import Wrong
+from tests.model.ordered.world import Move, Wrong
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Removal:
             yield
         turn_of.cache_clear()
 
-    def check(self) -> Check:
+    def check(self) -> Check[Wrong, Move]:
         """See what is wrong without it."""
         with self.taken_out():
             return check(self.bounds, until=self.shows)

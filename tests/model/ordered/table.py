@@ -3,9 +3,10 @@
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from tests.model.ordered.checker import Check, check
+from tests.model.check import Check
+from tests.model.ordered.checker import check
 from tests.model.ordered.state import Bounds, Budget
-from tests.model.ordered.world import Wrong
+from tests.model.ordered.world import Move, Wrong
 
 LATE_NOTE: AbstractSet[Wrong] = {Wrong.BACKWARDS, Wrong.EARLY}
 """A note that comes when the next processor has looked already takes the place of a later one."""
@@ -27,7 +28,7 @@ class Row:
     states: int
     found: AbstractSet[Wrong] = frozenset()
 
-    def check(self) -> Check:
+    def check(self) -> Check[Wrong, Move]:
         """See what is found."""
         return check(self.bounds)
 
