@@ -14,6 +14,7 @@ from tests.chaos.verdict import (
     NOTICE_TIME,
     OPERATORS_DEATH,
     TAMPERED_FOR,
+    Pulse,
     Verdict,
     Violation,
     brought_back,
@@ -389,3 +390,14 @@ def test_what_tampering_does_to_a_loop_is_not_held_against_it_for_a_while() -> N
     assert repetitions(untampered([*notes, *run(later + 1, later + 2, seq=3)])) == []
     again = [*settled(later + 1, 3), *run(later + 9, later + 10, seq=3)]
     assert len(repetitions(untampered([*notes, *again]))) == 1
+
+
+def test_when_it_is_calm_all_loops_that_are_to_run_are_waited_for_once_more() -> None:
+    pulse = Pulse(["l"])
+    for note in [*fault(1, 2), *run(3, 4), at(5, "resumed", loop="m"), at(6, "calm", "runner")]:
+        pulse.see(note)
+    assert pulse.awaited == {"l", "m"}
+    for note in [*run(7, 8, seq=1), at(9, "paused", loop="m")]:
+        pulse.see(note)
+    assert pulse.awaited == set()
+    assert pulse.strikes[0].recovered_at == 3

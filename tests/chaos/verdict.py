@@ -80,6 +80,7 @@ class Pulse:
     def __init__(self, loops: Iterable[str]) -> None:
         self._loops = set(loops)
         self._awaited: set[str] = set()
+        self._since = inf
         self.up: set[str] = set()
         self.strikes: list[Strike] = []
 
@@ -93,6 +94,8 @@ class Pulse:
                 self.strikes.append(Strike(note.detail, note.at))
             case "heal":
                 self._heal(note.at)
+            case "calm":
+                self._await(note.at)
             case "start":
                 self._hear_of(note.loop, note.at)
             case "paused" | "stopped":
@@ -111,17 +114,22 @@ class Pulse:
 
     def _heal(self, at: float) -> None:
         self.strikes[-1].healed_at = at
-        self._awaited = set(self._loops)
+        self._await(at)
         self.strikes[-1].awaited = self.awaited
+
+    def _await(self, since: float) -> None:
+        self._awaited = set(self._loops)
+        self._since = since
 
     def _hear_of(self, loop: str, at: float) -> None:
         """A loop has run, or was paused or stopped: it is not waited for any more."""
-        if loop not in self._awaited or at < self.strikes[-1].healed_at:
+        if loop not in self._awaited or at < self._since:
             return
         self._awaited.discard(loop)
-        self.strikes[-1].awaited = self.awaited
-        if not self._awaited:
-            self.strikes[-1].recovered_at = at
+        for strike in self.strikes[-1:]:
+            if strike.recovered_at is None:
+                strike.awaited = self.awaited
+                strike.recovered_at = None if self._awaited else at
 
 
 @dataclass(slots=True)

@@ -111,8 +111,8 @@ async def test_no_time_to_live_expires_at_once(wire: Wire, broker: Broker) -> No
     target = await wire.declare_queue()
     queue = await wire.declare_queue(into(target))
     await send(broker, queue, b"x", expires_in_ms=0)
-    assert await broker.get(queue) is None
     assert await take_all(broker, target, 1) == [b"x"]
+    assert await broker.get(queue) is None
 
 
 async def test_a_free_consumer_gets_even_what_expires_at_once(wire: Wire, broker: Broker) -> None:
