@@ -1,7 +1,7 @@
 """Tokens: the one message that travels round a loop, and how it looks on the wire.
 
-A token on the wire is an AMQP message with flat headers, all of them strings or integers, and a
-JSON body. A program in any language can read it, make one, and take part.
+A token on the wire is an AMQP message with a JSON object as its body. A program in any language can
+read it, make one, and take part.
 
 ====================================  =====================================================
 property or header                    holds
@@ -10,29 +10,36 @@ message_id                            ``{namespace}/{loop}/{seq}/{attempt}``
 content_type                          ``application/json``
 type                                  ``scheduler.token``
 expiration                            the wait, in milliseconds; none: until somebody acts
-scheduler-version                     1, the version of this format
-scheduler-namespace, -task, -key      whose token it is; the key is empty for the task's own loop
-scheduler-epoch, -life                the epoch that it is of, and that of its loop's last start
-scheduler-first                       1: it is the first of its epoch, made by no run; else none
-scheduler-known-until-ms              of a first one: what the journal heard later is not in it
-scheduler-seq                         how many ticks of the loop have been settled before this one
-scheduler-attempt                     how many attempts of this tick have failed
-scheduler-state                       armed, paused or replay
-scheduler-scheduled-at-ms             nominal time of the tick, milliseconds since the Unix epoch
-scheduler-due-at-ms                   when it is due: the tick with its jitter, or a retry
-scheduler-lead-ms                     how long before that it leaves its slot; none: not before
-scheduler-previous-at-ms              nominal time of the tick before; none: this is the first
-scheduler-reason                      why it is paused
-scheduler-act, -acted-at-ms           what was done to it by somebody else than a run, and when
-scheduler-last-outcome                how the run before ended: the journal's record
-scheduler-last-scheduled-at-ms        its nominal time
-scheduler-last-started-at-ms          when it started
-scheduler-last-duration-ms            how long it took
-scheduler-last-error                  its error, in a line
+scheduler-lead-ms                     how long before its time that ends; none: not before
+traceparent, tracestate               of the run before, where it was traced
 ====================================  =====================================================
 
-The body is an object: ``schedule`` (see `scheduler.timing.schedules`), ``args`` (the arguments of
-the task) and ``carry`` (what the run before handed on).
+Nobody but its receiver looks for the rest, so it is in the body: brokers parse headers at each hop.
+
+====================================  =====================================================
+member of the body                    holds
+====================================  =====================================================
+version                               1, the version of this format
+namespace, task, key                  whose token it is; the key is empty for the task's own loop
+epoch, life                           the epoch that it is of, and that of its loop's last start
+first                                 true: it is the first of its epoch, made by no run; else none
+known                                 of a first one, true: its creator knew what the journal heard
+seq                                   how many ticks of the loop have been settled before this one
+attempt                               how many attempts of this tick have failed
+state                                 armed, paused or replay
+scheduled_at_ms                       nominal time of the tick, milliseconds since the Unix epoch
+due_at_ms                             when it is due: the tick with its jitter, or a retry
+previous_at_ms                        nominal time of the tick before; none: this is the first
+reason                                why it is paused
+schedule                              see `scheduler.timing.schedules`
+args                                  the arguments of the task
+carry                                 what the run before handed on
+act                                   what was done to it by somebody else than a run: the ``verb``,
+                                      and when (``at_ms``)
+last                                  the run before, which the journal records: its ``outcome``,
+                                      nominal time (``scheduled_at_ms``), ``started_at_ms``,
+                                      ``duration_ms``, and its ``error``, in a line
+====================================  =====================================================
 """
 
 import json
@@ -40,7 +47,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -48,15 +55,14 @@ from scheduler.errors import ScheduleError, Undecodable
 from scheduler.protocol.epochs import Position, Verb
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
+    LEAD,
     MOST_COUNTED,
-    PREFIX,
     Message,
-    our_headers,
     parsed_json,
     trace_of,
     validated,
 )
-from scheduler.timing.durations import milliseconds
+from scheduler.timing.durations import MILLISECOND, milliseconds
 from scheduler.timing.moments import (
     LATEST_MS,
     milliseconds_since_epoch,
@@ -67,6 +73,7 @@ from scheduler.timing.moments import (
 from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 TOKEN_TYPE = "scheduler.token"
+_COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 
 class LoopId(NamedTuple):
@@ -132,7 +139,7 @@ class Token:
     Attributes:
         scheduled_at: nominal time of the tick.
         due_at: when the wait ends. Before the nominal time only when an operator triggered it.
-        epoch: the epoch that it is of; 0 for what was made before there were epochs.
+        epoch: the epoch that it is of.
         life: the epoch of its loop's last start.
         first: whether it is the first of its epoch, made by no run (`scheduler.protocol.epochs`).
         known: of a first one, whether its creator knew what became of its loop (`is_last`).
@@ -188,13 +195,12 @@ def encode(
     Args:
         lead: how long before its time that ends.
     """
-    headers = {"version": FORMAT_VERSION, "namespace": namespace, **_headers_of(token)}
+    headers: dict[str, Any] = dict(token.trace)
     if lead:
-        headers["lead-ms"] = milliseconds(lead)
-    body = {"schedule": to_wire(token.schedule), "args": token.args, "carry": token.carry}
+        headers[LEAD] = milliseconds(lead)
     return Message(
-        body=json.dumps(body, separators=(",", ":")).encode(),
-        headers={**token.trace, **{PREFIX + name: value for name, value in headers.items()}},
+        body=_COMPACT.encode(_wire_of(token, namespace)).encode(),
+        headers=headers,
         content_type="application/json",
         message_id=f"{namespace}/{token.loop}/{token.seq}/{token.attempt}",
         type=TOKEN_TYPE,
@@ -204,7 +210,16 @@ def encode(
 
 def is_token(message: Message) -> bool:
     """Whether a message is, or claims to be, a token."""
-    return f"{PREFIX}scheduled-at-ms" in message.headers
+    return message.type == TOKEN_TYPE
+
+
+def claims_of(message: Message) -> Mapping[str, Any]:
+    """What a message that claims to be a token says, unchecked; nothing, where it says nothing."""
+    try:
+        body = parsed_json(message.body) if is_token(message) else None
+    except Undecodable:
+        return {}
+    return cast(dict[str, Any], body) if isinstance(body, dict) else {}
 
 
 def decode(message: Message, namespace: str) -> Token:
@@ -213,121 +228,129 @@ def decode(message: Message, namespace: str) -> Token:
     Raises:
         Undecodable: it is not a token of this format and namespace; the message says why.
     """
-    wire = validated(_Headers, our_headers(message), "headers")
+    if not is_token(message):
+        raise Undecodable(f"It is no token: its type is {message.type!r}, not {TOKEN_TYPE!r}.")
+    wire = validated(_Wire, parsed_json(message.body), "token")
     if wire.namespace != namespace:
         raise Undecodable(
             f"The message belongs to namespace {wire.namespace!r}, this is {namespace!r}."
         )
-    body = validated(_Body, parsed_json(message.body), "body")
     try:
         return Token(
             loop=LoopId(wire.task, wire.key),
-            schedule=from_wire(body.schedule),
+            schedule=from_wire(wire.schedule),
             epoch=wire.epoch,
             life=wire.life,
-            first=wire.first > 0,
-            known=wire.known > 0,
+            first=wire.first,
+            known=wire.known,
             scheduled_at=moment_of(wire.scheduled_at_ms),
             due_at=moment_of(wire.due_at_ms),
             seq=wire.seq,
             attempt=wire.attempt,
             state=wire.state,
-            args=body.args,
-            carry=body.carry,
+            args=wire.args,
+            carry=wire.carry,
             reason=wire.reason,
             previous_at=optional_moment(wire.previous_at_ms),
-            last=_last_run(wire),
-            act=None if wire.act is None else Act(wire.act, moment_of(wire.acted_at_ms)),
+            last=None if wire.last is None else wire.last.run,
+            act=None if wire.act is None else Act(wire.act.verb, moment_of(wire.act.at_ms)),
             trace=trace_of(message.headers),
         )
     except (ScheduleError, ValueError, OverflowError) as error:
         raise Undecodable(f"The message cannot be understood: {error}") from None
 
 
-Milliseconds = Field(ge=0, le=LATEST_MS)
-
-
-class _Headers(BaseModel):
+class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
+
+class _LastRun(_Strict):
+    outcome: Ending = Field(strict=False)
+    scheduled_at_ms: int = Field(ge=0, le=LATEST_MS)
+    started_at_ms: int = Field(ge=0, le=LATEST_MS)
+    duration_ms: int = Field(ge=0, le=LATEST_MS)
+    error: str | None = None
+
+    @property
+    def run(self) -> LastRun:
+        return LastRun(
+            ending=self.outcome,
+            scheduled_at=moment_of(self.scheduled_at_ms),
+            started_at=moment_of(self.started_at_ms),
+            duration=timedelta(milliseconds=self.duration_ms),
+            error=self.error,
+        )
+
+
+class _Act(_Strict):
+    verb: Verb = Field(strict=False)
+    at_ms: int = Field(ge=0, le=LATEST_MS)
+
+
+class _Wire(_Strict):
     version: int = Field(ge=1, le=1)
     namespace: str
     task: str = Field(min_length=1)
     key: str = ""
-    epoch: int = Field(default=0, ge=0, le=MOST_COUNTED)
-    life: int = Field(default=0, ge=0, le=MOST_COUNTED)
-    first: int = Field(default=0, ge=0, le=1)
-    known: int = Field(default=0, ge=0, le=1)
+    epoch: int = Field(ge=0, le=MOST_COUNTED)
+    life: int = Field(ge=0, le=MOST_COUNTED)
+    first: bool = False
+    known: bool = False
     seq: int = Field(ge=0, le=MOST_COUNTED)
     attempt: int = Field(ge=0, le=MOST_COUNTED)
     state: State = Field(strict=False)
-    scheduled_at_ms: int = Milliseconds
-    due_at_ms: int = Milliseconds
-    reason: str | None = None
+    scheduled_at_ms: int = Field(ge=0, le=LATEST_MS)
+    due_at_ms: int = Field(ge=0, le=LATEST_MS)
     previous_at_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
-    act: Verb | None = Field(default=None, strict=False)
-    acted_at_ms: int = Field(default=0, ge=0, le=LATEST_MS)
-    last_outcome: Ending | None = Field(default=None, strict=False)
-    last_scheduled_at_ms: int = Field(default=0, ge=0, le=LATEST_MS)
-    last_started_at_ms: int = Field(default=0, ge=0, le=LATEST_MS)
-    last_duration_ms: int = Field(default=0, ge=0, le=LATEST_MS)
-    last_error: str | None = None
-
-
-class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
+    reason: str | None = None
     schedule: dict[str, Any]
     args: dict[str, Any] = {}
     carry: Any = None
+    act: _Act | None = None
+    last: _LastRun | None = None
 
 
-def _headers_of(token: Token) -> dict[str, Any]:
-    headers = {
+def _wire_of(token: Token, namespace: str) -> dict[str, Any]:
+    always = {
+        "version": FORMAT_VERSION,
+        "namespace": namespace,
         "task": token.loop.task,
         "key": token.loop.key,
         "epoch": token.epoch,
         "life": token.life,
-        "first": 1 if token.first else None,
-        "known": 1 if token.first and token.known else None,
         "seq": token.seq,
         "attempt": token.attempt,
         "state": token.state.value,
-        "scheduled-at-ms": milliseconds_since_epoch(token.scheduled_at),
-        "due-at-ms": milliseconds_since_epoch(token.due_at),
+        "scheduled_at_ms": milliseconds_since_epoch(token.scheduled_at),
+        "due_at_ms": milliseconds_since_epoch(token.due_at),
+        "schedule": to_wire(token.schedule),
+        "args": token.args,
+        "carry": token.carry,
+    }
+    at_times = {
+        "first": token.first or None,
+        "known": (token.first and token.known) or None,
+        "previous_at_ms": optional_milliseconds(token.previous_at),
         "reason": token.reason,
-        "previous-at-ms": optional_milliseconds(token.previous_at),
-        **_act_headers(token.act),
-        **_last_headers(token.last),
+        "act": _wire_of_act(token.act),
+        "last": _wire_of_run(token.last),
     }
-    return {name: value for name, value in headers.items() if value is not None}
+    return always | {name: value for name, value in at_times.items() if value is not None}
 
 
-def _act_headers(act: Act | None) -> dict[str, Any]:
+def _wire_of_act(act: Act | None) -> dict[str, Any] | None:
     if act is None:
-        return {}
-    return {"act": act.verb.value, "acted-at-ms": milliseconds_since_epoch(act.at)}
-
-
-def _last_headers(last: LastRun | None) -> dict[str, Any]:
-    if last is None:
-        return {}
-    return {
-        "last-outcome": last.ending.value,
-        "last-scheduled-at-ms": milliseconds_since_epoch(last.scheduled_at),
-        "last-started-at-ms": milliseconds_since_epoch(last.started_at),
-        "last-duration-ms": last.duration // timedelta(milliseconds=1),
-        "last-error": last.error,
-    }
-
-
-def _last_run(wire: _Headers) -> LastRun | None:
-    if wire.last_outcome is None:
         return None
-    return LastRun(
-        ending=wire.last_outcome,
-        scheduled_at=moment_of(wire.last_scheduled_at_ms),
-        started_at=moment_of(wire.last_started_at_ms),
-        duration=timedelta(milliseconds=wire.last_duration_ms),
-        error=wire.last_error,
-    )
+    return {"verb": act.verb.value, "at_ms": milliseconds_since_epoch(act.at)}
+
+
+def _wire_of_run(last: LastRun | None) -> dict[str, Any] | None:
+    if last is None:
+        return None
+    wire = {
+        "outcome": last.ending.value,
+        "scheduled_at_ms": milliseconds_since_epoch(last.scheduled_at),
+        "started_at_ms": milliseconds_since_epoch(last.started_at),
+        "duration_ms": last.duration // MILLISECOND,
+    }
+    return wire if last.error is None else wire | {"error": last.error}

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import State, Token, decode, encode
+from scheduler.protocol.tokens import TOKEN_TYPE, State, Token, decode, encode
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
 
 LONG = timedelta(minutes=1)
@@ -38,7 +38,8 @@ class Checkpoint:
         Raises:
             Undecodable: it is not one of this format and namespace.
         """
-        return decode(Message(self.body.encode(), headers=self.headers), namespace)
+        message = Message(self.body.encode(), self.headers, type=TOKEN_TYPE)
+        return decode(message, namespace)
 
     def ended(self, at: datetime) -> "Checkpoint":
         """The same, now that a later epoch has begun."""

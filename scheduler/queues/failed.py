@@ -47,6 +47,7 @@ from scheduler.errors import (
 )
 from scheduler.protocol.calls import is_call, placed
 from scheduler.protocol.messages import (
+    MOST_COUNTED,
     PREFIX,
     Message,
     flat,
@@ -55,7 +56,7 @@ from scheduler.protocol.messages import (
     printable,
     summary_of,
 )
-from scheduler.protocol.tokens import State, is_token
+from scheduler.protocol.tokens import State, claims_of, is_token
 from scheduler.protocol.topology import LOOP_KEY, Names, is_of_task
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
@@ -65,6 +66,7 @@ PARKED = f"{PREFIX}parked-"
 LEFT_OUT = f"{PREFIX}left-out"
 REPLAYED_AT = f"{PREFIX}replayed-at-ms"
 PARKED_SEQ = f"{PARKED}seq"
+ATTEMPT = f"{PREFIX}attempt"
 RECORD_TYPE = "scheduler.parked"
 RECORD_KEY = "scheduler.parked"
 TRACEBACK_LENGTH = 4000
@@ -117,8 +119,7 @@ class Parked:
     @property
     def attempts(self) -> int:
         """How many attempts were made."""
-        attempts = self.message.headers.get(f"{PREFIX}attempt")
-        return attempts if isinstance(attempts, int) else 0
+        return _counts_of(self.message).get(ATTEMPT, 0)
 
     @property
     def first_failed_at(self) -> datetime | None:
@@ -156,10 +157,7 @@ def record_of(parked: Message) -> Message:
     """What the journal is told of a parked message: words of our own, nothing that it had."""
     ours = ("loop", "reason", "error", "at-ms")
     headers = {f"{PARKED}{name}": parked.headers[f"{PARKED}{name}"] for name in ours}
-    counts = {f"{PREFIX}attempt": f"{PREFIX}attempt", PARKED_SEQ: f"{PREFIX}seq"}
-    found = {name: parked.headers.get(source) for name, source in counts.items()}
-    headers |= {name: count for name, count in found.items() if isinstance(count, int)}
-    return Message(headers=headers, type=RECORD_TYPE)
+    return Message(headers=headers | _counts_of(parked), type=RECORD_TYPE)
 
 
 def is_record(message: Message) -> bool:
@@ -377,9 +375,9 @@ class FailedQueues:
         return waiting
 
     async def _send_back(self, parked: Parked, args: Mapping[str, Any] | None) -> None:
-        edited = _edited(parked.message, args)
+        body = _edited(parked, args)
         headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self._clock.now())}
-        message = replace(edited, headers=headers, expiration=None)
+        message = replace(parked.message, body=body, headers=headers, expiration=None)
         # Somebody else's may be no text, which nobody can send. It leads to no other task.
         key = parked.routing_key.encode(errors="replace").decode()
         await self._publish(message, self._names.way_in(key), key, DEFAULT_TIMEOUT)
@@ -471,34 +469,37 @@ def _not_all_seen(left: int, why: str) -> NotAllSeen:
     )
 
 
-def _edited(message: Message, args: Mapping[str, Any] | None) -> Message:
-    """The message with other arguments.
+def _edited(parked: Parked, args: Mapping[str, Any] | None) -> bytes:
+    """The body that is sent back, with other arguments if any are given.
+
+    A tick is run beside its loop, which has gone on.
 
     Raises:
-        UsageError: it has none to change.
+        UsageError: it has no arguments to change.
     """
-    if args is None:
-        return message
+    changes: dict[str, Any] = {} if args is None else {"args": args}
+    if is_tick := is_token(message := parked.message) and parked.routing_key.startswith(LOOP_KEY):
+        changes["state"] = State.REPLAY.value
     try:
-        body = json.loads(message.body) if is_call(message) or is_token(message) else None
+        body = json.loads(message.body) if is_tick or is_call(message) else None
     except (ValueError, RecursionError):
         body = None
-    if not isinstance(body, dict):
-        raise UsageError(
-            f"The message {message.message_id!r} has no arguments to change: it was not sent by a "
-            "scheduler. It stays parked."
-        )
-    return replace(message, body=json.dumps({**cast(dict[str, Any], body), "args": args}).encode())
+    if changes and isinstance(body, dict):
+        return json.dumps({**cast(dict[str, Any], body), **changes}).encode()
+    if args is None:
+        return message.body
+    raise UsageError(
+        f"The message {message.message_id!r} has no arguments to change: it was not sent by a "
+        "scheduler. It stays parked."
+    )
 
 
 def _fresh(parked: Parked) -> dict[str, Any]:
-    """A call that is replayed gets all its attempts again, and is not too old for an operator.
+    """The headers of what is sent back.
 
-    A tick is run beside its loop, which has gone on.
+    A call gets all its attempts again, and is not too old for an operator.
     """
-    if is_token(parked.message):
-        return {**parked.headers, f"{PREFIX}state": State.REPLAY.value}
-    used_up = (f"{PREFIX}attempt", f"{PREFIX}expires-at-ms")
+    used_up = (ATTEMPT, f"{PREFIX}expires-at-ms")
     headers = {name: value for name, value in parked.headers.items() if name not in used_up}
     return {**_origin_of(parked.message), **headers}
 
@@ -523,6 +524,20 @@ def _loop_of(routing_key: str) -> str:
         return routing_key.removeprefix(LOOP_KEY)
     _, found, task = f".{routing_key}".rpartition(".task.")
     return task if found else ""
+
+
+def _counts_of(message: Message) -> dict[str, int]:
+    """How many attempts have failed; of a tick, also which one it was."""
+    if is_token(message):
+        claims = claims_of(message)
+        found = {ATTEMPT: claims.get("attempt"), PARKED_SEQ: claims.get("seq")}
+    else:
+        found = {ATTEMPT: message.headers.get(ATTEMPT)}
+    return {
+        name: count
+        for name, count in found.items()
+        if type(count) is int and 0 <= count <= MOST_COUNTED
+    }
 
 
 def _loop_named_by(headers: Mapping[str, Any]) -> str:

@@ -10,13 +10,13 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerError, MessageError
 from scheduler.protocol.epochs import Position, adopted
-from scheduler.protocol.messages import PREFIX, Message
-from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, decode
+from scheduler.protocol.messages import MOST_COUNTED, Message
+from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, claims_of, decode
 from scheduler.protocol.topology import Names
 from scheduler.queues.failed import PARKED_SEQ, is_record, read_parked
 from scheduler.timing.clock import Clock
@@ -24,7 +24,6 @@ from scheduler.timing.schedules import Schedule
 
 PARKED = "parked"
 MARK_KEY = "scheduler.mark"
-PUT_HEADERS = "epoch", "seq", "attempt", "due-at-ms", "last-started-at-ms", "last-duration-ms"
 NEAR, FAR = 2, 30  # periods
 MARGIN = timedelta(minutes=2)
 WITHIN = timedelta(seconds=20)
@@ -102,7 +101,7 @@ class _Reading:
 
 
 class Put(NamedTuple):
-    """What a run has put, as its headers tell: to decode all takes many times as long.
+    """What a run has put, as its body claims: to decode all takes many times as long.
 
     What is published again tells of the same run.
     """
@@ -215,7 +214,7 @@ class Journal:
         """
         async with self._read_to_end(since, within) as messages:
             async for message in messages:
-                if (about := heard.get(_loop_named_by(message))) is not None:
+                if (about := heard.get(_loop_named_by(claims_of(message)))) is not None:
                     _note(message, self._names.namespace, about)
 
     async def puts(
@@ -239,8 +238,9 @@ class Journal:
             async for message in messages:
                 if (read := read + 1) > most:
                     return puts, False
-                if (put := _put_of(message)) is not None:
-                    puts.append((_loop_named_by(message), put))
+                claims = claims_of(message)
+                if (put := _put_of(claims)) is not None:
+                    puts.append((_loop_named_by(claims), put))
         return puts, True
 
     def _read_to_end(
@@ -257,10 +257,8 @@ class Journal:
         )
 
 
-def _loop_named_by(message: Message) -> LoopId:
-    """Whose it claims to be: to decode all would take many times as long."""
-    task, key = (message.headers.get(f"{PREFIX}{name}") for name in ("task", "key"))
-    return LoopId(str(task), str(key or ""))
+def _loop_named_by(claims: Mapping[str, Any]) -> LoopId:
+    return LoopId(str(claims.get("task")), str(claims.get("key") or ""))
 
 
 def _note(message: Message, namespace: str, heard: Heard) -> None:
@@ -269,15 +267,22 @@ def _note(message: Message, namespace: str, heard: Heard) -> None:
         heard.note(token)
 
 
-def _put_of(message: Message) -> Put | None:
+def _put_of(claims: Mapping[str, Any]) -> Put | None:
     """None: no run has put it into its loop's slot."""
-    headers = message.headers
-    by_creators = f"{PREFIX}act" in headers or f"{PREFIX}first" in headers
-    if by_creators:
-        return None
-    fields = [headers.get(f"{PREFIX}{name}") for name in PUT_HEADERS]
-    numbers = [field for field in fields if isinstance(field, int)]
-    return Put(*numbers) if len(numbers) == len(fields) else None
+    match claims:
+        case {"act": _} | {"first": _}:  # creators did
+            return None
+        case {
+            "epoch": int(epoch),
+            "seq": int(seq),
+            "attempt": int(attempt),
+            "due_at_ms": int(due_at_ms),
+            "last": {"started_at_ms": int(started_at_ms), "duration_ms": int(duration_ms)},
+        }:
+            put = Put(epoch, seq, attempt, due_at_ms, started_at_ms, duration_ms)
+            return put if all(0 <= number <= MOST_COUNTED for number in put) else None
+        case _:
+            return None
 
 
 def entry_of(message: Message, namespace: str) -> JournalEntry | None:

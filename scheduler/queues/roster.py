@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.brokers.contract import Broker, Consumer
 from scheduler.errors import MessageError, ScheduleError
@@ -36,9 +36,8 @@ from scheduler.protocol.topology import Names
 from scheduler.queues.checkpoints import Checkpoint, WireCheckpoint, wire_of
 from scheduler.queues.snapshots import Bookmark, Snapshot, Snapshots
 from scheduler.timing.clock import Clock
-from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import LATEST_MS, UNIX_EPOCH, milliseconds_since_epoch, moment_of
-from scheduler.timing.schedules import Every, Schedule, from_wire, to_wire
+from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 ENTRY_TYPE = "scheduler.roster"
 READING_TIMEOUT = timedelta(minutes=2)
@@ -304,15 +303,3 @@ class _Entry(BaseModel):
     by: str = ""
     at_ms: int = Field(ge=0, le=LATEST_MS)
     checkpoint: WireCheckpoint | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _made_before_there_were_epochs(cls, wire: Any) -> Any:
-        match wire:
-            case {"did": "added", **entry}:
-                return {"epoch": 0, "life": 0, "state": "active"} | entry
-            case {"did": "removed", **entry}:
-                gone = {"state": "gone", "schedule": to_wire(Every(SECOND))}
-                return {"epoch": 0, "life": 0} | gone | entry
-            case _:
-                return wire

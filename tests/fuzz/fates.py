@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
+from typing import cast
 
 from tests.fuzz.raw import WRONG, Value
 
 LATEST_MS = 221_845_392_000_000  # the year 9000
 MOST = 2**62
+LONGEST_MS = 3_155_760_000_000  # 100 years
 
 
 class Fate(Flag):
@@ -27,7 +29,7 @@ EITHER = Fate.RUN | Fate.PARKED
 
 @dataclass(frozen=True)
 class Whole:
-    """A header that has to be a whole number within limits."""
+    """What has to be a whole number within limits."""
 
     low: int = 0
     high: int = LATEST_MS
@@ -37,12 +39,12 @@ class Whole:
     def takes(self, told: object) -> bool:
         if told is None:
             return self.nullable
-        return isinstance(told, int) and self.low <= told <= self.high
+        return type(told) is int and self.low <= told <= self.high
 
 
 @dataclass(frozen=True)
 class Text:
-    """A header that has to be a text; one of these, if any are given."""
+    """What has to be a text; one of these, if any are given."""
 
     among: tuple[str, ...] = ()
     required: bool = False
@@ -54,7 +56,31 @@ class Text:
         return isinstance(told, str) and (not self.among or told in self.among)
 
 
-Rules = Mapping[str, Whole | Text]
+@dataclass(frozen=True)
+class Truth:
+    """What has to be true or false."""
+
+    required: bool = False
+
+    def takes(self, told: object) -> bool:
+        return isinstance(told, bool)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What has to be an object whose members are as these rules say; any, without rules."""
+
+    rules: "Rules"
+    required: bool = False
+    nullable: bool = False
+
+    def takes(self, told: object) -> bool:
+        if told is None:
+            return self.nullable
+        return isinstance(told, dict) and keeps(self.rules, cast(Mapping[str, object], told))
+
+
+Rules = Mapping[str, Whole | Text | Truth | Record]
 VERBS = "seeded", "paused", "resumed", "triggered", "rescheduled", "repaired", "removed"
 ENDINGS = "succeeded", "retried", "escalated", "stopped", "skipped"
 RETRIED: Rules = {
@@ -83,31 +109,44 @@ def rules_of_token(namespace: str, task: str, key: str) -> Rules:
         "namespace": Text((namespace,), required=True),
         "task": Text((task,), required=True),
         "key": Text((key,), required=bool(key)),
-        "epoch": Whole(high=MOST),
-        "life": Whole(high=MOST),
-        "first": Whole(0, 1),
-        "known": Whole(0, 1),
+        "epoch": Whole(high=MOST, required=True),
+        "life": Whole(high=MOST, required=True),
+        "first": Truth(),
+        "known": Truth(),
         "seq": Whole(high=MOST, required=True),
         "attempt": Whole(high=MOST, required=True),
         "state": Text(("armed", "paused", "replay"), required=True),
-        "scheduled-at-ms": Whole(required=True),
-        "due-at-ms": Whole(required=True),
+        "scheduled_at_ms": Whole(required=True),
+        "due_at_ms": Whole(required=True),
         "reason": Text(nullable=True),
-        "previous-at-ms": Whole(nullable=True),
-        "act": Text(VERBS, nullable=True),
-        "acted-at-ms": Whole(),
-        "last-outcome": Text(ENDINGS, nullable=True),
-        "last-scheduled-at-ms": Whole(),
-        "last-started-at-ms": Whole(),
-        "last-duration-ms": Whole(),
-        "last-error": Text(nullable=True),
+        "previous_at_ms": Whole(nullable=True),
+        "schedule": Record({"every_ms": Whole(100, LONGEST_MS, required=True)}, required=True),
+        "args": Record({}),
+        "act": Record(
+            {"verb": Text(VERBS, required=True), "at_ms": Whole(required=True)}, nullable=True
+        ),
+        "last": Record(
+            {
+                "outcome": Text(ENDINGS, required=True),
+                "scheduled_at_ms": Whole(required=True),
+                "started_at_ms": Whole(required=True),
+                "duration_ms": Whole(required=True),
+                "error": Text(nullable=True),
+            },
+            nullable=True,
+        ),
     }
 
 
-def keeps(rules: Rules, ours: Mapping[str, Value]) -> bool:
-    """Whether these headers of ours are as they have to be."""
+def told_by(ours: Mapping[str, Value]) -> Mapping[str, object]:
+    """What headers tell."""
+    return {name: value.told for name, value in ours.items()}
+
+
+def keeps(rules: Rules, told: Mapping[str, object]) -> bool:
+    """Whether headers of ours, or the members of an object, are as they have to be."""
     return all(
-        rule.takes(ours[name].told) if name in ours else not rule.required
+        rule.takes(told[name]) if name in told else not rule.required
         for name, rule in rules.items()
     )
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, nan
 from random import Random
 from typing import Any, NamedTuple
 
@@ -13,11 +14,13 @@ from tests.fuzz.fates import (
     EITHER,
     RETRIED,
     Fate,
+    Record,
     Rules,
     keeps,
     number_in,
     rules_of_call,
     rules_of_token,
+    told_by,
 )
 from tests.fuzz.raw import (
     LARGEST_PROPERTIES,
@@ -26,6 +29,7 @@ from tests.fuzz.raw import (
     Value,
     encoded,
     kills_3_10,
+    short,
     some_bytes,
     some_headers,
     some_properties,
@@ -40,6 +44,7 @@ SENT, TICKS, SPARED = "sms", "tick", "beat"
 SUBSCRIBED = "scan", "note", "paid", "fail"
 MARK = re.compile(rb"\n([ \t]{20})$")
 NUMBER = b"fuzz-number"
+TOKEN = short(b"scheduler.token")
 
 
 class Body(NamedTuple):
@@ -103,9 +108,10 @@ class Draft:
             self.theirs = [entry for entry in self.theirs if not kills_3_10(*entry)]
         entries = [*self.theirs, *((f"scheduler-{n}".encode(), v) for n, v in self.ours.items())]
         rng.shuffle(entries)
-        body = marked(self.body.data, number)
-        if not self.body.data:
-            entries, body = [*entries, (NUMBER, whole(number, "I"))], b""
+        # The body of what claims to be a token is made anew when it is sent back.
+        if not self.body.data or self.properties.get("type") == TOKEN:
+            entries.append((NUMBER, whole(number, "I")))
+        body = marked(self.body.data, number) if self.body.data else b""
         if entries or rng.random() < 0.1:
             self.properties["headers"] = table(entries)
         properties = encoded(self.properties)
@@ -186,7 +192,7 @@ class Samples:
     def _fate_of_foreign(self, draft: Draft, task: str) -> Fate:
         if "sent-at-ms" in draft.ours:
             return Fate.PARKED if task == "fail" else self._fate_of_call(draft, task)
-        if not keeps(RETRIED, draft.ours) or task == "fail":
+        if not keeps(RETRIED, told_by(draft.ours)) or task == "fail":
             return Fate.PARKED
         return self._fate_by_body(draft)
 
@@ -226,7 +232,7 @@ class Samples:
 
     def _fate_of_call(self, draft: Draft, task: str) -> Fate:
         rules = rules_of_call(self._names.namespace, task)
-        if not keeps(rules, draft.ours):
+        if not keeps(rules, told_by(draft.ours)):
             return Fate.PARKED
         if task != SENT:
             return EITHER
@@ -267,53 +273,86 @@ class Samples:
         rng, names = self._rng, self._names
         void = rng.random() < 0.1
         task, key = (SPARED, "") if void else (TICKS, f"f{self._number}")
-        draft = Draft(rng, _body_of_token(rng))
+        members, rules = self._members(task, key), rules_of_token(names.namespace, task, key)
+        if rng.random() < 0.6:
+            self._break_members(members, rules)
+        if void:
+            self._harmless(members)
+        fits = not members.get("args")
+        body = Body(json.dumps(members).encode(), fits)
+        if members.get("schedule") in SCHEDULES:
+            rules, body = {**rules, "schedule": Record({})}, body._replace(fits=None)
+        if broken := rng.random() < 0.2:
+            body = Body(rng.choice((b"", *BROKEN)), False)
+        draft = Draft(rng, body)
+        typed = rng.random() < 0.95
+        draft.properties["type"] = TOKEN if typed else b"\x04else"
         draft.properties["message_id"] = bytes([len(b"%d" % self._number)]) + b"%d" % self._number
         draft.properties.pop("expiration", None)
-        draft.ours.update(self._sound_token(task, key))
-        rules = rules_of_token(names.namespace, task, key)
-        if rng.random() < 0.6:
-            self._break(draft, rules)
-        if void:
-            self._harmless(draft)
-        fate = self._fate_of_token(draft, rules, void)
+        for name in ("lead-ms", "seq", "attempt", "state"):
+            if rng.random() < 0.1:
+                draft.ours[name] = some_value(rng)
+        sound = typed and not broken and keeps(rules, members)
+        fate = self._fate_of_token(members, body, void, sound=sound)
         routing_key = ".".join(filter(None, ("loop", task, key))).encode()
         return self._sample("token", draft, names.processor, routing_key, fate, task)
 
-    def _sound_token(self, task: str, key: str) -> dict[str, Value]:
+    def _members(self, task: str, key: str) -> dict[str, Any]:
+        """A sound token's."""
         rng = self._rng
-        return {
-            "version": whole(1, "B"),
-            "namespace": text(self._names.namespace.encode()),
-            "task": text(task.encode()),
-            "key": text(key.encode()),
-            "epoch": whole(1, "l"),
-            "seq": whole(rng.choice((0, 1, 7)), "I"),
-            "attempt": whole(rng.choice((0, 0, 1)), "I"),
-            "state": text(rng.choice((b"armed", b"armed", b"paused", b"replay"))),
-            "scheduled-at-ms": whole(LONG_AGO, "l"),
-            "due-at-ms": whole(LONG_AGO, "l"),
+        members: dict[str, Any] = {
+            "version": 1,
+            "namespace": self._names.namespace,
+            "task": task,
+            "key": key,
+            "epoch": 1,
+            "life": 0,
+            "seq": rng.choice((0, 1, 7)),
+            "attempt": rng.choice((0, 0, 1)),
+            "state": rng.choice(("armed", "armed", "paused", "replay")),
+            "scheduled_at_ms": LONG_AGO,
+            "due_at_ms": LONG_AGO,
+            "schedule": {"every_ms": 3_600_000},
+            "args": {},
+            "carry": rng.choice((None, nan, "\ud800", [[[inf]]], {"cursor": 7})),
         }
+        if rng.random() < 0.1:
+            members["args"] = {"n": 1}
+        if rng.random() < 0.1:
+            members["schedule"] = rng.choice(SCHEDULES)
+        return members
 
-    def _harmless(self, draft: Draft) -> None:
+    def _break_members(self, members: dict[str, Any], rules: Rules) -> None:
+        rng = self._rng
+        for name in rng.sample(list(rules), rng.choice((1, 1, 1, 2, 5))):
+            roll, rule = rng.random(), rules[name]
+            if roll < 0.15:
+                members.pop(name, None)
+            elif roll < 0.3 and isinstance(rule, Record) and rule.rules:
+                members[name] = {each: rng.choice(SOME_JSON) for each in rule.rules}
+            else:
+                members[name] = rng.choice(SOME_JSON)
+
+    def _harmless(self, members: dict[str, Any]) -> None:
         """Of a loop that goes on beside all this: void, or broken."""
-        if not draft.ours.get("epoch") or number_in(draft.ours, "epoch", -1) > 0:
-            draft.ours["epoch"] = whole(1, "l")
-        draft.ours["state"] = text(b"armed")
+        if type(epoch := members.get("epoch")) is int and epoch > 0:
+            members["epoch"] = 1
+        members["state"] = "armed"
 
-    def _fate_of_token(self, draft: Draft, rules: Rules, void: bool) -> Fate:
-        is_first = number_in(draft.ours, "first", 0) > 0
-        if not keeps(rules, draft.ours) or draft.body.fits is False:
+    def _fate_of_token(
+        self, members: Mapping[str, Any], body: Body, void: bool, *, sound: bool
+    ) -> Fate:
+        is_first = members.get("first") is True
+        if not sound:
             # Arguments that do not fit are found when it is run; these are not.
             return Fate.PARKED | (Fate.ACKED if void or is_first else Fate(0))
         if void:
-            return Fate.ACKED | (Fate.PARKED if draft.body.fits is None else Fate(0))
-        plain = not is_first and draft.body.fits
-        due_at = number_in(draft.ours, "due-at-ms", FAR_AHEAD)
-        if plain and due_at <= LONG_AGO and draft.ours["state"].told != "replay":
+            return Fate.ACKED | (Fate.PARKED if body.fits is None else Fate(0))
+        is_due = body.fits and members["due_at_ms"] <= LONG_AGO
+        if is_due and not is_first and members["state"] != "replay":
             return Fate.RUN
         ends = Fate.RUN | Fate.ACKED
-        return ends if draft.body.fits else ends | Fate.PARKED
+        return ends if body.fits else ends | Fate.PARKED
 
     def _to_nobody(self) -> Sample:
         draft = Draft(self._rng, _body_for("scan", self._rng))
@@ -437,28 +476,20 @@ def _body_of_call(rng: Random) -> Body:
     return Body(rng.choice((b"", *BROKEN)), False)
 
 
-def _body_of_token(rng: Random) -> Body:
-    roll = rng.random()
-    if roll < 0.6:
-        carry = rng.choice(("null", "NaN", '"\\ud800"', "[[[1e400]]]", '{"cursor": 7}'))
-        return Body(b'{"schedule": {"every_ms": 3600000}, "carry": %s}' % carry.encode(), True)
-    if roll < 0.7:
-        return Body(b'{"schedule": {"every_ms": 3600000}, "args": {"n": 1}}', False)
-    if roll < 0.8:
-        schedule = rng.choice(SCHEDULES)
-        return Body(b'{"schedule": ' + schedule + b"}", None)
-    return Body(rng.choice((b"", *BROKEN)), False)
-
-
-SCHEDULES = (
-    b'{"cron": "0 0 30 2 *"}',
-    b'{"cron": "* * * * * *", "tz": "../../etc/passwd"}',
-    b'{"cron": "0 9 * * MON", "tz": "\\u0000"}',
-    b'{"every_ms": 0}',
-    b'{"every_ms": 3155760000000}',
-    b'{"every_ms": 1, "catch_up": "all"}',
-    b'{"every_ms": 1000, "catch_up": "skip", "grace_ms": 1}',
-    b'{"every_ms": 1000, "mode": "fixed_rate", "jitter_ms": 999}',
-    b'{"cron": "* * * * *", "every_ms": 1}',
-    b'{"every_ms": 1e300}',
+SCHEDULES: tuple[dict[str, Any], ...] = (
+    {"cron": "0 0 30 2 *"},
+    {"cron": "* * * * * *", "tz": "../../etc/passwd"},
+    {"cron": "0 9 * * MON", "tz": "\u0000"},
+    {"every_ms": 0},
+    {"every_ms": 3155760000000},
+    {"every_ms": 1, "catch_up": "all"},
+    {"every_ms": 1000, "catch_up": "skip", "grace_ms": 1},
+    {"every_ms": 1000, "mode": "fixed_rate", "jitter_ms": 999},
+    {"cron": "* * * * *", "every_ms": 1},
+    {"every_ms": 1e300},
+)
+SOME_JSON: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, LONG_AGO, FAR_AHEAD, 2**62, 2**63 - 1, 10**400, 1.0, 1e300, nan),
+    *("", "armed", "paused", "seeded", "succeeded", "\ud800", "\u0000\n", "x" * 5000),
+    *([], [1], {}, {"n": 1}, {"verb": "seeded", "at_ms": 1}, {"every_ms": 60_000}),
 )

@@ -9,6 +9,7 @@ from datetime import timedelta
 from random import Random
 
 from scheduler.brokers.contract import Broker
+from scheduler.protocol.tokens import claims_of
 from scheduler.queues.failed import Parked
 from scheduler.queues.outbox import Posting
 from scheduler.timing.backoff import backoff
@@ -162,7 +163,7 @@ class Fuzz:
             return found
         journal = self._field.broker.read(self._field.app.names.journal, since=self._since)
         async for message in journal:
-            key = message.headers.get("scheduler-key")
+            key = claims_of(message).get("key")
             if isinstance(key, str) and key in keys:
                 found.add(keys[key])
         return found

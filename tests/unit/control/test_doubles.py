@@ -1,6 +1,7 @@
 """Loops with two lines, as after a node of the broker handed a token out twice, in virtual time."""
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -44,12 +45,13 @@ class Namespace:
         self.trail = Trail()
 
     async def puts(
-        self, *tokens: Token, wait: float = 5, headers: Mapping[str, str] = NONE
+        self, *tokens: Token, wait: float = 5, members: Mapping[str, str] = NONE
     ) -> None:
         names = self._stage.app.names
         for token in tokens:
             message = encode(token, names.namespace, expiration=wait * SECOND)
-            message = replace(message, headers={**message.headers, **headers})
+            body = json.dumps({**json.loads(message.body), **members}).encode()
+            message = replace(message, body=body)
             await self._stage.publish(message, f"loop.{NAME}", names.scheduler)
 
     async def found(self, epoch: int = EPOCH) -> Mapping[LoopId, int]:
@@ -116,17 +118,9 @@ async def test_what_no_run_put_is_of_no_line(namespace_: Namespace, fields: Any)
     assert await namespace_.found() == {}
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"scheduler-seq": "many"},
-    ],
-)
-async def test_what_is_no_token_is_of_no_line(
-    namespace_: Namespace, headers: Mapping[str, str]
-) -> None:
+async def test_what_is_no_token_is_of_no_line(namespace_: Namespace) -> None:
     await namespace_.puts(a_put(4))
-    await namespace_.puts(a_put(3, started=1), headers=headers)
+    await namespace_.puts(a_put(3, started=1), members={"seq": "many"})
     assert await namespace_.found() == {}
 
 

@@ -25,8 +25,8 @@ from scheduler.events import (
 )
 from scheduler.protocol.epochs import Watch
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId, State
-from scheduler.protocol.topology import Queue, Topology
+from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, State
+from scheduler.protocol.topology import Queue, Topology, routing_key
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording
 from scheduler.timing.durations import SECOND
@@ -104,6 +104,18 @@ async def test_a_token_that_is_gone_is_put_again_within_two_rounds(
     assert await stage.history("task") == [
         *("seeded", "triggered", "succeeded", "repaired", "succeeded")
     ]
+
+
+async def test_a_token_of_another_format_is_parked_and_its_loop_goes_on(stage: Stage) -> None:
+    app, carried = counting()
+    await stage.seed(app)
+    await stage.lose(TASK)
+    foreign = Message(b'{"format":"another"}', type=TOKEN_TYPE, expiration=600 * SECOND)
+    await stage.publish(foreign, routing_key(TASK), app.names.scheduler)
+    async with stage.supervised():
+        await asyncio.sleep(TWO_ROUNDS + 600)
+    assert [each.reason for each in await stage.parked()] == ["undecodable"]
+    assert carried == [(0, None)]
 
 
 @pytest.mark.parametrize("for_hours", [0, 24])

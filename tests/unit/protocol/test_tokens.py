@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from scheduler.protocol.tokens import (
     LoopId,
     State,
     Token,
+    claims_of,
     decode,
     encode,
 )
@@ -58,35 +60,47 @@ FULL = replace(
 FIRST = replace(PLAIN, first=True, known=True, act=Act(Verb.TRIGGER, MONDAY))
 
 
-def on_the_wire(token: Token = PLAIN, body: bytes | None = None, **headers: Any) -> Message:
-    """A token's message with other headers (named without prefix, `_` for `-`), or another body."""
+def body_of(message: Message) -> dict[str, Any]:
+    return json.loads(message.body)
+
+
+def on_the_wire(token: Token = PLAIN, **members: Any) -> Message:
+    """A token's message with other members in its body (`a__b`: b of a)."""
     message = encode(token, "shop", expiration=None)
-    changed = {f"scheduler-{name.replace('_', '-')}": value for name, value in headers.items()}
-    kept = {
-        name: value
-        for name, value in (dict(message.headers) | changed).items()
-        if value is not DELETED
-    }
-    return replace(message, headers=kept, body=message.body if body is None else body)
+    body = body_of(message)
+    for name, value in members.items():
+        *path, last = name.split("__")
+        inner = body
+        for step in path:
+            inner = inner[step]
+        inner[last] = value
+        if value is DELETED:
+            del inner[last]
+    return replace(message, body=json.dumps(body).encode())
 
 
-def test_a_small_token_has_exactly_these_headers():
+PLAIN_BODY = {
+    "version": 1,
+    "namespace": "shop",
+    "task": "report",
+    "key": "",
+    "epoch": MONDAY_MS,
+    "life": MONDAY_MS - 5,
+    "seq": 0,
+    "attempt": 0,
+    "state": "armed",
+    "scheduled_at_ms": MONDAY_MS,
+    "due_at_ms": MONDAY_MS + 2000,
+    "schedule": {"every_ms": 30000},
+    "args": {},
+    "carry": None,
+}
+
+
+def test_a_small_token_is_exactly_this():
     message = encode(PLAIN, "shop", expiration=timedelta(seconds=2))
-    assert message == Message(
-        body=b'{"schedule":{"every_ms":30000},"args":{},"carry":null}',
-        headers={
-            "scheduler-version": 1,
-            "scheduler-namespace": "shop",
-            "scheduler-task": "report",
-            "scheduler-key": "",
-            "scheduler-epoch": MONDAY_MS,
-            "scheduler-life": MONDAY_MS - 5,
-            "scheduler-seq": 0,
-            "scheduler-attempt": 0,
-            "scheduler-state": "armed",
-            "scheduler-scheduled-at-ms": MONDAY_MS,
-            "scheduler-due-at-ms": MONDAY_MS + 2000,
-        },
+    assert body_of(message) == PLAIN_BODY
+    assert replace(message, body=b"") == Message(
         content_type="application/json",
         message_id="shop/report/0/0",
         type="scheduler.token",
@@ -94,20 +108,28 @@ def test_a_small_token_has_exactly_these_headers():
     )
 
 
+def test_a_body_has_no_spaces():
+    assert b" " not in encode(PLAIN, "shop", expiration=None).body
+
+
 def test_a_full_token_adds_its_reason_and_the_run_before():
     message = encode(FULL, "shop", expiration=None)
     assert message.message_id == "shop/report.berlin/41/2"
     assert message.expiration is None
-    assert {name: message.headers[name] for name in sorted(set(message.headers) - PLAIN_NAMES)} == {
-        "scheduler-last-duration-ms": 1500,
-        "scheduler-last-error": "OSError: no",
-        "scheduler-last-outcome": "retried",
-        "scheduler-last-scheduled-at-ms": MONDAY_MS - 3_600_000,
-        "scheduler-last-started-at-ms": MONDAY_MS - 59 * 60_000,
-        "scheduler-reason": "paused by an operator",
-    }
-    assert message.headers["scheduler-key"] == "berlin"
-    assert json.loads(message.body) == {
+    assert body_of(message) == {
+        **PLAIN_BODY,
+        "key": "berlin",
+        "seq": 41,
+        "attempt": 2,
+        "state": "paused",
+        "reason": "paused by an operator",
+        "last": {
+            "outcome": "retried",
+            "scheduled_at_ms": MONDAY_MS - 3_600_000,
+            "started_at_ms": MONDAY_MS - 59 * 60_000,
+            "duration_ms": 1500,
+            "error": "OSError: no",
+        },
         "schedule": {"cron": "0 9 * * MON-FRI", "tz": "Europe/Berlin", "jitter_ms": 10_000},
         "args": {"city": "Zürich"},
         "carry": {"cursor": [1, None, "x"]},
@@ -120,28 +142,24 @@ def test_a_full_token_adds_its_reason_and_the_run_before():
         (
             FIRST,
             {
-                "scheduler-first": 1,
-                "scheduler-known": 1,
-                "scheduler-act": "triggered",
-                "scheduler-acted-at-ms": MONDAY_MS,
+                "first": True,
+                "known": True,
+                "act": {"verb": "triggered", "at_ms": MONDAY_MS},
             },
         ),
-        (replace(PLAIN, first=True), {"scheduler-first": 1}),
+        (replace(PLAIN, first=True), {"first": True}),
         (replace(FIRST, first=False, act=None), {}),
     ],
 )
 def test_a_first_token_says_so_and_whether_its_creator_knew(token: Token, added: dict[str, Any]):
-    headers = encode(token, "shop", expiration=None).headers
-    assert {name: headers[name] for name in set(headers) - PLAIN_NAMES} == added
+    assert body_of(encode(token, "shop", expiration=None)) == PLAIN_BODY | added
 
 
-PLAIN_NAMES = set(encode(PLAIN, "shop", expiration=None).headers)
-
-
-@pytest.mark.parametrize("token", [PLAIN, FULL, FIRST])
-def test_all_headers_are_strings_or_whole_numbers(token: Token):
-    headers = encode(token, "shop", expiration=None).headers
-    assert {type(value) for value in headers.values()} == {str, int}
+def test_how_early_it_is_to_leave_its_slot_is_a_header_beside_those_of_a_trace():
+    traced = replace(PLAIN, trace={"traceparent": "00-ab-cd-01"})
+    message = encode(traced, "shop", expiration=None, lead=20 * MS)
+    assert message.headers == {"traceparent": "00-ab-cd-01", "scheduler-lead-ms": 20}
+    assert decode(message, "shop") == traced
 
 
 LAST = LastRun(Ending.SUCCEEDED, MONDAY, MONDAY, timedelta(0))
@@ -182,86 +200,58 @@ def test_moments_travel_in_whole_milliseconds():
 
 
 @pytest.mark.parametrize(
-    "header", ["key", "reason", "last_outcome", "epoch", "life", "first", "known", "act"]
+    "member", ["key", "first", "known", "reason", "previous_at_ms", "args", "carry", "act", "last"]
 )
-def test_a_header_that_may_be_missing_is_not_missed(header: str):
-    headers: dict[str, Any] = {header: DELETED}
-    assert decode(on_the_wire(FIRST, **headers), "shop").loop == FIRST.loop
-
-
-def test_when_it_was_may_be_missing_of_an_act_and_of_the_run_before():
-    token = decode(on_the_wire(act="paused", last_outcome="succeeded"), "shop")
-    assert token.act == Act(Verb.PAUSE, LONG_AGO)
-    assert token.last == LastRun(Ending.SUCCEEDED, LONG_AGO, LONG_AGO, timedelta(0))
-
-
-def made_before_epochs(**headers: Any) -> Message:
-    generation = "001780304400000-0123456789ab"
-    return on_the_wire(epoch=DELETED, life=DELETED, generation=generation, **headers)
-
-
-@pytest.mark.parametrize("state", ["armed", "paused", "replay"])
-def test_a_token_made_before_there_were_epochs_is_of_epoch_0(state: str):
-    token = decode(made_before_epochs(state=state), "shop")
-    assert token == replace(PLAIN, epoch=0, life=0, state=State(state))
-    assert token.position == Position(0, 0)
-
-
-def test_what_stood_in_for_a_run_before_there_were_epochs_is_refused():
-    with pytest.raises(Undecodable, match=r"state: .* got 'guard'"):
-        decode(made_before_epochs(state="guard", act="guarded"), "shop")
+def test_a_member_that_may_be_missing_is_not_missed(member: str):
+    whole = replace(FIRST, reason="why", previous_at=MONDAY, last=LAST)
+    missing: dict[str, Any] = {member: DELETED}
+    assert decode(on_the_wire(whole, **missing), "shop").seq == whole.seq
 
 
 def test_headers_and_members_of_others_are_ignored():
-    body = b'{"schedule":{"every_ms":30000},"more":1}'
-    message = on_the_wire(body=body, tracing="abc")
-    other = replace(message, headers=dict(message.headers) | {"x-death": [{"count": 1}]})
-    assert decode(other, "shop") == PLAIN
+    message = on_the_wire(FIRST, tracing="abc", act__by="me")
+    other = replace(message, headers={"x-death": [{"count": 1}], "scheduler-seq": 7})
+    assert decode(other, "shop") == FIRST
 
 
-INTEGERS = ("seq", "attempt", "scheduled_at_ms", "due_at_ms")
-OPTIONAL_INTEGERS = (
-    *("acted_at_ms", "last_scheduled_at_ms", "last_started_at_ms", "last_duration_ms"),
+MOMENTS = ("scheduled_at_ms", "due_at_ms")
+OPTIONAL_MOMENTS = (
+    *("act__at_ms", "last__scheduled_at_ms", "last__started_at_ms", "last__duration_ms"),
 )
-COUNTERS = ("epoch", "life", "first")
-STRINGS = ("namespace", "task", "key")
-OPTIONAL_STRINGS = ("reason", "last_error")
-REQUIRED = ("version", "namespace", "task", "state", *INTEGERS)
+COUNTERS = ("epoch", "life", "seq", "attempt")
+INTEGERS = (*COUNTERS, *MOMENTS, *OPTIONAL_MOMENTS)
+TRUTHS = ("first", "known")
+STRINGS = ("namespace", "task", "key", "reason", "last__error")
+REQUIRED = ("version", "namespace", "task", "state", "schedule", *INTEGERS)
 NO_MILLISECONDS = 253_402_300_799_001
 """The first that no datetime holds."""
+WHOLE = replace(PLAIN, act=Act(Verb.PAUSE, MONDAY), last=LAST)
 
 
-BAD_HEADERS: list[tuple[str, Any]] = [
-    *[(name, DELETED) for name in REQUIRED],
-    *[(name, "5") for name in (*INTEGERS, *OPTIONAL_INTEGERS, "version")],
-    *[(name, True) for name in (*INTEGERS, *OPTIONAL_INTEGERS, *COUNTERS)],
-    *[(name, 1.0) for name in (*INTEGERS, *OPTIONAL_INTEGERS, *COUNTERS)],
-    *[(name, -1) for name in (*INTEGERS, *OPTIONAL_INTEGERS, *COUNTERS)],
-    *[(name, None) for name in (*INTEGERS, *OPTIONAL_INTEGERS, *COUNTERS)],
-    *[(name, 5) for name in (*STRINGS, *OPTIONAL_STRINGS)],
-    *[(name, b"report") for name in (*STRINGS, *OPTIONAL_STRINGS)],
-    *[(name, ["report"]) for name in (*STRINGS, *OPTIONAL_STRINGS)],
-    *[(name, NO_MILLISECONDS) for name in INTEGERS[2:] + OPTIONAL_INTEGERS],
-    *[(name, 2**63 - 1) for name in (*INTEGERS, *OPTIONAL_INTEGERS, "epoch", "life")],
-    *[("version", other) for other in (0, 2, None, [1])],
+BAD_MEMBERS: list[tuple[str, Any]] = [
+    *[(name, DELETED) for name in (*REQUIRED, "act__verb", "last__outcome")],
+    *[(name, other) for name in INTEGERS for other in ("5", True, 1.0, -1, None)],
+    *[(name, 2**63 - 1) for name in INTEGERS],
+    *[(name, NO_MILLISECONDS) for name in (*MOMENTS, *OPTIONAL_MOMENTS)],
+    *[(name, other) for name in TRUTHS for other in (0, 1, "true", None)],
+    *[(name, other) for name in STRINGS for other in (5, ["report"])],
+    *[("version", other) for other in (0, 2, "1", True, None, [1])],
     *[("state", other) for other in ("", "ARMED", "asleep", 1, None, ["armed"])],
     *[("previous_at_ms", other) for other in (-1, "5", True, 1.0, NO_MILLISECONDS)],
-    *[("last_outcome", other) for other in ("", "failed", 1, ["retried"])],
+    *[("last__outcome", other) for other in ("", "failed", 1, None, ["retried"])],
+    *[("act__verb", other) for other in ("", "guarded", "START", 1, None, ["seeded"])],
+    *[(name, other) for name in ("act", "last") for other in ("x", 1)],
+    *[("schedule", other) for other in (None, "30s")],
+    *[("args", other) for other in (None, "x")],
     ("task", ""),
-    *[("first", other) for other in (2, 2**63 - 1, "1")],
-    *[("known", other) for other in (True, 1.0, -1, 2, "1")],
-    *[("act", other) for other in ("", "guarded", "START", 1, ["seeded"])],
 ]
 
 
-@pytest.mark.parametrize(("header", "value"), BAD_HEADERS)
-def test_a_bad_header_is_named(header: str, value: Any):
-    with pytest.raises(Undecodable, match=rf"^The headers cannot be understood: .*\b{header}: "):
-        decode(on_the_wire(**{header: value}), "shop")
-
-
-def schedule(text: str) -> bytes:
-    return b'{"schedule":%s}' % text.encode()
+@pytest.mark.parametrize(("member", "value"), BAD_MEMBERS)
+def test_a_bad_member_is_named(member: str, value: Any):
+    name = re.escape(member.replace("__", "."))
+    with pytest.raises(Undecodable, match=rf"^The token cannot be understood: .*\b{name}\b.*: "):
+        decode(on_the_wire(WHOLE, **{member: value}), "shop")
 
 
 @pytest.mark.parametrize(
@@ -276,35 +266,49 @@ def schedule(text: str) -> bytes:
         (b"[" * 100_000, "not JSON"),
         (b'{"a":' * 100_000, "not JSON"),
         (b"1" * 5000, "not JSON"),  # Python refuses to read a number that long
-        (b"null", "body cannot be understood: value"),
-        (b"[]", "body cannot be understood: value"),
-        (b'"token"', "body cannot be understood: value"),
-        (b"7", "body cannot be understood: value"),
-        (b"{}", "schedule: Field required"),
-        (schedule("null"), "schedule: Input should be"),
-        (schedule('"30s"'), "schedule: Input should be"),
-        (b'{"schedule":{"every_ms":30000},"args":[]}', "args: Input should be"),
-        (b'{"schedule":{"every_ms":30000},"args":null}', "args: Input should be"),
-        (schedule("{}"), "every_ms or cron"),
-        (schedule('{"every_ms":30000,"cron":"* * * * *"}'), "every_ms or cron"),
-        (schedule('{"every_ms":"30s"}'), "every_ms: expected"),
-        (schedule('{"every_ms":true}'), "every_ms: expected"),
-        (schedule('{"every_ms":-1}'), "every_ms: expected"),
-        (schedule('{"every_ms":1}'), "period: expected"),
-        (schedule('{"every_ms":1e400}'), "every_ms: expected"),
-        (schedule('{"every_ms":99999999999999999999}'), "every_ms: expected"),
-        (schedule('{"every_ms":30000,"often":1}'), "often"),
-        (schedule('{"every_ms":30000,"mode":"weekly"}'), "mode: expected"),
-        (schedule('{"cron":"61 * * * *"}'), "minute field"),
-        (schedule('{"cron":5}'), "cron: expected"),
-        (schedule('{"cron":"* * * * *","tz":"Mars/Olympus"}'), "tz: expected"),
-        (schedule('{"cron":"* * * * *","tz":["UTC"]}'), "tz: expected"),
-        (schedule('{"cron":"* * * * *","catch_up":"never"}'), "catch_up: expected"),
+        (b"null", "token cannot be understood: value"),
+        (b"[]", "token cannot be understood: value"),
+        (b'"token"', "token cannot be understood: value"),
+        (b"7", "token cannot be understood: value"),
+        (b"{}", "version: Field required"),
     ],
 )
 def test_a_bad_body_is_refused_and_told(body: bytes, told: str):
+    broken = replace(on_the_wire(), body=body)
     with pytest.raises(Undecodable, match=told):
-        decode(on_the_wire(body=body), "shop")
+        decode(broken, "shop")
+    assert claims_of(broken) == {}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "told"),
+    [
+        ("{}", "every_ms or cron"),
+        ('{"every_ms":30000,"cron":"* * * * *"}', "every_ms or cron"),
+        ('{"every_ms":"30s"}', "every_ms: expected"),
+        ('{"every_ms":true}', "every_ms: expected"),
+        ('{"every_ms":-1}', "every_ms: expected"),
+        ('{"every_ms":1}', "period: expected"),
+        ('{"every_ms":1e400}', "every_ms: expected"),
+        ('{"every_ms":99999999999999999999}', "every_ms: expected"),
+        ('{"every_ms":30000,"often":1}', "often"),
+        ('{"every_ms":30000,"mode":"weekly"}', "mode: expected"),
+        ('{"cron":"61 * * * *"}', "minute field"),
+        ('{"cron":5}', "cron: expected"),
+        ('{"cron":"* * * * *","tz":"Mars/Olympus"}', "tz: expected"),
+        ('{"cron":"* * * * *","tz":["UTC"]}', "tz: expected"),
+        ('{"cron":"* * * * *","catch_up":"never"}', "catch_up: expected"),
+    ],
+)
+def test_a_bad_schedule_is_refused_and_told(schedule: str, told: str):
+    with pytest.raises(Undecodable, match=told):
+        decode(on_the_wire(schedule=json.loads(schedule)), "shop")
+
+
+def test_what_a_message_claims_is_read_unchecked_and_only_of_what_claims_to_be_a_token():
+    message = on_the_wire(seq="many")
+    assert claims_of(message)["seq"] == "many"
+    assert claims_of(replace(message, type="invoice")) == {}
 
 
 def test_a_token_of_another_namespace_is_refused():
@@ -313,8 +317,8 @@ def test_a_token_of_another_namespace_is_refused():
 
 
 def test_a_message_that_is_no_token_at_all_is_refused():
-    with pytest.raises(Undecodable, match="version: Field required"):
-        decode(Message(b"hello"), "shop")
+    with pytest.raises(Undecodable, match="no token: its type is None, not 'scheduler.token'"):
+        decode(replace(on_the_wire(), type=None), "shop")
 
 
 def test_a_token_is_triggered_when_it_is_due_before_its_tick():

@@ -1,4 +1,5 @@
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,7 @@ import pytest
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import NotAllSeen, QueueNotFound, TooLarge, Undecodable
 from scheduler.protocol.messages import LINE_LENGTH, Message, own_headers
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import TOKEN_TYPE, LoopId
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.failed import (
     EVERYTHING,
@@ -625,3 +626,45 @@ async def test_who_looks_hears_of_what_could_not_be_looked_at(stage: Stage, slow
     stage.server.queue(NAMES.failed).take()
     with pytest.raises(NotAllSeen, match="^1 of the messages"):
         assert {each.message.message_id async for each in looked_at} == set("23")
+
+
+@pytest.mark.parametrize(
+    ("body", "counts"),
+    [
+        (b'{"seq":3,"attempt":2}', {"scheduler-parked-seq": 3, "scheduler-attempt": 2}),
+        (b'{"seq":%d,"attempt":-1}' % 10**400, {}),
+        (b'{"seq":true,"attempt":"2"}', {}),
+        (b"[3]", {}),
+        (b"{", {}),
+    ],
+)
+async def test_the_record_of_a_tick_tells_the_counts_that_can_be_ones(
+    broker: MemoryBroker, failed: FailedQueues, body: bytes, counts: dict[str, int]
+):
+    claimed = Message(body, type=TOKEN_TYPE)
+    await failed.park(claimed, "loop.report", Reason.UNDECODABLE, ValueError("no"))
+    (record,) = [each async for each in broker.read(NAMES.journal)]
+    names = ("scheduler-parked-seq", "scheduler-attempt")
+    assert {n: record.headers[n] for n in names if n in record.headers} == counts
+    (shown,) = await failed.browse(TASKS)
+    assert shown.attempts == counts.get("scheduler-attempt", 0)
+
+
+@pytest.mark.parametrize(
+    ("type", "key", "edited"),
+    [
+        (TOKEN_TYPE, "loop.report", True),
+        (TOKEN_TYPE, "task.report", False),
+        ("invoice", "loop.report", False),
+    ],
+)
+async def test_only_what_came_as_a_token_is_sent_back_as_a_replay(
+    broker: MemoryBroker, failed: FailedQueues, type: str, key: str, edited: bool
+):
+    message = Message(b'{"state": "armed"}', type=type)
+    await failed.park(message, key, Reason.BROKEN, ValueError("no"))
+    assert await failed.replay(TASKS, EVERYTHING) == 1
+    delivery = await broker.get(NAMES.processor_queue("report"))
+    assert delivery is not None
+    assert (json.loads(delivery.message.body)["state"] == "replay") is edited
+    assert edited or delivery.message.body == message.body

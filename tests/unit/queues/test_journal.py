@@ -1,6 +1,7 @@
 """What the journal tells of what happened, and that it tells it once."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -12,7 +13,7 @@ from scheduler import Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoo
 from scheduler.errors import BrokerUnavailable, QueueNotFound
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import Ending, LoopId, State, Token, encode
+from scheduler.protocol.tokens import TOKEN_TYPE, Ending, LoopId, State, Token, encode
 from scheduler.protocol.topology import UNROUTED_FOR
 from scheduler.queues.journal import MARGIN, Heard, JournalEntry, look_backs
 from scheduler.timing.clock import LoopClock
@@ -277,13 +278,13 @@ async def test_a_token_that_kills_its_processors_is_told_as_parked(stage: Stage)
 
 async def test_a_loops_message_that_cannot_be_decoded_is_told_as_parked(stage: Stage) -> None:
     await stage.seed(looping())
-    garbage = Message(b"{", {"scheduler-scheduled-at-ms": 1, "scheduler-task": "task"})
+    garbage = Message(b"{", type=TOKEN_TYPE)
     async with stage.processor():
         await stage.publish(garbage, "loop.task")
         await asyncio.sleep(1)
     *_, parked = await told(stage, "task")
     assert (parked.what, parked.seq) == ("parked", None)
-    assert parked.note.startswith("undecodable: Undecodable: The headers cannot be understood")
+    assert parked.note.startswith("undecodable: Undecodable: The body is not JSON")
 
 
 # Which of it
@@ -391,10 +392,11 @@ def test_what_creators_put_is_no_line(noted: list[Token], has_line: bool) -> Non
     assert heard_of(*noted).has_line(life=3) is has_line
 
 
-async def write(stage: Stage, *tokens: Token, **headers: Any) -> None:
+async def write(stage: Stage, *tokens: Token, **members: Any) -> None:
     for each in tokens:
         message = encode(each, stage.app.namespace, expiration=None)
-        message = replace(message, headers={**message.headers, **headers})
+        body = json.dumps({**json.loads(message.body), **members}).encode()
+        message = replace(message, body=body)
         await stage.broker.publish(message, exchange="", routing_key=stage.app.names.journal)
 
 
@@ -428,8 +430,8 @@ async def test_it_is_heard_since_a_moment(stage: Stage) -> None:
 
 async def test_what_is_no_token_of_ours_is_not_heard(stage: Stage) -> None:
     await stage.seed(looping())
-    await write(stage, token(seq=3), **{"scheduler-namespace": "bank"})
-    await write(stage, token(seq=3), **{"scheduler-state": "guard"})
+    await write(stage, token(seq=3), namespace="bank")
+    await write(stage, token(seq=3), state="guard")
     assert (await heard(stage))[TASK].furthest.get(5) is None
 
 

@@ -252,40 +252,6 @@ async def test_an_entry_may_be_as_old_as_the_epoch_of_unix(
     assert listed.checkpoint.until == listed.at == UNIX_EPOCH
 
 
-def before_epochs(did: str, **more: Any) -> bytes:
-    return json.dumps({"task": "old", "key": "k", "at_ms": 1, "did": did, **more}).encode()
-
-
-ADDED = before_epochs("added", schedule={"every_ms": 60_000}, args={"n": 1})
-ADDED_AGAIN = before_epochs("added", schedule={"every_ms": 90_000}, args={})
-REMOVED = before_epochs("removed")
-
-
-@pytest.mark.parametrize(
-    ("bodies", "state", "schedule"),
-    [
-        ([ADDED], ACTIVE, Every("1m")),
-        ([ADDED, ADDED_AGAIN], ACTIVE, Every("90s")),
-        ([ADDED, REMOVED, ADDED_AGAIN], ACTIVE, Every("90s")),
-        ([ADDED, REMOVED], GONE, None),
-    ],
-)
-async def test_entries_made_before_there_were_epochs_are_of_epoch_0_and_the_last_holds(
-    broker: FaultyBroker,
-    roster: Roster,
-    bodies: list[bytes],
-    state: LoopState,
-    schedule: Every | None,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    listing = await read_with(broker, roster, *bodies)
-    listed = listing[LoopId("old", "k")]
-    assert listed.entry == Entry(0, state, 0)
-    assert listing.there == [*([listed] if schedule else []), A, B]
-    assert schedule in (None, listed.schedule)
-    assert caplog.text == ""
-
-
 async def test_what_an_entry_holds(broker: FaultyBroker, roster: Roster) -> None:
     await asyncio.sleep(5)
     await roster.append(replace(A_PAUSED, args={"n": 1}))
