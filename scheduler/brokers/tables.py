@@ -33,6 +33,7 @@ MOST_DEEP = 50
 LONGEST_SHORT = 255  # bytes, of a short string
 Path = tuple[str, ...]  # the names that lead to a value
 LATEST = (datetime.max.replace(tzinfo=UTC) - UNIX_EPOCH) // SECOND  # as a float it is one more
+TEXT = ord("S")
 SIZE, SIZED = struct.Struct(">I"), struct.Struct(">cI")
 INTEGER, LONG = struct.Struct(">ci"), struct.Struct(">cq")
 
@@ -65,8 +66,14 @@ def read_table(data: bytes, at: int = 0, depth: int = 0) -> tuple[dict[str, Any]
         (size,), at = SIZE.unpack_from(data, at), at + 4
         end, table = at + size, dict[str, Any]()
         while at < end:
-            name, at = read_short(data, at)
-            table[name], at = _read_value(data, at, depth)
+            value_at = at + 1 + data[at]
+            name = data[at + 1 : value_at].decode("utf-8", "surrogateescape")
+            if data[value_at] == TEXT:  # nearly all are, and a call of a function each takes longer
+                (size,) = SIZE.unpack_from(data, value_at + 1)
+                start, at = value_at + 5, value_at + 5 + size
+                table[name] = data[start:at].decode("utf-8", "surrogateescape")
+            else:
+                table[name], at = _read_value(data, value_at, depth)
     except (IndexError, struct.error) as error:
         raise Malformed(str(error)) from None
     if at != end or end > len(data):

@@ -27,13 +27,13 @@ class Order:
             return run
         message = run.delivery.message
         if not run.task.ordered:
-            return replace(run, head=Head(begun=failed_deliveries(message)))
+            return run._replace(head=Head(begun=failed_deliveries(message)))
         head = await self._heads.of(run.task.name, message)
         if not isinstance(call := run.subject, Call):
-            return replace(run, head=head)
+            return run._replace(head=head)
         first = call.first_failed_at or head.first_failed_at
         call = replace(call, attempt=max(call.attempt, head.attempt), first_failed_at=first)
-        return replace(run, subject=call, head=head)
+        return run._replace(subject=call, head=head)
 
     async def begin(self, run: Run) -> None:
         """Note that a run begins: should it end its processor, the next one knows."""

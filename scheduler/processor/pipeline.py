@@ -210,20 +210,20 @@ class Pipeline:
     def _admit(self, run: Run) -> Run:
         now = self._clock.now()
         if run.head.begun >= self._app.settings.delivery_limit:
-            return replace(run, started_at=now, outcome=Raised(DeliveredTooOften()))
+            return run._replace(started_at=now, outcome=Raised(DeliveredTooOften()))
         if isinstance(run.subject, Call):
-            return _admit_call(replace(run, started_at=now), run.subject)
+            return _admit_call(run._replace(started_at=now), run.subject)
         tick, outcome, missed = _admit_token(run, run.subject, now)
         if missed:
             self._emit(TicksSkipped(*run.about, missed, "late"))
-        return replace(run, started_at=now, tick=tick, outcome=outcome)
+        return run._replace(started_at=now, tick=tick, outcome=outcome)
 
     async def _execute(self, run: Run) -> Run:
         outcome = run.outcome
         if outcome is None:
             self._emit(_started(run))
             outcome = await self._executions.outcome_of(run)
-        return replace(run, outcome=outcome, ended_at=self._clock.now())
+        return run._replace(outcome=outcome, ended_at=self._clock.now())
 
     async def _settle(self, run: Run) -> Verdict:
         settlement = self._announced(run, _decided(run))
@@ -307,7 +307,7 @@ def _admit_call(run: Run, call: Call) -> Run:
     if call.expires_at is None or run.started_at <= call.expires_at:
         return run
     age = (run.started_at - call.expires_at).total_seconds()
-    return replace(run, outcome=Skipped(f"it expired {age:.1f} s ago"))
+    return run._replace(outcome=Skipped(f"it expired {age:.1f} s ago"))
 
 
 def _decided(run: Run) -> Settlement:

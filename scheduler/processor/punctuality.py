@@ -31,7 +31,7 @@ class Punctuality:
         if due_at is None or not lead:
             return
         if isinstance(run.subject, Token) and not run.delivery.redelivered:
-            self._lead.learn(run.received_at - (due_at - lead))
+            self._lead.learn(run.received_at - (due_at - lead), run.received_at)
         # By a clock that is behind that of its publisher, it would wait for long.
         until = min(due_at, run.received_at + lead)
         while (rest := until - self._clock.now()) > NO_TIME:

@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import CarryError
@@ -23,8 +22,7 @@ NO_TIME = timedelta(0)
 NOT_YET = datetime.max.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """A delivery on its way through a processor: each step adds what it found.
 
     Attributes:

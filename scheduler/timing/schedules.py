@@ -32,6 +32,7 @@ from scheduler.timing.moments import LAST_YEAR, UNIX_EPOCH
 Mode: TypeAlias = Literal["fixed_delay", "fixed_rate"]
 CatchUp: TypeAlias = Literal["latest", "skip", "all"]
 
+_MODES, _CATCH_UPS = get_args(Mode), get_args(CatchUp)
 SHORTEST_PERIOD = timedelta(milliseconds=100)
 DEFAULT_GRACE = timedelta(minutes=1)
 MISSED_COUNT_LIMIT = 1000
@@ -82,7 +83,7 @@ class Every:
         _store(
             self,
             period=_duration("period", period),
-            mode=_choice("mode", mode, get_args(Mode)),
+            mode=_choice("mode", mode, _MODES),
             offset=_duration("offset", offset),
             **_misfire_policy(jitter, catch_up, grace),
         )
@@ -457,21 +458,23 @@ _WIRE = {
         "grace_ms": "grace",
     },
 }
-_WIRE_DEFAULTS = {
+_DEFAULTS = {
     "mode": "fixed_delay",
-    "offset_ms": 0,
+    "offset": ZERO,
     "tz": "UTC",
-    "jitter_ms": 0,
+    "jitter": ZERO,
     "catch_up": "latest",
-    "grace_ms": milliseconds(DEFAULT_GRACE),
+    "grace": DEFAULT_GRACE,
 }
 
 
 def to_wire(schedule: Schedule) -> dict[str, Any]:
     """The schedule as JSON values: durations as whole milliseconds, defaults left out."""
-    names = _WIRE[type(schedule)]
-    wire = {key: _to_wire_value(getattr(schedule, name)) for key, name in names.items()}
-    return {key: value for key, value in wire.items() if value != _WIRE_DEFAULTS.get(key)}
+    return {
+        key: _to_wire_value(value)
+        for key, name in _WIRE[type(schedule)].items()
+        if (value := getattr(schedule, name)) != _DEFAULTS.get(name)
+    }
 
 
 def from_wire(wire: object) -> Schedule:
@@ -543,7 +546,7 @@ def _store(instance: object, **values: object) -> None:
 def _misfire_policy(jitter: Duration, catch_up: object, grace: Duration) -> dict[str, object]:
     policy = {
         "jitter": _duration("jitter", jitter),
-        "catch_up": _choice("catch_up", catch_up, get_args(CatchUp)),
+        "catch_up": _choice("catch_up", catch_up, _CATCH_UPS),
         "grace": _duration("grace", grace),
     }
     if policy["grace"] != DEFAULT_GRACE and catch_up != "skip":

@@ -1,12 +1,13 @@
 """Leads: how early what waits has to leave, to be there in time."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from scheduler.timing.lead import SHORTEST, Lead
 
 LONGEST = timedelta(milliseconds=100)
+START = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 def ms(count: float) -> timedelta:
@@ -14,9 +15,10 @@ def ms(count: float) -> timedelta:
 
 
 def learned(*trips: timedelta) -> Lead:
+    """One after the other, a second apart."""
     lead = Lead(LONGEST)
-    for trip in trips:
-        lead.learn(trip)
+    for seconds, trip in enumerate(trips):
+        lead.learn(trip, START + timedelta(seconds=seconds))
     return lead
 
 
@@ -39,15 +41,21 @@ def test_where_the_way_is_short_it_ends_as_the_shortest(trip: timedelta) -> None
     assert learned(*[trip] * 1000).length == SHORTEST
 
 
-def test_what_took_long_is_forgotten_by_and_by() -> None:
+def test_what_took_long_is_forgotten_by_and_by_however_often_it_is_short() -> None:
     lead = learned(ms(60))
     lengths = list[timedelta]()
-    for _ in range(100):
-        lead.learn(ms(1))
+    for each in range(300):
+        lead.learn(ms(1), START + timedelta(seconds=each / 10))
         lengths.append(lead.length)
     assert lengths == sorted(lengths, reverse=True)
-    assert ms(85) < lengths[0] < ms(90)
-    assert ms(30) < lengths[-1] < ms(40)
+    assert lengths[0] == ms(90)
+    assert ms(44) <= lengths[-1] <= ms(47)  # half a minute later
+
+
+def test_a_clock_that_was_set_back_forgets_nothing() -> None:
+    lead = learned(ms(60))
+    lead.learn(ms(1), START - timedelta(hours=1))
+    assert lead.length == ms(90)
 
 
 def test_it_counts_in_whole_milliseconds() -> None:
@@ -56,5 +64,5 @@ def test_it_counts_in_whole_milliseconds() -> None:
 
 def test_there_may_be_none() -> None:
     lead = Lead(timedelta(0))
-    lead.learn(ms(10))
+    lead.learn(ms(10), START)
     assert lead.length == timedelta(0)
