@@ -26,6 +26,7 @@
         ├── IncompatibleBroker      a version, or an object, that breaks the guarantees
         ├── QueueNotFound           the queue does not exist
         ├── NotSent                 a message was not confirmed in time
+        │   └── NotAllSent            some of many were not
         ├── Unroutable              no queue is bound for the message
         ├── Rejected                the queue is full: its slot is taken
         ├── NotAllSeen              not all parked messages could be looked at
@@ -150,6 +151,18 @@ class QueueNotFound(BrokerError):
 
 class NotSent(BrokerError):
     """The message was not confirmed in time: it may or may not have been taken."""
+
+
+class NotAllSent(NotSent):
+    """Some of many messages were not confirmed.
+
+    Attributes:
+        ids: of each, in the order of the calls; None: it was not tried, or may not have been taken.
+    """
+
+    def __init__(self, message: str | None = None, *, ids: list[str | None] | None = None) -> None:
+        super().__init__(message)
+        self.ids: list[str | None] = ids or []
 
 
 class Unroutable(BrokerError):

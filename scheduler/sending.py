@@ -1,13 +1,13 @@
-"""Tasks that can be sent messages: `send`, `send_later`, `send_at`."""
+"""Tasks that can be sent messages: `send`, `send_later`, `send_at`, `send_many`."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from scheduler.brokers.properties import encoded
 from scheduler.control.keyed import Connect, Keyed
-from scheduler.errors import Unencodable, UsageError
+from scheduler.errors import InvalidArguments, Unencodable, UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names
 from scheduler.queues.outbox import BlockingBridge, Outbox, Posting, run_in
@@ -83,18 +83,47 @@ class Sender(Generic[Q]):
 
     async def send_later(self, delay: Duration, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
         """Have the task run after a delay, such as "10m": never early, in steps of 100 ms."""
-        posting = replace(self._posting, delay=parse_duration(delay), given=shown(delay))
-        return await self._post(posting, args, kwargs)
+        return await self._post(self._after(delay), args, kwargs)
 
     async def send_at(self, when: datetime, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
         """Have the task run at a moment, which must be aware; one that has passed means now."""
-        if when.tzinfo is None:
-            raise UsageError(
-                f"send_at takes an aware datetime, got {when.isoformat()} without a time zone."
-            )
-        return await self._post(
-            replace(self._posting, at=when, given=when.isoformat()), args, kwargs
-        )
+        return await self._post(self._at(when), args, kwargs)
+
+    async def send_many(
+        self,
+        calls: Iterable[Mapping[str, Any]],
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+    ) -> list[str]:
+        """Have the task run once for each call; returns the message ids, in the calls' order.
+
+        When this returns, the broker has confirmed all of them; before anything is sent, all have
+        been checked.
+
+        Args:
+            calls: the arguments of each, by name.
+            delay: after which they run; None: at once.
+            at: the moment at which they run, instead.
+
+        Raises:
+            InvalidArguments: those of one do not fit the task; none was sent.
+            NotAllSent: the broker confirmed some, and says which.
+            NotSent, Unroutable: as `send`; none was confirmed.
+            UsageError: both a delay and a moment are given, or one message id for all.
+        """
+        if delay is not None and at is not None:
+            raise UsageError("send_many takes a delay or a moment, got both.")
+        if self._posting.message_id is not None:
+            raise UsageError("send_many gives each message its own id: take message_id= away.")
+        posting = self._posting
+        if delay is not None:
+            posting = self._after(delay)
+        elif at is not None:
+            posting = self._at(at)
+        bound = [self._bound(number, each) for number, each in enumerate(calls)]
+        name = self._spec.name
+        return await self._outboxes.through(lambda outbox: outbox.send_all(name, bound, posting))
 
     @property
     def blocking(self) -> "BlockingSender[Q]":
@@ -104,8 +133,25 @@ class Sender(Generic[Q]):
     def _post(
         self, posting: Posting, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, str]:
-        arguments = self._spec.arguments.bind(*args, **kwargs)
-        return self._outboxes.send(self._spec.name, arguments, posting)
+        name, arguments = self._spec.name, self._spec.arguments.bind(*args, **kwargs)
+        return self._outboxes.through(lambda outbox: outbox.send(name, arguments, posting))
+
+    def _after(self, delay: Duration) -> Posting:
+        return replace(self._posting, delay=parse_duration(delay), given=shown(delay))
+
+    def _at(self, when: datetime) -> Posting:
+        if when.tzinfo is None:
+            raise UsageError(
+                f"A message is sent at an aware datetime, got {when.isoformat()} without a time "
+                "zone."
+            )
+        return replace(self._posting, at=when, given=when.isoformat())
+
+    def _bound(self, number: int, call: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return self._spec.arguments.bind(**call)
+        except (InvalidArguments, TypeError) as error:  # TypeError: it is no mapping of names
+            raise InvalidArguments(f"Nothing was sent. Call {number}: {error}") from None
 
 
 class BlockingSender(Generic[Q]):
@@ -127,6 +173,16 @@ class BlockingSender(Generic[Q]):
         """As `Sender.send_at`."""
         return self._bridge.run(self._sender.send_at(when, *args, **kwargs))
 
+    def send_many(
+        self,
+        calls: Iterable[Mapping[str, Any]],
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+    ) -> list[str]:
+        """As `Sender.send_many`."""
+        return self._bridge.run(self._sender.send_many(calls, delay=delay, at=at))
+
 
 @dataclass(frozen=True, slots=True)
 class Outboxes:
@@ -136,17 +192,17 @@ class Outboxes:
     beside: Outbox
     bridge: BlockingBridge
 
-    async def send(self, task: str, args: Mapping[str, Any], posting: Posting) -> str:
+    async def through(self, send: Callable[[Outbox], Coroutine[Any, Any, R]]) -> R:
         """Send over the connection of this event loop, if somebody opened one and will close it.
 
         One that is opened in passing goes into the thread beside: an event loop that ends cannot
         close it in good order.
         """
         if self.main.is_open:
-            return await self.main.send(task, args, posting)
+            return await send(self.main)
         if (home := self.main.home) is not None:
-            return await run_in(home, self.main.send(task, args, posting))
-        return await self.bridge.run_beside(self.beside.send(task, args, posting))
+            return await run_in(home, send(self.main))
+        return await self.bridge.run_beside(send(self.beside))
 
 
 class PeriodicTask(Task[P, R], Keyed):

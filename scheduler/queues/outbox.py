@@ -4,14 +4,22 @@ import asyncio
 import os
 import threading
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
 from scheduler.brokers.contract import Broker
-from scheduler.errors import BrokerUnavailable, InvalidArguments, NotSent, Rejected, Unroutable
+from scheduler.errors import (
+    BrokerUnavailable,
+    InvalidArguments,
+    NotAllSent,
+    NotSent,
+    Rejected,
+    Unroutable,
+)
 from scheduler.events import CallNotSent, CallSending, CallSent, Emit
 from scheduler.protocol.calls import new_call
 from scheduler.protocol.ladder import check_length
@@ -25,6 +33,7 @@ R = TypeVar("R")
 
 DEADLINE = timedelta(seconds=30)
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=100), timedelta(seconds=5)
+AT_ONCE = 256  # of many calls
 # RabbitMQ 4 closes the channel of a larger one by default (its max_message_size).
 LARGEST_MESSAGE = 16 * 1024 * 1024
 
@@ -164,6 +173,37 @@ class Outbox:
             raise
         self._emit(CallSent(*call))
         return sending.message_id
+
+    async def send_all(
+        self, task: str, calls: Sequence[Mapping[str, Any]], posting: Posting
+    ) -> list[str]:
+        """Send many calls side by side; returns their message ids, in order.
+
+        After one that fails, no further one is begun.
+
+        Raises:
+            NotAllSent: some were confirmed, not all.
+            BrokerError, InvalidArguments, UsageError: as with one; none was confirmed.
+        """
+        ids: list[str | None] = [None] * len(calls)
+        waiting, errors = deque(enumerate(calls)), list[Exception]()
+
+        async def send_some() -> None:
+            while waiting and not errors:
+                number, args = waiting.popleft()
+                try:
+                    ids[number] = await self.send(task, args, posting)
+                except Exception as error:
+                    errors.append(error)
+
+        await asyncio.gather(*(send_some() for _ in range(AT_ONCE)))
+        sent = [id for id in ids if id is not None]
+        if errors and sent:
+            told = f"{len(sent)} of {len(ids)} messages for {task!r} were sent: {errors[0]}"
+            raise NotAllSent(told, ids=ids) from errors[0]
+        if errors:
+            raise errors[0]
+        return sent
 
     async def _insist(
         self, task: str, message: Message, delay: timedelta, deadline: timedelta

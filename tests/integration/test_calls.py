@@ -54,6 +54,15 @@ async def test_a_program_sends_and_a_processor_runs(shop: Shop) -> None:
     assert all(run.at >= run.due_at for run in shop.runs)
 
 
+async def test_many_are_sent_at_once(shop: Shop) -> None:
+    ids = await shop.work.send_many({"n": n} for n in range(1000))
+    async with shop.working("work"):
+        await shop.until(lambda: shop.count(RunSettled) == 1000)
+    assert {run.message.message_id: run.value for run in shop.runs} == dict(
+        zip(ids, range(1000), strict=True)
+    )
+
+
 async def test_a_thread_sends_and_waits(shop: Shop) -> None:
     sender = shop.work.options(correlation_id="c").blocking
     ids = [

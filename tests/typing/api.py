@@ -69,6 +69,9 @@ async def calls(ctx: Context) -> None:
     assert_type(await plain.send_later("10m", "1"), str)
     assert_type(await plain.send_later(timedelta(minutes=10), "1", times=2), str)
     assert_type(await plain.send_at(datetime.now(UTC), "1"), str)
+    assert_type(await plain.send_many({"phone": each} for each in "12"), list[str])
+    assert_type(await plain.send_many([], delay="10m"), list[str])
+    await plain.send_many(["1"])  # pyright: ignore[reportArgumentType]
     await plain.send_later(10, "1")  # pyright: ignore[reportArgumentType]
     await plain.send_later("10m")  # pyright: ignore[reportCallIssue]
     await plain.send_later("10m", 1)  # pyright: ignore[reportArgumentType]

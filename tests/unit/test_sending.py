@@ -11,6 +11,7 @@ from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import (
     InvalidArguments,
+    NotAllSent,
     NotSent,
     RegistrationError,
     ScheduleError,
@@ -20,6 +21,8 @@ from scheduler.errors import (
 from scheduler.protocol.calls import Call, decode_call
 from scheduler.sending import CallTask
 from scheduler.timing.clock import SystemClock
+from tests.faulty import Call as Faulted
+from tests.faulty import FaultyBroker
 from tests.stage import START, Stage, new_app
 
 
@@ -156,7 +159,7 @@ LAST = datetime.max.replace(tzinfo=UTC)
         ("send_later", timedelta(seconds=-1), "between 0s and"),
         ("send_later", "4000d", "from 0 to 1183 days, got '4000d'. For later than that, send it"),
         ("send_later", timedelta(days=1184), "from 0 to 1183 days, got 1184 days, 0:00:00"),
-        ("send_at", NAIVE, "takes an aware datetime, got 2026-06-01T00:00:00 without a time zone"),
+        ("send_at", NAIVE, "at an aware datetime, got 2026-06-01T00:00:00 without a time zone"),
         ("send_at", LAST, "from 0 to 1183 days, got 9999-12-31T23:59:59.999999"),
     ],
 )
@@ -395,3 +398,99 @@ def test_two_tasks_of_one_name_are_refused() -> None:
 def test_an_ordered_task_runs_one_at_a_time_whatever_its_concurrency() -> None:
     app = new_app()
     assert app.task(ordered=True, concurrency=9)(task_of_one).spec.concurrency == 1
+
+
+# Many at once
+
+
+async def in_queue(stage: Stage) -> list[Call]:
+    """All calls that wait, nobody works."""
+    depth = await stage.broker.depth(stage.app.names.processor_queue("ship"))
+    return [await sent(stage) for _ in range(depth.ready if depth else 0)]
+
+
+def orders(count: int) -> list[dict[str, Any]]:
+    return [{"order": Order(number=number)} for number in range(count)]
+
+
+async def test_many_are_sent_and_their_ids_come_in_the_order_of_the_calls(stage: Stage) -> None:
+    app, ship = shop()
+    await stage.seed(app)
+    ids = await ship.options(correlation_id="c").send_many([*orders(600), {"order": ORDER}])
+    calls = {call.id: call for call in await in_queue(stage)}
+    assert [(calls[id].args or {})["order"]["number"] for id in ids] == [*range(600), 1]
+    assert {call.message.correlation_id for call in calls.values()} == {"c"}
+
+
+async def test_many_may_be_sent_after_a_delay_or_at_a_moment(stage: Stage) -> None:
+    app, ship = shop()
+    await stage.seed(app)
+    await ship.send_many(orders(3), delay="10s")
+    await ship.send_many(orders(2), at=START + timedelta(seconds=20))
+    assert await in_queue(stage) == []
+    await asyncio.sleep(11)
+    assert len(await in_queue(stage)) == 3
+    await asyncio.sleep(10)
+    assert len(await in_queue(stage)) == 2
+
+
+async def test_none_at_all_are_many_too(stage: Stage) -> None:
+    app, ship = shop()
+    await stage.seed(app)
+    assert await ship.send_many([]) == []
+
+
+@pytest.mark.parametrize("wrong", [{"order": {"number": "x"}}, {"colour": "red"}, ["order"]])
+async def test_of_many_none_is_sent_if_one_does_not_fit(stage: Stage, wrong: Any) -> None:
+    app, ship = shop()
+    await stage.seed(app)
+    with pytest.raises(InvalidArguments, match=r"^Nothing was sent. Call 3: "):
+        await ship.send_many([*orders(3), wrong, *orders(3)])
+    assert await in_queue(stage) == []
+
+
+async def test_many_have_one_time_and_no_id_that_was_given() -> None:
+    _, ship = shop()
+    with pytest.raises(UsageError, match="a delay or a moment, got both"):
+        await ship.send_many(orders(1), delay="1s", at=START)
+    with pytest.raises(UsageError, match="take message_id= away"):
+        await ship.options(message_id="7").send_many(orders(2))
+    with pytest.raises(UsageError, match="an aware datetime"):
+        await ship.send_many(orders(1), at=NAIVE)
+
+
+def is_order(number: int) -> Callable[[Faulted], bool]:
+    return lambda call: b'"number":%d,' % number in call.message.body
+
+
+async def test_what_was_sent_of_many_is_told_and_the_rest_is_not_tried(stage: Stage) -> None:
+    app, ship = shop()
+    await stage.seed(app)
+    async with FaultyBroker(stage.server) as broker:
+        broker.on("publish", where=is_order(3)).fails(Unroutable())
+        app.outbox.use(broker, stage.clock)
+        with pytest.raises(
+            NotAllSent, match="messages for 'ship' were sent: The broker has no"
+        ) as all_but:
+            await ship.send_many(orders(10_000))
+        app.outbox.release(broker)
+    ids, calls = all_but.value.ids, await in_queue(stage)
+    assert ids[3] is None
+    assert {call.id for call in calls} == {id for id in ids if id}
+    assert 3 <= len(calls) < 1000
+
+
+async def test_where_none_of_many_was_sent_the_error_is_that_of_one(stage: Stage) -> None:
+    app, ship = shop()
+    await stage.seed(new_app())
+    async with FaultyBroker(stage.server) as broker:
+        app.outbox.use(broker, stage.clock)
+        with pytest.raises(Unroutable, match="no queue for the task 'ship'"):
+            await ship.send_many(orders(3))
+
+
+def test_many_are_sent_by_callers_that_are_no_coroutines() -> None:
+    _, ship = shop()
+    assert ship.blocking.send_many([]) == []
+    with pytest.raises(InvalidArguments, match="Call 0"):
+        ship.blocking.send_many([{}])
