@@ -31,7 +31,8 @@ check: .venv/dev ## lint, check the format, check the types
 model: .venv/dev ## take the epochs through all that can happen (ARGS="--small", ARGS="--show R4")
 	@$(BIN)/python -m tests.model $(ARGS)
 
-bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--rounds 1")
+bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--rounds 1"; BENCH_PEERS=VENV: with Celery and taskiq)
+	@$(BIN)/python tests/benchmarks/costs.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/loops.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/ladder.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/observing.py $(ARGS)

@@ -61,7 +61,7 @@ def run(
     # Cancelled: told to stop while it still waited for the broker, with nothing to drain.
     stopped = suppress(asyncio.CancelledError)
     _spare_the_collector()
-    with stopped, asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+    with stopped, asyncio.Runner(loop_factory=fastest_loop()) as runner:
         runner.run(_process(app, chosen, concurrency, ports))
 
 
@@ -121,7 +121,7 @@ def _spare_the_collector() -> None:
     gc.set_threshold(COLLECT_AFTER)
 
 
-def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's, where the extra `uvloop` is installed; None: asyncio's own."""
     if importlib.util.find_spec("uvloop") is None:
         return None
