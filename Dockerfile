@@ -1,6 +1,6 @@
 # The package with its example apps. An image of your own goes on top: see "On Kubernetes" in
 # README.md. The same commit gives the same wheel, the same dependencies and the same bytecode.
-FROM python:3.13.13-slim-trixie AS build
+FROM python:3.13.14-slim-trixie@sha256:9662417aace5ae7b8e2609cce472b72a8958e134ba372808abe9cc1a0c0125e6 AS build
 ARG SOURCE_DATE_EPOCH=1767225600
 WORKDIR /build
 COPY k8s/image/build.txt k8s/image/runtime.txt ./
@@ -15,7 +15,7 @@ RUN tools/bin/hatchling build --target wheel --directory dist \
     && /opt/scheduler/bin/pip check \
     && /opt/scheduler/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/scheduler
 
-FROM python:3.13.13-slim-trixie
+FROM python:3.13.14-slim-trixie@sha256:9662417aace5ae7b8e2609cce472b72a8958e134ba372808abe9cc1a0c0125e6
 COPY --from=build /opt/scheduler /opt/scheduler
 WORKDIR /app
 COPY examples examples
