@@ -113,7 +113,7 @@ async def delete_all(url: str, namespace: str) -> None:
 def test_the_base_image_is_the_same_everywhere_and_pinned() -> None:
     bases = {argument.split()[0] for name, argument in instructions() if name == "FROM"}
     (base,) = bases
-    assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-\w+", base)
+    assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base)
 
 
 @pytest.mark.parametrize("name", BUILDS)
