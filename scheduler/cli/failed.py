@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -16,8 +16,9 @@ from scheduler.cli.printing import local, print_error, print_json, print_json_li
 from scheduler.cli.rows import row_of_parked
 from scheduler.cli.spool import Spool, spooling
 from scheduler.cli.tables import print_table
-from scheduler.errors import NotAllSeen, QueueNotFound, UsageError
+from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageError
 from scheduler.queues.failed import EVERYTHING, Parked, Selection, Tell
+from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.rates import Rate, parse_rate
 
 
@@ -149,8 +150,21 @@ async def _replay(
     args: dict[str, Any] | None,
     tell: Tell,
 ) -> None:
+    def check(name: str, args: Mapping[str, Any]) -> None:
+        if (spec := app.tasks.get(name)) is not None:
+            _check_arguments(spec, args)
+
     async with connected(app) as program:
-        await program.failed.replay(_tasks(app, task), which, rate=rate, args=args, tell=tell)
+        await program.failed.replay(
+            _tasks(app, task), which, rate=rate, args=args, check=check, tell=tell
+        )
+
+
+def _check_arguments(task: TaskSpec, args: Mapping[str, Any]) -> None:
+    try:
+        task.arguments.load(args)
+    except InvalidArguments as error:
+        raise UsageError(f"--args: {error} What was to be replayed with them stays parked.") from None
 
 
 async def _purge(app: Scheduler, task: str | None, which: Selection, tell: Tell) -> None:

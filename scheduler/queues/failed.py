@@ -234,6 +234,7 @@ class Selection:
 EVERYTHING = Selection()
 
 Tell = Callable[[Parked], None]
+Check = Callable[[str, Mapping[str, Any]], None]
 
 
 class FailedQueues:
@@ -318,6 +319,7 @@ class FailedQueues:
         *,
         rate: Rate | None = None,
         args: Mapping[str, Any] | None = None,
+        check: Check = lambda task, args: None,
         tell: Tell = lambda parked: None,
     ) -> int:
         """Send parked messages back to their tasks; returns how many that were.
@@ -328,6 +330,7 @@ class FailedQueues:
         Args:
             rate: no more of them than this.
             args: other arguments than they had.
+            check: told of the task and of these, before any is sent back; raises what is wrong.
             tell: told of each, when it was sent back.
 
         Raises:
@@ -335,7 +338,10 @@ class FailedQueues:
         """
 
         async def send_back(parked: Parked) -> None:
-            await self._send_back(parked, args)
+            body = _edited(parked, args)
+            if args is not None:
+                check(parked.task, args)
+            await self._send_back(parked, body)
 
         return await self._take(tasks, _Sweep(self._broker, which, send_back, tell, rate))
 
@@ -374,8 +380,7 @@ class FailedQueues:
             waiting[queue] = depth.ready
         return waiting
 
-    async def _send_back(self, parked: Parked, args: Mapping[str, Any] | None) -> None:
-        body = _edited(parked, args)
+    async def _send_back(self, parked: Parked, body: bytes) -> None:
         headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self._clock.now())}
         message = replace(parked.message, body=body, headers=headers, expiration=None)
         # Somebody else's may be no text, which nobody can send. It leads to no other task.

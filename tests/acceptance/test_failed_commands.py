@@ -314,6 +314,25 @@ def test_a_replay_may_have_other_arguments(desk: Desk):
     assert message.message_id == "m1"
 
 
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ('{"nope": 1}', ["--args: ", "do not fit sms: ", "phone: Field required", "nope: "]),
+        ('{"phone": "1", "times": "many"}', ["do not fit sms: times: ", "got 'many'"]),
+    ],
+)
+def test_a_message_stays_parked_if_its_task_cannot_take_the_other_arguments(
+    desk: Desk, args: str, told: list[str]
+):
+    name = desk.id_of("m1")
+    done = desk("replay", name, "--args", args)
+    assert done.code == MISUSE
+    line = refused(done)
+    assert [words for words in told if words not in line] == []
+    assert desk.id_of("m1") == name
+    assert desk.waiting("sms") == []
+
+
 def test_the_message_of_somebody_else_has_no_arguments(desk: Desk):
     done = desk("replay", desk.id_of("m4"), "--args", "{}")
     assert done.code == MISUSE
