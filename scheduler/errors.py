@@ -33,16 +33,22 @@
         ├── DeliveryLost            the delivery came over a channel that is gone
         └── Locked                  somebody else holds the lock
 
-The default message of an error is the docstring of its class.
+The default message of an error is the first line of its class's docstring.
 How a task says that its run ended differently is not an error: see `scheduler.tasks.outcomes`.
 """
+
+
+def default_message(kind: type[BaseException]) -> str:
+    """What an error says that was given no message; a class may leave its docstring to its base."""
+    docstring = next(each.__doc__ for each in kind.__mro__ if each.__doc__)
+    return docstring.partition("\n")[0]
 
 
 class SchedulerError(Exception):
     """Something went wrong in the scheduler."""
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or type(self).__doc__)
+        super().__init__(message or default_message(type(self)))
 
 
 class UsageError(SchedulerError):

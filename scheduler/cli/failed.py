@@ -164,7 +164,9 @@ def _check_arguments(task: TaskSpec, args: Mapping[str, Any]) -> None:
     try:
         task.arguments.load(args)
     except InvalidArguments as error:
-        raise UsageError(f"--args: {error} What was to be replayed with them stays parked.") from None
+        raise UsageError(
+            f"--args: {error} What was to be replayed with them stays parked."
+        ) from None
 
 
 async def _purge(app: Scheduler, task: str | None, which: Selection, tell: Tell) -> None:

@@ -10,6 +10,7 @@
 
 from datetime import timedelta
 
+from scheduler.errors import default_message
 from scheduler.timing.durations import Duration, parse_duration
 
 
@@ -22,7 +23,7 @@ class NamedOutcome(Exception):
 
     def __init__(self, reason: object = "") -> None:
         self.reason = str(reason)
-        super().__init__(self.reason or type(self).__doc__)
+        super().__init__(self.reason or default_message(type(self)))
 
 
 class RetryLater(NamedOutcome):

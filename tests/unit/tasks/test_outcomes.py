@@ -13,10 +13,27 @@ def test_a_task_says_why_its_run_ends(kind: type[NamedOutcome]):
     assert kind(ValueError("bad order")).reason == "bad order"
 
 
-@pytest.mark.parametrize("outcome", [RetryLater("1s"), Reject(), StopLoop()])
-def test_without_a_reason_it_says_what_was_asked_for(outcome: NamedOutcome):
+REJECTED = "The task rejected its input: no retry can help, so it is parked at once."
+
+
+class Undocumented(Reject): ...
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        (RetryLater("1s"), "The task asked to be tried again later."),
+        (Reject(), REJECTED),
+        (StopLoop(), "The task asked for its loop to be paused."),
+        (
+            Undocumented(),
+            "The task rejected its input: no retry can help, so it is parked at once.",
+        ),
+    ],
+)
+def test_without_a_reason_it_says_in_a_line_what_was_asked_for(outcome: NamedOutcome, said: str):
     assert outcome.reason == ""
-    assert str(outcome) == type(outcome).__doc__
+    assert str(outcome) == said
 
 
 def test_retry_later_has_a_delay_and_a_reason():
