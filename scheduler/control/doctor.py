@@ -11,7 +11,13 @@ from scheduler.control import probe
 from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
 from scheduler.control.status import Status, Survey, Where
-from scheduler.errors import AccessRefused, BrokerUnavailable, IncompatibleBroker, QueueNotFound
+from scheduler.errors import (
+    AccessRefused,
+    BrokerUnavailable,
+    IncompatibleBroker,
+    Locked,
+    QueueNotFound,
+)
 from scheduler.protocol.rights import (
     Rights,
     command,
@@ -77,6 +83,7 @@ def require_fit(broker: Broker) -> None:
         )
 
 
+SHORTLY = timedelta(seconds=1)
 NOT_COMPARED = Finding(
     "arguments of queues",
     "ok",
@@ -106,6 +113,7 @@ class Doctor:
         yield check_version(self._broker.info)
         for finding in _check_timeouts(self._app):
             yield finding
+        refusal: AccessRefused | None = None
         checks = {
             "queues": self._check_queues(),
             "dead-lettering": self._check_dead_lettering(),
@@ -118,14 +126,38 @@ class Doctor:
                 async for finding in check:
                     yield finding
             except AccessRefused as error:
+                refusal = refusal or error
                 yield Finding(
                     about,
                     "warning",
                     f"not looked at, this user may not: {error}",
                     "Look as the user of `scheduler run`, or of `scheduler seed`.",
                 )
+        yield self._judge_rights(refusal or await self._refusal_of_lock())
         for finding in _rights_of_users(self._app, self._broker.info.vhost):
             yield finding
+
+    async def _refusal_of_lock(self) -> AccessRefused | None:
+        """What the broker says to who must not make tokens; the checks need all other rights."""
+        try:
+            async with self._broker.mutex(self._app.names.lock, timeout=SHORTLY):
+                return None
+        except Locked:  # by somebody else, which is told to those only who may have it
+            return None
+        except AccessRefused as error:
+            return error
+
+    def _judge_rights(self, refusal: AccessRefused | None) -> Finding:
+        about, info = "rights of this user", self._broker.info
+        if refusal is None:
+            return Finding(about, "ok", "enough for `scheduler run`, as far as it was tried")
+        rights = rights_to_process(self._app.names)
+        return Finding(
+            about,
+            "problem",
+            f"not enough for `scheduler run`: {refusal}",
+            command(rights, user=info.user or "USER", vhost=info.vhost),
+        )
 
     async def _check_queues(self) -> AsyncIterator[Finding]:
         queues, wrong = self._app.topology().queues, False
@@ -232,21 +264,21 @@ def explaining_refusals(broker: Broker, rights: Rights) -> Generator[None]:
 def _rights_of_users(app: App, vhost: str) -> list[Finding]:
     names = app.names
     users = {
-        "seed": (rights_to_seed(names, app.topology()), "`scheduler seed`"),
-        "processor": (rights_to_process(names), "`scheduler run`, and what operators do"),
-        "starter": (rights_to_start(names), "whoever starts and stops loops at run time"),
+        "seed": (rights_to_seed(names, app.topology()), "`scheduler seed` needs"),
+        "processor": (rights_to_process(names), "`scheduler run`, and what operators do, need"),
+        "starter": (rights_to_start(names), "whoever starts and stops loops at run time needs"),
     }
     if any(task.called for task in app.tasks.values()):
-        users["client"] = (rights_to_send(names), "a program that only sends messages")
+        users["client"] = (rights_to_send(names), "a program that only sends messages needs")
     return [
         Finding(
             f"rights of a {user}",
             "ok",
-            f"enough for {what}",
+            f"{needs}:",
             # The namespace, because a user has but one set of rights in a virtual host.
             command(rights, user=f"{app.namespace}-{user}", vhost=vhost),
         )
-        for user, (rights, what) in users.items()
+        for user, (rights, needs) in users.items()
     ]
 
 

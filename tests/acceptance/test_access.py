@@ -284,12 +284,14 @@ def test_the_doctor_tells_the_rights_even_to_whom_has_none(
     assert scheduler("seed").code == 0
     nobody = users.add()
     done = scheduler("doctor", SCHEDULER_BROKER_URL=nobody)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (1, "")
     assert "not looked at, this user may not" in done.out
+    assert "PROBLEM  rights of this user: not enough for `scheduler run`: " in done.out
     lines = [line.strip() for line in done.out.splitlines()]
-    seed, processor, starter = [
+    this, seed, processor, starter = [
         line for line in lines if line.startswith("rabbitmqctl set_permissions")
     ]
+    assert f" -p {users.vhost} {urlsplit(nobody).username} " in this
     assert f" -p {users.vhost} {namespace}-seed " in seed
     assert f" -p {users.vhost} {namespace}-processor " in processor
     assert f" -p {users.vhost} {namespace}-starter " in starter

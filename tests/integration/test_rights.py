@@ -23,7 +23,7 @@ from scheduler.events import Event, LoopRepaired, MessageParked
 from scheduler.program import Program
 from scheduler.protocol.ladder import key_of
 from scheduler.protocol.messages import Message
-from scheduler.protocol.rights import Rights, rights_to_seed
+from scheduler.protocol.rights import Rights, rights_to_process, rights_to_seed
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import (
     Binding,
@@ -501,15 +501,26 @@ async def test_the_doctor_looks_as_far_as_its_user_may(office: Office) -> None:
     assert "not compared: this user may not declare" in full["arguments of queues"].detail
     assert "not tried, this user may not configure" in full["dead-lettering"].detail
     assert f"'{office.names.probe}" in full["dead-lettering"].detail
-    assert "loops" in full
-    assert full["loops"].verdict == "ok"
+    assert full["loops"].verdict == full["rights of this user"].verdict == "ok"
     for url in (office.client, office.nobody):
         found = await office.findings_of(url)
         assert "not looked at, this user may not" in found["loops"].detail
         assert "refused: ACCESS_REFUSED" in found["loops"].detail
-        told = {about: each.advice for about, each in found.items() if "rights of" in about}
-        assert told == {about: each.advice for about, each in full.items() if "rights of" in about}
-        assert not [each for each in found.values() if each.verdict == "problem"]
+        told = {about: each.advice for about, each in found.items() if "rights of a " in about}
+        wanted = {about: each.advice for about, each in full.items() if "rights of a " in about}
+        assert told == wanted
+        (problem,) = [each for each in found.values() if each.verdict == "problem"]
+        assert problem.about == "rights of this user"
+        assert "not enough for `scheduler run`: " in problem.detail
+        assert rights_in(problem) == rights_in(full["rights of a processor"])
+
+
+async def test_the_doctor_tells_who_may_all_but_take_the_lock(office: Office, users: Users) -> None:
+    enough = rights_to_process(office.names)
+    found = await office.findings_of(user(users, replace(enough, configure="^$")))
+    judged = found["rights of this user"]
+    assert (found["loops"].verdict, judged.verdict) == ("ok", "problem")
+    assert f"'{office.names.lock}" in judged.detail
 
 
 # The rules

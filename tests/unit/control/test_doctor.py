@@ -116,6 +116,7 @@ ALL_WELL = {
     "dead-lettering": "ok",
     "processors": "ok",
     "loops": "ok",
+    "rights of this user": "ok",
     "rights of a seed": "ok",
     "rights of a processor": "ok",
     "rights of a starter": "ok",
@@ -275,12 +276,32 @@ async def test_what_may_not_be_looked_at_is_told(app: Scheduler):
     assert found["broker version"].verdict == found["rights of a seed"].verdict == "ok"
 
 
+async def test_who_lacks_a_right_to_process_is_told_which_command_gives_it(app: Scheduler):
+    async with forbidding() as broker:
+        found = (await findings(app, broker))["rights of this user"]
+    assert found.verdict == "problem"
+    refused = "memory:// refused: access to queue 'shop.v1."
+    assert found.detail.startswith(f"not enough for `scheduler run`: {refused}")
+    assert found.advice.startswith("rabbitmqctl set_permissions -p 'my vhost' mallory '^shop")
+
+
+async def test_who_finds_the_lock_taken_may_take_it(
+    app: Scheduler, broker: MemoryBroker, stage: Stage
+):
+    await stage.seed(app)
+    async with stage.broker.mutex(app.names.lock):
+        other = FaultyBroker(stage.server)
+        async with other:
+            found = await findings(app, other)
+    assert found["rights of this user"].verdict == "ok"
+
+
 async def test_the_rights_that_users_need_are_told_as_commands(
     app: Scheduler, broker: MemoryBroker
 ):
     ours = r"'^shop\.v1\.'"
     found = await findings(app, broker)
-    assert {about: each.advice for about, each in found.items() if about.startswith("rights")} == {
+    assert {about: each.advice for about, each in found.items() if "rights of a " in about} == {
         "rights of a seed": f"rabbitmqctl set_permissions -p / shop-seed {ours} {ours} {ours}",
         "rights of a processor": "rabbitmqctl set_permissions -p / shop-processor "
         rf"'^shop\.v1\.lock(\.next)?$' {ours} {ours}",
