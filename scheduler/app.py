@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.keyed import Operations
-from scheduler.events import EscalationHook, Event, EventStream
+from scheduler.events import EscalationHook, Event, EventStream, require_one_parameter
 from scheduler.protocol.topology import Names, Topology
 from scheduler.queues.outbox import BlockingBridge, Outbox
 from scheduler.registration import Registration
@@ -58,7 +58,11 @@ class Scheduler(Registration):
         """Have a function, plain or coroutine, called whenever a run has failed for the last time.
 
         It is called after the message is parked. Usable as a decorator.
+
+        Raises:
+            RegistrationError: it cannot be called with an event.
         """
+        require_one_parameter("escalation hook", hook)
         self.escalation_hooks.append(hook)
         return hook
 

@@ -5,7 +5,7 @@
     SchedulerError
     ├── UsageError                what you wrote cannot work: change it (exit code 2)
     │   ├── ScheduleError           a schedule, a duration or a retry policy
-    │   ├── RegistrationError       a task or its options
+    │   ├── RegistrationError       a task or its options, a hook or a listener
     │   ├── SettingsError           a setting
     │   ├── AppNotFound             the APP of a command
     │   └── UnknownLoop             a loop that the app does not have
@@ -60,7 +60,7 @@ class ScheduleError(UsageError):
 
 
 class RegistrationError(UsageError):
-    """A task cannot be registered like this."""
+    """A task, a hook or a listener cannot be registered like this."""
 
 
 class SettingsError(UsageError):

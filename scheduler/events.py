@@ -37,6 +37,7 @@ MessageConfirmed       the broker has confirmed a message that was published
 =====================  ==========================================================================
 """
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from scheduler.errors import RegistrationError
 from scheduler.protocol.messages import lead_of
 from scheduler.protocol.tokens import Ending, LoopId, Token
 
@@ -54,6 +56,22 @@ class Event:
 
 
 Emit = Callable[[Event], None]
+
+
+def require_one_parameter(kind: str, function: Callable[[Any], object]) -> None:
+    """Refuse what could not be called with an event.
+
+    Raises:
+        RegistrationError: it cannot.
+    """
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise RegistrationError(
+            f"The {kind} {function!r} cannot be called with one argument, the event: {error}."
+        ) from None
+    except ValueError:
+        return  # something built in, which does not tell its parameters
 
 
 class EventStream:
@@ -67,7 +85,17 @@ class EventStream:
         self._listeners: list[Emit] = []
 
     def listen(self, listener: Emit) -> Emit:
-        """Add a listener. Usable as a decorator."""
+        """Add a listener. Usable as a decorator.
+
+        Raises:
+            RegistrationError: it cannot be called with an event, or is a coroutine function.
+        """
+        require_one_parameter("listener", listener)
+        if inspect.iscoroutinefunction(listener):
+            raise RegistrationError(
+                f"The listener {listener!r} is a coroutine function, and nobody would await it: "
+                "write `def`, and start tasks of your own in it."
+            )
         self._listeners.append(listener)
         return listener
 

@@ -23,6 +23,7 @@ from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.sending import CallTask, Outboxes, PeriodicTask
+from scheduler.spelling import no_such
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.policy import Policy
@@ -33,7 +34,6 @@ from scheduler.tasks.tasks import (
     Flow,
     SubscribeTo,
     TaskSpec,
-    no_such,
     task_spec,
 )
 from scheduler.timing.durations import Duration

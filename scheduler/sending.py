@@ -17,6 +17,7 @@ from scheduler.timing.durations import Duration, parse_duration, shown
 P = ParamSpec("P")  # how the task is called in place
 Q = ParamSpec("Q")  # how it is sent: the same, without its Context
 R = TypeVar("R")
+MOST_URGENT = 31
 TRAVELLING = "priority", "correlation_id", "message_id", "headers"
 
 
@@ -53,6 +54,11 @@ class Sender(Generic[Q]):
         Raises:
             UsageError: one of them cannot travel in a message.
         """
+        if priority is not None and (type(priority) is not int or not 0 <= priority <= MOST_URGENT):
+            raise UsageError(
+                f"An option for {self._spec.name!r} cannot be sent. The priority is a whole number "
+                f"from 0 to {MOST_URGENT}, got {shown(priority)}."
+            )
         given: dict[str, Any] = {
             "priority": priority,
             "expires": None if expires is None else parse_duration(expires),

@@ -1,5 +1,8 @@
 """Every knob, validated once at the edge: keyword arguments, then `SCHEDULER_*`, then defaults."""
 
+import os
+import re
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -8,6 +11,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from scheduler.errors import ScheduleError, SettingsError
+from scheduler.spelling import nearest
 from scheduler.timing.durations import parse_duration
 
 
@@ -27,6 +31,14 @@ def _port(value: Any) -> Any:
     return value
 
 
+PREFIX = "SCHEDULER_"
+APP = "SCHEDULER_APP"  # is for the command line
+LIKENESS = 0.7
+# What the project's tests read, and what Kubernetes sets for a Service whose name begins like this.
+OTHERS = re.compile(
+    rf"{PREFIX}(TEST_.*|(.*_)?SERVICE_(HOST|PORT)(_.*)?|(.*_)?PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)"
+)
+
 DurationSetting = Annotated[timedelta, BeforeValidator(_duration)]
 
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -43,7 +55,7 @@ class Settings(BaseSettings):
         SettingsError: a value cannot be used; the message names the variable.
     """
 
-    model_config = SettingsConfigDict(env_prefix="SCHEDULER_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     broker_url: SecretStr = SecretStr("amqp://guest:guest@localhost:5672/")
     """Where RabbitMQ is; `memory://` is the embedded broker, which lives as long as the process."""
@@ -117,6 +129,7 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
 
     def __init__(self, **values: Any) -> None:
+        _check_names(os.environ)
         try:
             super().__init__(**values)
             return
@@ -136,6 +149,24 @@ class Settings(BaseSettings):
         return self
 
 
+def _check_names(environment: Mapping[str, str]) -> None:
+    """Refuse what is nearly the name of a setting; other names may be somebody else's.
+
+    Raises:
+        SettingsError: there is one; the message names the nearest setting.
+    """
+    known = {*map(_variable, Settings.model_fields), APP}
+    for name in sorted({name.upper() for name in environment} - known):
+        if not name.startswith(PREFIX) or OTHERS.fullmatch(name):
+            continue
+        if near := nearest(
+            name.removeprefix(PREFIX),
+            (each.removeprefix(PREFIX) for each in known),
+            likeness=LIKENESS,
+        ):
+            raise SettingsError(f"There is no setting {name}: did you mean {_variable(near)}?")
+
+
 def _message_of(error: ValidationError) -> str:
     problems = [
         ": ".join([*map(_variable, problem["loc"]), problem["msg"]])
@@ -145,4 +176,4 @@ def _message_of(error: ValidationError) -> str:
 
 
 def _variable(name: object) -> str:
-    return f"SCHEDULER_{name}".upper()
+    return f"{PREFIX}{name}".upper()

@@ -13,6 +13,7 @@ from tests import shape
 # From the ground up: each room imports from those before it only. `__init__` is the package itself.
 ROOMS = (
     "errors",
+    "spelling",
     "timing",
     "protocol",
     "settings",

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from yarl import URL
 
 FORM = "amqp://user:password@host:port/vhost"
+URL_OPTIONS = ("auth", "heartbeat", "name", "timeout")
+LONGEST_SECONDS = 65534
 TLS_OPTIONS = ("cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl")
 
 
@@ -68,6 +70,7 @@ def parse_url(text: str) -> "URL":
             "SCHEDULER_TLS_CA_FILE, SCHEDULER_TLS_CERT_FILE, SCHEDULER_TLS_KEY_FILE or "
             "SCHEDULER_TLS_VERIFY instead."
         )
+    _check_options(url)
     return url
 
 
@@ -108,6 +111,21 @@ def _broker_url(settings: Settings) -> str:
     if settings.broker_url_file is not None:
         return read_secret("SCHEDULER_BROKER_URL_FILE", settings.broker_url_file)
     return settings.broker_url.get_secret_value()
+
+
+def _check_options(url: "URL") -> None:
+    if not set(URL_OPTIONS).issuperset(url.query):
+        raise SettingsError(
+            f"The broker URL has an option that is none of {', '.join(URL_OPTIONS)}. "
+            "It is not shown, as it may be a part of a password."
+        )
+    for name in ("heartbeat", "timeout"):
+        value = url.query.get(name, "0")
+        if not value.isdecimal() or int(value) > LONGEST_SECONDS:
+            raise SettingsError(
+                f"{name} in the broker URL is a whole number of seconds, up to {LONGEST_SECONDS}. "
+                "What it is now is not shown, as it may be a part of a password."
+            )
 
 
 def _parsed(text: str) -> "URL | None":

@@ -7,9 +7,10 @@ from scheduler.errors import QueueNotFound, UnknownLoop
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Topology, hatchery
 from scheduler.queues.roster import Listed, Listing, Roster
+from scheduler.spelling import no_such
 from scheduler.tasks.loops import Loop, absent
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import SUPERVISION, no_such
+from scheduler.tasks.tasks import SUPERVISION
 
 
 def hatchery_of(app: App, loop: LoopId) -> Topology:

@@ -58,6 +58,7 @@ from scheduler.protocol.messages import (
 )
 from scheduler.protocol.tokens import State, claims_of, is_token
 from scheduler.protocol.topology import LOOP_KEY, Names, is_of_task
+from scheduler.spelling import no_such
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 from scheduler.timing.rates import Pacer, Rate
@@ -89,6 +90,11 @@ class Reason(StrEnum):
     DELIVERY_LIMIT = "delivery-limit"
     BROKEN = "broken"
     REMOVED = "removed"
+
+
+UNKNOWN_TASK = "unknown-task"
+REASONS = (*map(str, Reason), UNKNOWN_TASK, "maxlen")
+"""All that a message may be parked for; the last ones are the broker's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +224,18 @@ class Selection:
         ids: None: any.
         reason: None: any.
         task: None: any.
+
+    Raises:
+        UsageError: nothing is parked for such a reason.
     """
 
     ids: frozenset[str] | None = None
     reason: str | None = None
     task: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.reason not in (None, *REASONS):
+            raise UsageError(no_such("reason to park", self.reason, REASONS))
 
     def has(self, parked: Parked) -> bool:
         """Whether this one is meant."""
@@ -573,7 +586,7 @@ def _last_death(headers: Mapping[str, Any]) -> Any:
 
 
 def _broker_reason(headers: Mapping[str, Any]) -> str:
-    return str(_last_death(headers) or "unknown-task").replace("_", "-")
+    return str(_last_death(headers) or UNKNOWN_TASK).replace("_", "-")
 
 
 def _broker_error(headers: Mapping[str, Any]) -> str:

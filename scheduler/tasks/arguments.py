@@ -97,6 +97,11 @@ class Arguments:
             ) from None
 
     def _check_kind(self, parameter: inspect.Parameter) -> None:
+        if parameter.name in ("self", "cls"):
+            raise RegistrationError(
+                f"{self._name} is a method, and a message brings no {parameter.name}: write it as "
+                "a function at module level."
+            )
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise RegistrationError(
                 f"{self._name} has the parameter {str(parameter)!r}: the arguments of a task "

@@ -1,20 +1,20 @@
 """Tasks: what the decorators make of a coroutine function."""
 
-import difflib
 import functools
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
 
 from scheduler.errors import RegistrationError, ScheduleError
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import ExchangeType, Subscription
+from scheduler.spelling import no_such
 from scheduler.tasks.arguments import Arguments, BodyReader
 from scheduler.tasks.policy import Policy
-from scheduler.timing.durations import Duration, format_duration, parse_duration
+from scheduler.timing.durations import Duration, format_duration, parse_duration, shown
 from scheduler.timing.rates import Rate, parse_rate
 
 P = ParamSpec("P")
@@ -23,6 +23,7 @@ R = TypeVar("R")
 DEFAULT_TASK_TIMEOUT = timedelta(minutes=10)
 DEFAULT_CONCURRENCY = 10
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+EXCHANGE_TYPES: tuple[ExchangeType, ...] = get_args(ExchangeType)
 SUPERVISION = LoopId("_supervision")
 
 
@@ -75,21 +76,10 @@ class Flow:
     expires: Duration | None
 
     def subscriptions_of(self, task: str) -> tuple[Subscription, ...]:
-        try:
-            return tuple(Subscription(task, *cast(Any, wanted)) for wanted in self.subscribe)
-        except TypeError:
-            raise RegistrationError(
-                f"subscribe of {task} is a list of (exchange, routing key), or (exchange, routing "
-                f"key, type), got {self.subscribe!r}."
-            ) from None
-
-
-def no_such(kind: str, name: str, known: Iterable[str]) -> str:
-    """What to say of a name that nothing has; names the nearest that something has."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}."
-    return f"There is no {kind} {name!r}; {hint}"
+        wanted = cast("object", self.subscribe)
+        if not isinstance(wanted, Iterable):
+            raise _no_subscription(task, wanted)
+        return tuple(_subscription(task, each) for each in cast("Iterable[Any]", wanted))
 
 
 class Task(Generic[P, R]):
@@ -105,6 +95,27 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Task {self.spec.name}>"
+
+
+def _subscription(task: str, wanted: Any) -> Subscription:
+    match wanted:
+        case [str(exchange), str(key)]:
+            return Subscription(task, exchange, key)
+        case [str(exchange), str(key), "topic" | "fanout" | "direct" as kind]:
+            return Subscription(task, exchange, key, kind)
+        case [str(), str(), str(kind)]:
+            raise RegistrationError(
+                f"subscribe of {task}: {no_such('type of exchange', kind, EXCHANGE_TYPES)}"
+            )
+        case _:
+            raise _no_subscription(task, wanted)
+
+
+def _no_subscription(task: str, wanted: object) -> RegistrationError:
+    return RegistrationError(
+        f"subscribe of {task} is a list of (exchange, routing key), or (exchange, routing "
+        f"key, type), got {shown(wanted)}."
+    )
 
 
 def task_spec(

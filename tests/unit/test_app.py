@@ -1,4 +1,6 @@
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,38 @@ def test_two_tasks_of_one_name_are_refused(app: Scheduler):
 def test_one_function_may_be_two_tasks(app: Scheduler):
     app.periodic(every="1h")(run)
     assert app.tasks["run"].function is app.tasks["clean"].function
+
+
+def one_too_many(event: Event, level: str) -> None: ...
+
+
+async def slow(event: Event) -> None: ...
+
+
+@pytest.mark.parametrize("function", [one_too_many, lambda: None, "print"])
+def test_what_cannot_be_called_with_an_event_is_no_listener_and_no_hook(
+    app: Scheduler, function: Any
+):
+    with pytest.raises(RegistrationError, match="The listener .* cannot be called with one arg"):
+        app.listen(function)
+    with pytest.raises(RegistrationError, match="The escalation hook .* cannot be called with one"):
+        app.on_escalation(function)
+    assert app.escalation_hooks == []
+
+
+def test_a_hook_may_be_a_coroutine_function_and_a_listener_may_not(app: Scheduler):
+    app.on_escalation(slow)
+    listener: Any = slow
+    with pytest.raises(RegistrationError, match=r"The listener .*slow.* is a coroutine function"):
+        app.listen(listener)
+
+
+@pytest.mark.parametrize(
+    "listener", [list[Event]().append, print, partial(one_too_many, level="info")]
+)
+def test_whatever_takes_an_event_may_listen(app: Scheduler, listener: Any):
+    app.listen(listener)
+    app.events.emit(Event())
 
 
 def test_a_loop_is_found_by_its_name(app: Scheduler):

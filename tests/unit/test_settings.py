@@ -135,6 +135,48 @@ def test_all_bad_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch):
         Settings()
 
 
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("SCHEDULER_CONCURENCY", "SCHEDULER_CONCURRENCY"),
+        ("scheduler_concurency", "SCHEDULER_CONCURRENCY"),
+        ("SCHEDULER_BROKER_URI", "SCHEDULER_BROKER_URL"),
+        ("SCHEDULER_LOGLEVEL", "SCHEDULER_LOG_LEVEL"),
+        ("SCHEDULER_APPS", "SCHEDULER_APP"),
+    ],
+)
+def test_for_a_misspelt_variable_the_nearest_setting_is_told(
+    monkeypatch: pytest.MonkeyPatch, variable: str, meant: str
+):
+    monkeypatch.setenv(variable, SECRET)
+    told = f"There is no setting {variable.upper()}: did you mean {meant}"
+    with pytest.raises(SettingsError, match=told) as refused:
+        Settings()
+    assert "sesame" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "SCHEDULER_APP",
+        "SCHEDULER_TEST_BROKER_URL",
+        "SCHEDULER_COLOUR",
+        # what Kubernetes sets for the Services `scheduler` and `scheduler-metrics`
+        "SCHEDULER_SERVICE_HOST",
+        "SCHEDULER_SERVICE_PORT",
+        "SCHEDULER_METRICS_SERVICE_PORT",
+        "SCHEDULER_METRICS_SERVICE_PORT_HTTP",
+        "SCHEDULER_METRICS_PORT_9090_TCP",
+        "SCHEDULER_METRICS_PORT_9090_TCP_ADDR",
+    ],
+)
+def test_what_is_somebody_elses_variable_does_not_matter(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+):
+    monkeypatch.setenv(variable, "x")
+    assert Settings().concurrency == 100
+
+
 def test_a_setting_that_does_not_exist_is_refused():
     with pytest.raises(SettingsError, match="SCHEDULER_COLOUR"):
         Settings(colour="red")

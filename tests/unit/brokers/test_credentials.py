@@ -60,6 +60,28 @@ def test_another_url_is_refused_and_never_shown(text: str, told: str):
 
 
 @pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("heartbeat=open-sesame", "heartbeat in the broker URL is a whole number of seconds"),
+        ("heartbeat=-1", "heartbeat in the broker URL"),
+        ("heartbeat=65535", "up to 65534"),
+        ("timeout=5s", "timeout in the broker URL"),
+        ("open-sesame=5", "has an option that is none of auth, heartbeat, name, timeout"),
+    ],
+)
+def test_an_option_of_the_url_that_would_do_nothing_is_refused_and_never_shown(
+    query: str, told: str
+):
+    with pytest.raises(SettingsError, match=told) as refused:
+        parse_url(f"amqp://host/?{query}")
+    assert "sesame" not in everything_about(refused.value)
+
+
+def test_the_options_of_the_driver_are_taken():
+    assert parse_url("amqp://host/?heartbeat=0&timeout=5&name=shop&auth=external").host == "host"
+
+
+@pytest.mark.parametrize(
     ("text", "user"),
     [
         ("amqp://a%40b:c@host/", "a@b"),

@@ -12,6 +12,16 @@ from scheduler.tasks.context import Context
 async def ships(ctx: Context, order: int, city: str = "Bonn", *, times: int = 1) -> None: ...
 
 
+class Shop:
+    async def sell(self, order: int) -> None: ...
+
+
+def test_a_method_is_no_task_unless_it_is_bound():
+    with pytest.raises(RegistrationError, match="sell is a method, and a message brings no self"):
+        Arguments(Shop.sell)
+    assert list(Arguments(Shop().sell).parameters) == ["order"]
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "wire"),
     [

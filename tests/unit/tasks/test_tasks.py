@@ -15,7 +15,6 @@ from scheduler.errors import InvalidArguments, RegistrationError, ScheduleError
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Subscription
 from scheduler.tasks.arguments import Arguments
-from scheduler.tasks.tasks import no_such
 from scheduler.timing.rates import Rate
 from scheduler.timing.schedules import Every
 
@@ -370,6 +369,17 @@ def test_an_ordered_task_runs_one_message_at_a_time():
     [
         ({"subscribe": [("orders",)]}, r"subscribe of body is a list of \(exchange, routing key\)"),
         ({"subscribe": [5]}, r"subscribe of body is a list of \(exchange, routing key\)"),
+        ({"subscribe": 5}, r"subscribe of body is a list of .*, got 5"),
+        (
+            {"subscribe": ("orders", "order.paid")},
+            "subscribe of body is a list of .*, got 'orders'",
+        ),
+        ({"subscribe": [("orders", 5)]}, "subscribe of body is a list of "),
+        (
+            {"subscribe": [("orders", "order.*", "topik")]},
+            "subscribe of body: There is no type of exchange 'topik'; did you mean 'topic'",
+        ),
+        ({"subscribe": [("orders", "#", "headers")]}, "there are: direct, fanout, topic"),
         ({"expires": "old"}, "expires of body: .*got: 'old'"),
         ({"name": "_supervision"}, "cannot be named '_supervision': the scheduler has one"),
     ],
@@ -379,15 +389,3 @@ def test_a_bad_option_of_a_task_that_is_called_is_told(options: dict[str, Any], 
     with pytest.raises(RegistrationError, match=told):
         app.task(**options)(body)
     assert not app.tasks
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("send_repot", "There is no task 'send_repot'; did you mean 'send_report'?"),
-        ("xyz", "There is no task 'xyz'; there are: clean, send_report, send_reports."),
-    ],
-)
-def test_of_a_name_that_nothing_has_the_nearest_is_told(name: str, told: str):
-    assert no_such("task", name, {"send_reports", "send_report", "clean"}) == told
-    assert no_such("loop", "xyz", []) == "There is no loop 'xyz'; there are: none."
