@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from scheduler.app import Scheduler
+from scheduler.cli.importing import importing
 from scheduler.errors import AppNotFound, UsageError
 
 FORMS = "`module:attribute` or `path/to/file.py:attribute`"
@@ -56,6 +57,7 @@ def load_app(reference: str | None) -> Scheduler:
 
     Raises:
         AppNotFound: there is none; the message says where it was looked for, and what to write.
+        UsageError: its module cannot be imported; the message says where in it, and why.
     """
     reference = reference or os.environ.get("SCHEDULER_APP") or _from_pyproject()
     if not reference:
@@ -66,7 +68,8 @@ def load_app(reference: str | None) -> Scheduler:
     place, separator, attribute = reference.rpartition(":")
     if not separator or not place or not attribute:
         raise AppNotFound(f"An app is named as {FORMS}, got {reference!r}.")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    with importing(place):
+        module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
     return _attribute(module, attribute, reference)
 
 

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.cli import importing
 from scheduler.cli.loading import load_app
-from scheduler.errors import AppNotFound, ScheduleError
+from scheduler.errors import AppNotFound, ScheduleError, UsageError
 
 APP = "from scheduler import Scheduler\n{name} = Scheduler('{namespace}')\n"
 
@@ -155,8 +156,39 @@ def test_what_is_wrong_with_a_reference_is_told(reference: str, told: str):
 @pytest.mark.parametrize("reference", ["jobs.py:app", "jobs:app"])
 def test_a_module_that_the_app_lacks_is_not_taken_for_the_app(reference: str):
     write("jobs.py", "import no_such_dependency\n")
-    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
+    told = (
+        f"{reference.partition(':')[0]} cannot be imported: ModuleNotFoundError: No module named "
+    )
+    with pytest.raises(UsageError, match=f"{told}'no_such_dependency'") as refused:
         load_app(reference)
+    assert not isinstance(refused.value, AppNotFound)
+
+
+def test_a_mistake_in_the_syntax_of_an_app_is_told_in_a_line():
+    write("jobs.py", "app = (\n")
+    told = r"jobs\.py cannot be imported: SyntaxError: '\(' was never closed \(jobs\.py, line 1\)"
+    with pytest.raises(UsageError, match=rf"^{told}$"):
+        load_app("jobs.py:app")
+
+
+def test_of_what_an_app_raises_the_lines_of_its_own_are_told():
+    write("names.py", "import json\ndef name():\n    return json.loads('?')\n")
+    write("jobs.py", "import names\napp = names.name()\n")
+    with pytest.raises(UsageError) as refused:
+        load_app("jobs.py:app")
+    first, *lines = str(refused.value).splitlines()
+    assert first.startswith("jobs.py cannot be imported: JSONDecodeError: Expecting value")
+    assert [line.strip().split(", ", 1)[1] for line in lines if "File" in line] == [
+        "line 2, in <module>",
+        "line 3, in name",
+    ]
+
+
+def test_where_all_that_raised_is_installed_that_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importing, "INSTALLED", (str(Path.cwd()),))
+    write("jobs.py", "app = 1 / 0\n")
+    with pytest.raises(UsageError, match=r"line 1, in <module>\n    app = 1 / 0"):
+        load_app("jobs.py:app")
 
 
 def test_what_is_wrong_with_a_schedule_is_told_with_its_task():
@@ -167,5 +199,6 @@ def test_what_is_wrong_with_a_schedule_is_told_with_its_task():
         "@app.periodic(cron='61 * * * *')\n"
         "async def report() -> None: ...\n",
     )
-    with pytest.raises(ScheduleError, match="The schedule of 'report': .* the minute field"):
+    with pytest.raises(ScheduleError, match="The schedule of 'report': .* the minute field") as it:
         load_app("jobs.py:app")
+    assert str(it.value).endswith("jobs.py, line 3)")
