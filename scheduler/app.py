@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.keyed import Operations
+from scheduler.errors import RegistrationError
 from scheduler.events import EscalationHook, Event, EventStream, require_one_parameter
 from scheduler.protocol.topology import Names, Topology
 from scheduler.queues.outbox import BlockingBridge, Outbox
 from scheduler.registration import Registration
 from scheduler.sending import Outboxes
+from scheduler.spelling import refusing_misnamed
 from scheduler.tasks.loops import Loop, supervision
 from scheduler.tasks.registry import topology_of
 from scheduler.timing.clock import Clock, SystemClock
@@ -36,6 +38,7 @@ class Scheduler(Registration):
         RegistrationError: the namespace cannot be used.
     """
 
+    @refusing_misnamed("Scheduler", RegistrationError)
     def __init__(self, namespace: str, settings: "Settings | None" = None) -> None:
         self.events = EventStream()
         self.escalation_hooks: list[EscalationHook] = []

@@ -23,7 +23,7 @@ from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.sending import CallTask, Outboxes, PeriodicTask
-from scheduler.spelling import no_such
+from scheduler.spelling import misnamed, no_such, refusing_misnamed
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.policy import Policy
@@ -43,6 +43,10 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 
+PERIODIC_OPTIONS = (
+    *("every", "cron", "schedule", "args", "name", "retry", "timeout", "concurrency"),
+    *("after_failure", *ScheduleOptions.__annotations__),
+)
 NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -58,7 +62,7 @@ class Registration:
     """
 
     def __init__(self, namespace: str, outboxes: Outboxes, connect: Connect) -> None:
-        if not NAMESPACE.fullmatch(namespace):
+        if not isinstance(namespace, str) or not NAMESPACE.fullmatch(namespace):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise RegistrationError(
                 f"A namespace has 1 to 64 letters, digits, '_' or '-', got {namespace!r}."
             )
@@ -77,8 +81,11 @@ class Registration:
     def loops(self) -> Mapping[LoopId, Loop]:
         return self._loops
 
+    @refusing_misnamed("@app.periodic", RegistrationError)
     def periodic(
         self,
+        bare: None = None,
+        /,
         *,
         every: Duration | None = None,
         cron: str | None = None,
@@ -115,6 +122,8 @@ class Registration:
             RegistrationError: the function cannot be a task, or its name is taken.
         """
 
+        _check_call(bare, options)
+
         def register(function: Callable[P, Coroutine[Any, Any, R]]) -> PeriodicTask[P, R]:
             spec = task_spec(
                 function,
@@ -123,13 +132,22 @@ class Registration:
                 policy=_policy(retry, after_failure),
                 concurrency=concurrency,
             )
-            loop = loop_of(spec, self._schedule(spec.name, every, cron, schedule, options), args)
+            loop = loop_of(spec, _schedule(spec.name, every, cron, schedule, options), args)
             self._add_task(spec)
             self._loops[loop.id] = loop
             return PeriodicTask(function, spec, self.names, self._connect)
 
         return register
 
+    @overload
+    def task(
+        self, function: Callable[Concatenate[Context, Q], Coroutine[Any, Any, R]], /
+    ) -> CallTask[Concatenate[Context, Q], Q, R]: ...
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> CallTask[P, P, R]: ...
+
+    @overload
     def task(
         self,
         *,
@@ -142,7 +160,24 @@ class Registration:
         ordered: bool = False,
         expires: Duration | None = None,
         expired: Literal["park", "drop"] = "park",
-    ) -> "RegisterCallTask":
+    ) -> "RegisterCallTask": ...
+
+    @refusing_misnamed("@app.task", RegistrationError)
+    def task(
+        self,
+        function: Callable[..., Coroutine[Any, Any, Any]] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration = DEFAULT_TASK_TIMEOUT,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        subscribe: Sequence[SubscribeTo] = (),
+        rate: str | None = None,
+        ordered: bool = False,
+        expires: Duration | None = None,
+        expired: Literal["park", "drop"] = "park",
+    ) -> Any:
         """Register a coroutine function as a task that runs when it is sent a message.
 
         Each message is run at least once, whenever a processor is free: see `CallTask.send`.
@@ -167,7 +202,7 @@ class Registration:
         Raises:
             RegistrationError: the function cannot be a task, or its name is taken.
         """
-        return RegisterCallTask(
+        register = RegisterCallTask(
             self._add_task,
             self.names,
             self._connect,
@@ -180,6 +215,7 @@ class Registration:
                 "flow": Flow(subscribe, rate, ordered, expires),
             },
         )
+        return register if function is None else register(function)
 
     def loop(self, name: str) -> Loop:
         """The loop of this name.
@@ -213,19 +249,6 @@ class Registration:
             )
         self._tasks[spec.name] = spec
 
-    def _schedule(
-        self,
-        task: str,
-        every: Duration | None,
-        cron: str | None,
-        schedule: Schedule | None,
-        options: ScheduleOptions,
-    ) -> Schedule:
-        try:
-            return schedule_of(every=every, cron=cron, schedule=schedule, **options)
-        except ScheduleError as error:
-            raise ScheduleError(f"The schedule of {task!r}: {error}") from None
-
 
 class RegisterCallTask:
     """The decorator that `Scheduler.task` makes."""
@@ -256,6 +279,30 @@ class RegisterCallTask:
         spec = task_spec(function, **self._options)
         self._add(spec)
         return CallTask[..., ..., Any](function, spec, self._names, self._connect, self._outboxes)
+
+
+def _check_call(bare: object, options: Iterable[str]) -> None:
+    if bare is not None:
+        raise RegistrationError(
+            "@app.periodic stands without parentheses, and so without a schedule: write "
+            '@app.periodic(every="30s").'
+        )
+    for option in options:
+        if option not in ScheduleOptions.__annotations__:
+            raise RegistrationError(misnamed("@app.periodic", option, PERIODIC_OPTIONS))
+
+
+def _schedule(
+    task: str,
+    every: Duration | None,
+    cron: str | None,
+    schedule: Schedule | None,
+    options: ScheduleOptions,
+) -> Schedule:
+    try:
+        return schedule_of(every=every, cron=cron, schedule=schedule, **options)
+    except ScheduleError as error:
+        raise ScheduleError(f"The schedule of {task!r}: {error}") from None
 
 
 def _policy(retry: Retry | None, after_failure: Literal["continue", "pause"]) -> Policy:

@@ -1,7 +1,17 @@
 """What somebody may have meant who wrote a name that nothing has."""
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+from scheduler.errors import UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def nearest(name: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
@@ -20,3 +30,48 @@ def no_such(kind: str, name: str, known: Iterable[str]) -> str:
     near = nearest(name, names)
     hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(names) or 'none'}."
     return f"There is no {kind} {name!r}; {hint}"
+
+
+def misnamed(what: str, name: str, known: Iterable[str]) -> str:
+    """What to say of an option that something does not have; names the nearest that it has."""
+    names = list(known)
+    near = nearest(name, names, likeness=0.75)
+    takes = ", ".join(f"{each}=" for each in names)
+    return f"{what} takes no {name}=; {f'did you mean {near}=?' if near else f'it takes {takes}.'}"
+
+
+def refusing_misnamed(
+    what: str, refusal: type[UsageError]
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Have a call that does not fit the signature refused in words of ours.
+
+    Args:
+        what: how somebody writes the function.
+    """
+
+    def refusing(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                signature = inspect.signature(function)
+                try:
+                    signature.bind(*args, **kwargs)
+                except TypeError as error:
+                    message = _misfit(what, signature, kwargs, error)
+                else:
+                    raise  # it was not the call
+            raise refusal(message)
+
+        return called
+
+    return refusing
+
+
+def _misfit(what: str, signature: inspect.Signature, given: Iterable[str], error: TypeError) -> str:
+    known = [each.name for each in signature.parameters.values() if each.kind in BY_NAME]
+    known = [name for name in known if name != "self"]
+    if unknown := [name for name in given if name not in known]:
+        return misnamed(what, unknown[0], known)
+    return f"{what} cannot be called like this: {error}."

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, TypeAlias, cast
 
 from scheduler.errors import ScheduleError
+from scheduler.spelling import refusing_misnamed
 from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
 from scheduler.timing.durations import ZERO, Duration, format_duration, parse_duration, shown
 
@@ -49,6 +50,7 @@ class Retry:
     retry_on: ErrorTypes
     give_up_on: ErrorTypes
 
+    @refusing_misnamed("Retry", ScheduleError)
     def __init__(
         self,
         retries: int = 3,

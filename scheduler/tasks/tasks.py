@@ -156,6 +156,11 @@ def task_spec(
 
 
 def _name(function: Callable[..., Any], name: str | None) -> str:
+    if inspect.isasyncgenfunction(function):
+        raise RegistrationError(
+            f"{getattr(function, '__name__', function)!r} is an async generator: write "
+            "`async def` without `yield`; what a run hands on to the next one is for `ctx.carry`."
+        )
     if not inspect.iscoroutinefunction(function):
         raise RegistrationError(
             f"{getattr(function, '__name__', function)!r} is not a coroutine function: "

@@ -25,6 +25,11 @@ async def plain(phone: str, text: str = "", *, times: int = 1) -> int:
     return len(phone + text) * times
 
 
+@app.task
+async def bare(ctx: Context, phone: str) -> str:
+    return phone
+
+
 @app.task(retry=Retry(3), rate="5/s", expires="1h", expired="drop")
 async def with_context(ctx: Context, phone: str, text: str = "") -> str:
     return f"{ctx.attempt} {phone} {text}"
@@ -56,6 +61,11 @@ async def calls(ctx: Context) -> None:
     assert_type(await with_context.send("1", text="hello"), str)
     assert_type(await paid.send(Order(number=1)), str)
     assert_type(await nothing.send(), str)
+    assert_type(await bare.send("1"), str)
+    await bare.send()  # pyright: ignore[reportCallIssue]
+    app.task(max_retries=3)  # pyright: ignore[reportCallIssue]
+    app.periodic(evry="1s")  # pyright: ignore[reportCallIssue]
+    Retry(max=3)  # pyright: ignore[reportCallIssue]
     await plain.send()  # pyright: ignore[reportCallIssue]
     await plain.send(1)  # pyright: ignore[reportArgumentType]
     await plain.send("1", colour="red")  # pyright: ignore[reportCallIssue]

@@ -1,14 +1,17 @@
 from datetime import timedelta
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import pytest
 
-from scheduler import Scheduler, Settings
+from scheduler import Context, Scheduler, Settings
 from scheduler.errors import RegistrationError, SettingsError, UnknownLoop
 from scheduler.events import Event, ProcessorStopped
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, Retention, topology
+from scheduler.registration import PERIODIC_OPTIONS
+from scheduler.timing.schedules import ScheduleOptions
 
 
 async def run() -> None: ...
@@ -31,6 +34,47 @@ def test_two_tasks_of_one_name_are_refused(app: Scheduler):
     with pytest.raises(RegistrationError, match="two tasks named 'clean' in 'shop'.*another name="):
         app.periodic(every="5s", name="clean")(run)
     assert len(app.tasks) == len(app.loops) == 3
+
+
+def test_a_task_that_is_called_needs_no_parentheses(app: Scheduler):
+    @app.task
+    async def sell(ctx: Context, order: int) -> None: ...
+
+    assert (app.tasks["sell"], sell.spec.called) == (sell.spec, True)
+
+
+@pytest.mark.parametrize(
+    ("decorator", "args", "options", "told"),
+    [
+        ("periodic", [run], {}, "without parentheses, and so without a schedule: write @"),
+        ("task", [], {"max_retries": 3}, "@app.task takes no max_retries=; it takes name=, "),
+        ("periodic", [], {"evry": "1s"}, r"@app.periodic takes no evry=; did you mean every="),
+        ("periodic", [], {"every": "1s", "max": 3}, "takes no max=; it takes every=, .*grace="),
+    ],
+)
+def test_what_is_written_wrong_is_answered_with_what_to_write(
+    app: Scheduler, decorator: str, args: list[Any], options: dict[str, Any], told: str
+):
+    with pytest.raises(RegistrationError, match=told):
+        getattr(app, decorator)(*args, **options)
+    assert len(app.tasks) == 3
+
+
+@pytest.mark.parametrize(
+    ("namespace", "told"),
+    [
+        ([], "Scheduler cannot be called like this: missing .* 'namespace'"),
+        ([5], "A namespace has 1 to 64 letters, .*, got 5"),
+    ],
+)
+def test_an_app_has_a_namespace(namespace: list[Any], told: str):
+    with pytest.raises(RegistrationError, match=told):
+        Scheduler(*namespace)
+
+
+def test_every_option_of_a_loop_is_told():
+    taken = signature(Scheduler.periodic).parameters.keys() - {"self", "bare", "options"}
+    assert taken == set(PERIODIC_OPTIONS) - ScheduleOptions.__annotations__.keys()
 
 
 def test_one_function_may_be_two_tasks(app: Scheduler):

@@ -1,6 +1,7 @@
 import pytest
 
-from scheduler.spelling import no_such
+from scheduler.errors import ScheduleError
+from scheduler.spelling import no_such, refusing_misnamed
 
 
 @pytest.mark.parametrize(
@@ -13,3 +14,33 @@ from scheduler.spelling import no_such
 def test_of_a_name_that_nothing_has_the_nearest_is_told(name: str, told: str):
     assert no_such("task", name, {"send_reports", "send_report", "clean"}) == told
     assert no_such("loop", "xyz", []) == "There is no loop 'xyz'; there are: none."
+
+
+@refusing_misnamed("Cake", ScheduleError)
+def cake(flour: int, *, sugar: int = 1) -> int:
+    if sugar > 9:
+        raise TypeError("too sweet")
+    return flour + sugar
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "told"),
+    [
+        ([1], {"suger": 2}, "Cake takes no suger=; did you mean sugar=?"),
+        ([1], {"max": 2}, "Cake takes no max=; it takes flour=, sugar=."),
+        ([], {}, "Cake cannot be called like this: missing a required argument: 'flour'."),
+        ([1, 2], {}, "Cake cannot be called like this: too many positional arguments."),
+    ],
+)
+def test_a_call_that_cannot_be_is_refused_in_words(
+    args: list[int], kwargs: dict[str, int], told: str
+):
+    with pytest.raises(ScheduleError) as refused:
+        cake(*args, **kwargs)
+    assert str(refused.value) == told
+
+
+def test_what_a_call_raises_itself_is_left_alone():
+    assert cake(1, sugar=2) == 3
+    with pytest.raises(TypeError, match="too sweet"):
+        cake(1, sugar=10)

@@ -19,6 +19,12 @@ def seconds(retry: Retry, attempt: int, chance: float = STEADY) -> float:
     return delay.total_seconds()
 
 
+def test_of_an_option_that_there_is_not_those_that_there_are_are_told():
+    options: dict[str, Any] = {"max": 3}
+    with pytest.raises(ScheduleError, match=r"^Retry takes no max=; it takes retries=, delays=, "):
+        Retry(**options)
+
+
 def test_stages_are_taken_in_turn_and_the_last_repeats():
     retry = Retry(5, delays=["1s", "10s", timedelta(minutes=1)], jitter=0)
     assert [seconds(retry, attempt) for attempt in range(5)] == [1, 10, 60, 60, 60]

@@ -194,7 +194,12 @@ class Callee:
     async def __call__(self) -> None: ...
 
 
-@pytest.mark.parametrize("function", [blocking, generating, Callee(), lambda: None])
+def test_a_generator_is_refused_with_what_to_leave_out():
+    with pytest.raises(RegistrationError, match="'generating' is an async gen.* without `yield`"):
+        Scheduler("shop").task()(generating)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+@pytest.mark.parametrize("function", [blocking, Callee(), lambda: None])
 def test_what_is_no_coroutine_function_is_refused_with_what_to_write(function: Any):
     with pytest.raises(RegistrationError, match=r"`async def`.*`asyncio\.to_thread`"):
         Scheduler("shop").periodic(every="1h")(function)
