@@ -7,12 +7,26 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from scheduler.errors import ScheduleError, SettingsError
 from scheduler.spelling import nearest
-from scheduler.timing.durations import parse_duration
+from scheduler.timing.durations import (
+    LONGEST,
+    MILLISECOND,
+    SECOND,
+    ZERO,
+    format_duration,
+    parse_duration,
+)
 
 
 def _duration(value: Any) -> timedelta:
@@ -38,6 +52,20 @@ LIKENESS = 0.7
 OTHERS = re.compile(
     rf"{PREFIX}(TEST_.*|(.*_)?SERVICE_(HOST|PORT)(_.*)?|(.*_)?PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)"
 )
+
+
+def _from_to(least: timedelta, most: timedelta = LONGEST) -> AfterValidator:
+    """Bounds of a duration, in the words in which durations are written."""
+
+    def check(value: timedelta) -> timedelta:
+        if not least <= value <= most:
+            bound = "most" if value > most else "least"
+            limit = format_duration(most if value > most else least)
+            raise ValueError(f"expected at {bound} {limit}, got: {format_duration(value)}")
+        return value
+
+    return AfterValidator(check)
+
 
 DurationSetting = Annotated[timedelta, BeforeValidator(_duration)]
 
@@ -96,27 +124,23 @@ class Settings(BaseSettings):
     delivery_limit: int = Field(default=20, ge=1, le=99)
     """Deliveries without an ack after which a message is parked, not run (quorum queues)."""
 
-    longest_lead: Annotated[DurationSetting, Field(le=timedelta(milliseconds=200))] = timedelta(
-        milliseconds=100
-    )
+    longest_lead: Annotated[DurationSetting, _from_to(ZERO, 200 * MILLISECOND)] = 100 * MILLISECOND
     """How long before its time a loop's token leaves the broker at most, to start on the dot: it
     does so as early as its way to a processor took lately. 0s: when it is due."""
 
     shutdown_grace: DurationSetting = timedelta(seconds=25)
     """How long a stopping processor lets its runs finish; Kubernetes kills it after 30 s."""
 
-    heartbeat: Annotated[DurationSetting, Field(ge=timedelta(seconds=1))] = timedelta(seconds=20)
+    heartbeat: Annotated[DurationSetting, _from_to(SECOND)] = timedelta(seconds=20)
     """How often both ends of a connection show that they live."""
 
-    journal_max_age: Annotated[DurationSetting, Field(ge=timedelta(hours=1))] = timedelta(days=7)
+    journal_max_age: Annotated[DurationSetting, _from_to(timedelta(hours=1))] = timedelta(days=7)
     """How long the journal remembers."""
 
     journal_max_bytes: int = Field(default=1_000_000_000, ge=50_000_000)
     """How large the journal may grow; what is older goes first."""
 
-    supervision_interval: Annotated[DurationSetting, Field(ge=timedelta(seconds=1))] = timedelta(
-        seconds=15
-    )
+    supervision_interval: Annotated[DurationSetting, _from_to(SECOND)] = timedelta(seconds=15)
     """How often the loops' tokens are counted. A change takes effect at the next `seed`."""
 
     health_port: PortSetting = None
@@ -169,7 +193,7 @@ def _check_names(environment: Mapping[str, str]) -> None:
 
 def _message_of(error: ValidationError) -> str:
     problems = [
-        ": ".join([*map(_variable, problem["loc"]), problem["msg"]])
+        ": ".join([*map(_variable, problem["loc"]), problem["msg"].removeprefix("Value error, ")])
         for problem in error.errors(include_input=False)
     ]
     return "A setting cannot be used. " + "; ".join(problems) + "."

@@ -53,6 +53,10 @@ def parse_url(text: str) -> "URL":
     Raises:
         SettingsError: it is none; the message does not show it, as it may hold a password.
     """
+    if not text:
+        raise SettingsError(
+            f"The broker URL is empty. Write {FORM}, or unset SCHEDULER_BROKER_URL."
+        )
     url = _parsed(text)
     if url is None:
         raise SettingsError(

@@ -12,6 +12,7 @@ from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import local, print_json, seconds
 from scheduler.cli.rows import row_of_entry
 from scheduler.cli.tables import print_table
+from scheduler.errors import QueueNotFound
 from scheduler.queues.journal import JournalEntry
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.clock import SystemClock
@@ -21,7 +22,12 @@ def show(reference: str | None, loop: str | None, *, since: str, limit: int, as_
     if reference is not None and ":" not in reference:
         reference, loop = None, reference
     app, span = ready_app(reference), span_of("--since", since)
-    entries = asyncio.run(_entries(app, loop, span, limit))
+    try:
+        entries = asyncio.run(_entries(app, loop, span, limit))
+    except QueueNotFound as error:
+        raise QueueNotFound(
+            f"The namespace {app.namespace!r} has no journal yet: run `scheduler seed` first."
+        ) from error
     if as_json:
         print_json([row_of_entry(entry) for entry in entries])
     else:

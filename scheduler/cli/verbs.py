@@ -22,7 +22,7 @@ NOT_CONFIRMED = (
     "Not confirmed by {names}: until they answer, or their connections end, they may begin one "
     "more run. Do it again to see whether all know."
 )
-REFUSALS = (Did.NOT_PAUSED, Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
+REFUSALS = (Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
 
 
 def pause(reference: str | None, loop: str | None, *, reason: str, as_json: bool) -> None:

@@ -48,7 +48,7 @@ def parse_duration(value: Duration) -> timedelta:
     span = value if isinstance(value, timedelta) else _read(value)
     if not ZERO <= span <= LONGEST:
         raise ScheduleError(
-            f"expected a duration between 0s and {LONGEST.days}d, got: {shown(value)}"
+            f"expected a duration between 0s and {LONGEST.days}d (100 years), got: {shown(value)}"
         )
     return span
 

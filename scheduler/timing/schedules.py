@@ -82,7 +82,7 @@ class Every:
     ) -> None:
         _store(
             self,
-            period=_duration("period", period),
+            period=_period("period", period),
             mode=_choice("mode", mode, _MODES),
             offset=_duration("offset", offset),
             **_misfire_policy(jitter, catch_up, grace),
@@ -90,10 +90,6 @@ class Every:
         self._check()
 
     def _check(self) -> None:
-        if self.period < SHORTEST_PERIOD:
-            raise ScheduleError(
-                f"period: expected at least 100ms, got: {format_duration(self.period)}"
-            )
         if self.offset >= self.period:
             raise ScheduleError(
                 f"offset: expected less than the period ({format_duration(self.period)}), "
@@ -426,7 +422,7 @@ def schedule_of(
     options = {name: value for name, value in options.items() if value is not None}
     _check_options(given[0], options)
     if every is not None:
-        return Every(every, **options)
+        return Every(_period("every", every), **options)
     if cron is not None:
         return Cron(cron, **options)
     return _instance(schedule)
@@ -562,6 +558,13 @@ def _duration(name: str, value: Duration) -> timedelta:
     if span % MILLISECOND:
         raise ScheduleError(f"{name}: expected whole milliseconds, got: {format_duration(span)}")
     return span
+
+
+def _period(name: str, value: Duration) -> timedelta:
+    period = _duration(name, value)
+    if period < SHORTEST_PERIOD:
+        raise ScheduleError(f"{name}: expected at least 100ms, got: {format_duration(period)}")
+    return period
 
 
 def _choice(name: str, value: object, choices: tuple[str, ...]) -> object:

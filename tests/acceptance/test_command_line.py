@@ -49,7 +49,7 @@ COMMANDS = {
     "status": ("", FINE, "waiting"),
     "next": ("", FINE, "report  (every 1h)"),
     "pause": ("report", FINE, "report: paused"),
-    "resume": ("report", WRONG, "report: not paused"),
+    "resume": ("report", FINE, "report: not paused"),
     "trigger": ("report", FINE, "report: triggered"),
     "remove": ("report", MISUSE, "The loop report is in the code"),
     "history": ("", FINE, "report"),
@@ -185,10 +185,21 @@ def test_seeding_does_not_resume(seeded: CommandLine):
     assert states(seeded("status", "--json"))["report"] == "paused"
 
 
+def test_what_was_never_seeded_has_no_history(scheduler: CommandLine, namespace: str):
+    told = f"The namespace '{namespace}' has no journal yet: run `scheduler seed` first."
+    assert_refused(scheduler("history"), WRONG, told)
+
+
+def test_what_is_so_already_is_told_and_no_error(seeded: CommandLine):
+    assert (seeded("resume", "report").code, seeded("pause", "report").code) == (FINE, FINE)
+    again = seeded("pause", "report")
+    assert (again.code, again.out) == (FINE, "report: unchanged\n")
+
+
 @pytest.mark.parametrize(
     ("before", "verb", "told"),
     [
-        ([], ["resume", "report"], "report: not paused"),
+        ([["trigger", "report"]], ["trigger", "report"], "report: "),
         ([["pause", "report"]], ["trigger", "report"], "report: is paused"),
     ],
 )

@@ -348,6 +348,8 @@ async def test_a_stream_is_read_from_a_moment_to_the_end(wire: Wire, broker: Bro
     await send(broker, stream, b"a", b"b")
     assert await bodies_to_end(broker, stream, since=between) == [b"a", b"b"]
     assert await bodies_to_end(broker, stream, since=between + timedelta(days=1)) == []
+    long_ago = between - timedelta(days=36525)
+    assert await bodies_to_end(broker, stream, since=long_ago) == [b"old", b"a", b"b"]
 
 
 async def test_each_message_of_a_stream_tells_its_offset(wire: Wire, broker: Broker) -> None:

@@ -12,6 +12,7 @@ from scheduler.brokers.amqp.frames import Taken
 from scheduler.brokers.contract import LONGEST_SILENCE
 from scheduler.brokers.marks import silent, too_long
 from scheduler.errors import BrokerUnavailable, QueueNotFound
+from scheduler.timing.moments import UNIX_EPOCH
 
 PREFETCH = 500
 
@@ -45,6 +46,8 @@ class Reading:
         # No x-stream-filter, by which RabbitMQ leaves out the rest from 3.13 on. Of a journal that
         # is written to at an even pace it hardly reads more a second (4.3: 15,000 messages, not
         # 10,000); and while nothing comes, nobody knows how far it has got, or if it is at work.
+        if isinstance(offset, datetime):
+            offset = max(offset, UNIX_EPOCH)  # AMQP has no earlier one
         arguments = {"x-stream-offset": offset}
         await self._channel.consume(
             self._stream, self._lay_out, prefetch=PREFETCH, arguments=arguments

@@ -232,7 +232,7 @@ def test_a_namespace_that_a_queue_cannot_have_is_refused(namespace: str):
     [
         ({}, ScheduleError, "schedule of 'nothing': expected one of every=, cron= and schedule="),
         ({"every": "often"}, ScheduleError, "schedule of 'nothing': .*got: 'often'"),
-        ({"every": "1ms"}, ScheduleError, "schedule of 'nothing': period: expected at least"),
+        ({"every": "1ms"}, ScheduleError, "schedule of 'nothing': every: expected at least"),
         ({"cron": "* * *"}, ScheduleError, "schedule of 'nothing': .*expected five fields"),
         ({"cron": "0 25 * * *"}, ScheduleError, "schedule of 'nothing': .*the hour field"),
         ({"cron": "0 9 * * *", "tz": "Berlin"}, ScheduleError, "did you mean Europe/Berlin"),

@@ -779,7 +779,9 @@ def test_arguments_become_a_schedule(arguments: dict[str, Any], schedule: Schedu
             "unknown option jiter=: beside every= stand catch_up, grace, jitter, mode, offset",
         ),
         ({"schedule": "30s"}, "schedule: expected an Every or a Cron, got: '30s'"),
-        ({"every": 30}, "period: expected a number and a unit"),
+        ({"every": 30}, "every: expected a number and a unit"),
+        ({"every": "99ms"}, "every: expected at least 100ms, got: 99ms"),
+        ({"every": timedelta(days=40_000)}, r"every: expected .* and 36525d \(100 years\), got"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_with_the_fix(
