@@ -175,17 +175,27 @@ class ProcessorStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStopping(Event):
-    """It takes no more, and lets its runs finish."""
+    """It takes no more, and lets its runs finish.
+
+    Attributes:
+        why: what told it to, such as a signal; empty: nobody said.
+    """
 
     running: int
     grace: timedelta
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStopped(Event):
-    """It has ended."""
+    """It has ended.
+
+    Attributes:
+        why: as of `ProcessorStopping`.
+    """
 
     returned: int
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,13 +102,15 @@ def _(event: ProcessorStarted) -> Line:
 def _(event: ProcessorStopping) -> Line:
     return Line(
         INFO,
-        f"stopping: {event.running} running, waiting up to {format_duration(event.grace)} for them",
+        f"stopping{_by(event.why)}: {event.running} running, "
+        f"waiting up to {format_duration(event.grace)} for them",
     )
 
 
 @line_of.register
 def _(event: ProcessorStopped) -> Line:
-    return Line(INFO, f"stopped, {_counted(event.returned, 'message')} given back")
+    given_back = _counted(event.returned, "message")
+    return Line(INFO, f"stopped{_by(event.why)}, {given_back} given back")
 
 
 @line_of.register
@@ -246,6 +248,10 @@ def _then(event: RunFinished) -> str:
     if token.state is State.PAUSED:
         return ", paused"
     return f", {'again' if token.attempt else 'next'} at {clock(token.due_at)}"
+
+
+def _by(why: str) -> str:
+    return f" by {why}" if why else ""
 
 
 def _counted(count: int, noun: str) -> str:

@@ -75,7 +75,7 @@ async def _process(
     app: Scheduler, tasks: Sequence[str], concurrency: int | None, ports: Ports
 ) -> None:
     if (this := asyncio.current_task()) is not None:
-        _on_signal(this.cancel)
+        _on_signal(lambda _: this.cancel())
     broker = remote_broker(app, patient=True)
     ours = _processor(app, broker, tasks, concurrency)
     async with _observable(app, broker, ours.worker, ports), broker:
@@ -145,9 +145,9 @@ async def _work(ours: Processor, span: timedelta | None) -> None:
     """Run a processor until a signal, or until the span is over."""
     worker = ours.worker
 
-    def stop() -> None:
-        _on_signal(worker.abort)
-        worker.stop()
+    def stop(signalled: str) -> None:
+        _on_signal(lambda _: worker.abort())
+        worker.stop(signalled)
 
     _on_signal(stop)
     if span is not None:
@@ -155,7 +155,7 @@ async def _work(ours: Processor, span: timedelta | None) -> None:
     await ours.run()
 
 
-def _on_signal(act: Callable[[], object]) -> None:
-    """What a signal to stop does from now on."""
+def _on_signal(act: Callable[[str], object]) -> None:
+    """What a signal to stop does from now on; it is told the signal's name."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, act)
+        asyncio.get_running_loop().add_signal_handler(number, act, number.name)

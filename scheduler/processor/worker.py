@@ -54,6 +54,7 @@ class Worker:
         self._concurrency = concurrency
         self._grace = grace
         self._emit = app.events.emit
+        self._why = ""
         self._intakes: dict[str, Intake] = {}
         self._handling: set[asyncio.Task[datetime | None]] = set()
 
@@ -96,8 +97,13 @@ class Worker:
         finally:
             await self._shut_down()
 
-    def stop(self) -> None:
-        """Take no more messages, and end when those in hand are settled. May be called again."""
+    def stop(self, why: str = "") -> None:
+        """Take no more messages, and end when those in hand are settled. May be called again.
+
+        Args:
+            why: what is told of it, such as the name of a signal.
+        """
+        self._why = self._why or why
         self._shutdown.begin()
 
     def abort(self) -> None:
@@ -144,13 +150,13 @@ class Worker:
             await asyncio.wait(closing, timeout=CLOSING_TIMEOUT.total_seconds())
         self._shutdown.unsubscribe()
         if self._handling:
-            self._emit(ProcessorStopping(len(self._executions), self._grace))
+            self._emit(ProcessorStopping(len(self._executions), self._grace, self._why))
             self._capacity.let_through(len(self._handling))
             await self._drain()
         ending = [asyncio.ensure_future(each.ended()) for each in self._intakes.values()]
         if ending:
             await asyncio.wait(ending, timeout=CLOSING_TIMEOUT.total_seconds())
-        self._emit(ProcessorStopped(self._pipeline.returned))
+        self._emit(ProcessorStopped(self._pipeline.returned, self._why))
 
     async def _drain(self) -> None:
         drained = asyncio.create_task(self._all_handled())

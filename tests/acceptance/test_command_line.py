@@ -254,12 +254,12 @@ def test_a_processor_lets_its_runs_finish(seeded: CommandLine):
         processor.until("waiting for input")
         assert states(seeded("status", "--json"))["wait_for_input"] == "running"
         processor.signal()
-        processor.until("stopping: 1 running")
+        processor.until("stopping by SIGTERM: 1 running")
         processor.say("go on")
         done = processor.end()
     assert done.code == FINE
     assert "got input" in done.err
-    assert "stopped, 0 messages given back" in done.err
+    assert "stopped by SIGTERM, 0 messages given back" in done.err
     assert states(seeded("status", "--json"))["wait_for_input"] == "waiting"
 
 
@@ -268,11 +268,11 @@ def test_at_the_second_signal_a_processor_gives_back_what_it_runs(seeded: Comman
     with seeded.processor() as processor:
         processor.until("waiting for input")
         processor.signal(signal.SIGINT)
-        processor.until("stopping: 1 running")
+        processor.until("stopping by SIGINT: 1 running")
         processor.signal(signal.SIGINT)
         done = processor.end()
     assert done.code == FINE
-    assert "stopped, 1 message given back" in done.err
+    assert "stopped by SIGINT, 1 message given back" in done.err
     assert "got input" not in done.err
     assert "Traceback" not in done.err
     assert states(seeded("status", "--json"))["wait_for_input"] == "ready"

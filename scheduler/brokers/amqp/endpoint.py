@@ -19,6 +19,11 @@ from scheduler.brokers.amqp.tls import Tls, refusal
 from scheduler.brokers.credentials import user_of
 from scheduler.errors import AccessRefused, BrokerError, BrokerUnavailable
 
+DEFAULT_PLACE = ("localhost", 5672)
+ADVICE = (
+    " If RabbitMQ is elsewhere, set SCHEDULER_BROKER_URL; if it is nowhere, `docker run -d -p "
+    "5672:5672 rabbitmq:4` starts one, and `scheduler dev` needs none."
+)
 CONNECT_TIMEOUT = timedelta(seconds=10)
 
 
@@ -106,4 +111,7 @@ class Endpoint:
                     f"{self._tls.suspicion(self._url)}"
                 )
             case _:
-                return BrokerUnavailable(f"Cannot connect to {self.address}: {reply(error)}.")
+                advice = ADVICE if (self._url.host, self._url.port or 5672) == DEFAULT_PLACE else ""
+                return BrokerUnavailable(
+                    f"Cannot connect to {self.address}: {reply(error)}.{advice}"
+                )

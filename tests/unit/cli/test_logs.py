@@ -108,6 +108,16 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
         INFO,
         "stopping: 2 running, waiting up to 25s for them",
     ),
+    (
+        ProcessorStopping(0, timedelta(seconds=25), "SIGTERM"),
+        INFO,
+        "stopping by SIGTERM: 0 running, waiting up to 25s for them",
+    ),
+    (
+        ProcessorStopped(1, "SIGINT"),
+        INFO,
+        "stopped by SIGINT, 1 message given back",
+    ),
     (ProcessorStopped(2), INFO, "stopped, 2 messages given back"),
     (LoopSeeded(LOOP, "created", NINE), DEBUG, rf"report\.berlin created, due {CLOCK}"),
     (LoopSeeded(LOOP, "unchanged", None), DEBUG, r"report\.berlin unchanged"),
