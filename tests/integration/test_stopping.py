@@ -1,6 +1,7 @@
 """A processor that stops while many messages are on their way to it."""
 
 import asyncio
+from contextlib import closing
 
 import pytest
 
@@ -36,3 +37,14 @@ async def test_a_stopping_processor_gives_each_message_back_once(
         # One that came back to us would count against its limit of deliveries.
         assert stopped.returned <= LOOPS
         assert await tokens(app, broker) == LOOPS
+
+
+def test_a_connection_that_was_closed_leaves_no_task_behind(broker_url: str) -> None:
+    async def connect() -> None:
+        async with AmqpBroker(broker_url):
+            pass
+
+    for _ in range(20):  # one in two did
+        with closing(asyncio.new_event_loop()) as loop:
+            loop.run_until_complete(connect())
+            assert asyncio.all_tasks(loop) == set()

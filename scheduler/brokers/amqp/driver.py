@@ -48,6 +48,7 @@ class DriverConnection(aiormq.Connection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.write_queue = Outgoing()
+        self._left_behind: set[asyncio.Task[Any]] = set()
 
     async def _Connection__reader(self, frames: FrameReceiver) -> None:
         # It has no other way in, to where it reads frames.
@@ -66,6 +67,17 @@ class DriverConnection(aiormq.Connection):
             done = self.loop.create_future()
             self.write_queue.put_nowait(ChannelFrame(b"", should_close=False, drain_future=done))
             await asyncio.wait([done], timeout=WRITTEN_WITHIN.total_seconds())
+
+    async def left(self) -> None:
+        """Wait for what aiormq does when it has closed: an event loop that ends before tells of it,
+        though nothing is wrong."""
+        if self._left_behind:
+            await asyncio.wait(self._left_behind, timeout=WRITTEN_WITHIN.total_seconds())
+
+    def _on_reader_done(self, task: asyncio.Task[Any]) -> None:
+        others = asyncio.all_tasks(self.loop)
+        super()._on_reader_done(task)  # pyright: ignore[reportUnknownMemberType]
+        self._left_behind = asyncio.all_tasks(self.loop) - others
 
     def _hear(self) -> None:
         # A broker that sends all the time sends no heartbeats, and aiormq sees but few frames.

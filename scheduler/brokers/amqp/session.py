@@ -129,6 +129,7 @@ class Session:
         with suppress(Exception):
             await self.connection.written()
             await self.connection.close()
+            await self.connection.left()
 
 
 class Question:
