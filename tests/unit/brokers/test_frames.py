@@ -45,12 +45,10 @@ class Everything:
         return self if channel == 7 else None
 
 
-async def left(taker: Everything, *sent: bytes, pieces: int = 1 << 20) -> list[Any]:
+async def left(taker: Everything, *sent: bytes) -> list[Any]:
     """What is left for aiormq, until the connection is closed."""
     reader = asyncio.StreamReader()
-    whole = b"".join(sent)
-    for begin in range(0, len(whole), pieces):
-        reader.feed_data(whole[begin : begin + pieces])
+    reader.feed_data(b"".join(sent))
     reader.feed_eof()
     frames, found = Frames(reader, taker.of, lambda: None), list[Any]()
     with suppress(AMQPConnectionError):
@@ -67,7 +65,8 @@ def arrived(*frames: bytes) -> Taken:
     """The message whose frames these are."""
     (_, method), *content = [(each[0], each[7:-1]) for each in frames]
     arriving = Arriving(method)
-    assert [arriving.add(kind, payload) for kind, payload in content][-1]
+    complete = [arriving.add(kind, payload) for kind, payload in content]
+    assert complete == [each is content[-1] for each in content]
     return arriving.message()
 
 
@@ -94,10 +93,12 @@ async def test_frames_of_a_channel_are_taken_on_their_way() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 11])
-async def test_they_may_come_in_pieces_of_any_size(pieces: int) -> None:
+async def test_they_may_come_in_pieces_of_any_size(
+    pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.brokers.amqp.frames.MOST_AT_ONCE", pieces)
     taker = Everything()
-    sent = b"".join(frame.marshal(Basic.Ack(tag), 7) for tag in range(20))
-    assert not await left(taker, sent, pieces=pieces)
+    assert not await left(taker, *(frame.marshal(Basic.Ack(tag), 7) for tag in range(20)))
     assert [settlement_of(payload)[0] for _, payload in taker.taken] == list(range(20))
 
 
@@ -117,6 +118,13 @@ async def test_a_frame_that_does_not_end_where_it_says_ends_the_connection() -> 
     assert not taker.taken
 
 
+async def test_a_connection_that_breaks_has_ended() -> None:
+    reader = asyncio.StreamReader()
+    reader.set_exception(TimeoutError())
+    with pytest.raises(AMQPConnectionError):
+        await Frames(reader, Everything().of, lambda: None).get_frame()
+
+
 async def test_whatever_comes_is_heard() -> None:
     reader, heard = asyncio.StreamReader(), asyncio.Event()
     reader.feed_data(frame.marshal(Basic.Ack(1), 7))
@@ -125,6 +133,17 @@ async def test_whatever_comes_is_heard() -> None:
     await heard.wait()
     assert not reading.done()
     reading.cancel()
+
+
+def test_a_refusal_is_of_one_message_or_of_all_before_it() -> None:
+    refusals = [
+        frame.marshal(Basic.Nack(3, multiple, requeue=True), 7) for multiple in (False, True)
+    ]
+    assert [settlement_of(each[7:-1]) for each in refusals] == [(3, False), (3, True)]
+
+
+def test_a_message_goes_on_in_its_header_and_its_body() -> None:
+    assert [kind for kind in range(256) if is_content(kind)] == [2, 3]
 
 
 def test_all_of_a_delivery_is_read() -> None:
@@ -157,7 +176,7 @@ def test_keys_and_headers_may_be_any_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("body", "largest", "parts"),
-    [(b"", 4096, 0), (b"body", 4096, 1), (b"x" * 10, 12, 3), (b"x" * 10000, 0, 1)],
+    [(b"", 4096, 0), (b"body", 4096, 1), (b"x" * 10, 12, 3), (b"x" * 10000, 0, 1), (b"", 0, 0)],
 )
 def test_the_driver_reads_what_is_published(body: bytes, largest: int, parts: int) -> None:
     properties = Basic.Properties(message_id="m", delivery_mode=2).marshal()
@@ -167,7 +186,6 @@ def test_the_driver_reads_what_is_published(body: bytes, largest: int, parts: in
     assert (header.body_size, header.properties.message_id) == (len(body), "m")
     assert b"".join(each.value for each in bodies) == body
     assert len(bodies) == parts
-    assert all(is_content(kind) for kind in (2, 3))
 
 
 @pytest.mark.parametrize("multiple", [True, False])
