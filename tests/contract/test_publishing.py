@@ -151,6 +151,22 @@ async def test_of_two_with_the_same_id_the_one_without_a_queue_is_unroutable(
     assert len(await take_all(broker, queue, 2)) == 2
 
 
+async def test_what_comes_back_to_nobody_leaves_what_is_sent_beside_it_alone(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue()
+    exchange = await wire.declare_exchange("topic", {"a": queue})
+    await broker.publish(Message(b"x"), exchange=exchange, routing_key="a")
+    forgotten, publishing = (
+        asyncio.create_task(broker.publish(Message(b"y"), exchange=exchange, routing_key=key))
+        for key in ("b", "a")
+    )
+    await asyncio.sleep(0)  # until they are sent
+    forgotten.cancel()
+    await publishing
+    assert await take_all(broker, queue, 2) == [b"x", b"y"]
+
+
 async def test_what_cannot_be_sent_leaves_what_is_sent_beside_it_alone(
     wire: Wire, broker: Broker
 ) -> None:
