@@ -127,6 +127,8 @@ class Stage:
         self.events: list[Event] = []
         self._exceptions = dict[LoopId, int]()
         self._some_stay_in_hand = False
+        self._unseen = list[dict[str, Any]]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, each: self._unseen.append(each))
 
     async def seed(self, app: Scheduler) -> None:
         """Play this app: record its events, send its messages, seed its loops."""
@@ -183,10 +185,12 @@ class Stage:
     async def check(self) -> None:
         """What holds at the end of every test, whatever it did.
 
-        No task is left behind, nothing is in hand, and each loop that there is has one token.
+        No task is left behind, none has failed unseen, nothing is in hand, and each loop that there
+        is has one token.
         """
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert not left, f"tasks are left behind: {left}"
+        assert not self._unseen, f"nobody saw: {self._unseen}"
         in_hand = [hold.queue.name for each in self.server.connections for hold in each.holds]
         assert not in_hand, f"messages of {in_hand} are in hand"
         if hasattr(self, "app"):

@@ -35,13 +35,16 @@ class DryRun:
     async def _plan(self, loop: Loop, listing: Listing) -> Report:
         listed = listing.get(loop.id)
         slot = await self._broker.depth(self._app.names.hatchery(loop.id))
-        if slot is None or listed is None or listed.is_gone:
+        token = None if slot is None else await self._hatchery.look(loop.id)
+        if listed is None and token is not None:  # the roster has lost it
+            return Report(loop, Did.REPAIRED, token)
+        if listed is None or listed.is_gone:
             beginning = begun(Verb.START, None)
             assert beginning is not None
             token = first_token(loop, beginning.entry, Verb.START, self._clock.now())
             return Report(loop, Did.CREATED, token)
-        same = (listed.schedule, dict(listed.args)) == (loop.schedule, dict(loop.args))
-        token = await self._hatchery.look(loop.id)
-        if same and token is None:
-            return Report(loop, Did.RUNNING)
-        return Report(loop, Did.UNCHANGED if same else Did.RESCHEDULED, token)
+        if (listed.schedule, dict(listed.args)) != (loop.schedule, dict(loop.args)):
+            return Report(loop, Did.RESCHEDULED, token)
+        if slot is None:
+            return Report(loop, Did.REPAIRED)
+        return Report(loop, Did.RUNNING if token is None else Did.UNCHANGED, token)

@@ -712,6 +712,38 @@ async def test_a_queue_of_supervision_that_may_not_be_declared_is_told_within_a_
     assert "Lost loops are not repaired; run `scheduler seed`" in delayed.reason
 
 
+async def test_supervision_is_looked_after_again_when_the_connection_is_back(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    async with stage.supervised():
+        await asyncio.sleep(20)
+        await stage.lose(SUPERVISION)
+        with monkeypatch.context() as away:
+            away.setattr(MemoryBroker, "connected", False)
+            await asyncio.sleep(4 * ROUND)
+            assert stage.repairs() == []
+        await asyncio.sleep(4 * ROUND)
+        assert stage.repairs() == [("_supervision", "lost")]
+
+
+async def test_supervision_is_looked_after_though_that_failed_once(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    await stage.lose(SUPERVISION)
+    broker = FaultyBroker(stage.server)
+    broker.on("get", app.names.hatchery(SUPERVISION), times=1).fails(RuntimeError("A bug."))
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(5 * ROUND)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Looking after supervision failed"
+    ]
+    assert stage.repairs() == [("_supervision", "lost")]
+
+
 async def test_where_there_is_no_loop_a_round_counts_none(stage: Stage) -> None:
     await stage.seed(new_app())
     async with stage.supervised():

@@ -378,8 +378,36 @@ async def test_a_plan_says_what_a_seed_would_do_and_does_nothing(stage: Stage) -
     assert (report.did, report.token) == (Did.RUNNING, None)
     await delete_slot(stage)
     (report,) = await stage.program.dry_run.plan()
-    assert report.did is Did.CREATED
+    assert (report.did, report.token) == (Did.REPAIRED, None)
     assert await stage.where(TASK) is Where.UNSEEDED
+
+
+async def delete_roster(stage: Stage) -> None:
+    for stream in stage.app.names.roster, stage.app.names.snapshots:
+        await stage.broker.delete(stream)
+
+
+async def remove(stage: Stage) -> None:
+    await program_of(new_app(), stage.broker, stage.clock).seeding.seed(prune=True)
+
+
+@pytest.mark.parametrize(
+    ("happens", "did"),
+    [
+        (delete_slot, Did.REPAIRED),
+        (delete_roster, Did.REPAIRED),
+        (delete_all, Did.CREATED),
+        (remove, Did.CREATED),
+    ],
+)
+async def test_a_seed_does_what_was_planned(
+    stage: Stage, happens: Callable[[Stage], Awaitable[None]], did: Did
+) -> None:
+    await stage.seed(looping())
+    await happens(stage)
+    (planned,) = await stage.program.dry_run.plan()
+    (seeded,) = await stage.seeding.seed()
+    assert planned.did is seeded.did is did
 
 
 # Remove, and prune

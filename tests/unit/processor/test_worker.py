@@ -504,6 +504,9 @@ async def test_a_processor_that_is_cancelled_stops_as_one_that_is_told_to(stage:
         running = asyncio.create_task(process.run())
         await asyncio.sleep(15)  # one runs, and the other one waits for its turn
         running.cancel()
+        await asyncio.sleep(1)
+        queues = [await broker.depth(app.names.processor_queue(name)) for name in "ab"]
+        assert sum(queue.ready for queue in queues if queue) == 1  # it is given back at once
         await asyncio.wait([running])
     assert len(of(RunStarted, stage.events)) == len(of(RunSettled, stage.events)) == 1
     assert [event.returned for event in of(ProcessorStopped, stage.events)] == [1]
