@@ -1,6 +1,7 @@
 """What happens to a message in a processor, on the embedded broker and in virtual time."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from scheduler import Context, Cron, Every, Reject, Retry, RetryLater, StopLoop
 from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.connection import MemoryConsumer
 from scheduler.control.reports import Did
 from scheduler.control.status import Where
 from scheduler.errors import CarryError, QueueNotFound
@@ -30,7 +32,7 @@ from scheduler.protocol.tokens import Ending, LoopId, encode
 from scheduler.protocol.topology import UNROUTED_FOR
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.testing import simulate
-from tests.stage import START, Stage, an_app, new_app, of, processor_of
+from tests.stage import START, Stage, an_app, at_work, new_app, of, processor_of
 
 
 def test_the_period_counts_from_the_end_of_the_run_before() -> None:
@@ -510,6 +512,49 @@ async def test_a_processor_that_is_cancelled_stops_as_one_that_is_told_to(stage:
         await asyncio.wait([running])
     assert len(of(RunStarted, stage.events)) == len(of(RunSettled, stage.events)) == 1
     assert [event.returned for event in of(ProcessorStopped, stage.events)] == [1]
+
+
+def slowly(end: Callable[[MemoryConsumer], Awaitable[None]]) -> Any:
+    async def end_slowly(consumer: MemoryConsumer) -> None:
+        await asyncio.sleep(1)
+        await end(consumer)
+
+    return end_slowly
+
+
+async def test_what_a_stopping_processor_gives_back_does_not_come_to_it_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryConsumer, "cancel", slowly(MemoryConsumer.cancel))
+    app = new_app()
+
+    @app.task()
+    async def work() -> None: ...
+
+    await stage.seed(app)
+    async with stage.processor() as worker:
+        worker.stop()
+        await asyncio.sleep(0.5)
+        await work.send()
+    assert [event.returned for event in of(ProcessorStopped, stage.events)] == [1]
+
+
+async def test_a_processor_has_stopped_when_it_has_left_its_ordered_tasks(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryConsumer, "leave", slowly(MemoryConsumer.leave))
+    app = new_app()
+
+    @app.task(ordered=True)
+    async def book() -> None: ...
+
+    await stage.seed(app)
+    async with MemoryBroker(stage.server) as broker:
+        async with at_work(processor_of(app, broker, stage.clock, supervises=False)):
+            await asyncio.sleep(1)
+        queue = await broker.depth(app.names.processor_queue("book"))
+        assert queue is not None
+        assert queue.consumers == 0
 
 
 async def test_aborting_does_not_wait_for_the_grace(stage: Stage) -> None:
