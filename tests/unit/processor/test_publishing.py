@@ -1,6 +1,7 @@
 """What must not be lost is published again and again, for as long as its delivery is ours."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 
@@ -11,7 +12,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import BrokerUnavailable, DeliveryLost
 from scheduler.events import Event, SettlementDelayed
-from scheduler.processor.publishing import REPORT_AFTER, SILENCE, PatientPublisher
+from scheduler.processor.publishing import REPORT_AFTER, SILENCE, Confirmation, PatientPublisher
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, topology
@@ -63,6 +64,10 @@ async def desk(clock: LoopClock) -> AsyncIterator[Desk]:
         delivery = await broker.get(queue)
         assert delivery is not None
         yield Desk(server, delivery)
+
+
+async def confirm() -> str:
+    return "confirmed"
 
 
 async def fail() -> str:
@@ -130,6 +135,12 @@ async def test_it_is_given_up_when_runs_are_not_waited_for_any_more(
     with pytest.raises(error):
         await insisting
     assert asyncio.get_running_loop().time() <= 25
+
+
+async def test_of_what_is_confirmed_nothing_is_left_where_it_came_from(desk: Desk) -> None:
+    await desk.insist(confirm)
+    gc.collect()
+    assert not [each for each in gc.get_objects() if isinstance(each, Confirmation)]
 
 
 async def test_nothing_is_published_for_a_delivery_that_was_lost_meanwhile(desk: Desk) -> None:

@@ -194,6 +194,14 @@ async def test_a_slot_that_refuses_for_a_moment_is_asked_again(
     assert await hatchery.look(LOOP) == MINE
 
 
+async def test_a_slot_that_takes_it_the_second_time_is_not_looked_into(
+    broker: FaultyBroker, hatchery: Hatchery
+) -> None:
+    broker.on("publish", times=1).fails(Rejected())
+    await hatchery.put(MINE)
+    assert [call.operation for call in broker.calls].count("get") == 0
+
+
 @pytest.mark.parametrize("first", [False, True])
 async def test_a_slot_that_keeps_refusing_is_told_of(
     broker: FaultyBroker, hatchery: Hatchery, clock: LoopClock, first: bool
