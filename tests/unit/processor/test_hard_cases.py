@@ -196,9 +196,13 @@ class Unspeakable(Exception):
         raise ValueError("no words")
 
 
+class NoException(BaseException): ...
+
+
 @pytest.mark.parametrize(
     "raised",
-    [Unspeakable(), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()],
+    [Unspeakable(), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()]
+    + [NoException()],
 )
 def test_whatever_a_task_raises_its_loop_goes_on(raised: BaseException) -> None:
     app = new_app()

@@ -595,6 +595,22 @@ async def test_a_run_whose_connection_goes_is_cancelled_and_runs_again(stage: St
     assert await stage.tokens() == 1
 
 
+async def test_what_waits_for_its_turn_when_its_connection_goes_is_not_run(stage: Stage) -> None:
+    app = new_app()
+
+    async def slow() -> None:
+        await asyncio.sleep(20)
+
+    for name in "ab":
+        app.periodic(every="10s", name=name)(slow)
+    await stage.seed(app)
+    async with stage.processor(concurrency=1):
+        await asyncio.sleep(15)
+        stage.server.disconnect_all()
+        await asyncio.sleep(1)
+        assert [run.redelivered for run in of(RunStarted, stage.events)] == [False, True]
+
+
 async def test_two_tokens_of_a_loop_become_one(stage: Stage) -> None:
     app = new_app()
 
