@@ -200,15 +200,19 @@ async def test_parked_messages_are_a_warning(
     }
 
 
-async def test_a_broker_that_hands_on_nothing_is_a_problem(stage: Stage) -> None:
-    await stage.seed(app := new_app())
+def handing_on_nothing(stage: Stage) -> FaultyBroker:
     broker = FaultyBroker(stage.server)
 
     async def block(call: Call) -> None:
-        await broker.delete(app.names.probed)
+        await broker.delete(stage.app.names.probed)
 
-    broker.on("publish", key=app.names.probe).first(block)
-    async with broker:
+    broker.on("publish", key=stage.app.names.probe).first(block)
+    return broker
+
+
+async def test_a_broker_that_hands_on_nothing_is_a_problem(stage: Stage) -> None:
+    await stage.seed(app := new_app())
+    async with handing_on_nothing(stage) as broker:
         found = await findings(app, broker)
     assert found["dead-lettering"].verdict == "problem"
     assert found["dead-lettering"].detail == "what was due 10 s ago is not in its next queue"
@@ -227,21 +231,33 @@ async def test_a_broker_that_makes_no_timer_queue_is_a_problem(stage: Stage) -> 
     assert found["loops"].verdict == "ok"
 
 
-async def test_what_somebody_elses_probe_has_left_matters_to_nobody(stage: Stage) -> None:
-    await stage.seed(app := new_app())
+async def leave_a_probe(stage: Stage) -> None:
     broker = FaultyBroker(stage.server)
 
     async def die(call: Call) -> None:
         broker.on("delete").fails(BrokerUnavailable())
         raise BrokerUnavailable
 
-    broker.on("publish", key=app.names.probe).then(die)
+    broker.on("publish", key=stage.app.names.probe).then(die)
     async with broker:
-        assert (await findings(app, broker))["dead-lettering"].verdict == "problem"
-    assert await left_of_the_probe(app, stage.broker) != [None, None]
+        assert (await findings(stage.app, broker))["dead-lettering"].verdict == "problem"
+    assert await left_of_the_probe(stage.app, stage.broker) != [None, None]
+
+
+async def test_what_somebody_elses_probe_has_left_matters_to_nobody(stage: Stage) -> None:
+    await stage.seed(app := new_app())
+    await leave_a_probe(stage)
     found = await asyncio.gather(*(findings(app, stage.broker) for _ in range(3)))
     assert {each["dead-lettering"].verdict for each in found} == {"ok"}
     assert await left_of_the_probe(app, stage.broker) == [None, None]
+
+
+async def test_a_probe_of_somebody_else_that_came_back_speaks_for_nobody(stage: Stage) -> None:
+    await stage.seed(app := new_app())
+    await leave_a_probe(stage)
+    await asyncio.sleep(10)  # it is there
+    async with handing_on_nothing(stage) as broker:
+        assert (await findings(app, broker))["dead-lettering"].verdict == "problem"
 
 
 async def test_who_may_not_declare_does_not_try_what_is_due(stage: Stage) -> None:

@@ -472,6 +472,17 @@ async def test_what_is_declared_is_declared_to_its_end_though_the_connection_goe
     assert carried
 
 
+async def test_who_may_have_lost_the_mutex_with_its_connection_begins_nothing(stage: Stage) -> None:
+    await stage.seed(app := new_app())
+    broker = FaultyBroker(stage.server)
+    broker.on("declare", times=1).fails(BrokerUnavailable("It went."))
+    published = broker.on("publish")
+    async with broker:
+        with pytest.raises(BrokerUnavailable, match="It went"):
+            await program_of(app, broker, stage.clock).seeding.seed()
+    assert not published.met
+
+
 async def test_a_broker_that_lost_everything_gets_back_what_the_roster_said(stage: Stage) -> None:
     app, _ = counting()
 
