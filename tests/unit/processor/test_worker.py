@@ -557,6 +557,20 @@ async def test_a_processor_has_stopped_when_it_has_left_its_ordered_tasks(
         assert queue.consumers == 0
 
 
+async def test_a_queue_that_is_gone_is_silent(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task()
+    async def work() -> None: ...
+
+    await stage.seed(app)
+    async with stage.processor() as worker:
+        await asyncio.sleep(1)
+        assert worker.silent == []
+        await stage.broker.delete(app.names.processor_queue("work"))
+        assert worker.silent == worker.queues
+
+
 async def test_aborting_does_not_wait_for_the_grace(stage: Stage) -> None:
     app = new_app()
 
