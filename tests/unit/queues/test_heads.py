@@ -110,8 +110,10 @@ async def test_who_has_read_a_note_has_put_it_back(stage: Stage) -> None:
     async with SlowToTakeBack(stage.server) as broker:
         heads = Heads(broker, stage.app.names)
         await heads.note("book", SENT, NOTED, DEFAULT_TIMEOUT)
-        for _ in range(3):
-            assert await heads.of("book", SENT) == NOTED
+        assert await heads.of("book", SENT) == NOTED
+        depth = await broker.depth(stage.app.names.head("book"))
+        assert depth is not None
+        assert depth.ready == 1
 
 
 async def test_two_who_read_side_by_side_do_not_lose_it(stage: Stage) -> None:
