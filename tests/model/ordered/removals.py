@@ -69,7 +69,7 @@ async def _unread(self: Order, run: Run) -> Run:
 
 async def _at_once(self: Order, run: Run) -> Run:
     run = await resumed(self, run)
-    return replace(run, head=replace(run.head, due_at=None))
+    return run._replace(head=replace(run.head, due_at=None))
 
 
 async def _cancel(self: InOrder) -> None:
