@@ -7,6 +7,7 @@ from typing import Annotated, ParamSpec
 import typer
 
 import scheduler.cli
+from scheduler.cli.streams import standard_streams
 from scheduler.errors import SchedulerError, UsageError
 
 P = ParamSpec("P")
@@ -49,7 +50,8 @@ MetricsPort = Annotated[
 
 def main() -> None:
     """Run the command line; exit code 0: fine, 1: something is wrong, 2: misuse."""
-    cli()
+    with standard_streams():
+        cli()
 
 
 def command(group: typer.Typer, name: str) -> Callable[[Callable[P, None]], Callable[P, None]]:

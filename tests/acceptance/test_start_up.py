@@ -24,8 +24,10 @@ def test_help_loads_the_parser_and_nothing_else(offline: CommandLine, command: s
     modules = loaded(offline, *command.split())
     assert {name for name in modules if name.startswith("scheduler")} == {
         "scheduler",
+        "scheduler.__main__",
         "scheduler.cli",
         "scheduler.cli.commands",
+        "scheduler.cli.streams",
         "scheduler.errors",
     }
     assert not modules & {"aiormq", "asyncio", "croniter", "rich"}
