@@ -22,6 +22,7 @@ from scheduler import (
     Settings,
     StopLoop,
     Undecodable,
+    UsageError,
 )
 from scheduler.cli.loading import load_app
 from scheduler.events import MessageParked, RunStarted
@@ -148,7 +149,8 @@ def test_a_missing_dependency_that_begins_like_the_app_is_told(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     Path("nodep_jobs.py").write_text("import nodep\n")
-    with pytest.raises(ModuleNotFoundError, match="nodep"):
+    told = "nodep_jobs cannot be imported: ModuleNotFoundError: No module named 'nodep'"
+    with pytest.raises(UsageError, match=told):
         load_app("nodep_jobs:app")
 
 
