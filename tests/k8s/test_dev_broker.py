@@ -10,25 +10,25 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.k8s.builds import ROOT, container, dev_definitions, environment, of_kind, one, secret
-from tests.rabbitmq import PrivateNode
+from tests.rabbitmq import PrivateNode, as_nodes_see, directory_for_nodes
 
 TIME_LIMIT = 20
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def broker() -> Iterator[str]:
     """The address of a node with the configuration and the definitions of the overlay."""
     files = secret("dev", "rabbitmq")
     mounts = container(one("dev", "StatefulSet", "rabbitmq"))["volumeMounts"]
     places = {each["subPath"]: each["mountPath"] for each in mounts if "subPath" in each}
     assert set(places) == set(files)
-    definitions = tmp_path_factory.mktemp("rabbitmq") / "definitions.json"
-    definitions.write_text(files["definitions.json"])
     assert places["definitions.json"] in files["rabbitmq.conf"]
-    with PrivateNode(
-        files["rabbitmq.conf"].replace(places["definitions.json"], str(definitions))
-    ) as node:
-        yield urlsplit(node.url).netloc.rpartition("@")[2]
+    with directory_for_nodes() as directory:
+        (definitions := directory / "definitions.json").write_text(files["definitions.json"])
+        here = str(as_nodes_see(definitions))
+        configuration = files["rabbitmq.conf"].replace(places["definitions.json"], here)
+        with PrivateNode(configuration) as node:
+            yield urlsplit(node.url).netloc.rpartition("@")[2]
 
 
 def start(command: str, broker: str, mounted: Path, *, user: str) -> subprocess.Popen[str]:
