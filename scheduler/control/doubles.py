@@ -1,11 +1,13 @@
-"""Doubles: loops of which the journal shows two lines (S2 of `scheduler.protocol.epochs`).
+"""What the journal shows of loops since it was read last: those that go on, those of two lines.
 
-A node of the broker that fails may hand a token out twice. Where the two lines meet in the slot,
-one is left; but where runs take longer than waits, they may miss each other for ever.
+A node of the broker that fails may hand a token out twice (S2 of `scheduler.protocol.epochs`).
+Where the two lines meet in the slot, one is left; but where runs take longer than waits, they may
+miss each other for ever.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -41,6 +43,20 @@ class Trail(BaseModel):
     last: Mapping[str, Put] = {}
 
 
+class Lines(NamedTuple):
+    """What a reading of the journal has shown.
+
+    Attributes:
+        doubled: loops that have two lines, each with its epoch.
+        going: loops of whose current epoch two puts were heard that follow each other: the first
+            was taken, has hatched, and was run.
+    """
+
+    doubled: Mapping[LoopId, int]
+    going: Collection[LoopId]
+    trail: Trail
+
+
 class Doubles:
     """Finds loops that have two lines."""
 
@@ -48,8 +64,8 @@ class Doubles:
         self._journal = journal
         self._clock = clock
 
-    async def found(self, before: Trail, known: Known) -> tuple[dict[LoopId, int], Trail]:
-        """The loops of which there are two lines, each with its epoch; and what to hand on.
+    async def found(self, before: Trail, known: Known) -> Lines:
+        """What the journal shows since the last reading.
 
         Args:
             before: what the last reading handed on.
@@ -68,7 +84,7 @@ class Doubles:
         found = comparison.doubled | comparison.doubted if is_all else comparison.doubled
         remembered = dict(list(comparison.to_be_remembered().items())[:REMEMBERED])
         trail = Trail(read_at_ms=milliseconds_since_epoch(now), last=remembered)
-        return {loop: known(loop) for loop in found}, trail
+        return Lines({loop: known(loop) for loop in found}, comparison.going - found, trail)
 
 
 class Comparison:
@@ -78,11 +94,13 @@ class Comparison:
         doubled: loops of which two lines were heard.
         doubted: those of which one was remembered. It is read again, sometimes, with what came
             before it: that is no line of its own.
+        going: loops that went on while they were heard of.
     """
 
     def __init__(self, remembered: Mapping[str, Put], known: Known) -> None:
         self.doubled: set[LoopId] = set()
         self.doubted: set[LoopId] = set()
+        self.going: set[LoopId] = set()
         self._remembered = remembered
         self._known = known
         self._heard: dict[LoopId, Put] = {}
@@ -97,6 +115,8 @@ class Comparison:
         elif put == remembered:
             self.doubted.discard(loop)
         if heard is None or put.position > heard.position:
+            if heard is not None and heard.epoch == put.epoch == self._known(loop):
+                self.going.add(loop)
             self._heard[loop] = put
 
     def to_be_remembered(self) -> dict[str, Put]:

@@ -6,6 +6,8 @@ whether that loop, and what it needs, is still there.
 =========================  =====================================================================
 the current epoch's token  what is done
 =========================  =====================================================================
+put twice since the last   nothing, and nobody looks: it has gone on meanwhile
+round, one after the other
 in the slot, at its head   nothing; if it waits for long, it is noted (`control.notes`)
 ready for its task         nothing: a processor will take it
 in a hand                  nothing: it is running, or being settled
@@ -31,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.declaring import Declaring
-from scheduler.control.doubles import Doubles, Trail
+from scheduler.control.doubles import Doubles, Lines, Trail
 from scheduler.control.location import Locator, Place, Sighting
 from scheduler.control.loops import loops_of, orphans_of
 from scheduler.control.notes import Notes
@@ -185,7 +187,9 @@ class Supervisor:
         """Look for the tokens of the loops whose turn it is, and of those that were suspect."""
         began = self._clock.now()
         loops = loops_of(self._app, self._listing)
-        turn = _turn(loops, memory)
+        lines = await self._lines(memory.trail)
+        counted = _turn(loops, memory)
+        turn = [loop for loop in counted if loop.id not in lines.going]
         sightings = await self._find(turn)
         gone = [loop for loop in turn if sightings[loop.id].place in NOT_DECLARED]
         incomplete = bool(gone) or await self._lacks_queues()
@@ -199,12 +203,13 @@ class Supervisor:
         }
         self._report(troubles, memory.reported)
         took = self._clock.now() - began
-        self._app.events.emit(CensusTaken(len(turn), len(loops), took))
+        self._app.events.emit(CensusTaken(len(counted), len(loops), took))
+        ended = await self._end_doubles(loops, lines.doubled)
         return Memory(
             cursor=(memory.cursor + LOOKED_AT_IN_A_ROUND) % max(len(loops), 1),
             suspects=_first(suspects),
             reported=_first(troubles),
-            trail=await self._end_doubles(loops, memory.trail),
+            trail=lines.trail if ended else memory.trail,
             noted=await self._notes.take(_tokens_in(sightings), memory.noted),
         )
 
@@ -249,16 +254,23 @@ class Supervisor:
             suspects |= {str(loop): Suspicion(repaired=True) for loop in lost}
         return suspects
 
-    async def _end_doubles(self, loops: Collection[Loop], before: Trail) -> Trail:
-        """Repair loops that have two lines; where that fails, the next round reads it again."""
+    async def _lines(self, before: Trail) -> Lines:
+        """What the journal shows; where it cannot be read, nothing, and the next round tries it."""
         try:
-            doubled, trail = await self._doubles.found(before, self._listing.known)
+            return await self._doubles.found(before, self._listing.known)
+        except BrokerError as error:
+            self._app.events.emit(SupervisionDelayed(str(error)))
+            return Lines({}, (), before)
+
+    async def _end_doubles(self, loops: Collection[Loop], doubled: Mapping[LoopId, int]) -> bool:
+        """Repair loops that have two lines; says whether that was done."""
+        try:
             if watched := [(loop, Watch(doubled[loop.id])) for loop in loops if loop.id in doubled]:
                 await self._repairs.repair(watched, "doubled")
         except BrokerError as error:
             self._app.events.emit(SupervisionDelayed(str(error)))
-            return before
-        return trail
+            return False
+        return True
 
     def _report(self, troubles: Mapping[str, str], known: Mapping[str, str]) -> None:
         for name, trouble in troubles.items():

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +55,7 @@ class Namespace:
             await self._stage.publish(message, f"loop.{NAME}", names.scheduler)
 
     async def found(self, epoch: int = EPOCH) -> Mapping[LoopId, int]:
-        found, self.trail = await self.doubles.found(self.trail, lambda _: epoch)
+        found, self.going, self.trail = await self.doubles.found(self.trail, lambda _: epoch)
         return found
 
 
@@ -65,6 +65,7 @@ async def namespace_(stage: Stage) -> Namespace:
     return Namespace(stage)
 
 
+NOBODY = frozenset[LoopId]()
 ONE_LINE = a_put(4), a_put(5, started=25), a_put(5, started=50, attempt=1), a_put(6, started=71)
 
 
@@ -104,6 +105,37 @@ async def test_what_is_published_again_is_of_the_same_line(namespace_: Namespace
     assert await namespace_.found() == {}
     await namespace_.puts(a_put(4), wait=2)
     assert await namespace_.found() == {}
+
+
+@pytest.mark.parametrize(
+    ("puts", "going"),
+    [
+        (ONE_LINE, frozenset([LOOP])),
+        ([a_put(4), a_put(4, started=1, attempt=1)], frozenset([LOOP])),
+        ([a_put(4)], NOBODY),
+        ([a_put(4), a_put(4)], NOBODY),  # its slot keeps refusing it
+        ([a_put(4), a_put(5, epoch=EPOCH + 1)], NOBODY),  # of which no run is known
+        ([a_put(4, epoch=EPOCH - 1), a_put(5, epoch=EPOCH - 1)], NOBODY),
+        ([a_put(4), a_put(5, started=25), a_put(4, started=30)], NOBODY),  # it has two lines
+    ],
+)
+async def test_a_loop_goes_on_that_has_put_twice_what_follows_each_other(
+    namespace_: Namespace, puts: Sequence[Token], going: frozenset[LoopId]
+) -> None:
+    await namespace_.puts(*puts)
+    await namespace_.found()
+    assert namespace_.going == going
+
+
+async def test_what_was_heard_before_is_no_sign_that_a_loop_still_goes_on(
+    namespace_: Namespace,
+) -> None:
+    await namespace_.puts(*ONE_LINE)
+    await asyncio.sleep(10)
+    await namespace_.found()
+    await namespace_.puts(a_put(7, started=96))
+    await namespace_.found()
+    assert namespace_.going == NOBODY
 
 
 PUT_BY_OTHERS = [

@@ -118,6 +118,20 @@ async def test_a_token_of_another_format_is_parked_and_its_loop_goes_on(stage: S
     assert carried == [(0, None)]
 
 
+async def test_nobody_looks_into_the_slot_of_a_loop_that_goes_on(stage: Stage) -> None:
+    app, _ = counting(every="2s")
+    await stage.seed(app)
+    broker = FaultyBroker(stage.server)
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(4 * ROUND + 1)
+        slot = app.names.hatchery(TASK)
+        looked = [call for call in broker.calls if (call.operation, call.target) == ("get", slot)]
+        assert looked == []
+        await stage.lose(TASK)
+        await asyncio.sleep(3 * ROUND + 2)
+        assert stage.repairs() == [("task", "lost")]
+
+
 @pytest.mark.parametrize("for_hours", [0, 24])
 async def test_a_paused_token_that_is_gone_is_paused_again_and_resumed_from_where_it_was(
     stage: Stage, for_hours: int
