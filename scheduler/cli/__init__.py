@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         topology,
         upcoming,
         verbs,
+        versions,
     )
 else:
 
@@ -40,4 +41,5 @@ __all__ = [
     "topology",
     "upcoming",
     "verbs",
+    "versions",
 ]

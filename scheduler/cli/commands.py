@@ -29,8 +29,8 @@ AppArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="[APP]",
-        help="module:attribute or path/to/file.py:attribute; else SCHEDULER_APP, else "
-        "[tool.scheduler] app in pyproject.toml.",
+        help="module:attribute or path/to/file.py:attribute (of a file alone: app); else "
+        "SCHEDULER_APP, else [tool.scheduler] app in pyproject.toml.",
     ),
 ]
 LoopArgument = Annotated[str | None, typer.Argument(metavar="LOOP")]
@@ -46,6 +46,22 @@ HealthPort = Annotated[
 MetricsPort = Annotated[
     int | None, typer.Option(min=1, max=65535, help="Where it answers /metrics; may be the same.")
 ]
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        scheduler.cli.printing.print_line(scheduler.cli.versions.told())
+        raise typer.Exit
+
+
+@cli.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Say which it is."),
+    ] = False,
+) -> None:
+    """Periodic jobs and delayed retries as TTL loops in RabbitMQ."""
 
 
 def main() -> None:

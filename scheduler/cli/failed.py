@@ -11,7 +11,7 @@ import typer
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import app_and_one, app_and_rest
 from scheduler.cli.connecting import connected
-from scheduler.cli.loading import ready_app
+from scheduler.cli.loading import names_app, ready_app
 from scheduler.cli.printing import local, print_error, print_json, print_json_list, print_line
 from scheduler.cli.rows import row_of_parked
 from scheduler.cli.spool import Spool, spooling
@@ -95,7 +95,7 @@ def _selection(
 ) -> tuple[str | None, Selection]:
     """Which messages a command means; all of them only if that was said."""
     if everything or task or reason:
-        if messages or (reference is not None and ":" not in reference):
+        if messages or (reference is not None and not names_app(reference)):
             raise UsageError("--all, --task and --reason go without IDs: leave out one of the two.")
         return reference, Selection(reason=reason, task=task)
     what = "the IDs of messages, --task, --reason or --all"

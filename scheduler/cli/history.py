@@ -8,7 +8,7 @@ from datetime import timedelta
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import span_of
 from scheduler.cli.connecting import connected
-from scheduler.cli.loading import ready_app
+from scheduler.cli.loading import names_app, ready_app
 from scheduler.cli.printing import local, print_json, seconds
 from scheduler.cli.rows import row_of_entry
 from scheduler.cli.tables import print_table
@@ -19,7 +19,7 @@ from scheduler.timing.clock import SystemClock
 
 
 def show(reference: str | None, loop: str | None, *, since: str, limit: int, as_json: bool) -> None:
-    if reference is not None and ":" not in reference:
+    if reference is not None and not names_app(reference):
         reference, loop = None, reference
     app, span = ready_app(reference), span_of("--since", since)
     try:

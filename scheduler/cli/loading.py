@@ -52,6 +52,11 @@ def app_with_tasks(reference: str | None) -> Scheduler:
     return app
 
 
+def names_app(text: str) -> bool:
+    """Whether an argument names an app, not a loop: a file alone is taken for its `:app`."""
+    return ":" in text or (text.endswith(".py") and Path(text).is_file())
+
+
 def load_app(reference: str | None) -> Scheduler:
     """The app of a reference; without one, of `SCHEDULER_APP` or of pyproject.toml.
 
@@ -65,12 +70,13 @@ def load_app(reference: str | None) -> Scheduler:
             f"No app was named. Name it as {FORMS}, set SCHEDULER_APP, or write "
             '`app = "module:attribute"` under [tool.scheduler] in pyproject.toml.'
         )
-    place, separator, attribute = reference.rpartition(":")
+    whole = reference if ":" in reference or not names_app(reference) else f"{reference}:app"
+    place, separator, attribute = whole.rpartition(":")
     if not separator or not place or not attribute:
         raise AppNotFound(f"An app is named as {FORMS}, got {reference!r}.")
     with importing(place):
         module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
-    return _attribute(module, attribute, reference)
+    return _attribute(module, attribute, whole)
 
 
 def _from_pyproject() -> str | None:

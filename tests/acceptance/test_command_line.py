@@ -1,10 +1,12 @@
 """What a user sees: commands, their output, their exit codes."""
 
 import json
+import platform
 import re
 import signal
 import socket
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -459,6 +461,20 @@ def test_wrong_credentials_are_told(scheduler: CommandLine, broker_url: str, com
     assert_refused(done, WRONG, "refused access for user 'mallory'", "Check the user")
 
 
+def test_it_says_which_version_it_is(offline: CommandLine):
+    said = offline("--version", SCHEDULER_APP="")
+    assert (said.code, said.out) == (
+        FINE,
+        f"scheduler {version('scheduler')}, Python {platform.python_version()}\n",
+    )
+
+
+def test_a_file_alone_is_taken_for_its_app(offline: CommandLine):
+    said = offline("next", f"{APPS}/shop.py", SCHEDULER_APP="")
+    assert said.code == FINE
+    assert "report" in said.out
+
+
 # Misuse
 
 
@@ -467,7 +483,7 @@ def test_wrong_credentials_are_told(scheduler: CommandLine, broker_url: str, com
     [
         ("", "No app was named."),
         ("shop", "An app is named as `module:attribute`"),
-        (f"{APPS}/shop.py", "An app is named as `module:attribute`"),
+        (f"{APPS}/nowhere.py", "An app is named as `module:attribute`"),
         ("no_such_module:app", "There is no module 'no_such_module'."),
         ("no_such_file.py:app", "There is no file 'no_such_file.py'"),
         (f"{APPS}/shop.py:ap", "'ap' is no such attribute. It has 'app'."),
@@ -500,7 +516,7 @@ def test_the_bad_field_of_a_cron_expression_is_told(offline: CommandLine):
         ("dev --log-format xml", {}, "--log-format is text or json, got 'xml'"),
         ("run --tasks raport", {}, "There is no task 'raport'; did you mean 'report'?"),
         ("pause", {}, "The command needs the name of a LOOP"),
-        ("pause apps/shop.py report", {}, "`path/to/file.py:attribute`, got 'apps/shop.py'"),
+        ("pause apps/nowhere.py report", {}, "`path/to/file.py:attribute`, got 'apps/nowhere.py'"),
     ],
 )
 def test_misuse_is_told(offline: CommandLine, command: str, environment: dict[str, str], told: str):

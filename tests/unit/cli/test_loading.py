@@ -119,6 +119,11 @@ def test_a_pyproject_that_cannot_be_read_is_told(pyproject: bytes):
         load_app(None)
 
 
+def test_of_a_file_alone_the_app_is_the_one_of_that_name():
+    write_app("jobs.py", "shop")
+    assert load_app("jobs.py").namespace == "shop"
+
+
 def test_a_broken_pyproject_does_not_matter_where_an_app_is_named():
     write("pyproject.toml", "[tool")
     write_app("jobs.py", "shop")
@@ -129,7 +134,8 @@ def test_a_broken_pyproject_does_not_matter_where_an_app_is_named():
     ("reference", "told"),
     [
         ("jobs", "An app is named as .*, got 'jobs'"),
-        ("jobs.py", r"An app is named as .*, got 'jobs\.py'"),
+        ("nowhere.py", r"An app is named as .*, got 'nowhere\.py'"),
+        ("directory.py", r"An app is named as .*, got 'directory\.py'"),
         (":app", "An app is named as .*, got ':app'"),
         ("jobs:", "An app is named as .*, got 'jobs:'"),
         (":", "An app is named as .*, got ':'"),
