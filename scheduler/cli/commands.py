@@ -271,9 +271,13 @@ def failed_purge(
 
 
 @command(topology, "show")
-def topology_show(app: AppArgument = None, as_json: Json = False) -> None:
+def topology_show(
+    app: AppArgument = None,
+    whole: Annotated[bool, typer.Option("--all", help="Every timer queue, too.")] = False,
+    as_json: Json = False,
+) -> None:
     """The exchanges, queues and bindings of the app, as a tree."""
-    scheduler.cli.topology.show(app, as_json=as_json)
+    scheduler.cli.topology.show(app, whole=whole, as_json=as_json)
 
 
 @command(topology, "export")

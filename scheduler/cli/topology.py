@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
 from rich.tree import Tree
@@ -11,29 +12,51 @@ from scheduler.cli.printing import print_json
 from scheduler.cli.tables import print_tree
 from scheduler.protocol.topology import Topology, definitions
 
+TIME_TO_LIVE = "x-message-ttl"
+FEW = 4
 
-def show(reference: str | None, *, as_json: bool) -> None:
+
+def show(reference: str | None, *, whole: bool, as_json: bool) -> None:
     topology = ready_app(reference).topology()
     if as_json:
         print_json(asdict(topology))
     else:
-        print_tree(_tree(topology))
+        print_tree(_tree(topology, whole=whole))
 
 
 def export(reference: str | None, *, vhost: str) -> None:
     print_json(definitions(ready_app(reference).topology(), vhost))
 
 
-def _tree(topology: Topology) -> Tree:
+def _tree(topology: Topology, *, whole: bool) -> Tree:
     tree = Tree("exchanges, and what is bound to them")
     arguments = {each.name: each.arguments for each in (*topology.exchanges, *topology.queues)}
     for exchange in topology.exchanges:
         branch = tree.add(f"{exchange.name} ({exchange.type}){_listed(exchange.arguments)}")
-        for binding in topology.bindings:
-            if binding.source == exchange.name:
-                bound = f"{binding.destination}{_listed(arguments[binding.destination])}"
-                branch.add(f"{binding.routing_key or '(all)'} → {bound}")
+        bound = [binding for binding in topology.bindings if binding.source == exchange.name]
+        for _, alike in groupby(bound, lambda each: _kind_of(arguments[each.destination])):
+            lines = [
+                f"{each.routing_key or '(all)'} → {each.destination}"
+                f"{_listed(arguments[each.destination])}"
+                for each in alike
+            ]
+            for line in lines if whole else _folded(lines):
+                branch.add(line)
     return tree
+
+
+def _kind_of(arguments: Mapping[str, Any]) -> object:
+    """What timer queues have in common that differ in their time alone; nothing of other queues."""
+    if TIME_TO_LIVE not in arguments:
+        return object()
+    return sorted((name, str(arguments[name])) for name in arguments if name != TIME_TO_LIVE)
+
+
+def _folded(lines: list[str]) -> list[str]:
+    if len(lines) <= FEW:
+        return lines
+    first, *others, last = lines
+    return [first, f"… {len(others)} more such timer queues (--all shows them)", last]
 
 
 def _listed(arguments: Mapping[str, Any]) -> str:

@@ -475,6 +475,15 @@ def test_a_file_alone_is_taken_for_its_app(offline: CommandLine):
     assert "report" in said.out
 
 
+def test_timer_queues_that_differ_in_their_time_alone_are_folded(offline: CommandLine):
+    sms = str(Path(__file__).parents[2] / "examples" / "sms.py")
+    folded, whole = offline("topology", "show", sms), offline("topology", "show", sms, "--all")
+    assert "… 57 more such timer queues (--all shows them)" in folded.out
+    queues = set(re.findall(r"→ (\S+\.delay\.\d+s) ", folded.out))
+    assert {queue.rpartition(".")[2] for queue in queues} == {"1s", "59s"}
+    assert len(set(re.findall(r"→ (\S+\.delay\.\d+s) ", whole.out))) == 59
+
+
 # Misuse
 
 
