@@ -30,7 +30,7 @@ from scheduler.events import (
     SettlementDelayed,
     TokenDelayed,
 )
-from scheduler.protocol.messages import PREFIX
+from scheduler.protocol.tokens import claims_of
 from scheduler.tasks.loops import Loop, loop_of
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.schedules import Schedule, schedule_of, to_wire
@@ -97,13 +97,12 @@ def noted(ctx: Context) -> Generator[None]:
 
 def token_of(ctx: Context) -> Mapping[str, Any]:
     """What the token of a run says of its epoch, and with which schedule it goes on."""
-    headers = ctx.message.headers
-    if f"{PREFIX}epoch" not in headers:
+    if not (claims := claims_of(ctx.message)):
         return {}
     return {
-        "epoch": headers[f"{PREFIX}epoch"],
-        "life": headers[f"{PREFIX}life"],
-        "schedule": json.dumps(json.loads(ctx.message.body)["schedule"], sort_keys=True),
+        "epoch": claims["epoch"],
+        "life": claims["life"],
+        "schedule": json.dumps(claims["schedule"], sort_keys=True),
     }
 
 
