@@ -107,14 +107,18 @@ class Mortal:
         self._unacked = unacked
         self._pace = pace
         self.dead = asyncio.Event()
+        self._dies = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._broker, name)
 
     async def die(self) -> None:
         """Lose the connection, with what is in hand, and never come back."""
-        self.dead.set()
-        await self._broker.__aexit__(None, None, None)
+        self._dies = True
+        try:
+            await self._broker.__aexit__(None, None, None)
+        finally:
+            self.dead.set()
 
     async def publish(
         self,
@@ -124,7 +128,7 @@ class Mortal:
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
     ) -> None:
-        if self.dead.is_set():
+        if self._dies:
             raise BrokerUnavailable
         await asyncio.sleep(self._pace)
         await self._broker.publish(
