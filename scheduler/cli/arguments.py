@@ -2,14 +2,14 @@
 
 from datetime import timedelta
 
-from scheduler.cli.loading import FORMS
+from scheduler.cli.loading import FORMS, names_app
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.timing.durations import parse_duration
 
 
 def app_and_rest(app: str | None, rest: list[str], what: str) -> tuple[str | None, list[str]]:
-    """APP may be left out: an argument without a colon is none."""
-    if app is not None and ":" not in app:
+    """APP may be left out."""
+    if app is not None and not names_app(app):
         app, rest = None, [app, *rest]
     if not rest:
         raise UsageError(f"The command needs {what}: see --help.")

@@ -14,7 +14,6 @@ P = ParamSpec("P")
 
 cli = typer.Typer(
     name="scheduler",
-    help="Periodic jobs and delayed retries as TTL loops in RabbitMQ.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -53,8 +53,8 @@ def app_with_tasks(reference: str | None) -> Scheduler:
 
 
 def names_app(text: str) -> bool:
-    """Whether an argument names an app, not a loop: a file alone is taken for its `:app`."""
-    return ":" in text or (text.endswith(".py") and Path(text).is_file())
+    """Whether an argument names an app, not a loop or a message."""
+    return ":" in text or _is_file_alone(text)
 
 
 def load_app(reference: str | None) -> Scheduler:
@@ -70,13 +70,18 @@ def load_app(reference: str | None) -> Scheduler:
             f"No app was named. Name it as {FORMS}, set SCHEDULER_APP, or write "
             '`app = "module:attribute"` under [tool.scheduler] in pyproject.toml.'
         )
-    whole = reference if ":" in reference or not names_app(reference) else f"{reference}:app"
+    whole = f"{reference}:app" if _is_file_alone(reference) else reference
     place, separator, attribute = whole.rpartition(":")
     if not separator or not place or not attribute:
         raise AppNotFound(f"An app is named as {FORMS}, got {reference!r}.")
     with importing(place):
         module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
     return _attribute(module, attribute, whole)
+
+
+def _is_file_alone(text: str) -> bool:
+    """Whether it is a file without an attribute, which is taken for its `:app`."""
+    return text.endswith(".py") and Path(text).is_file()
 
 
 def _from_pyproject() -> str | None:

@@ -196,7 +196,7 @@ class Outbox:
                 except Exception as error:
                     errors.append(error)
 
-        await asyncio.gather(*(send_some() for _ in range(AT_ONCE)))
+        await asyncio.gather(*(send_some() for _ in range(min(AT_ONCE, len(calls)))))
         sent = [id for id in ids if id is not None]
         if errors and sent:
             told = f"{len(sent)} of {len(ids)} messages for {task!r} were sent: {errors[0]}"

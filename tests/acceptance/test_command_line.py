@@ -475,6 +475,13 @@ def test_a_file_alone_is_taken_for_its_app(offline: CommandLine):
     assert "report" in said.out
 
 
+@pytest.mark.parametrize("words", [("pause", "report"), ("failed", "show", "some-id")])
+def test_a_file_alone_is_the_app_of_what_comes_after_it(offline: CommandLine, words: list[str]):
+    *command, what = words
+    said = offline(*command, f"{APPS}/shop.py", what, SCHEDULER_APP="")
+    assert "Cannot connect" in said.err  # it has found the app
+
+
 def test_timer_queues_that_differ_in_their_time_alone_are_folded(offline: CommandLine):
     sms = str(Path(__file__).parents[2] / "examples" / "sms.py")
     folded, whole = offline("topology", "show", sms), offline("topology", "show", sms, "--all")

@@ -21,9 +21,13 @@ class BrokerCpu:
         """Seconds so far; not a number where it cannot be known."""
         if self._pid is None:
             return math.nan
-        # The name in parentheses may hold anything; utime and stime are fields 14 and 15.
-        after_name = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+        utime, stime, *_ = fields_of(Path(f"/proc/{self._pid}/stat"))[11:]
+        return (int(utime) + int(stime)) / os.sysconf("SC_CLK_TCK")
+
+
+def fields_of(stat: Path) -> list[str]:
+    """What the kernel tells of a process, from its third field on: see proc_pid_stat(5)."""
+    return stat.read_text().rpartition(")")[2].split()  # the name before it may hold anything
 
 
 def _listener(port: int) -> int | None:

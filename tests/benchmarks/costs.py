@@ -36,7 +36,7 @@ from typing import BinaryIO, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.broker_cpu import BrokerCpu
+from tests.benchmarks.broker_cpu import BrokerCpu, fields_of
 from tests.benchmarks.fleets.record import runs_in
 from tests.rabbitmq import shared_broker
 
@@ -210,11 +210,10 @@ def cpu_of(sessions: set[int]) -> float:
     total = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name in parentheses may hold anything; session is field 6, times are 14 to 17.
-            fields = stat.read_text().rpartition(")")[2].split()
+            fields = fields_of(stat)
         except OSError:
             continue
-        if int(fields[3]) in sessions:
+        if int(fields[3]) in sessions:  # field 6; times are fields 14 to 17
             total += sum(map(int, fields[11:15]))
     return total / os.sysconf("SC_CLK_TCK")
 

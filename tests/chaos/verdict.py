@@ -126,10 +126,9 @@ class Pulse:
         if loop not in self._awaited or at < self._since:
             return
         self._awaited.discard(loop)
-        for strike in self.strikes[-1:]:
-            if strike.recovered_at is None:
-                strike.awaited = self.awaited
-                strike.recovered_at = None if self._awaited else at
+        if self.strikes and (last := self.strikes[-1]).recovered_at is None:
+            last.awaited = self.awaited
+            last.recovered_at = None if self._awaited else at
 
 
 @dataclass(slots=True)

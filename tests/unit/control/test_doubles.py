@@ -115,6 +115,7 @@ async def test_what_is_published_again_is_of_the_same_line(namespace_: Namespace
         ([a_put(4)], NOBODY),
         ([a_put(4), a_put(4)], NOBODY),  # its slot keeps refusing it
         ([a_put(4), a_put(5, epoch=EPOCH + 1)], NOBODY),  # of which no run is known
+        ([a_put(4, epoch=EPOCH - 1), a_put(5)], NOBODY),
         ([a_put(4, epoch=EPOCH - 1), a_put(5, epoch=EPOCH - 1)], NOBODY),
         ([a_put(4), a_put(5, started=25), a_put(4, started=30)], NOBODY),  # it has two lines
     ],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scheduler import Context, Cron, Every, Reject, Retry, RetryLater, StopLoop
+from scheduler import Context, Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.connection import MemoryConsumer
 from scheduler.control.reports import Did
@@ -492,7 +492,8 @@ async def test_a_processor_of_a_task_without_a_queue_starts_nothing(stage: Stage
     assert queue.consumers == 0
 
 
-async def test_a_processor_that_is_cancelled_stops_as_one_that_is_told_to(stage: Stage) -> None:
+async def two_slow_loops(stage: Stage) -> Scheduler:
+    """Seeded: one waits for the other where there is room for one."""
     app = new_app()
 
     async def slow() -> None:
@@ -501,6 +502,11 @@ async def test_a_processor_that_is_cancelled_stops_as_one_that_is_told_to(stage:
     for name in "ab":
         app.periodic(every="10s", name=name)(slow)
     await stage.seed(app)
+    return app
+
+
+async def test_a_processor_that_is_cancelled_stops_as_one_that_is_told_to(stage: Stage) -> None:
+    app = await two_slow_loops(stage)
     async with MemoryBroker(stage.server) as broker:
         process = processor_of(app, broker, stage.clock, concurrency=1, grace=60, supervises=False)
         running = asyncio.create_task(process.run())
@@ -610,14 +616,7 @@ async def test_a_run_whose_connection_goes_is_cancelled_and_runs_again(stage: St
 
 
 async def test_what_waits_for_its_turn_when_its_connection_goes_is_not_run(stage: Stage) -> None:
-    app = new_app()
-
-    async def slow() -> None:
-        await asyncio.sleep(20)
-
-    for name in "ab":
-        app.periodic(every="10s", name=name)(slow)
-    await stage.seed(app)
+    await two_slow_loops(stage)
     async with stage.processor(concurrency=1):
         await asyncio.sleep(15)
         stage.server.disconnect_all()

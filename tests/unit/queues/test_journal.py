@@ -13,7 +13,7 @@ from scheduler import Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoo
 from scheduler.errors import BrokerUnavailable, QueueNotFound
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import TOKEN_TYPE, Ending, LoopId, State, Token, encode
+from scheduler.protocol.tokens import TOKEN_TYPE, Ending, LastRun, LoopId, State, Token, encode
 from scheduler.protocol.topology import UNROUTED_FOR
 from scheduler.queues.journal import MARGIN, Heard, JournalEntry, look_backs
 from scheduler.timing.clock import LoopClock
@@ -426,6 +426,15 @@ async def test_it_is_heard_since_a_moment(stage: Stage) -> None:
     await write(stage, token(seq=2))
     found = await heard(stage, since=START + timedelta(seconds=5))
     assert found[TASK].furthest == {5: token(seq=2)}
+
+
+@pytest.mark.parametrize(("seq", "puts"), [(3, 1), (2**62 + 1, 0), (10**400, 0), (-1, 0)])
+async def test_a_count_that_none_can_be_is_of_no_run(stage: Stage, seq: int, puts: int) -> None:
+    await stage.seed(looping())
+    ran = LastRun(Ending.SUCCEEDED, START, START, timedelta(0))
+    await write(stage, replace(token(), last=ran), seq=seq)
+    found, _ = await stage.journal.puts(since=START, most=10)
+    assert len(found) == puts
 
 
 async def test_what_is_no_token_of_ours_is_not_heard(stage: Stage) -> None:
