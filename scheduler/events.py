@@ -82,10 +82,14 @@ class EventStream:
     """
 
     def __init__(self) -> None:
-        self._listeners: list[Emit] = []
+        self._listeners: list[tuple[Emit, tuple[type[Event], ...]]] = []
+        self._of_kind: dict[type[Event], list[Emit]] = {}
 
-    def listen(self, listener: Emit) -> Emit:
+    def listen(self, listener: Emit, *kinds: type[Event]) -> Emit:
         """Add a listener. Usable as a decorator.
+
+        Args:
+            kinds: what it is told of; none are named: of everything.
 
         Raises:
             RegistrationError: it cannot be called with an event, or is a coroutine function.
@@ -96,29 +100,41 @@ class EventStream:
                 f"The listener {listener!r} is a coroutine function, and nobody would await it: "
                 "write `def`, and start tasks of your own in it."
             )
-        self._listeners.append(listener)
+        self._listeners.append((listener, kinds or (Event,)))
+        self._of_kind.clear()
         return listener
 
     def forget(self, listener: Emit) -> None:
         """Remove a listener."""
-        self._listeners.remove(listener)
+        del self._listeners[[each for each, _ in self._listeners].index(listener)]
+        self._of_kind.clear()
 
     @contextmanager
-    def listening(self, listener: Emit) -> Generator[None]:
+    def listening(self, listener: Emit, *kinds: type[Event]) -> Generator[None]:
         """Have a listener inside the block."""
-        self.listen(listener)
+        self.listen(listener, *kinds)
         try:
             yield
         finally:
             self.forget(listener)
 
+    def has_listeners(self, kind: type[Event]) -> bool:
+        """Whether anybody is told of such events."""
+        return bool(self._listeners_of(kind))
+
     def emit(self, event: Event) -> None:
-        """Hand an event to every listener."""
-        for listener in self._listeners:
+        """Hand an event to every listener that is told of its kind."""
+        for listener in self._listeners_of(type(event)):
             try:
                 listener(event)
             except Exception:
                 logging.getLogger(__name__).exception("The listener %r failed", listener)
+
+    def _listeners_of(self, kind: type[Event]) -> list[Emit]:
+        if (found := self._of_kind.get(kind)) is None:
+            found = [each for each, kinds in self._listeners if issubclass(kind, kinds)]
+            self._of_kind[kind] = found
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ SECOND = timedelta(seconds=1)
 def instrument(app: Scheduler, clock: Clock | None = None) -> CollectorRegistry:
     """Measure an app from now on; returns the registry that holds what is measured."""
     metrics = Metrics(app, clock or SystemClock())
-    app.listen(metrics.note)
+    app.events.listen(metrics.note, *metrics.kinds)
     registry = CollectorRegistry()
     registry.register(metrics)
     ProcessCollector(registry=registry)
@@ -306,10 +306,14 @@ class Metrics(Collector):
             ProcessorStarted: self._processor_started,
         }
 
+    @property
+    def kinds(self) -> Iterable[type[Event]]:
+        """The events that are measured."""
+        return self._notes
+
     def note(self, event: Event) -> None:
         """Measure an event: a listener."""
-        if (note := self._notes.get(type(event))) is not None:
-            note(event)
+        self._notes[type(event)](event)
 
     def collect(self) -> Iterator[Metric]:
         """What there is to read now."""

@@ -43,6 +43,7 @@ from scheduler.tasks.tasks import SUPERVISION
 W3C = TraceContextTextMapPropagator()
 OPERATION = "messaging.operation.name"
 DESTINATION = "messaging.destination.name"
+TRACED = CallSending, CallSent, CallNotSent, RunStarted, RunFinished, RunLost, RunReturned
 
 
 def instrument(app: Scheduler, provider: TracerProvider | None = None) -> None:
@@ -52,7 +53,7 @@ def instrument(app: Scheduler, provider: TracerProvider | None = None) -> None:
         provider: where spans go; None: to the one that the program has set.
     """
     tracer = trace.get_tracer("scheduler", tracer_provider=provider)
-    app.listen(Tracing(app.names, tracer).hear)
+    app.events.listen(Tracing(app.names, tracer).hear, *TRACED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,10 +72,14 @@ def encoded(message: Message) -> bytes:
     return flags.to_bytes(2) + b"".join(parts)
 
 
-def decoded(properties: bytes, body: bytes = b"") -> Message:
-    """The message that has these properties, and a body."""
+def decoded(properties: bytes, body: bytes = b"", *, offset: str | None = None) -> Message:
+    """The message that has these properties, and a body.
+
+    Args:
+        offset: the header that tells where it stands in its stream, which is none of its own.
+    """
     try:
-        return _decoded(properties, body)
+        return _decoded(properties, body, offset)
     except (Malformed, IndexError):
         return Message(body, {UNREADABLE: properties})
 
@@ -112,7 +116,7 @@ def check_size(properties: bytes, frame_max: int, address: str) -> None:
         )
 
 
-def _decoded(properties: bytes, body: bytes) -> Message:
+def _decoded(properties: bytes, body: bytes, offset: str | None) -> Message:
     flags, at, found = int.from_bytes(properties[:2]), 2, dict[str, Any]()
     for name, flag in FLAGS.items():
         if flags & flag:
@@ -127,7 +131,8 @@ def _decoded(properties: bytes, body: bytes) -> Message:
     not_ours = [name for name in NOT_OURS_TO_GIVE if name in found]
     not_ours += ["timestamp"] if isinstance(found.get("timestamp"), Opaque) else []
     headers.update({_header_of(name): found.pop(name) for name in not_ours})
-    return Message(body, headers, **found)
+    place = None if offset is None else headers.pop(offset)
+    return Message(body, headers, **found, offset=place)
 
 
 def _header_of(name: str) -> str:

@@ -39,6 +39,7 @@ from scheduler.protocol.tokens import Ending, State
 from scheduler.timing.durations import format_duration
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+ONLY_FOR_DEBUGGING = LoopSeeded, EpochHeard, CensusTaken, RunStarted
 
 
 class Line(NamedTuple):

@@ -33,7 +33,7 @@ def ready_app(reference: str | None, *, log_format: str | None = None) -> Schedu
     if style not in ("text", "json"):
         raise UsageError(f"--log-format is text or json, got {style!r}.")
     logs.configure(app.settings.log_level, "json" if style == "json" else "text")
-    app.listen(logs.log_event)
+    app.events.listen(logs.log_event, *logs.told())
     return app
 
 

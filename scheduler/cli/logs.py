@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Literal, cast
 
-from scheduler.cli.lines import clock, line_of
+from scheduler.cli.lines import ONLY_FOR_DEBUGGING, clock, line_of
 from scheduler.events import Escalated, Event, RunEvent
 from scheduler.protocol.messages import flat, summary_of
 from scheduler.protocol.tokens import LoopId, Token
@@ -24,6 +24,12 @@ def configure(level: str, style: Literal["text", "json"]) -> None:
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     handler.addFilter(_mark_with_run)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def told() -> list[type[Event]]:
+    """The events that may be worth a line at the level of this process."""
+    quiet = () if logger.isEnabledFor(logging.DEBUG) else ONLY_FOR_DEBUGGING
+    return [kind for kind in line_of.registry if kind not in (object, *quiet)]
 
 
 def log_event(event: Event) -> None:

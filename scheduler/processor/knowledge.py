@@ -25,6 +25,7 @@ from scheduler.timing.backoff import backoff
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(seconds=1)
 ENTERED_WITHIN_S = 5.0
+INTERRUPTIONS = ConnectionLost, Connected, ConsumerInterrupted, ConsumerResumed
 
 
 class Noted(NamedTuple):
@@ -100,7 +101,7 @@ class Knowledge:
             return None
 
     def hear(self, event: Event) -> None:
-        """Learn of interruptions; to be called with each event."""
+        """Learn of `INTERRUPTIONS`, and of their ends."""
         match event:
             case ConnectionLost():
                 self._interrupt()

@@ -96,6 +96,7 @@ class Pipeline:
     ) -> None:
         self._app = app
         self._clock = clock
+        self._events = app.events
         self._emit = app.events.emit
         self._turns = turns
         self._capacity = capacity
@@ -221,7 +222,8 @@ class Pipeline:
     async def _execute(self, run: Run) -> Run:
         outcome = run.outcome
         if outcome is None:
-            self._emit(_started(run))
+            if self._events.has_listeners(RunStarted):
+                self._emit(_started(run))
             outcome = await self._executions.outcome_of(run)
         return run._replace(outcome=outcome, ended_at=self._clock.now())
 

@@ -8,8 +8,8 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.follow_up import FollowUp
 from scheduler.control.preparation import Preparation
 from scheduler.control.supervision import Supervisor
-from scheduler.events import EscalationHook
-from scheduler.processor.knowledge import Knowledge
+from scheduler.events import Connected, EscalationHook, TokenSuperseded
+from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
 from scheduler.processor.recognition import Recognition
 from scheduler.processor.worker import Worker
 from scheduler.tasks.registry import App
@@ -72,12 +72,15 @@ class Processor:
         async with AsyncExitStack() as stack:
             if self._supervisor is not None:
                 await self._preparation.prepare(self._tasks)
-            stack.enter_context(self._app.events.listening(self._knowledge.hear))
-            stack.enter_context(self._app.events.listening(self._recognition.hear))
+            listening = self._app.events.listening
+            stack.enter_context(listening(self._knowledge.hear, *INTERRUPTIONS))
+            stack.enter_context(listening(self._recognition.hear, Connected))
             await stack.enter_async_context(self._knowledge)
             if self._supervisor is not None:
                 await stack.enter_async_context(self._supervisor)
                 await stack.enter_async_context(self._follow_up)
-                stack.enter_context(self._app.events.listening(self._follow_up.hear))
+                stack.enter_context(
+                    self._app.events.listening(self._follow_up.hear, TokenSuperseded)
+                )
             stack.enter_context(self._app.lending(self._broker, self._clock))
             await self.worker.run()

@@ -269,20 +269,25 @@ def _note(message: Message, namespace: str, heard: Heard) -> None:
 
 def _put_of(claims: Mapping[str, Any]) -> Put | None:
     """None: no run has put it into its loop's slot."""
-    match claims:
-        case {"act": _} | {"first": _}:  # creators did
-            return None
-        case {
-            "epoch": int(epoch),
-            "seq": int(seq),
-            "attempt": int(attempt),
-            "due_at_ms": int(due_at_ms),
-            "last": {"started_at_ms": int(started_at_ms), "duration_ms": int(duration_ms)},
-        }:
-            put = Put(epoch, seq, attempt, due_at_ms, started_at_ms, duration_ms)
-            return put if all(0 <= number <= MOST_COUNTED for number in put) else None
-        case _:
-            return None
+    if "act" in claims or "first" in claims:  # creators did
+        return None
+    try:
+        last = claims["last"]
+        put = Put(
+            claims["epoch"],
+            claims["seq"],
+            claims["attempt"],
+            claims["due_at_ms"],
+            last["started_at_ms"],
+            last["duration_ms"],
+        )
+    except (KeyError, TypeError):
+        return None
+    return put if all(map(_is_count, put)) else None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value <= MOST_COUNTED
 
 
 def entry_of(message: Message, namespace: str) -> JournalEntry | None:

@@ -40,7 +40,7 @@ def ways_of_watching(app: Scheduler) -> dict[str, Switch]:
     return {
         "bare": (lambda: None, lambda: None),
         "metrics": (
-            lambda: app.events.listen(metrics.note),
+            lambda: app.events.listen(metrics.note, *metrics.kinds),
             lambda: app.events.forget(metrics.note),
         ),
     }

@@ -7,7 +7,7 @@ import pytest
 
 from scheduler import Context, Scheduler, Settings
 from scheduler.errors import RegistrationError, SettingsError, UnknownLoop
-from scheduler.events import Event, ProcessorStopped
+from scheduler.events import ConsumerResumed, Event, ProcessorStopped, RunEvent, RunSettled
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, Retention, topology
 from scheduler.registration import PERIODIC_OPTIONS
@@ -192,6 +192,20 @@ def test_a_listener_hears_of_each_event(app: Scheduler):
     app.events.forget(listener)
     app.events.emit(ProcessorStopped(1))
     assert heard == [ProcessorStopped(0)]
+
+
+def test_a_listener_may_hear_of_some_kinds_alone(app: Scheduler):
+    some: list[Event] = []
+    app.events.emit(ProcessorStopped(0))
+    app.events.listen(some.append, RunEvent, ProcessorStopped)
+    run = RunSettled(LoopId("clean"), 1, 0, "id")
+    for event in (ProcessorStopped(1), ConsumerResumed("queue"), run):
+        app.events.emit(event)
+    assert some == [ProcessorStopped(1), run]
+    assert app.events.has_listeners(RunSettled)
+    assert not app.events.has_listeners(ConsumerResumed)
+    app.events.forget(some.append)
+    assert not app.events.has_listeners(RunSettled)
 
 
 def test_a_listener_that_fails_is_logged_and_the_others_still_hear(

@@ -1,11 +1,12 @@
 """The entries of a stream: messages that have a place."""
 
-from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from scheduler.brokers.amqp.frames import Taken
 from scheduler.brokers.properties import decoded
 from scheduler.protocol.messages import Message
+
+OFFSET = "x-stream-offset"
 
 
 def message_of(taken: Taken) -> Message:
@@ -22,9 +23,9 @@ class StreamEntry(NamedTuple):
 
     @classmethod
     def of(cls, taken: Taken) -> "StreamEntry":
-        message = message_of(taken)
-        offset = cast(dict[str, Any], message.headers).pop("x-stream-offset")
-        return cls(replace(message, offset=offset), offset, taken.tag)
+        message = decoded(taken.properties, taken.body, offset=OFFSET)
+        assert message.offset is not None
+        return cls(message, message.offset, taken.tag)
 
     def continues(self, last: "StreamEntry") -> bool:
         """Whether this may come in one stream where the last one was asked for.

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler import Context, Retry, Scheduler, Settings
 from scheduler.cli.lines import line_of
-from scheduler.cli.logs import configure, log_event
+from scheduler.cli.logs import configure, log_event, told
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -317,6 +317,15 @@ def test_no_line_is_below_the_level(log: Log, level: str, lines: int):
         finished(Ending.ESCALATED, FAILURE),
     ]
     assert len(log(*events, level=level).splitlines()) == lines
+
+
+@pytest.mark.parametrize("level", [DEBUG, INFO, WARNING, ERROR])
+def test_the_log_is_told_of_all_that_may_have_a_line(level: int):
+    configure(logging.getLevelName(level), "text")
+    has_line = {type(event) for event, of, _ in (*OF_PROCESSES, *OF_RUNS) if of >= level}
+    assert has_line <= set(told())
+    assert (RunStarted in told()) is (level == DEBUG)  # there is one for each run
+    assert not {type(event) for event in SILENT} & set(told())
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
