@@ -18,6 +18,7 @@ from scheduler.registration import Registration
 from scheduler.sending import Outboxes
 from scheduler.spelling import refusing_misnamed
 from scheduler.tasks.loops import Loop, supervision
+from scheduler.tasks.origin import module_of_caller
 from scheduler.tasks.registry import topology_of
 from scheduler.timing.clock import Clock, SystemClock
 
@@ -34,6 +35,9 @@ class Scheduler(Registration):
         namespace: begins the name of everything in the broker: 1 to 64 letters, digits, '_', '-'.
         settings: read from the environment where it is not given.
 
+    Attributes:
+        module: where it was made: by it, apps are told apart that share a namespace by mistake.
+
     Raises:
         RegistrationError: the namespace cannot be used.
     """
@@ -41,6 +45,7 @@ class Scheduler(Registration):
     @refusing_misnamed("Scheduler", RegistrationError)
     def __init__(self, namespace: str, settings: "Settings | None" = None) -> None:
         self.events = EventStream()
+        self.module = module_of_caller()
         self.escalation_hooks: list[EscalationHook] = []
         self._settings = settings
         self._operating: Program | None = None

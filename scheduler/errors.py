@@ -24,6 +24,7 @@
         ├── AccessRefused           wrong credentials, or a right is missing
         ├── UntrustedBroker         its certificate does not show that it is the broker
         ├── IncompatibleBroker      a version, or an object, that breaks the guarantees
+        │   └── OtherArguments        a queue that exists with other arguments
         ├── QueueNotFound           the queue does not exist
         ├── NotSent                 a message was not confirmed in time
         │   └── NotAllSent            some of many were not
@@ -189,6 +190,20 @@ class NotAllSeen(BrokerError):
     def __init__(self, message: str | None = None, *, left: int = 0) -> None:
         super().__init__(message)
         self.left = left
+
+
+class OtherArguments(IncompatibleBroker):
+    """The queue exists with other arguments.
+
+    Attributes:
+        queue: its name.
+        argument: the first that differs.
+    """
+
+    def __init__(self, message: str | None = None, *, queue: str = "", argument: str = "") -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.argument = argument
 
 
 class DeliveryLost(BrokerError):

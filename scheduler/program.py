@@ -14,9 +14,11 @@ from scheduler.control.declaring import Declaring
 from scheduler.control.doctor import Doctor
 from scheduler.control.doubles import Doubles
 from scheduler.control.dry_run import DryRun
+from scheduler.control.fit import Fit
 from scheduler.control.follow_up import FollowUp
 from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
+from scheduler.control.migration import Migration
 from scheduler.control.notes import Notes
 from scheduler.control.preparation import Preparation
 from scheduler.control.processors import Processors
@@ -89,13 +91,15 @@ class Program:
         begins = self.hatchery, self.roster
         self.repairs = Repairs(*here, *begins, self.locator, self.beginnings, patience)
         self.removal = Removal(*here, clock, *begins, self.failed, self.beginnings, patience)
+        self.fit = Fit(*here)
+        declares = self.declaring, self.fit, Migration(*here, self.fit)
         self.seeding = Seeding(
-            app, *begins, self.beginnings, self.repairs, self.removal, self.declaring, patience
+            app, *begins, self.beginnings, self.repairs, self.removal, *declares, patience
         )
-        self.dry_run = DryRun(*here, clock, *begins)
+        self.dry_run = DryRun(*here, clock, *begins, self.fit)
         self.verbs = Verbs(broker, clock, *begins, self.beginnings, patience)
         self.survey = Survey(app, clock, self.journal, self.roster, self.locator)
-        self.doctor = Doctor(app, broker, self.survey, self.loops, self.locator)
+        self.doctor = Doctor(app, broker, self.survey, self.loops, self.locator, self.fit)
 
 
 def processor(
@@ -167,7 +171,7 @@ def supervisor(
 def _preparation(app: App, broker: Broker, clock: Clock) -> Preparation:
     # Who does not consume yet answers to no roll call: it would be counted for one that is silent.
     asking = Program(app, broker, clock, patience=PATIENCE)
-    return Preparation(app, broker, asking.declaring, asking.seeding)
+    return Preparation(app, broker, asking.declaring, asking.seeding, asking.fit)
 
 
 def _recognition(

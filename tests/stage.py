@@ -295,6 +295,7 @@ class Stage:
             names.hatchery(SUPERVISION),
             names.processor_queue(SUPERVISION.task),
             *(names.journal, names.roster, names.snapshots, names.roll_call, names.presence),
+            names.imprint,
         )
         queues = {queue.name for queue in self.app.topology().queues}.difference(not_theirs)
         depths = [await self.broker.depth(queue) for queue in queues]

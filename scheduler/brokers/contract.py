@@ -19,7 +19,7 @@
 6. `mutex` is held by one connection of all; when its holder's connection dies, the broker frees it.
    Whoever waits for it has its turn, though another one takes it again and again.
 7. Declaring is idempotent. Declaring the same name with other arguments is `IncompatibleBroker`,
-   and changes nothing.
+   of a queue `OtherArguments`, and changes nothing.
 8. What is published to a stream stays there for all who read or follow it, until it is too old or
    too much. A stream is never full; what it holds keeps its order, and does not expire. It keeps
    labels, and headers that are text, numbers, bytes and truth values; it drops tables and lists.
@@ -39,7 +39,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -47,7 +47,7 @@ from typing import Literal, Protocol
 
 from scheduler.errors import IncompatibleBroker
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import Topology
+from scheduler.protocol.topology import Binding, Topology
 
 
 def missing_exchange(name: str) -> IncompatibleBroker:
@@ -175,6 +175,10 @@ class Broker(Protocol):
             IncompatibleBroker: something of this name exists with other arguments.
             AccessRefused: the user may not declare.
         """
+        ...
+
+    async def unbind(self, bindings: Iterable[Binding]) -> None:
+        """Have nothing more come to queues by these bindings, be they there or not."""
         ...
 
     async def publish(

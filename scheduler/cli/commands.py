@@ -108,10 +108,25 @@ def seed(
     prune: Annotated[
         bool, typer.Option("--prune", help="Remove the loops that the app does not have.")
     ] = False,
+    migrate: Annotated[
+        bool,
+        typer.Option(
+            "--migrate",
+            help="Make queues anew that were declared for other code or settings, with all that "
+            "waits in them. No processor may run meanwhile.",
+        ),
+    ] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Though the namespace was seeded from another module: it has moved."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Declare exchanges and queues, and start each loop that has not been started. Repeatable."""
-    scheduler.cli.seeding.seed(app, dry_run=dry_run, prune=prune, as_json=as_json)
+    ways = scheduler.cli.seeding.Ways(dry_run, prune, migrate, take_over)
+    scheduler.cli.seeding.seed(app, ways, as_json=as_json)
 
 
 @command(cli, "run")

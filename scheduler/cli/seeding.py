@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from scheduler.app import Scheduler
 from scheduler.cli.connecting import connected
@@ -14,9 +15,19 @@ from scheduler.control.reports import Report
 from scheduler.protocol.rights import rights_to_seed
 
 
-def seed(reference: str | None, *, dry_run: bool, prune: bool, as_json: bool) -> None:
-    app = ready_app(reference)
-    reports = asyncio.run(_seed(app, dry_run=dry_run, prune=prune))
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How to seed, as the options of the command say."""
+
+    dry_run: bool
+    prune: bool
+    migrate: bool
+    take_over: bool
+
+
+def seed(reference: str | None, ways: Ways, *, as_json: bool) -> None:
+    app, dry_run = ready_app(reference), ways.dry_run
+    reports = asyncio.run(_seed(app, ways))
     if as_json:
         print_json([row_of_report(report) for report in reports])
     elif reports:
@@ -27,10 +38,14 @@ def seed(reference: str | None, *, dry_run: bool, prune: bool, as_json: bool) ->
         print_line(f"{no_loops(app)}; the queues of its tasks {are} declared: {tasks}.")
 
 
-async def _seed(app: Scheduler, *, dry_run: bool, prune: bool) -> list[Report]:
+async def _seed(app: Scheduler, ways: Ways) -> list[Report]:
     async with connected(app, rights_to_seed(app.names, app.topology())) as program:
         require_fit(program.broker)
-        return await (program.dry_run.plan() if dry_run else program.seeding.seed(prune=prune))
+        if ways.dry_run:
+            return await program.dry_run.plan(prune=ways.prune)
+        return await program.seeding.seed(
+            prune=ways.prune, migrate=ways.migrate, take_over=ways.take_over
+        )
 
 
 def _print_reports(reports: Sequence[Report]) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from scheduler.brokers.contract import Broker, BrokerInfo
 from scheduler.control import probe
+from scheduler.control.fit import Fit
 from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
 from scheduler.control.status import Status, Survey, Where
@@ -16,6 +17,7 @@ from scheduler.errors import (
     BrokerUnavailable,
     IncompatibleBroker,
     Locked,
+    OtherArguments,
     QueueNotFound,
 )
 from scheduler.protocol.rights import (
@@ -100,13 +102,20 @@ class Doctor:
     """Looks at everything the guarantees rest on, and leaves it as it was."""
 
     def __init__(
-        self, app: App, broker: Broker, survey: Survey, loops: Loops, locator: Locator
+        self,
+        app: App,
+        broker: Broker,
+        survey: Survey,
+        loops: Loops,
+        locator: Locator,
+        fit: Fit,
     ) -> None:
         self._app = app
         self._broker = broker
         self._survey = survey
         self._loops = loops
         self._locator = locator
+        self._fit = fit
 
     async def examine(self) -> AsyncIterator[Finding]:
         """What is as it should be, and what is not."""
@@ -115,6 +124,7 @@ class Doctor:
             yield finding
         refusal: AccessRefused | None = None
         checks = {
+            "app": self._check_app(),
             "queues": self._check_queues(),
             "dead-lettering": self._check_dead_lettering(),
             "processors": self._check_processors(),
@@ -159,6 +169,19 @@ class Doctor:
             command(rights, user=info.user or "USER", vhost=info.vhost),
         )
 
+    async def _check_app(self) -> AsyncIterator[Finding]:
+        about = "app"
+        if (other := await self._fit.other_app()) is None:
+            yield Finding(about, "ok", "the namespace is that of no other one")
+        else:
+            yield Finding(
+                about,
+                "problem",
+                f"the namespace is that of another one, which was seeded from {other!r}",
+                "Give this app a namespace of its own; or, if it is the same that has moved, run "
+                "`scheduler seed --take-over`. Prune nothing before.",
+            )
+
     async def _check_queues(self) -> AsyncIterator[Finding]:
         queues, wrong = self._app.topology().queues, False
         for queue in queues:
@@ -181,13 +204,12 @@ class Doctor:
         """What is wrong with the arguments of a queue that exists."""
         try:
             await self._broker.declare(Topology(queues=(queue,)))
-        except IncompatibleBroker as error:
+        except OtherArguments as error:
             return Finding(
                 f"queue {queue.name}",
                 "problem",
-                str(error),
-                "Was SCHEDULER_QUEUE_TYPE changed? Change it back, or drain and delete the queue "
-                "and run `scheduler seed`.",
+                "does not fit the code or the settings",
+                str(await self._fit.refusal_of(error)),
             )
         return None
 

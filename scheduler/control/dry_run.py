@@ -1,6 +1,8 @@
 """What a seed would do, without doing it."""
 
 from scheduler.brokers.contract import Broker
+from scheduler.control.fit import Fit
+from scheduler.control.loops import orphans_of
 from scheduler.control.new_tokens import first_token
 from scheduler.control.reports import Did, Report
 from scheduler.errors import QueueNotFound
@@ -16,21 +18,35 @@ class DryRun:
     """Looks at the roster and the slots, as a seed does, and changes nothing."""
 
     def __init__(
-        self, app: App, broker: Broker, clock: Clock, hatchery: Hatchery, roster: Roster
+        self,
+        app: App,
+        broker: Broker,
+        clock: Clock,
+        hatchery: Hatchery,
+        roster: Roster,
+        fit: Fit,
     ) -> None:
         self._app = app
         self._broker = broker
         self._clock = clock
         self._hatchery = hatchery
         self._roster = roster
+        self._fit = fit
 
-    async def plan(self) -> list[Report]:
-        """What `seed` would do, without doing it."""
+    async def plan(self, *, prune: bool = False) -> list[Report]:
+        """What `seed` would do, without doing it.
+
+        Raises:
+            UsageError: the namespace is that of another app.
+        """
+        await self._fit.require_app()
         try:
             listing = await self._roster.read()
         except QueueNotFound:
             listing = Listing()
-        return [await self._plan(loop, listing) for loop in self._app.loops.values()]
+        planned = [await self._plan(loop, listing) for loop in self._app.loops.values()]
+        orphans = orphans_of(self._app, listing) if prune else []
+        return [*planned, *(Report(loop, Did.REMOVED) for loop in orphans)]
 
     async def _plan(self, loop: Loop, listing: Listing) -> Report:
         listed = listing.get(loop.id)

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.declaring import Declaring
+from scheduler.control.fit import Fit
 from scheduler.control.seeding import Seeding
 from scheduler.errors import AccessRefused, BrokerUnavailable, Locked, QueueNotFound
 from scheduler.tasks.registry import App
@@ -15,11 +16,14 @@ from scheduler.timing.durations import SECOND
 class Preparation:
     """Prepares a namespace for a processor."""
 
-    def __init__(self, app: App, broker: Broker, declaring: Declaring, seeding: Seeding) -> None:
+    def __init__(
+        self, app: App, broker: Broker, declaring: Declaring, seeding: Seeding, fit: Fit
+    ) -> None:
         self._app = app
         self._broker = broker
         self._declaring = declaring
         self._seeding = seeding
+        self._fit = fit
 
     async def prepare(self, tasks: Iterable[TaskSpec]) -> None:
         """See to it that everything that a processor of these tasks needs is there.
@@ -27,8 +31,9 @@ class Preparation:
         Raises:
             QueueNotFound: something is not, and we may not declare it.
             AccessRefused: this user may not even look (RabbitMQ 4.3 refuses that).
+            UsageError: the namespace is that of another app, or a queue is for other code.
         """
-        names = self._app.names
+        names, tasks = self._app.names, list(tasks)
         needed = [names.hatchery(SUPERVISION), names.roll_call, names.roster, names.journal]
         needed.append(names.presence)
         needed += [names.processor_queue(task.name) for task in tasks]
@@ -37,7 +42,7 @@ class Preparation:
             with suppress(Locked, BrokerUnavailable):
                 gone = await self._declaring.absent(needed)
                 if not gone:
-                    return
+                    return await self._fit.require(task.name for task in tasks)
                 await self._adopt(gone[0])
 
     async def _adopt(self, gone: str) -> None:

@@ -11,13 +11,15 @@ from types import MappingProxyType
 from scheduler.control.beginnings import Beginnings
 from scheduler.control.concurrency import both, side_by_side
 from scheduler.control.declaring import Declaring
+from scheduler.control.fit import Fit
 from scheduler.control.location import Sighting
 from scheduler.control.loops import as_listed, keyed_loops_of, orphans_of
+from scheduler.control.migration import Migration
 from scheduler.control.removal import Removal
 from scheduler.control.repairs import Repairs
 from scheduler.control.reports import Did, Report
 from scheduler.control.together import Together
-from scheduler.errors import QueueNotFound
+from scheduler.errors import OtherArguments, QueueNotFound
 from scheduler.events import LoopRepaired, LoopSeeded
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import LoopId, Token
@@ -45,6 +47,8 @@ class Seeding:
         repairs: Repairs,
         removal: Removal,
         declaring: Declaring,
+        fit: Fit,
+        migration: Migration,
         patience: timedelta,
     ) -> None:
         self._app = app
@@ -54,10 +58,14 @@ class Seeding:
         self._repairs = repairs
         self._removal = removal
         self._declaring = declaring
+        self._fit = fit
+        self._migration = migration
         self._patience = patience
         self._starts = Together(self._start, most=STARTED_AT_ONCE)
 
-    async def seed(self, *, prune: bool = False) -> list[Report]:
+    async def seed(
+        self, *, prune: bool = False, migrate: bool = False, take_over: bool = False
+    ) -> list[Report]:
         """Declare everything, and see to it that each loop has its token.
 
         A loop that waits is left alone, unless its schedule or arguments were changed: then it goes
@@ -66,9 +74,22 @@ class Seeding:
 
         Args:
             prune: remove the loops that this code does not have.
+            migrate: make queues anew that were declared for other code, with what is in them.
+            take_over: though the namespace is that of another app.
+
+        Raises:
+            UsageError: it is that of another app; or a queue was declared for other code.
         """
         async with self._hatchery.mutex(self._patience):
-            new = await self._declaring.everything()
+            if not take_over:
+                await self._fit.require_app()
+            if migrate:
+                await self._migration.migrate()
+            try:
+                new = await self._declaring.everything()
+            except OtherArguments as error:
+                raise await self._fit.refusal_of(error) from None
+            await self._fit.note()
             listing = await self._roster.compacted()
             loops = [*self._app.loops.values(), *keyed_loops_of(self._app, listing)]
             new |= await self._declaring.keyed_slots(loops)
@@ -100,6 +121,8 @@ class Seeding:
         async with self._hatchery.mutex(patience):
             listing, new = await self._restored(known)
             new |= await self._declaring.what_is_gone(listing)
+            if self._app.names.imprint in new:
+                await self._fit.note()
             loops = [self._app.supervision, *self._app.loops.values()]
             loops = [as_listed(loop, listing) for loop in loops]
             loops += keyed_loops_of(self._app, listing)

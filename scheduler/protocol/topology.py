@@ -14,7 +14,8 @@
                                                                      failed ◄── unmatched
 
     scheduler ──► journal (stream): each settlement, and records of what was parked
-    control ──head.{task}──► head.{task}: how far the first message of an ordered task has come
+    control ──imprint──► imprint: of which app all this is, and for what it was declared
+            ──head.{task}──► head.{task}: how far the first message of an ordered task has come
             ─roster─► roster (stream): which loops there are
             ─snapshots─► snapshots (stream): what the roster has told so far
             ──rollcall─► rollcall (stream): who is running what
@@ -41,7 +42,7 @@ future layout can live beside this one.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Literal
@@ -56,6 +57,12 @@ QueueType = Literal["quorum", "classic"]
 # Broker 3.10 reads -1 as zero and 4.x without a limit gives up at delivery 20; looking into a slot
 # counts as a delivery, so a hatchery queue needs a limit that nobody reaches.
 UNREACHABLE_DELIVERY_LIMIT = 2_000_000_000
+
+# What waits for people, and what others wait for, is in quorum queues whatever the others are.
+SAFE: Mapping[str, Any] = MappingProxyType(
+    {"x-queue-type": "quorum", "x-delivery-limit": UNREACHABLE_DELIVERY_LIMIT}
+)
+LAST_ALONE: Mapping[str, Any] = MappingProxyType({"x-max-length": 1, "x-overflow": "drop-head"})
 
 # A processor parks what was delivered too often; after so many deliveries none got round to it, and
 # the broker does. No setting: a queue that exists cannot be given another one.
@@ -138,6 +145,15 @@ class Topology:
                 if binding.destination in queues
                 or (binding.to == "exchange" and binding.destination in exchanges)
             ),
+        )
+
+    def in_place_of(self, queue: str, other: str) -> "Topology":
+        """A queue that keeps what comes to this one, in its place."""
+        bindings = [each for each in self.bindings if each.destination == queue]
+        return Topology(
+            self.exchanges,
+            (Queue(other, dict(SAFE)),),
+            tuple(replace(each, destination=other) for each in bindings),
         )
 
     def __add__(self, other: "Topology") -> "Topology":
@@ -258,9 +274,19 @@ class Names:
         return f"{self.prefix}.rollcall"
 
     @property
+    def told(self) -> tuple[str, ...]:
+        """What those who seed and process tell each other by, each under its name."""
+        return self.roster, self.snapshots, self.roll_call, self.imprint
+
+    @property
     def presence(self) -> str:
         """The queue that each processor consumes from, to be counted: nothing is put there."""
         return f"{self.prefix}.presence"
+
+    @property
+    def imprint(self) -> str:
+        """The queue of one message, which tells what was seeded last."""
+        return f"{self.prefix}.imprint"
 
     @property
     def lock(self) -> str:
@@ -310,6 +336,10 @@ class Names:
     def failed_queue(self, task: str) -> str:
         return f"{self.failed}.{task}"
 
+    def moving(self, queue: str) -> str:
+        """The queue that takes the place of another one, while that is made anew."""
+        return f"{queue}.moving"
+
 
 def is_of_task(queue: str) -> bool:
     """Whether this is the name of a task's processor queue, of any namespace."""
@@ -339,8 +369,9 @@ def topology(
         ordered: those of the tasks whose messages are run one at a time, in order.
         called: those of the tasks that get one-off messages; any of them brings the delay ladder.
         queue_type: quorum queues are replicated and dead-letter at least once, classic ones not.
-            The timers of one-off messages are quorum queues in any case: what a classic one loses
-            on its way is put again if it is a loop's token, but nobody would know of a message.
+            The timers of one-off messages, and what is parked, are in quorum queues in any case:
+            what a classic one loses on its way is put again if it is a loop's token, but nobody
+            would know of a message.
         retention: how much the journal remembers.
     """
     subscriptions = tuple(subscriptions)
@@ -427,18 +458,17 @@ class _Builder:
                 Exchange(names.control, "direct"),
             ),
             queues=(
-                self._parking_queue(names.failed),
+                Queue(names.failed, dict(SAFE)),
                 _timer_queue(names.unrouted, UNROUTED_FOR, names.rerouted),
                 *self._streams(),
                 self._queue(names.presence, {}),
+                Queue(names.imprint, {**SAFE, **LAST_ALONE}),
             ),
             bindings=(
                 Binding(names.unmatched, names.failed, ""),
                 Binding(names.unrouted, names.unrouted, ""),
                 Binding(names.scheduler, names.journal, "#"),
-                Binding(names.control, names.roster, names.roster),
-                Binding(names.control, names.snapshots, names.snapshots),
-                Binding(names.control, names.roll_call, names.roll_call),
+                *(Binding(names.control, queue, queue) for queue in names.told),
             ),
         )
 
@@ -465,7 +495,7 @@ class _Builder:
                     | self._if_quorum({"x-delivery-limit": self._limit_of(task)})
                     | self._flow_of(task),
                 ),
-                self._parking_queue(failed),
+                Queue(failed, dict(SAFE)),
             ),
             bindings=(
                 Binding(names.processor, processor, of_loops),
@@ -479,9 +509,8 @@ class _Builder:
 
     def _of_head(self, task: str) -> Topology:
         head = self.names.head(task)
-        last = {"x-max-length": 1, "x-overflow": "drop-head"}
         return Topology(
-            queues=(self._queue(head, self._peekable() | last),),
+            queues=(self._queue(head, {**self._peekable(), **LAST_ALONE}),),
             bindings=(Binding(self.names.control, head, head),),
         )
 
@@ -557,9 +586,6 @@ class _Builder:
     def _limit_of(self, task: str) -> int:
         # An ordered message is left at the head of its queue by whoever may not run it yet.
         return UNREACHABLE_DELIVERY_LIMIT if task in self.ordered else DELIVERY_BACKSTOP
-
-    def _parking_queue(self, name: str) -> Queue:
-        return self._queue(name, self._peekable())
 
     def _queue(self, name: str, arguments: dict[str, Any]) -> Queue:
         return Queue(name, {"x-queue-type": self.queue_type} | arguments)

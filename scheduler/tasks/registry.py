@@ -19,6 +19,7 @@ class App(Protocol):
     namespace: str
     names: Names
     events: EventStream
+    module: str
 
     @property
     def settings(self) -> "Settings": ...

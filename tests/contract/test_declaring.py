@@ -3,7 +3,7 @@
 import pytest
 
 from scheduler.brokers.contract import Broker, Depth
-from scheduler.errors import IncompatibleBroker, QueueNotFound, Unroutable
+from scheduler.errors import IncompatibleBroker, OtherArguments, QueueNotFound, Unroutable
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
 from tests.contract.wire import Inbox, Wire, has_depth, send, take, take_all
@@ -34,8 +34,10 @@ async def test_a_queue_with_other_arguments_is_refused_and_unchanged(
     await send(broker, queue.name, b"x")
     for arguments in {"x-message-ttl": 30_000}, {}, {"x-message-ttl": 60_000, "x-max-length": 1}:
         other = Queue(queue.name, {"x-queue-type": wire.queue_type, **arguments})
-        with pytest.raises(IncompatibleBroker, match=queue.name):
+        with pytest.raises(OtherArguments, match=queue.name) as refused:
             await broker.declare(Topology(queues=(other,)))
+        assert refused.value.queue == queue.name
+        assert refused.value.argument.startswith("x-")
     await broker.declare(Topology(queues=(queue,)))
     assert await take_all(broker, queue.name, 1) == [b"x"]
 
@@ -57,6 +59,23 @@ async def test_an_exchange_of_another_type_is_refused_and_unchanged(
             await broker.declare(Topology(exchanges=(other,)))
     await broker.publish(Message(b"x"), exchange=name, routing_key="a.b")
     assert await take_all(broker, queue, 1) == [b"x"]
+
+
+async def test_nothing_more_comes_by_a_binding_that_is_undone(wire: Wire, broker: Broker) -> None:
+    queue = await wire.declare_queue()
+    name = await wire.declare_exchange("topic", {"a": queue, "b": queue})
+    first, other = (Binding(name, queue, key) for key in "ab")
+    for _ in range(2):  # it need not be there
+        await broker.unbind([first])
+    with pytest.raises(Unroutable):
+        await broker.publish(Message(b"x"), exchange=name, routing_key="a")
+    await broker.publish(Message(b"y"), exchange=name, routing_key="b")
+    await broker.declare(Topology(bindings=(first,)))
+    await broker.publish(Message(b"z"), exchange=name, routing_key="a")
+    assert await take_all(broker, queue, 2) == [b"y", b"z"]
+    await broker.unbind([first, other])
+    with pytest.raises(Unroutable):
+        await broker.publish(Message(b"x"), exchange=name, routing_key="b")
 
 
 async def test_an_exchange_of_somebody_else_must_be_there(wire: Wire, broker: Broker) -> None:

@@ -5,7 +5,7 @@ own, each consumer has one, what is taken by `get` has one while it is in hand, 
 refused gets one to throw away.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,7 +17,7 @@ from scheduler.brokers.amqp.asking import asking, calling
 from scheduler.brokers.amqp.browsing import browsing
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.consumers import AmqpConsumer, RecoveringConsumer
-from scheduler.brokers.amqp.declaration import declare
+from scheduler.brokers.amqp.declaration import declare, unbind
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.followers import AmqpFollower
@@ -39,7 +39,7 @@ from scheduler.brokers.marks import written_into
 from scheduler.errors import QueueNotFound
 from scheduler.events import Emit
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import Topology
+from scheduler.protocol.topology import Binding, Topology
 
 
 class AmqpBroker:
@@ -94,6 +94,9 @@ class AmqpBroker:
 
     async def declare(self, topology: Topology) -> None:
         await declare(self._connection, topology)
+
+    async def unbind(self, bindings: Iterable[Binding]) -> None:
+        await unbind(self._connection, bindings)
 
     async def publish(
         self,

@@ -1,7 +1,7 @@
 """A topology that is made to exist."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from aiormq.abc import AbstractChannel
@@ -25,6 +25,12 @@ async def declare(connection: Connection, topology: Topology) -> None:
                 await _declare_exchange(channel, exchange)
     await _over_channels(connection, _declare_queue, topology.queues)
     await _over_channels(connection, _bind, topology.bindings)
+
+
+async def unbind(connection: Connection, bindings: Iterable[Binding]) -> None:
+    async with asking(connection, at_once=False) as channel:
+        for binding in bindings:
+            await channel.queue_unbind(binding.destination, binding.source, binding.routing_key)
 
 
 async def _over_channels(

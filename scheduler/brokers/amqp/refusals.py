@@ -1,6 +1,7 @@
 """What the driver's errors mean, as errors of ours."""
 
 import asyncio
+import re
 
 from aiormq.exceptions import (
     AMQPError,
@@ -17,6 +18,7 @@ from scheduler.errors import (
     IncompatibleBroker,
     Locked,
     NoReplica,
+    OtherArguments,
     QueueNotFound,
     Rejected,
     Unconfirmed,
@@ -25,6 +27,7 @@ from scheduler.errors import (
 
 # A stream is read where it has a replica. One of a node that comes back is not there at once.
 NO_REPLICA = "replica on the local node"
+OTHER_ARGUMENT = re.compile(r"inequivalent arg '(?P<argument>[^']+)' for queue '(?P<queue>[^']+)'")
 
 
 class Returned(AMQPError):
@@ -83,15 +86,8 @@ def _translation(error: BaseException, address: str) -> BrokerError | None:
             return Locked()
         case ChannelNotFoundEntity():
             return QueueNotFound(reply(error))
-        case ChannelPreconditionFailed() if NO_REPLICA in reply(error):
-            return NoReplica(
-                f"{address} refused: {reply(error)}. It may be starting; if this goes on, "
-                "`rabbitmq-streams add_replica` gives the node one."
-            )
         case ChannelPreconditionFailed():
-            return IncompatibleBroker(
-                f"{address} refused: {reply(error)}. What exists was left as it is."
-            )
+            return _unmet(reply(error), f"{address} refused: {reply(error)}.")
         case ChannelAccessRefused():
             return AccessRefused(f"{address} refused: {reply(error)}.")
         case _ if _tells_of_a_lost_connection(error):
@@ -100,6 +96,18 @@ def _translation(error: BaseException, address: str) -> BrokerError | None:
             )
         case _:
             return None
+
+
+def _unmet(condition: str, told: str) -> BrokerError:
+    if NO_REPLICA in condition:
+        return NoReplica(
+            f"{told} It may be starting; if this goes on, `rabbitmq-streams add_replica` gives the "
+            "node one."
+        )
+    told = f"{told} What exists was left as it is."
+    if (other := OTHER_ARGUMENT.search(condition)) is not None:
+        return OtherArguments(told, **other.groupdict())
+    return IncompatibleBroker(told)
 
 
 def _tells_of_a_lost_connection(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ a reconnect. Not here at all: limits in bytes (but for streams), transient queue
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Literal, Self
@@ -32,7 +32,7 @@ from scheduler.brokers.memory.streams import MemoryFollower
 from scheduler.brokers.properties import check_key, check_size, decoded, encoded
 from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import Topology
+from scheduler.protocol.topology import Binding, Topology
 
 FRAME_MAX = 128 << 10  # as RabbitMQ has it, unless configured
 
@@ -177,6 +177,10 @@ class MemoryBroker:
         self._open()
         known = self._server.router.place(queue)
         return known.depth() if known else None
+
+    async def unbind(self, bindings: Iterable[Binding]) -> None:
+        self._open()
+        self._server.router.unbind(bindings)
 
     async def purge(self, queue: str) -> int:
         self._open()

@@ -1,5 +1,6 @@
 """Where messages go: all exchanges, queues, streams and bindings of a server."""
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -8,7 +9,7 @@ from scheduler.brokers.memory.exchanges import MemoryExchange
 from scheduler.brokers.memory.letters import Place
 from scheduler.brokers.memory.queues import MemoryQueue
 from scheduler.brokers.memory.streams import Stream
-from scheduler.errors import IncompatibleBroker, QueueNotFound
+from scheduler.errors import IncompatibleBroker, OtherArguments, QueueNotFound
 from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
 from scheduler.timing.clock import Clock
 
@@ -59,6 +60,12 @@ class Router:
                 self._exchanges[binding.source].unbind(binding)
             self._changed()
 
+    def unbind(self, bindings: Iterable[Binding]) -> None:
+        for binding in bindings:
+            if self._bindings.get(binding.destination, {}).pop(binding, self) is None:
+                self._exchanges[binding.source].unbind(binding)
+        self._changed()
+
     def _changed(self) -> None:
         self.route.cache_clear()
         for queue in tuple(self.stuck):
@@ -86,13 +93,13 @@ class Router:
     def _refuse_other_arguments(self, topology: Topology) -> None:
         for queue in topology.queues:
             if known := self.place(queue.name):
-                _refuse_change("queue", queue.name, _terms(known.spec), _terms(queue))
+                _refuse_other_terms(queue.name, _terms(known.spec), _terms(queue))
         for exchange in topology.exchanges:
             known = self._exchanges.get(exchange.name)
             if known is None and exchange.passive:
                 raise missing_exchange(exchange.name)
             if known is not None and not exchange.passive:
-                _refuse_change("exchange", exchange.name, _terms(known.spec), _terms(exchange))
+                _refuse_other_exchange(exchange.name, _terms(known.spec), _terms(exchange))
 
     def _refuse_loose_ends(self, topology: Topology) -> None:
         known = {"exchange": self._exchanges, "queue": {**self.queues, **self.streams}}
@@ -112,10 +119,21 @@ def _terms(spec: Queue | Exchange) -> dict[str, Any]:
     return {"x-queue-type": "classic", **spec.arguments}
 
 
-def _refuse_change(kind: str, name: str, known: dict[str, Any], wanted: dict[str, Any]) -> None:
-    if known != wanted:
-        raise IncompatibleBroker(
-            f"The {kind} {name!r} exists with other arguments: it has {known}, this program wants "
-            f"{wanted}. Nothing was changed. Delete the {kind} when nothing needs it any more, or "
-            "use another namespace."
+def _refuse_other_terms(queue: str, known: dict[str, Any], wanted: dict[str, Any]) -> None:
+    differing = sorted(name for name, _ in known.items() ^ wanted.items())
+    if differing:
+        raise OtherArguments(
+            _with_other("queue", queue, known, wanted), queue=queue, argument=differing[0]
         )
+
+
+def _refuse_other_exchange(exchange: str, known: dict[str, Any], wanted: dict[str, Any]) -> None:
+    if known != wanted:
+        raise IncompatibleBroker(_with_other("exchange", exchange, known, wanted))
+
+
+def _with_other(kind: str, name: str, known: dict[str, Any], wanted: dict[str, Any]) -> str:
+    return (
+        f"The {kind} {name!r} exists with other arguments: it has {known}, this program wants "
+        f"{wanted}. What exists was left as it is."
+    )

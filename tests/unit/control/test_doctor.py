@@ -112,6 +112,7 @@ def verdicts(found: dict[str, Finding]) -> dict[str, str]:
 ALL_WELL = {
     "broker version": "ok",
     "timeouts": "ok",
+    "app": "ok",
     "queues": "ok",
     "dead-lettering": "ok",
     "processors": "ok",
@@ -154,7 +155,7 @@ async def test_a_queue_with_other_arguments_is_a_problem(app: Scheduler, broker:
     await broker.declare(Topology(queues=(other, *wanted.queues[1:])))
     found = await findings(app, broker)
     assert found[f"queue {other.name}"].verdict == "problem"
-    assert "SCHEDULER_QUEUE_TYPE" in found[f"queue {other.name}"].advice
+    assert "`scheduler seed --migrate`" in found[f"queue {other.name}"].advice
 
 
 async def test_a_paused_loop_is_a_warning_with_its_reason(

@@ -91,11 +91,21 @@ ASTRAY = Queue(
         "x-message-ttl": 5000,
     },
 )
+IMPRINT = Queue(
+    "shop.v1.imprint",
+    {
+        "x-queue-type": "quorum",
+        "x-delivery-limit": 2_000_000_000,
+        "x-max-length": 1,
+        "x-overflow": "drop-head",
+    },
+)
 QUORUM = (
     Queue("shop.v1.failed", {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}),
     ASTRAY,
     *STREAMS,
     Queue("shop.v1.presence", {"x-queue-type": "quorum"}),
+    IMPRINT,
     Queue(
         "shop.v1.processor.report",
         {
@@ -121,15 +131,16 @@ QUORUM = (
     ),
 )
 CLASSIC = (
-    Queue("shop.v1.failed", {"x-queue-type": "classic"}),
+    QUORUM[0],  # nor of one that waits for people
     ASTRAY,
     *STREAMS,
     Queue("shop.v1.presence", {"x-queue-type": "classic"}),
+    IMPRINT,
     Queue(
         "shop.v1.processor.report",
         {"x-queue-type": "classic", "x-dead-letter-exchange": "shop.v1.failed"},
     ),
-    Queue("shop.v1.failed.report", {"x-queue-type": "classic"}),
+    QUORUM[9],
     Queue(
         "shop.v1.hatchery.report.berlin",
         {
@@ -147,6 +158,7 @@ BINDINGS = (
     Binding("shop.v1.control", "shop.v1.roster", "shop.v1.roster"),
     Binding("shop.v1.control", "shop.v1.snapshots", "shop.v1.snapshots"),
     Binding("shop.v1.control", "shop.v1.rollcall", "shop.v1.rollcall"),
+    Binding("shop.v1.control", "shop.v1.imprint", "shop.v1.imprint"),
     Binding("shop.v1.processor", "shop.v1.processor.report", "loop.report.#"),
     Binding("shop.v1.delayed", "shop.v1.processor.report", "#.task.report"),
     Binding("shop.v1.rerouted", "shop.v1.processor.report", "loop.report.#"),
@@ -169,7 +181,7 @@ def test_queues_are_quorum_queues_unless_told_otherwise():
 
 
 def test_a_namespace_without_tasks_can_still_park():
-    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:7], BINDINGS[:6])
+    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:8], BINDINGS[:7])
 
 
 def test_no_message_of_others_comes_to_a_stream():
@@ -328,7 +340,7 @@ def test_definitions_are_what_rabbitmq_imports():
         "arguments": {},
     }
     counts = {kind: len(entries) for kind, entries in wanted.items()}
-    assert counts == {"exchanges": 10, "queues": 10, "bindings": 13}
+    assert counts == {"exchanges": 10, "queues": 11, "bindings": 14}
     assert json.loads(json.dumps(wanted)) == wanted
 
 

@@ -1,0 +1,134 @@
+"""Queues that get other arguments, without losing what is in them.
+
+The arguments of a queue cannot be changed, so it is made anew, of the same name. Meanwhile a second
+one takes its place:
+
+1. the second one is declared; what would come to the first one comes to it
+2. what is in the first one goes to the second one
+3. the first one is deleted, and declared anew
+4. all goes back in the same way
+5. the second one is deleted
+
+Each message is confirmed in the one before it is acked in the other. Whoever is killed on the way
+leaves both, and all is gone through again. What the exchange of somebody else, or a sender,
+publishes in the moment in which both are bound is in both, and is run twice.
+
+Of a hatchery queue, its loop goes on from the journal, as after any loss.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker
+from scheduler.control.fit import Fit
+from scheduler.errors import OtherArguments, UsageError
+from scheduler.protocol.calls import is_call, placed
+from scheduler.protocol.messages import own_headers
+from scheduler.protocol.topology import Queue, Topology
+from scheduler.queues.delays import send_again
+from scheduler.tasks.registry import App
+from scheduler.tasks.tasks import SUPERVISION
+from scheduler.timing.durations import ZERO
+
+
+class Migration:
+    """Makes those queues of a namespace anew that do not fit the code any more."""
+
+    def __init__(self, app: App, broker: Broker, fit: Fit) -> None:
+        self._app = app
+        self._names = app.names
+        self._broker = broker
+        self._fit = fit
+
+    async def migrate(self) -> None:
+        """Make them anew, or delete those that have nothing in them that cannot be had again.
+
+        Raises:
+            UsageError: somebody consumes from one of them. Nothing was changed.
+        """
+        wanted = self._app.topology()
+        misfits = [queue.name for queue in wanted.queues if await self._is_misfit(queue)]
+        for queue in misfits:
+            await self._require_unused(queue)
+        await self._broker.declare(wanted.only({self._names.imprint}))
+        await self._fit.note(being_made_anew=misfits)
+        for queue in misfits:
+            await self._clear_away(queue, wanted.only({queue}))
+        for queue, task in self._of_tasks.items():
+            await self._bring_back(task, wanted.only({queue}))
+
+    @property
+    def _of_tasks(self) -> Mapping[str, str]:
+        tasks = (*self._app.tasks, SUPERVISION.task)
+        return {self._names.processor_queue(task): task for task in tasks}
+
+    async def _is_misfit(self, queue: Queue) -> bool:
+        if await self._broker.depth(queue.name) is None:
+            return False
+        try:
+            await self._broker.declare(Topology(queues=(queue,)))
+        except OtherArguments:
+            return True
+        return False
+
+    async def _require_unused(self, queue: str) -> None:
+        depth = await self._broker.depth(queue)
+        if depth is not None and depth.consumers:
+            raise UsageError(
+                f"{queue!r} has to be made anew, and {depth.consumers} processors consume from it. "
+                "Nothing was changed: stop all processors of the app, then run this again."
+            )
+
+    async def _clear_away(self, queue: str, wanted: Topology) -> None:
+        if (task := self._of_tasks.get(queue)) is not None:
+            second = wanted.in_place_of(queue, self._names.moving(queue))
+            await self._lead(wanted, second)
+            await self._move(queue, task)
+        if queue in map(self._names.head, self._app.tasks):
+            return await self._keep_note(queue, wanted)
+        await self._broker.delete(queue)
+
+    async def _bring_back(self, task: str, wanted: Topology) -> None:
+        (queue,) = (each.name for each in wanted.queues)
+        moving = self._names.moving(queue)
+        if await self._broker.depth(moving) is not None:
+            await self._lead(wanted.in_place_of(queue, moving), wanted)
+            await self._move(moving, task)
+            await self._broker.delete(moving)
+
+    async def _keep_note(self, queue: str, wanted: Topology) -> None:
+        """Make a queue anew that has but one message, and none that anything depends on."""
+        note = await self._broker.get(queue)
+        await self._broker.delete(queue)
+        await self._broker.declare(wanted)
+        if note is not None:
+            control = self._names.control
+            await self._broker.publish(note.message, exchange=control, routing_key=queue)
+
+    async def _lead(self, away: Topology, there: Topology) -> None:
+        """Have what comes to the queue of the one come to that of the other."""
+        # What a timer hands on waits where no queue is bound for it, and is not to be there twice.
+        patient = self._names.processor, self._names.delayed
+        at_once = tuple(each for each in there.bindings if each.source not in patient)
+        await self._broker.declare(replace(there, bindings=at_once))
+        queues = {queue.name for queue in away.queues}
+        await self._broker.unbind(each for each in away.bindings if each.destination in queues)
+        await self._broker.declare(there)
+
+    async def _move(self, source: str, task: str) -> None:
+        """Send all that is in a queue to its task again, as it was."""
+        while delivery := await self._broker.get(source):
+            message = delivery.message
+            sent = replace(message, headers=own_headers(message.headers), expiration=None)
+            if self._names.bring_tokens(delivery.exchange, delivery.routing_key):
+                await self._broker.publish(
+                    sent,
+                    exchange=self._names.processor,
+                    routing_key=delivery.routing_key,
+                    timeout=AS_LONG_AS_IT_TAKES,
+                )
+            else:
+                if not is_call(message):
+                    sent = placed(sent, delivery.exchange, delivery.routing_key)
+                await send_again(self._broker, self._names, task, sent, ZERO, AS_LONG_AS_IT_TAKES)
+            await delivery.ack()

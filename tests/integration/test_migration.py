@@ -1,0 +1,165 @@
+"""Queues that get other arguments: what waits in them is there afterwards."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Scheduler, Settings
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.contract import Broker
+from scheduler.control.reports import Did
+from scheduler.errors import BrokerError, UsageError
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import QueueType
+from tests.integration.shop import eventually
+from tests.stage import SYSTEM_CLOCK, at_work, processor_of, program_of
+
+Ran = list[tuple[str, Any]]
+OTHER: dict[QueueType, QueueType] = {"quorum": "classic", "classic": "quorum"}
+
+
+class Version:
+    """A version of an app: how its task is declared, and what it has run."""
+
+    def __init__(self, url: str, namespace: str, queue_type: QueueType, **task: Any) -> None:
+        settings: Any = {"broker_url": url, "queue_type": queue_type, **task.pop("settings", {})}
+        self.app = app = Scheduler(namespace, Settings(**settings))
+        self.ran: Ran = []
+
+        async def work(ctx: Context, n: int) -> None:
+            self.ran.append(("work", n))
+
+        async def listen(ctx: Context, body: bytes) -> None:
+            self.ran.append((ctx.routing_key, body))
+
+        function: Any = listen if "subscribe" in task else work
+        self.work = app.task(name="work", **task)(function)
+
+        @app.periodic(every="1h")
+        async def loop(ctx: Context) -> None:
+            self.ran.append(("loop", ctx.seq))
+            ctx.carry(ctx.seq)
+
+
+@pytest.fixture
+async def version(
+    broker_url: str, namespace: str, queue_type: QueueType
+) -> AsyncIterator[Callable[..., Version]]:
+    made = list[Version]()
+
+    def make(**task: Any) -> Version:
+        made.append(Version(broker_url, namespace, task.pop("of", queue_type), **task))
+        return made[-1]
+
+    yield make
+    async with AmqpBroker(broker_url) as broker:
+        for each in made:
+            for queue in each.app.topology().queues:
+                with suppress(BrokerError):
+                    await broker.delete(queue.name)
+
+
+async def send(version: Version, broker: Broker, *numbers: int) -> None:
+    with version.app.lending(broker, SYSTEM_CLOCK):
+        for number in numbers:
+            await version.work.send(number)
+
+
+async def run_all(version: Version, broker: Broker, count: int) -> Ran:
+    async with at_work(processor_of(version.app, broker)):
+        return await run_all_of(version, count)
+
+
+async def run_all_of(version: Version, count: int) -> Ran:
+    async def enough() -> bool:
+        return len(version.ran) >= count
+
+    await eventually(enough)
+    return version.ran
+
+
+async def test_what_waits_in_a_queue_is_there_after_it_was_made_anew(
+    version: Callable[..., Version], broker: Broker
+) -> None:
+    old, new = version(), version(ordered=True)
+    await program_of(old.app, broker).seeding.seed()
+    await send(old, broker, *range(20))
+    program = program_of(new.app, broker)
+    with pytest.raises(UsageError, match=r"ordered= of the task 'work' .*`scheduler seed --migr"):
+        await program.seeding.seed()
+    with pytest.raises(UsageError, match=r"ordered= of the task 'work'.*Nothing was started"):
+        await processor_of(new.app, broker).run()
+    await program.verbs.trigger(new.app.loop("loop"))  # its token is in the queue of its own task
+    await program.seeding.seed(migrate=True)
+    ran = await run_all(new, broker, 21)
+    assert [each for each in ran if each[0] == "work"] == [("work", n) for n in range(20)]
+    assert ("loop", 0) in ran
+    assert await broker.depth(new.app.names.moving(new.app.names.processor_queue("work"))) is None
+    with pytest.raises(UsageError, match="ordered= of the task 'work'"):
+        await processor_of(old.app, broker).run()
+
+
+async def test_a_message_of_somebody_else_comes_once_with_its_own_key(
+    version: Callable[..., Version], broker: Broker, namespace: str
+) -> None:
+    orders = f"{namespace}.orders"
+    of_old = [(orders, "order.#", "topic")]
+    old, new = version(subscribe=of_old), version(subscribe=of_old, ordered=True)
+    await program_of(old.app, broker).seeding.seed()
+    await broker.publish(Message(b"tea"), exchange=orders, routing_key="order.new")
+    await program_of(new.app, broker).seeding.seed(migrate=True)
+    await broker.publish(Message(b"milk"), exchange=orders, routing_key="order.new")
+    ran = await run_all(new, broker, 2)
+    assert ran == [("order.new", b"tea"), ("order.new", b"milk")]
+
+
+async def test_a_whole_namespace_can_change_the_type_of_its_queues(
+    version: Callable[..., Version], broker: Broker, queue_type: QueueType
+) -> None:
+    old, new = version(), version(of=OTHER[queue_type])
+    program = program_of(old.app, broker)
+    await program.seeding.seed()
+    await program.verbs.trigger(old.app.loop("loop"))
+    await run_all(old, broker, 1)
+    await send(old, broker, 1, 2, 3)
+    program = program_of(new.app, broker)
+    with pytest.raises(UsageError, match="SCHEDULER_QUEUE_TYPE"):
+        await program.seeding.seed()
+    await program.seeding.seed(migrate=True)
+    async with at_work(processor_of(new.app, broker)):
+
+        async def triggered() -> bool:  # once it has heard in the journal where it was
+            return (await program.verbs.trigger(new.app.loop("loop"))).did is Did.TRIGGERED
+
+        await eventually(triggered)
+        ran = await run_all_of(new, 4)
+    assert sorted(ran) == [("loop", 1), *(("work", n) for n in (1, 2, 3))]
+
+
+async def test_a_journal_that_is_to_remember_otherwise_begins_anew(
+    version: Callable[..., Version], broker: Broker
+) -> None:
+    old, new = version(), version(settings={"journal_max_age": "2d"})
+    await program_of(old.app, broker).seeding.seed()
+    program = program_of(new.app, broker)
+    with pytest.raises(UsageError, match=r"SCHEDULER_JOURNAL_MAX_AGE.*begins a new journal"):
+        await program.seeding.seed()
+    await program.seeding.seed(migrate=True)
+    (status,) = await program.survey.status()
+    assert status.due_at is not None
+    assert status.due_at > datetime.now(UTC)
+
+
+async def test_nothing_is_made_anew_that_somebody_consumes_from(
+    version: Callable[..., Version], broker: Broker
+) -> None:
+    old, new = version(), version(ordered=True)
+    await program_of(old.app, broker).seeding.seed()
+    async with at_work(processor_of(old.app, broker)):
+        with pytest.raises(UsageError, match="1 processors consume from it.*stop all processors"):
+            await program_of(new.app, broker).seeding.seed(migrate=True)
+        await send(old, broker, 1)
+        assert await run_all_of(old, 1) == [("work", 1)]

@@ -1,0 +1,123 @@
+"""Whose a namespace is, and whether its queues fit the code that is started."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Scheduler, Settings
+from scheduler.errors import UsageError
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Topology
+from tests.stage import Stage, new_app, processor_of, program_of
+
+
+def an_app(module: str = "shop", **task: Any) -> Scheduler:
+    app = new_app()
+    app.module = module
+
+    @app.task(name="work", **task)
+    async def work(ctx: Context, n: bytes = b"") -> None: ...
+
+    return app
+
+
+async def test_the_namespace_of_another_app_is_neither_seeded_nor_processed(stage: Stage) -> None:
+    await stage.seed(an_app("shop"))
+    other = an_app("billing")
+    before = await stage.broker.depth(other.names.roster)
+    program = program_of(other, stage.broker, stage.clock)
+    told = r"seeded from the module 'shop', and this one is in 'billing'.*seed --take-over"
+    with pytest.raises(UsageError, match=told):
+        await program.seeding.seed(prune=True)
+    with pytest.raises(UsageError, match=told):
+        await program.dry_run.plan(prune=True)
+    with pytest.raises(UsageError, match=told):
+        await processor_of(other, stage.broker, stage.clock).run()
+    assert await stage.broker.depth(other.names.roster) == before
+    findings = [finding async for finding in program.doctor.examine()]
+    (finding,) = (each for each in findings if each.about == "app")
+    assert finding.verdict == "problem"
+    assert "'shop'" in finding.detail
+
+
+async def test_an_app_that_has_moved_takes_its_namespace_along(stage: Stage) -> None:
+    await stage.seed(an_app("shop"))
+    moved = an_app("stores")
+    await program_of(moved, stage.broker, stage.clock).seeding.seed(take_over=True)
+    await program_of(moved, stage.broker, stage.clock).seeding.seed()
+    with pytest.raises(UsageError, match="seeded from the module 'stores'"):
+        await program_of(an_app("shop"), stage.broker, stage.clock).seeding.seed()
+
+
+async def test_an_imprint_that_nobody_can_read_is_none(stage: Stage) -> None:
+    await stage.seed(an_app("shop"))
+    names = stage.app.names
+    for body in b"", b"[]", b'{"version": 2, "app": "billing", "queues": {}}':
+        await stage.broker.publish(Message(body), exchange=names.control, routing_key=names.imprint)
+        assert await stage.program.fit.other_app() is None
+        await stage.program.fit.require(["work"])
+
+
+async def test_the_last_imprint_stays_alone(stage: Stage) -> None:
+    await stage.seed(an_app("shop"))
+    for _ in range(3):
+        await stage.seeding.seed()
+    depth = await stage.broker.depth(stage.app.names.imprint)
+    assert depth is not None
+    assert depth.ready == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        ({"ordered": True}, "ordered= of the task 'work'"),
+        ({"subscribe": [("orders", "#", "topic")]}, "subscribe= of the task 'work'"),
+    ],
+)
+async def test_a_processor_refuses_a_queue_of_other_code(
+    stage: Stage, task: dict[str, Any], told: str
+) -> None:
+    await stage.seed(an_app())
+    changed = an_app(**task)
+    with pytest.raises(UsageError, match=f"{told} was changed.*Nothing was started"):
+        await processor_of(changed, stage.broker, stage.clock).run()
+    with pytest.raises(UsageError, match=f"{told} was changed.*left as it is"):
+        await program_of(changed, stage.broker, stage.clock).seeding.seed()
+
+
+async def test_a_migration_that_was_broken_off_is_gone_through_again(stage: Stage) -> None:
+    await stage.seed(an_app())
+    changed = an_app(ordered=True)
+    program = program_of(changed, stage.broker, stage.clock)
+    names, queue = changed.names, changed.names.processor_queue("work")
+    second = changed.topology().in_place_of(queue, names.moving(queue))
+    await program.fit.note(being_made_anew=[queue])
+    for app in stage.app, changed:
+        with pytest.raises(UsageError, match="being made anew: run `scheduler seed --migrate` ag"):
+            await processor_of(app, stage.broker, stage.clock).run()
+    # It was killed once the queue was deleted, and what waited was in the second one.
+    await stage.broker.declare(Topology(queues=second.queues))
+    await stage.broker.delete(queue)
+    await stage.broker.declare(replace(second, exchanges=()))
+    await stage.publish(Message(b"{}", message_id="1"), "task.work")
+    await program.seeding.seed(migrate=True)
+    depths = [await stage.broker.depth(name) for name in (queue, names.moving(queue))]
+    assert [depth and depth.ready for depth in depths] == [1, None]
+
+
+async def test_a_seed_that_is_only_tried_tells_what_it_would_remove(stage: Stage) -> None:
+    app = new_app()
+
+    @app.periodic(every="1h")
+    async def loop(ctx: Context) -> None: ...
+
+    await stage.seed(app)
+    program = program_of(an_app(app.module), stage.broker, stage.clock)
+    assert await program.dry_run.plan() == []
+    (report,) = await program.dry_run.plan(prune=True)
+    assert (str(report.loop), report.did) == ("loop", "removed")
+
+
+def test_an_app_knows_the_module_that_it_was_made_in() -> None:
+    assert Scheduler("shop", Settings()).module == "test_fit"
