@@ -18,6 +18,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.cli.arguments import span_of
 from scheduler.cli.connecting import remote_broker
 from scheduler.cli.loading import ready_app
+from scheduler.cli.versions import DISTRIBUTION
 from scheduler.control.doctor import explaining_refusals, require_fit
 from scheduler.errors import SettingsError
 from scheduler.processor.health import Health
@@ -104,7 +105,8 @@ def _metrics_page(app: Scheduler) -> WSGIApplication:
     if importlib.util.find_spec("prometheus_client") is None:
         raise SettingsError(
             "Metrics are asked for (--metrics-port, SCHEDULER_METRICS_PORT), and the package that "
-            "makes them is not installed: pip install 'scheduler[metrics]'. Nothing was started."
+            f"makes them is not installed: pip install '{DISTRIBUTION}[metrics]'. "
+            "Nothing was started."
         )
     from scheduler import metrics
 

@@ -465,7 +465,7 @@ def test_it_says_which_version_it_is(offline: CommandLine):
     said = offline("--version", SCHEDULER_APP="")
     assert (said.code, said.out) == (
         FINE,
-        f"scheduler {version('scheduler')}, Python {platform.python_version()}\n",
+        f"scheduler {version('rabbit-scheduler')}, Python {platform.python_version()}\n",
     )
 
 

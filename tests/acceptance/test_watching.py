@@ -52,7 +52,7 @@ def test_metrics_without_their_package_say_how_to_install_it(
     done = offline.installed("run", SHOP, **ports, **without(tmp_path, "prometheus_client"))
     assert (done.code, done.out) == (MISUSE, "")
     assert done.err.startswith("scheduler: Metrics are asked for (--metrics-port, SCHEDULER_ME")
-    assert "pip install 'scheduler[metrics]'" in done.err
+    assert "pip install 'rabbit-scheduler[metrics]'" in done.err
     assert done.err.count("\n") == 1
 
 

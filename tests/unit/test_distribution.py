@@ -1,0 +1,31 @@
+"""What the package is installed as: at each place that names it."""
+
+import re
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from scheduler.cli.versions import DISTRIBUTION
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_it_is_called_what_the_commands_say():
+    assert PROJECT["name"] == DISTRIBUTION
+
+
+def test_its_command_is_the_one_that_the_environment_has():
+    commands = entry_points(group="console_scripts", name="scheduler")
+    assert DISTRIBUTION in {command.dist.name for command in commands if command.dist}
+
+
+@pytest.mark.parametrize("extra", PROJECT["optional-dependencies"])
+def test_an_extra_is_never_named_with_another_package(extra: str):
+    texts = [ROOT / "README.md", *(ROOT / "scheduler").rglob("*.py"), *(ROOT / "k8s").rglob("*.*")]
+    named = {
+        found for path in texts for found in re.findall(rf"([-\w]+)\[{extra}\]", path.read_text())
+    }
+    assert named <= {DISTRIBUTION}
