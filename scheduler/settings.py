@@ -86,7 +86,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     broker_url: SecretStr = SecretStr("amqp://guest:guest@localhost:5672/")
-    """Where RabbitMQ is; `memory://` is the embedded broker, which lives as long as the process."""
+    """Where RabbitMQ is; of a cluster, the URLs of several nodes with commas between them, which
+    differ in host and port alone. `memory://` is the embedded broker, which lives as long as the
+    process."""
 
     broker_url_file: Path | None = None
     """A file that holds the broker URL, such as a mounted secret; files of secrets are read again

@@ -3,6 +3,8 @@
 What is in a file is read at each call, so that a changed secret is taken without a restart.
 """
 
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,27 +17,28 @@ if TYPE_CHECKING:
 FORM = "amqp://user:password@host:port/vhost"
 URL_OPTIONS = ("auth", "heartbeat", "name", "timeout")
 LONGEST_SECONDS = 65534
+# A comma may be a part of a password: one that separates stands before the scheme of the next URL.
+BETWEEN_URLS = re.compile(r"\s*,\s*(?=[a-z]+://)", re.IGNORECASE)
 TLS_OPTIONS = ("cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl")
 
 
-def broker_url(settings: Settings) -> "URL":
-    """The URL of the broker, with the user and the password that the settings name beside it.
+def broker_urls(settings: Settings) -> Sequence["URL"]:
+    """The URLs of the broker, with the user and the password that the settings name beside them.
 
     Raises:
-        SettingsError: it cannot be used, or a file cannot be read; the message holds no secret.
+        SettingsError: one cannot be used, or a file cannot be read; the message holds no secret.
     """
-    url = parse_url(_broker_url(settings))
     user, user_file = settings.broker_user, settings.broker_user_file
     if user_file is not None:
         user = read_secret("SCHEDULER_BROKER_USER_FILE", user_file)
-    if user is not None:
-        url = url.with_user(user)
     secret, password_file = settings.broker_password, settings.broker_password_file
+    password = None if secret is None else secret.get_secret_value()
     if password_file is not None:
-        url = url.with_password(read_secret("SCHEDULER_BROKER_PASSWORD_FILE", password_file))
-    elif secret is not None:
-        url = url.with_password(secret.get_secret_value())
-    return url
+        password = read_secret("SCHEDULER_BROKER_PASSWORD_FILE", password_file)
+    urls = parse_urls(_broker_url(settings))
+    if user is not None:
+        urls = [url.with_user(user) for url in urls]
+    return [url.with_password(password) for url in urls] if password is not None else urls
 
 
 def is_embedded(settings: Settings) -> bool:
@@ -44,7 +47,24 @@ def is_embedded(settings: Settings) -> bool:
     Raises:
         SettingsError: the file of the URL cannot be read.
     """
-    return _broker_url(settings).startswith("memory:")
+    url = _broker_url(settings)
+    return url.startswith("memory:") and not BETWEEN_URLS.search(url)
+
+
+def parse_urls(text: str) -> Sequence["URL"]:
+    """The URLs of the nodes of one cluster, with commas between them.
+
+    Raises:
+        SettingsError: one is none, or they are not of one cluster; the message does not show them.
+    """
+    urls = [parse_url(part) for part in BETWEEN_URLS.split(text.strip())]
+    for what, part in _SHARED.items():
+        if len({part(url) for url in urls}) > 1:
+            raise SettingsError(
+                f"The broker's URLs have not all the same {what}. They name the nodes of one "
+                "cluster: all but host and port is the same in each."
+            )
+    return urls
 
 
 def parse_url(text: str) -> "URL":
@@ -67,6 +87,13 @@ def parse_url(text: str) -> "URL":
         raise SettingsError(
             f"The broker URL must be {FORM} (amqps:// for TLS) or memory://. "
             "What it is now is not shown, as it may hold a password."
+        )
+    # What comes after it may be a password: nothing of it is to be taken for a virtual host.
+    vhost = text.partition("://")[2].partition("/")[2].partition("?")[0]
+    if "," in url.host + vhost:
+        raise SettingsError(
+            "The broker URL has a comma that separates nothing. Several are written in full, "
+            f"with a comma between them: {FORM},{FORM}. In a virtual host it is written %2C."
         )
     if options := [name for name in TLS_OPTIONS if name in url.query]:
         raise SettingsError(
@@ -115,6 +142,15 @@ def _broker_url(settings: Settings) -> str:
     if settings.broker_url_file is not None:
         return read_secret("SCHEDULER_BROKER_URL_FILE", settings.broker_url_file)
     return settings.broker_url.get_secret_value()
+
+
+_SHARED: dict[str, Callable[["URL"], object]] = {
+    "scheme": lambda url: url.scheme,
+    "user": lambda url: url.user,
+    "password": lambda url: url.password,
+    "virtual host": lambda url: url.path[1:] or "/",
+    "options": lambda url: url.query_string,
+}
 
 
 def _check_options(url: "URL") -> None:

@@ -4,12 +4,17 @@ Each broker is imported when one of its kind is made: the driver takes long to l
 what a program or a command does needs no broker.
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from scheduler.brokers.contract import Broker
-from scheduler.brokers.credentials import broker_url, is_embedded
+from scheduler.brokers.credentials import broker_urls, is_embedded
 from scheduler.events import Emit
 from scheduler.settings import Settings
+
+if TYPE_CHECKING:
+    from yarl import URL
 
 
 def broker_of(settings: Settings, *, emit: Emit, patient: bool = False) -> Broker:
@@ -25,15 +30,29 @@ def broker_of(settings: Settings, *, emit: Emit, patient: bool = False) -> Broke
         from scheduler.brokers.memory.broker import MemoryBroker
 
         return MemoryBroker()
-    return _amqp_broker(settings, emit=emit, patient=patient)
+    return _amqp_broker(settings, partial(broker_urls, settings), emit=emit, patient=patient)
 
 
-def _amqp_broker(settings: Settings, *, emit: Emit, patient: bool) -> Broker:
+def nodes_of(settings: Settings) -> Sequence[Broker]:
+    """A broker for each address of RabbitMQ that the settings name, not yet connected.
+
+    Raises:
+        SettingsError: one cannot be used, or a file of the settings cannot be read.
+    """
+    return [
+        _amqp_broker(settings, lambda url=url: [url], emit=lambda _: None, patient=False)
+        for url in broker_urls(settings)
+    ]
+
+
+def _amqp_broker(
+    settings: Settings, read_urls: "Callable[[], Sequence[URL]]", *, emit: Emit, patient: bool
+) -> Broker:
     from scheduler.brokers.amqp.broker import AmqpBroker
     from scheduler.brokers.amqp.tls import Tls
 
     return AmqpBroker(
-        partial(broker_url, settings),
+        read_urls,
         tls=Tls(
             settings.tls_ca_file,
             settings.tls_cert_file,

@@ -7,9 +7,11 @@ from dataclasses import asdict
 import typer
 
 from scheduler.app import Scheduler
+from scheduler.brokers.opening import nodes_of
 from scheduler.cli.connecting import connected
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import print_json, print_line
+from scheduler.control.addresses import check_addresses
 from scheduler.control.doctor import Finding
 
 MARKS = {"ok": "ok       ", "warning": "warning  ", "problem": "PROBLEM  "}
@@ -27,7 +29,9 @@ def show(reference: str | None, *, as_json: bool) -> None:
 
 async def _findings(app: Scheduler) -> list[Finding]:
     async with connected(app) as program:
-        return [finding async for finding in program.doctor.examine()]
+        findings = [finding async for finding in program.doctor.examine()]
+    nodes = nodes_of(app.settings)
+    return findings if len(nodes) == 1 else [await check_addresses(nodes, app.names), *findings]
 
 
 def _print(findings: Iterable[Finding]) -> None:

@@ -5,7 +5,7 @@ own, each consumer has one, what is taken by `get` has one while it is in hand, 
 refused gets one to throw away.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from functools import partial
@@ -34,7 +34,7 @@ from scheduler.brokers.contract import (
     Delivery,
     Depth,
 )
-from scheduler.brokers.credentials import parse_url
+from scheduler.brokers.credentials import parse_urls
 from scheduler.brokers.marks import written_into
 from scheduler.errors import QueueNotFound
 from scheduler.events import Emit
@@ -46,8 +46,8 @@ class AmqpBroker:
     """A connection to RabbitMQ.
 
     Args:
-        url: `amqp://user:password@host:port/vhost`, or `amqps://`; or a function that is asked for
-            it at each connect.
+        url: `amqp://user:password@host:port/vhost`, or `amqps://`; of a cluster, several with
+            commas between them; or a function that is asked for them at each connect.
         tls: whom to trust, and what to show, where the URL is `amqps://`.
         emit: told about lost and rebuilt connections.
         patient: keep trying when the broker cannot be reached at first, instead of raising.
@@ -56,15 +56,15 @@ class AmqpBroker:
 
     def __init__(
         self,
-        url: str | Callable[[], URL],
+        url: str | Callable[[], Sequence[URL]],
         *,
         tls: Tls | None = None,
         emit: Emit = lambda event: None,
         patient: bool = False,
         heartbeat: timedelta = timedelta(seconds=20),
     ) -> None:
-        read_url = partial(parse_url, url) if isinstance(url, str) else url
-        endpoint = Endpoint(read_url, tls=tls or Tls(), heartbeat=heartbeat)
+        read_urls = partial(parse_urls, url) if isinstance(url, str) else url
+        endpoint = Endpoint(read_urls, tls=tls or Tls(), heartbeat=heartbeat)
         self._connection = Connection(endpoint, emit=emit, patient=patient)
         self._consumers: set[RecoveringConsumer] = set()
         self._mutexes = Mutexes(self._connection)

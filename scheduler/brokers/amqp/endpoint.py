@@ -1,8 +1,9 @@
 """Where the broker is and who we are there: looked up anew for each connection."""
 
 import asyncio
+import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from aiormq.exceptions import (
@@ -25,29 +26,35 @@ ADVICE = (
     "5672:5672 rabbitmq:4` starts one, and `scheduler dev` needs none."
 )
 CONNECT_TIMEOUT = timedelta(seconds=10)
+SHORTEST_TIMEOUT = timedelta(seconds=3)
+"""For each of several addresses, which share the timeout."""
 
 
 class Endpoint:
-    """What connections are made to.
+    """What connections are made to: whichever node of the broker answers.
 
     Args:
-        read_url: looks where the broker is, and who we are there; called again for each connect.
+        read_urls: looks where the broker is, and who we are there; called again for each connect.
 
     Attributes:
-        address: the URL without password and options.
+        address: of the node that we came to last, without password and options; of all, if we did
+            not come to one.
 
     Raises:
         SettingsError: there is no such URL.
     """
 
-    def __init__(self, read_url: Callable[[], URL], *, tls: Tls, heartbeat: timedelta) -> None:
-        self._read_url = read_url
-        self._note(read_url())
+    def __init__(
+        self, read_urls: Callable[[], Sequence[URL]], *, tls: Tls, heartbeat: timedelta
+    ) -> None:
+        self._read_urls = read_urls
         self._tls = tls
         self._heartbeat = str(int(heartbeat.total_seconds()))
+        self._last = ""
+        self.address = _together(read_urls())
 
     async def connect(self) -> driver.DriverConnection:
-        """Connect once.
+        """Connect once, to the first that answers: in random order, the one of last time last.
 
         Raises:
             BrokerUnavailable: the broker cannot be reached.
@@ -56,30 +63,78 @@ class Endpoint:
             SettingsError: the URL, a password or a certificate cannot be read.
         """
         # Anew each time: a password or a certificate may have been changed meanwhile.
-        url, context = await asyncio.to_thread(self._read)
-        self._note(url)
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT.total_seconds()):
-                return await driver.connect(url, context)
-        except (OSError, AMQPError, RuntimeError) as error:
-            raise self._refused(error) from None
+        nodes = await asyncio.to_thread(self._read)
+        random.shuffle(nodes)
+        nodes.sort(key=lambda node: node.address == self._last)
+        timeout = max(CONNECT_TIMEOUT / len(nodes), SHORTEST_TIMEOUT)
+        refusals: list[BrokerError] = []
+        for node in nodes:
+            try:
+                connection = await node.connect(timeout)
+            except BrokerError as error:
+                refusals.append(error)
+            else:
+                self._last = self.address = node.address
+                return connection
+        self.address = _together([node.url for node in nodes])
+        raise _summed_up(refusals)
 
-    def _note(self, url: URL) -> None:
-        bare = url.with_user(None).with_password(None).with_query(None)
-        self._url, self.address = url, str(bare.with_user(url.user))
+    def _read(self) -> "list[Node]":
+        return [self._node(url) for url in self._read_urls()]
+
+    def _node(self, url: URL) -> "Node":
+        if "heartbeat" not in url.query:
+            url = url.update_query(heartbeat=self._heartbeat)
+        return Node(url, self._tls)
+
+
+def _together(urls: Sequence[URL]) -> str:
+    return " or ".join(sorted(map(_bare, urls)))
+
+
+def _bare(url: URL) -> str:
+    bare = url.with_user(None).with_password(None).with_query(None)
+    return str(bare.with_user(url.user))
+
+
+def _summed_up(refusals: Sequence[BrokerError]) -> BrokerError:
+    """Those of all nodes as one: a refusal if one of them is, as all have the same users."""
+    if len(refusals) == 1:
+        return refusals[0]
+    told = " ".join(sorted(map(str, refusals)))
+    kind = next(
+        (type(each) for each in refusals if not isinstance(each, BrokerUnavailable)),
+        BrokerUnavailable,
+    )
+    return kind(f"None of the {len(refusals)} addresses of the broker can be used. {told}")
+
+
+class Node:
+    """One address of the broker.
+
+    Raises:
+        SettingsError: a certificate cannot be read.
+    """
+
+    def __init__(self, url: URL, tls: Tls) -> None:
+        self.url, self.address = url, _bare(url)
+        self._tls, self._context = tls, tls.context(url)
+
+    async def connect(self, timeout: timedelta) -> driver.DriverConnection:
+        """Connect once; raises as `Endpoint.connect` does."""
+        seconds = timeout.total_seconds()
+        try:
+            async with asyncio.timeout(seconds):
+                return await driver.connect(self.url, self._context)
+        except (OSError, AMQPError, RuntimeError) as error:
+            raise self._refused(error, seconds) from None
 
     @property
     def _who(self) -> str:
-        user = user_of(self._url)
+        user = user_of(self.url)
         return f"user {user!r}" if user else "the user that our certificate names"
 
-    def _read(self) -> tuple[URL, ssl.SSLContext | None]:
-        url = self._read_url()
-        if "heartbeat" not in url.query:
-            url = url.update_query(heartbeat=self._heartbeat)
-        return url, self._tls.context(url)
-
-    def _refused(self, error: Exception) -> BrokerError:
+    def _refused(self, error: Exception, seconds: float) -> BrokerError:
         match error:
             case ProbableAuthenticationError() | ConnectionNotAllowed():
                 return AccessRefused(
@@ -95,9 +150,7 @@ class Endpoint:
             case InvalidFrameError():
                 return BrokerUnavailable(f"{self.address} does not speak AMQP 0-9-1.")
             case TimeoutError():
-                return BrokerUnavailable(
-                    f"{self.address} did not answer within {CONNECT_TIMEOUT.total_seconds():g} s."
-                )
+                return BrokerUnavailable(f"{self.address} did not answer within {seconds:.2g} s.")
             case _:
                 return self._unreached(error)
 
@@ -108,10 +161,10 @@ class Endpoint:
             case asyncio.IncompleteReadError() | ConnectionResetError():
                 return BrokerUnavailable(
                     f"{self.address} closed the connection before it was open. "
-                    f"{self._tls.suspicion(self._url)}"
+                    f"{self._tls.suspicion(self.url)}"
                 )
             case _:
-                advice = ADVICE if (self._url.host, self._url.port or 5672) == DEFAULT_PLACE else ""
+                advice = ADVICE if (self.url.host, self.url.port or 5672) == DEFAULT_PLACE else ""
                 return BrokerUnavailable(
                     f"Cannot connect to {self.address}: {reply(error)}.{advice}"
                 )

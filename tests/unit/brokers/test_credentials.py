@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from yarl import URL
 
 from scheduler import Settings
-from scheduler.brokers.credentials import broker_url, is_embedded, parse_url, user_of
+from scheduler.brokers.credentials import broker_urls, is_embedded, parse_url, parse_urls, user_of
 from scheduler.errors import SettingsError
 from tests.leaks import everything_about
 
@@ -15,6 +16,11 @@ ODD = f"{string.printable.strip()} é漢 %41%2F+"
 
 def settings(**values: Any) -> Settings:
     return Settings(**values)
+
+
+def the_url(given: Settings) -> URL:
+    (url,) = broker_urls(given)
+    return url
 
 
 def write(path: Path, text: str) -> Path:
@@ -31,8 +37,8 @@ def test_the_url_of_a_broker_is_taken_as_it_is(text: str):
 
 
 def test_what_is_percent_encoded_in_a_url_is_decoded():
-    url = parse_url("amqp://us%40er:p%2Fa%25ss@host/v%20host")
-    assert (url.user, url.password, url.path) == ("us@er", "p/a%ss", "/v host")
+    url = parse_url("amqp://us%40er:p%2Fa%25ss@host/v%20ho%2Cst")
+    assert (url.user, url.password, url.path) == ("us@er", "p/a%ss", "/v ho,st")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +88,50 @@ def test_the_options_of_the_driver_are_taken():
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "amqp://a:p,w@one/v,amqp://a:p,w@two:5673/v",
+        "amqp://a:p,w@one/v ,\n  amqp://a:p,w@two:5673/v\n",
+    ],
+)
+def test_the_nodes_of_a_cluster_are_named_with_commas_between_them(text: str):
+    one, two = parse_urls(text)
+    assert (one.host, one.port, two.host, two.port) == ("one", None, "two", 5673)
+    assert {(url.user, url.password, url.path) for url in (one, two)} == {("a", "p,w", "/v")}
+
+
+def test_the_nodes_of_a_cluster_get_the_user_and_the_password_of_the_settings():
+    urls = broker_urls(
+        settings(broker_url="amqp://one,amqp://two/", broker_user="c", broker_password="d")
+    )
+    assert [(url.user, url.password) for url in urls] == [("c", "d")] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("amqp://a:open-sesame@one/,amqp://a:b@two/", "not all the same password"),
+        ("amqp://open-sesame@one/,amqp://b@two/", "not all the same user"),
+        ("amqp://one/open-sesame,amqp://two/", "not all the same virtual host"),
+        ("amqp://one/,amqps://two/", "not all the same scheme"),
+        ("amqp://one/,amqp://two/?heartbeat=5", "not all the same options"),
+        ("amqp://one/,memory://", "must be amqp://"),
+        ("memory://,amqp://one/", "must be amqp://"),
+        ("amqp://one,two/", "comma that separates nothing"),
+        ("amqp://one/,", "comma that separates nothing"),
+        ("amqp://a:b@one/,a:open-sesame@two/", "comma that separates nothing"),
+        ("amqp://a:b@one/v,//a:open-sesame@two/", "comma that separates nothing"),
+        ("amqp://a:open-sesame@one:5672,two:5672/", "cannot be read"),
+    ],
+)
+def test_what_names_no_nodes_of_one_cluster_is_refused_and_never_shown(text: str, told: str):
+    with pytest.raises(SettingsError, match=told) as refused:
+        broker_urls(settings(broker_url=text))
+    assert "sesame" not in everything_about(refused.value)
+    assert not is_embedded(settings(broker_url=text))
+
+
+@pytest.mark.parametrize(
     ("text", "user"),
     [
         ("amqp://a%40b:c@host/", "a@b"),
@@ -101,23 +151,23 @@ def test_options_for_tls_in_the_url_are_refused_rather_than_ignored(option: str)
 
 
 def test_a_user_and_a_password_are_put_into_the_url():
-    url = broker_url(settings(broker_url="amqp://a:b@host/v", broker_user="c", broker_password="d"))
+    url = the_url(settings(broker_url="amqp://a:b@host/v", broker_user="c", broker_password="d"))
     assert str(url) == "amqp://c:d@host/v"
 
 
 def test_a_password_alone_goes_to_the_user_of_the_url():
-    url = broker_url(settings(broker_url="amqp://a:b@host/v", broker_password="d"))
+    url = the_url(settings(broker_url="amqp://a:b@host/v", broker_password="d"))
     assert str(url) == "amqp://a:d@host/v"
 
 
 def test_a_user_and_a_password_are_percent_encoded_for_the_user():
-    url = broker_url(settings(broker_url="amqp://host/", broker_user=ODD, broker_password=ODD))
+    url = the_url(settings(broker_url="amqp://host/", broker_user=ODD, broker_password=ODD))
     assert (url.user, url.password, url.host) == (ODD, ODD, "host")
     assert parse_url(str(url)) == url
 
 
 def test_all_of_it_may_be_in_files(tmp_path: Path):
-    url = broker_url(
+    url = the_url(
         settings(
             broker_url_file=write(tmp_path / "url", "amqps://a:b@host/v\n"),
             broker_user_file=write(tmp_path / "user", "c\r\n"),
@@ -132,16 +182,16 @@ def test_all_of_it_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("SCHEDULER_BROKER_USER", "a@b")
     file = write(tmp_path / "password", "p/w\n")
     monkeypatch.setenv("SCHEDULER_BROKER_PASSWORD_FILE", str(file))
-    url = broker_url(Settings())
+    url = the_url(Settings())
     assert (url.user, url.password, url.host) == ("a@b", "p/w", "host")
 
 
 def test_files_are_read_again(tmp_path: Path):
     file = write(tmp_path / "password", "old")
     given = settings(broker_url="amqp://a@host/", broker_password_file=file)
-    assert broker_url(given).password == "old"
+    assert the_url(given).password == "old"
     write(file, "new")
-    assert broker_url(given).password == "new"
+    assert the_url(given).password == "new"
 
 
 @pytest.mark.parametrize("name", ["broker_url", "broker_user", "broker_password"])
@@ -160,7 +210,7 @@ def test_a_file_that_cannot_be_used_is_told_with_its_variable(name: str, tmp_pat
         path = tmp_path / file
         expected = f"SCHEDULER_{name.upper()}_FILE: the file {str(path)!r} {told}."
         with pytest.raises(SettingsError) as refused:
-            broker_url(settings(**{f"{name}_file": path}))
+            the_url(settings(**{f"{name}_file": path}))
         assert str(refused.value) == expected
         assert "sesame" not in everything_about(refused.value)
 

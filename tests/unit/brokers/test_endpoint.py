@@ -1,15 +1,19 @@
-"""What is said where nobody can be connected to."""
+"""Which node is connected to, and what is said where none can be."""
 
+import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from aiormq.exceptions import ProbableAuthenticationError
+from yarl import URL
 
 from scheduler import Settings
 from scheduler.brokers.amqp import driver
-from scheduler.brokers.amqp.endpoint import Endpoint
+from scheduler.brokers.amqp.endpoint import CONNECT_TIMEOUT, Endpoint
 from scheduler.brokers.amqp.tls import Tls
-from scheduler.brokers.credentials import parse_url
-from scheduler.errors import BrokerUnavailable
+from scheduler.brokers.credentials import parse_urls
+from scheduler.errors import AccessRefused, BrokerError, BrokerUnavailable
 
 DEFAULT = Settings.model_fields["broker_url"].default.get_secret_value()
 
@@ -30,10 +34,110 @@ async def test_where_nothing_is_at_the_default_address_it_is_told_what_to_do(
         raise ConnectionRefusedError(111, "Connect call failed")
 
     monkeypatch.setattr(driver, "connect", refuse)
-    endpoint = Endpoint(lambda: parse_url(url), tls=Tls(), heartbeat=timedelta(seconds=20))
+    endpoint = Endpoint(lambda: parse_urls(url), tls=Tls(), heartbeat=timedelta(seconds=20))
     with pytest.raises(BrokerUnavailable) as refused:
         await endpoint.connect()
     told = str(refused.value)
     assert "Connect call failed." in told
     for words in ("SCHEDULER_BROKER_URL", "docker run", "`scheduler dev`"):
         assert (words in told) is advised
+
+
+CLUSTER = [f"amqp://shop:open-sesame@{name}/" for name in ("one", "two", "three")]
+
+
+class Cluster:
+    """Three nodes, as they answer whoever connects.
+
+    Attributes:
+        away: what those raise that do not let us in, by their host; None: they never answer.
+        asked: the hosts that were asked, in order.
+    """
+
+    def __init__(self) -> None:
+        self.away: dict[str | None, Exception | None] = {}
+        self.asked: list[str | None] = []
+
+    async def connect(self, url: URL, _: object) -> Any:
+        self.asked.append(url.host)
+        if url.host not in self.away:
+            return url.host
+        if (error := self.away[url.host]) is not None:
+            raise error
+        await asyncio.get_running_loop().create_future()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster()
+    monkeypatch.setattr(driver, "connect", cluster.connect)
+    return cluster
+
+
+def new_endpoint() -> Endpoint:
+    urls = ",".join(CLUSTER)
+    return Endpoint(lambda: parse_urls(urls), tls=Tls(), heartbeat=timedelta(seconds=20))
+
+
+@pytest.fixture
+def endpoint(cluster: Cluster) -> Endpoint:
+    return new_endpoint()
+
+
+def refusing() -> Exception:
+    return ConnectionRefusedError(111, "Connect call failed")
+
+
+async def test_the_nodes_of_a_cluster_are_tried_in_random_order(cluster: Cluster) -> None:
+    for _ in range(100):
+        await new_endpoint().connect()
+    assert set(cluster.asked) == {"one", "two", "three"}
+
+
+async def test_the_node_that_was_lost_is_tried_last(cluster: Cluster, endpoint: Endpoint) -> None:
+    for _ in range(30):
+        await endpoint.connect()
+    assert not [
+        here for here, there in zip(cluster.asked, cluster.asked[1:], strict=False) if here == there
+    ]
+
+
+async def test_a_node_that_is_away_is_passed_over(cluster: Cluster, endpoint: Endpoint) -> None:
+    cluster.away = {"one": refusing(), "two": refusing()}
+    connected: Any = await endpoint.connect()
+    assert connected == "three"
+    assert endpoint.address == "amqp://shop@three/"
+
+
+async def test_nodes_that_are_silent_share_the_time_that_one_has(
+    clock: object, cluster: Cluster, endpoint: Endpoint
+) -> None:
+    cluster.away = {"one": None, "two": None}
+    began = asyncio.get_running_loop().time()
+    connected: Any = await endpoint.connect()
+    assert connected == "three"
+    assert asyncio.get_running_loop().time() - began < CONNECT_TIMEOUT.total_seconds()
+
+
+async def test_each_says_why_when_there_is_none(cluster: Cluster, endpoint: Endpoint) -> None:
+    cluster.away = {"one": refusing(), "two": OSError("no route"), "three": refusing()}
+    with pytest.raises(BrokerUnavailable) as refused:
+        await endpoint.connect()
+    told = str(refused.value)
+    assert told.startswith("None of the 3 addresses of the broker can be used. ")
+    assert "Cannot connect to amqp://shop@one/: Connect call failed." in told
+    assert "Cannot connect to amqp://shop@two/: no route." in told
+    assert "Cannot connect to amqp://shop@three/: Connect call failed." in told
+    assert "sesame" not in told
+    assert endpoint.address == "amqp://shop@one/ or amqp://shop@three/ or amqp://shop@two/"
+
+
+async def test_who_is_refused_by_one_is_refused(cluster: Cluster, endpoint: Endpoint) -> None:
+    cluster.away = {
+        "one": refusing(),
+        "two": ProbableAuthenticationError("ACCESS_REFUSED"),
+        "three": refusing(),
+    }
+    with pytest.raises(BrokerError) as refused:
+        await endpoint.connect()
+    assert type(refused.value) is AccessRefused
