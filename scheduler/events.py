@@ -34,6 +34,7 @@ CensusTaken            supervision has counted tokens
 SupervisionDelayed     supervision could not do its work; it tries again
 SettlementDelayed      the broker did not confirm a settlement; it is tried again
 MessageConfirmed       the broker has confirmed a message that was published
+EventLoopBlocked       the event loop goes on, after a task had held it up
 =====================  ==========================================================================
 """
 
@@ -458,4 +459,18 @@ class MessageConfirmed(Event):
     """Attributes: took is the time from publishing it until the broker's answer."""
 
     exchange: str
+    took: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class EventLoopBlocked(Event):
+    """The event loop goes on, after somebody had held it up.
+
+    Attributes:
+        by: the name of the asyncio task, such as "run report #7".
+        place: the line that it was in after a second, with its file and function.
+    """
+
+    by: str
+    place: str
     took: timedelta

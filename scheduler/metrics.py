@@ -26,10 +26,12 @@ scheduler_parked_messages_total (reason)  counter    what processors put into fa
 scheduler_publish_confirm_seconds         histogram  how long the broker took to confirm a message
 scheduler_roster_lag_seconds              histogram  from when an epoch of a loop began until this
                                                      processor had heard of it from the roster
+scheduler_event_loop_blocked_seconds      histogram  how long a task held up the event loop, where
+                                                     that was a second and more
 scheduler_reconnects_total                counter    connections that were lost and made again
 ========================================  =========  ===========================================
 
-All have the label `namespace`; all but the last four have `task` and `loop`, parked messages have
+All have the label `namespace`; all but the last five have `task` and `loop`, parked messages have
 `task`. The loop of a one-off call is empty. Loops with a key are counted together, as `{task}.*`,
 because there may be any number of them; the gauges then tell of the one that ran last.
 
@@ -70,6 +72,7 @@ from scheduler.events import (
     EpochHeard,
     Escalated,
     Event,
+    EventLoopBlocked,
     LoopRepaired,
     MessageConfirmed,
     MessageParked,
@@ -272,6 +275,25 @@ SPANS: Sequence[tuple[str, str, Callable[[Series], Spans]]] = (
 )
 
 
+SPANS_OF_NAMESPACE: Sequence[tuple[str, str, Callable[["Metrics"], Spans]]] = (
+    (
+        "publish_confirm_seconds",
+        "How long the broker took to confirm a message",
+        lambda of: of.confirms,
+    ),
+    (
+        "roster_lag_seconds",
+        "From when an epoch began until the roster told of it",
+        lambda of: of.roster_lags,
+    ),
+    (
+        "event_loop_blocked_seconds",
+        "How long a task held up the event loop, where that was a second and more",
+        lambda of: of.blocked,
+    ),
+)
+
+
 class Metrics(Collector):
     """The metrics of one app: plain numbers, until somebody asks for them.
 
@@ -283,8 +305,9 @@ class Metrics(Collector):
         self._clock = clock
         self._series: dict[tuple[str, str], Series] = {}
         self._parked: Counter[tuple[str, str]] = Counter()
-        self._confirms = Spans(CONFIRM_BOUNDS)
-        self._roster_lags = Spans(CONFIRM_BOUNDS)
+        self.confirms = Spans(CONFIRM_BOUNDS)
+        self.roster_lags = Spans(CONFIRM_BOUNDS)
+        self.blocked = Spans()
         self._reconnects = 0
         self._connection_lost = False
         self._notes: Mapping[type[Event], Callable[[Any], None]] = {
@@ -299,8 +322,9 @@ class Metrics(Collector):
             ),
             LoopRepaired: lambda event: self._of_loop(event.loop).repairs.update([event.kind]),
             MessageParked: lambda event: self._parked.update([(event.task, event.reason)]),
-            MessageConfirmed: lambda event: self._confirms.add(event.took),
-            EpochHeard: lambda event: self._roster_lags.add(event.lag),
+            MessageConfirmed: lambda event: self.confirms.add(event.took),
+            EpochHeard: lambda event: self.roster_lags.add(event.lag),
+            EventLoopBlocked: lambda event: self.blocked.add(event.took),
             ConnectionLost: self._disconnected,
             Connected: self._connected,
             ProcessorStarted: self._processor_started,
@@ -335,20 +359,9 @@ class Metrics(Collector):
         for (task, reason), count in tuple(self._parked.items()):
             parked.add_metric((namespace, task, reason), count)
         yield parked
-        for name, text, spans in (
-            (
-                "scheduler_publish_confirm_seconds",
-                "How long the broker took to confirm a message",
-                self._confirms,
-            ),
-            (
-                "scheduler_roster_lag_seconds",
-                "From when an epoch began until the roster told of it",
-                self._roster_lags,
-            ),
-        ):
-            histogram = HistogramMetricFamily(name, text, labels=("namespace",))
-            histogram.add_metric((namespace,), *spans.read())
+        for name, text, read in SPANS_OF_NAMESPACE:
+            histogram = HistogramMetricFamily(f"scheduler_{name}", text, labels=("namespace",))
+            histogram.add_metric((namespace,), *read(self).read())
             yield histogram
         reconnects = CounterMetricFamily(
             "scheduler_reconnects", "Lost connections that were made again", labels=("namespace",)

@@ -16,6 +16,7 @@ from scheduler.events import (
     EpochHeard,
     Escalated,
     Event,
+    EventLoopBlocked,
     LoopRepaired,
     LoopReported,
     LoopSeeded,
@@ -160,6 +161,14 @@ def _(event: SettlementDelayed) -> Line:
         WARNING,
         f"the settlement of {event.routing_key} is not confirmed: {event.reason} "
         f"Trying again in {_span(event.next_in)}.",
+    )
+
+
+@line_of.register
+def _(event: EventLoopBlocked) -> Line:
+    return Line(
+        WARNING,
+        f"the event loop was blocked for {_span(event.took)} by {event.by}, at {event.place}",
     )
 
 

@@ -21,9 +21,11 @@ from scheduler.cli.loading import ready_app
 from scheduler.cli.versions import DISTRIBUTION
 from scheduler.control.doctor import explaining_refusals, require_fit
 from scheduler.errors import SettingsError
+from scheduler.events import Emit
 from scheduler.processor.health import Health
 from scheduler.processor.pages import serving
 from scheduler.processor.processor import Processor
+from scheduler.processor.watchdog import Watchdog
 from scheduler.processor.worker import Worker
 from scheduler.program import Program, processor
 from scheduler.protocol.rights import rights_to_process
@@ -69,7 +71,8 @@ def run(
 async def _develop(app: Scheduler, span: timedelta | None) -> None:
     async with MemoryBroker() as broker:
         await Program(app, broker, SystemClock()).seeding.seed()
-        await _work(_processor(app, broker, list(app.tasks), None), span)
+        ours = _processor(app, broker, list(app.tasks), None)
+        await _work(ours, app.events.emit, span)
 
 
 async def _process(
@@ -82,7 +85,7 @@ async def _process(
     async with _observable(app, broker, ours.worker, ports), broker:
         require_fit(broker)
         with explaining_refusals(broker, rights_to_process(app.names)):
-            await _work(ours, None)
+            await _work(ours, app.events.emit, None)
 
 
 @asynccontextmanager
@@ -143,7 +146,7 @@ def _processor(
     )
 
 
-async def _work(ours: Processor, span: timedelta | None) -> None:
+async def _work(ours: Processor, emit: Emit, span: timedelta | None) -> None:
     """Run a processor until a signal, or until the span is over."""
     worker = ours.worker
 
@@ -154,7 +157,8 @@ async def _work(ours: Processor, span: timedelta | None) -> None:
     _on_signal(stop)
     if span is not None:
         asyncio.get_running_loop().call_later(span.total_seconds(), worker.stop)
-    await ours.run()
+    with Watchdog(emit):
+        await ours.run()
 
 
 def _on_signal(act: Callable[[str], object]) -> None:

@@ -95,7 +95,7 @@ class Execution:
         self._clock = clock
         subject = run.subject
         self._handed_on = subject.carry if isinstance(subject, Token) else None
-        self.task = asyncio.create_task(self._call(), name=f"run {run.name}")
+        self.task = asyncio.create_task(self._call(), name="run {} #{}".format(*run.name))
 
     async def ended(self) -> None:
         """Wait until it has ended, in whatever way."""

@@ -15,6 +15,7 @@ from scheduler.events import (
     ConnectionLost,
     EpochHeard,
     Event,
+    EventLoopBlocked,
     LoopRepaired,
     MessageConfirmed,
     MessageParked,
@@ -444,3 +445,10 @@ async def test_of_a_message_of_somebody_else_nobody_knows_since_when_it_was_read
         await asyncio.sleep(1)
     (run,) = of(RunStarted, stage.events)
     assert (run.hatch_delay, run.ready_delay) == (None, None)
+
+
+def test_it_is_counted_how_often_the_event_loop_was_held_up_and_for_how_long(told: Told):
+    count, total = (f"event_loop_blocked_seconds_{what}" for what in ("count", "sum"))
+    assert read(told.registry, count) == 0
+    told(EventLoopBlocked("run report #7", "jobs.py:12 (report)", 12 * SECOND))
+    assert (read(told.registry, count), read(told.registry, total)) == (1, 12)

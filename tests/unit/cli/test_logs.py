@@ -19,6 +19,7 @@ from scheduler.events import (
     ConsumerResumed,
     Escalated,
     Event,
+    EventLoopBlocked,
     LoopRepaired,
     LoopSeeded,
     MessageParked,
@@ -98,6 +99,11 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
         r"q delivers no more \(the broker cancelled it\): consuming again",
     ),
     (ConsumerResumed("q"), INFO, "q delivers again"),
+    (
+        EventLoopBlocked("run report #7", "/app/jobs.py:12 (report)", timedelta(seconds=12)),
+        WARNING,
+        r"the event loop was blocked for 12\.0 s by run report #7, at /app/jobs\.py:12 \(report\)",
+    ),
     (
         ProcessorStarted("shop", ADDRESS, ("a", "b"), 100),
         INFO,

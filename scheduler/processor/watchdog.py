@@ -1,0 +1,103 @@
+"""Tells who holds up the event loop: a task that waits without `await`, or computes for long.
+
+Nothing else goes on meanwhile, no other run and no heartbeat, and nothing in the event loop could
+tell of it. So a thread asks for an answer of the loop now and then; where none comes, it looks at
+the line that the loop's thread is in.
+"""
+
+import asyncio
+import logging
+import sys
+import sysconfig
+import threading
+from datetime import timedelta
+from time import monotonic
+from types import FrameType
+from typing import Self
+
+from scheduler.events import Emit, EventLoopBlocked
+
+ASK_AGAIN_S = 0.5
+BLOCKED_AFTER = timedelta(seconds=1)
+
+# Where an event loop is that has nothing to do: of uvloop's, no frame is seen.
+AT_REST = ("selectors", "asyncio.windows_events", "asyncio.base_events", "asyncio.runners")
+OF_OTHERS = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
+
+
+class Watchdog:
+    """Watches the running event loop, inside a `with` block.
+
+    Args:
+        emit: told when it goes on again, in the event loop.
+        after: how long it stands still before that is logged.
+    """
+
+    def __init__(self, emit: Emit, *, after: timedelta = BLOCKED_AFTER) -> None:
+        self._emit = emit
+        self._after = after.total_seconds()
+        self._loop = asyncio.get_running_loop()
+        self._watched = threading.get_ident()
+        self._over = threading.Event()
+        self._answered = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._answered.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        asked_at = monotonic() + ASK_AGAIN_S
+        while not self._over.wait(ASK_AGAIN_S):
+            self._answered.clear()
+            if self._over.is_set():
+                return
+            # A call that does not let go of the interpreter has held up this thread as well: it is
+            # late then, and the loop's thread is still in that line.
+            found = self._look() if monotonic() > asked_at + self._after else None
+            self._loop.call_soon_threadsafe(self._answered.set)
+            if found is None and not self._answered.wait(self._after):
+                found = self._look()
+            if found is not None:
+                self._tell(*found, asked_at)
+            asked_at = monotonic() + ASK_AGAIN_S
+
+    def _tell(self, by: str, place: str, since: float) -> None:
+        """Log it now, and emit it when the event loop goes on."""
+        logging.getLogger(__name__).warning(
+            "the event loop is blocked by %s, at %s: nothing else goes on. "
+            "What waits has to be awaited; what computes goes to asyncio.to_thread",
+            by,
+            place,
+        )
+        self._answered.wait()
+        if not self._over.is_set():
+            event = EventLoopBlocked(by, place, timedelta(seconds=monotonic() - since))
+            self._loop.call_soon_threadsafe(self._emit, event)
+
+    def _look(self) -> tuple[str, str] | None:
+        """Who blocks the loop, and where; None: nobody, it was this machine that stood still."""
+        frame = sys._current_frames().get(self._watched)  # pyright: ignore[reportPrivateUsage]
+        if frame is None or frame.f_globals.get("__name__") in AT_REST:
+            return None
+        task = asyncio.current_task(self._loop)
+        return task.get_name() if task else "a callback", _place(frame)
+
+
+def _place(frame: FrameType) -> str:
+    """The line in the program's own code, and what it has called."""
+    own: FrameType | None = frame
+    while own is not None and own.f_code.co_filename.startswith((*OF_OTHERS, "<")):
+        own = own.f_back
+    if own is None or own is frame:
+        return _line(frame)
+    return f"{_line(own)}, in {_line(frame)}"
+
+
+def _line(frame: FrameType) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"

@@ -1,0 +1,114 @@
+"""Who holds up the event loop is told while it does, and counted when it goes on."""
+
+import asyncio
+import itertools
+import logging
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from scheduler.events import Event, EventLoopBlocked
+from scheduler.processor import watchdog
+from scheduler.processor.watchdog import ASK_AGAIN_S, BLOCKED_AFTER, Watchdog
+
+AT_ONCE = timedelta(milliseconds=20)
+PATIENCE_S = 10
+
+
+class Ear(logging.Handler):
+    """Hears the warning, in the watchdog's thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = threading.Event()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        self.heard.set()
+
+
+@pytest.fixture
+def ear() -> Iterator[Ear]:
+    ear, logger = Ear(), logging.getLogger("scheduler.processor.watchdog")
+    logger.addHandler(ear)
+    yield ear
+    logger.removeHandler(ear)
+
+
+def line_of(mark: str) -> int:
+    lines = Path(__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {mark}"))
+
+
+def never(event: Event) -> None:
+    pytest.fail(f"nobody blocked it: {event}")
+
+
+async def block_until_told(ear: Ear) -> None:
+    assert ear.heard.wait(PATIENCE_S)  # blocks
+
+
+async def test_a_task_that_blocks_is_named_once_with_its_line_while_it_does(ear: Ear) -> None:
+    told: asyncio.Queue[Event] = asyncio.Queue()
+    with Watchdog(told.put_nowait, after=AT_ONCE):
+        await asyncio.create_task(block_until_told(ear), name="run report #7")
+        event = await asyncio.wait_for(told.get(), PATIENCE_S)
+    place = f"{__file__}:{line_of('blocks')} (block_until_told), in {threading.__file__}:"
+    assert isinstance(event, EventLoopBlocked)
+    assert event.by == "run report #7"
+    assert event.place.startswith(place)
+    assert event.took >= AT_ONCE
+    assert len(ear.lines) == 1
+    assert ear.lines[0].startswith(f"the event loop is blocked by run report #7, at {place}")
+
+
+async def test_a_callback_that_blocks_is_told_as_one(ear: Ear) -> None:
+    told: asyncio.Queue[Event] = asyncio.Queue()
+    with Watchdog(told.put_nowait, after=AT_ONCE):
+        asyncio.get_running_loop().call_soon(ear.heard.wait, PATIENCE_S)
+        event = await asyncio.wait_for(told.get(), PATIENCE_S)
+    assert isinstance(event, EventLoopBlocked)
+    assert event.by == "a callback"
+
+
+async def test_a_loop_at_rest_is_left_alone(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody blocks it, it was the machine that stood still: here, the answer is late."""
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    call = loop.call_soon_threadsafe
+    answers: list[object] = []
+
+    def keep_back(answer: object) -> None:
+        answers.append(answer)
+        call(asked.set)
+
+    with Watchdog(never, after=timedelta(0)):
+        monkeypatch.setattr(loop, "call_soon_threadsafe", keep_back)
+        while len(answers) < 3:
+            asked.clear()
+            await asked.wait()
+    assert not ear.lines
+
+
+async def test_it_ends_while_it_waits_for_an_answer(ear: Ear) -> None:
+    with Watchdog(never, after=AT_ONCE):
+        assert ear.heard.wait(PATIENCE_S)
+    assert len(ear.lines) == 1
+
+
+async def test_a_call_that_stops_all_threads_is_told_where_it_was(
+    ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a regular expression that goes astray: the watchdog stands still as well."""
+    told: asyncio.Queue[Event] = asyncio.Queue()
+    now = itertools.count(0, 2 * (BLOCKED_AFTER.total_seconds() + ASK_AGAIN_S))
+    monkeypatch.setattr(watchdog, "monotonic", lambda: next(now))
+    with Watchdog(told.put_nowait):
+        began = asyncio.get_running_loop().time()
+        await asyncio.create_task(block_until_told(ear), name="run report #7")
+        assert asyncio.get_running_loop().time() - began < BLOCKED_AFTER.total_seconds()
+        assert isinstance(await asyncio.wait_for(told.get(), PATIENCE_S), EventLoopBlocked)
