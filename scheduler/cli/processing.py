@@ -18,6 +18,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.cli.arguments import span_of
 from scheduler.cli.connecting import remote_broker
 from scheduler.cli.loading import ready_app
+from scheduler.cli.meanings import warn_of_doubts
 from scheduler.cli.versions import DISTRIBUTION
 from scheduler.control.doctor import explaining_refusals, require_fit
 from scheduler.errors import SettingsError
@@ -44,6 +45,7 @@ class Ports:
 
 def dev(reference: str | None, *, span: str | None, log_format: str | None) -> None:
     app = ready_app(reference, log_format=log_format)
+    warn_of_doubts(app.loops.values())
     asyncio.run(_develop(app, None if span is None else span_of("--for", span)))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from scheduler.app import Scheduler
 from scheduler.cli.connecting import connected
 from scheduler.cli.loading import ready_app
+from scheduler.cli.meanings import print_meanings, warn_of_doubts
 from scheduler.cli.printing import local, no_loops, print_json, print_line
 from scheduler.cli.rows import row_of_report
 from scheduler.cli.tables import print_table
@@ -27,11 +28,13 @@ class Ways:
 
 def seed(reference: str | None, ways: Ways, *, as_json: bool) -> None:
     app, dry_run = ready_app(reference), ways.dry_run
+    warn_of_doubts(app.loops.values())
     reports = asyncio.run(_seed(app, ways))
     if as_json:
         print_json([row_of_report(report) for report in reports])
     elif reports:
         _print_reports(reports)
+        print_meanings(report.loop for report in reports)
     else:
         are = "would be" if dry_run else "are"
         tasks = ", ".join(app.tasks)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from scheduler.cli.loading import app_with_tasks
+from scheduler.cli.meanings import meaning_of, warn_of_doubts
 from scheduler.cli.printing import local, no_loops, print_json, print_line
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.schedules import Schedule, describe
@@ -11,20 +12,24 @@ from scheduler.timing.schedules import Schedule, describe
 
 def show(reference: str | None, *, count: int, as_json: bool) -> None:
     app = app_with_tasks(reference)
+    warn_of_doubts(app.loops.values())
     now = SystemClock().now()
     found = [
-        (str(loop), describe(loop.schedule), list(_times(loop.schedule, now, count)))
+        (str(loop), loop.schedule, list(_times(loop.schedule, now, count)))
         for loop in app.loops.values()
     ]
     if as_json:
         return print_json(
-            [{"loop": name, "schedule": phrase, "times": times} for name, phrase, times in found]
+            [
+                {"loop": name, "schedule": describe(schedule), "times": times}
+                for name, schedule, times in found
+            ]
         )
     if not found:
         tasks = ", ".join(app.tasks)
         return print_line(f"{no_loops(app)}; its tasks run when they are sent messages: {tasks}.")
-    for name, phrase, times in found:
-        print_line(f"{name}  ({phrase})")
+    for name, schedule, times in found:
+        print_line(f"{name}  ({meaning_of(schedule)})")
         for time in times:
             print_line(f"  {local(time)}")
 

@@ -5,6 +5,7 @@ import platform
 import re
 import signal
 import socket
+import uuid
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -94,10 +95,11 @@ def test_no_command_is_left_out(offline: CommandLine):
 
 def test_seeding_creates_each_loop_once(scheduler: CommandLine):
     first, second = scheduler("seed"), scheduler("seed")
-    assert [(row[0], "created" in row) for row in first.rows] == [(name, True) for name in LOOPS]
-    assert [(row[0], "unchanged" in row) for row in second.rows] == [(n, True) for n in LOOPS]
+    created, unchanged = first.rows[: len(LOOPS)], second.rows[: len(LOOPS)]
+    assert [(row[0], "created" in row) for row in created] == [(name, True) for name in LOOPS]
+    assert [(row[0], "unchanged" in row) for row in unchanged] == [(n, True) for n in LOOPS]
     assert (first.code, second.code, first.err, second.err) == (FINE, FINE, "", "")
-    assert [row[-2:] for row in first.rows] == [row[-2:] for row in second.rows]  # when it is due
+    assert [row[-2:] for row in created] == [row[-2:] for row in unchanged]  # when it is due
 
 
 def test_a_dry_run_says_what_seeding_would_do_and_does_nothing(scheduler: CommandLine):
@@ -137,7 +139,7 @@ def test_next_tells_five_times_unless_told_otherwise(offline: CommandLine):
     assert [line for line in lines if not line.startswith("  ")] == [
         "report  (every 1h)",
         "sell  (every 1h)",
-        "wait_for_input  (0 9 * * MON-FRI in Europe/Berlin)",
+        "wait_for_input  (0 9 * * MON-FRI in Europe/Berlin: at 09:00, Monday to Friday)",
     ]
     assert len(lines) == 3 * (1 + 5)
 
@@ -569,3 +571,39 @@ def test_errors_are_json_too_when_asked(offline: CommandLine, command: str, code
 def test_the_app_of_pyproject_is_used_where_none_is_named(offline: CommandLine, tmp_path: Path):
     (tmp_path / "pyproject.toml").write_text(f"[tool.scheduler]\napp = {json.dumps(SHOP)}\n")
     assert offline("next", "--json").code == FINE
+
+
+SECONDS_FIRST = """
+from scheduler import Scheduler
+
+app = Scheduler("shop")
+
+@app.periodic(cron="0 0 9 * * *", tz="Europe/Berlin")
+async def nightly() -> None: ...
+"""
+
+
+@pytest.mark.parametrize("command", [("next",), ("dev", "--for", "1ms")])
+def test_seconds_that_seem_to_stand_first_are_told(
+    offline: CommandLine, tmp_path: Path, command: tuple[str, ...]
+):
+    (tmp_path / "jobs.py").write_text(SECONDS_FIRST)
+    verb, *options = command
+    done = offline(verb, f"{tmp_path}/jobs.py", *options)
+    assert done.code == FINE
+    assert (
+        "scheduler: Warning: of the six fields of nightly, '0 0 9 * * *', the last is the second: "
+        "every second of the minute 00:00, on day 9 of the month. If the first was meant to be, "
+        "write '0 9 * * *': at 09:00 every day.\n"
+    ) in done.err
+    assert done.out.startswith("nightly  (0 0 9 * * * in Europe/Berlin: every second of") is (
+        verb == "next"
+    )
+
+
+def test_seeding_says_what_cron_expressions_mean(scheduler: CommandLine, tmp_path: Path):
+    daily = SECONDS_FIRST.replace("0 0 9", "0 9").replace('"shop"', f'"t{uuid.uuid4().hex[:8]}"')
+    (tmp_path / "jobs.py").write_text(daily)
+    done = scheduler("seed", f"{tmp_path}/jobs.py")
+    assert (done.code, done.err) == (FINE, "")
+    assert done.out.endswith("\n0 9 * * * in Europe/Berlin: at 09:00 every day\n")
