@@ -1,5 +1,6 @@
 """The app: what is registered, what happens to it, and the connection over which it sends."""
 
+import asyncio
 from collections.abc import (
     AsyncGenerator,
     Callable,
@@ -7,6 +8,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.keyed import Operations
@@ -23,6 +25,8 @@ from scheduler.tasks.registry import topology_of
 from scheduler.timing.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
+    from scheduler.brokers.memory.server import MemoryServer
+
     # It takes a third of the time in which `import scheduler` would be done.
     from scheduler.program import Program
     from scheduler.settings import Settings
@@ -49,6 +53,7 @@ class Scheduler(Registration):
         self.escalation_hooks: list[EscalationHook] = []
         self._settings = settings
         self._operating: Program | None = None
+        self._servers = WeakKeyDictionary[asyncio.AbstractEventLoop, "MemoryServer"]()
         names = Names(namespace)
         outboxes = Outboxes(self._new_outbox(names), self._new_outbox(names), BlockingBridge())
         super().__init__(namespace, outboxes, self._operations)
@@ -126,4 +131,13 @@ class Scheduler(Registration):
     def _new_broker(self) -> Broker:
         from scheduler.brokers.opening import broker_of
 
-        return broker_of(self.settings, emit=self.events.emit)
+        return broker_of(self.settings, emit=self.events.emit, embedded=self._server_here)
+
+    def _server_here(self) -> "MemoryServer":
+        """The embedded broker of this event loop, with all that the app needs in it: nobody else
+        could have seeded it."""
+        from scheduler.brokers.memory.server import MemoryServer
+
+        server = self._servers.setdefault(asyncio.get_running_loop(), MemoryServer())
+        server.declare(self.topology())
+        return server

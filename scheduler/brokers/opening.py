@@ -16,12 +16,21 @@ from scheduler.settings import Settings
 if TYPE_CHECKING:
     from yarl import URL
 
+    from scheduler.brokers.memory.server import MemoryServer
 
-def broker_of(settings: Settings, *, emit: Emit, patient: bool = False) -> Broker:
+
+def broker_of(
+    settings: Settings,
+    *,
+    emit: Emit,
+    patient: bool = False,
+    embedded: "Callable[[], MemoryServer] | None" = None,
+) -> Broker:
     """The broker of these settings, not yet connected.
 
     Args:
         patient: keep trying to connect, instead of failing at once.
+        embedded: what `memory://` leads to; None: to a new one.
 
     Raises:
         SettingsError: its URL cannot be used, or a file of the settings cannot be read.
@@ -29,7 +38,7 @@ def broker_of(settings: Settings, *, emit: Emit, patient: bool = False) -> Broke
     if is_embedded(settings):
         from scheduler.brokers.memory.broker import MemoryBroker
 
-        return MemoryBroker()
+        return MemoryBroker(embedded() if embedded else None)
     return _amqp_broker(settings, partial(broker_urls, settings), emit=emit, patient=patient)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
 from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.memory.broker import MemoryBroker
@@ -104,8 +104,7 @@ async def test_a_call_that_does_not_fit_the_function_is_not_sent(
 
 async def test_a_call_opens_no_connection_for_an_event_loop_that_may_end() -> None:
     app, ship = shop()
-    with pytest.raises(Unroutable, match="no queue for the task 'ship'"):  # it has reached a broker
-        await ship.send(ORDER)
+    assert await ship.send(ORDER)
     assert not app.outbox.is_open
     async with app:
         assert app.outbox.is_open
@@ -260,10 +259,16 @@ async def test_a_broker_without_the_task_is_told_with_what_to_do() -> None:
     @app.task()
     async def task() -> None: ...
 
-    async with app:
-        with pytest.raises(Unroutable, match="'task': nothing was sent. Run `scheduler seed`"):
+    async with MemoryBroker() as broker:
+        with (
+            app.lending(broker, SystemClock()),
+            pytest.raises(Unroutable, match="'task': nothing was sent. Run `scheduler seed`"),
+        ):
             await task.send()
-        with pytest.raises(Unroutable, match="nothing was sent"):
+        with (
+            app.lending(broker, SystemClock()),
+            pytest.raises(Unroutable, match="nothing was sent"),
+        ):
             await task.send_later("1s")
 
 
@@ -305,9 +310,7 @@ async def test_a_broker_that_accepts_and_says_nothing_is_told_within_the_deadlin
 
 def test_blocking_senders_have_a_connection_of_their_own() -> None:
     _, ship = shop()
-    # In memory there is nothing seeded for it: that is how it is seen that it is another one.
-    with pytest.raises(Unroutable):
-        ship.blocking.send(ORDER)
+    assert ship.blocking.send(ORDER) != ship.blocking.send(ORDER)
     with pytest.raises(UsageError, match="an aware datetime"):
         ship.blocking.send_at(NAIVE, ORDER)
     with pytest.raises(ScheduleError, match="got: 'soon'"):
@@ -331,8 +334,7 @@ def test_in_a_thread_beside_an_event_loop_blocking_is_allowed() -> None:
     _, ship = shop()
 
     async def perform() -> None:
-        with pytest.raises(Unroutable):
-            await asyncio.to_thread(ship.blocking.send, ORDER)
+        assert await asyncio.to_thread(ship.blocking.send, ORDER)
 
     asyncio.run(perform())
 
@@ -496,3 +498,47 @@ def test_many_are_sent_by_callers_that_are_no_coroutines() -> None:
     assert ship.blocking.send_many([]) == []
     with pytest.raises(InvalidArguments, match="Call 0"):
         ship.blocking.send_many([{}])
+
+
+# On memory://, with nobody who could seed
+
+
+@pytest.fixture
+def alone() -> Scheduler:
+    return Scheduler("shop", Settings(broker_url=SecretStr("memory://")))
+
+
+async def test_a_program_on_the_embedded_broker_sends_without_set_up(alone: Scheduler):
+    @alone.task
+    async def remind(order: int) -> None: ...
+
+    async with alone:
+        sent = {await remind.send(1), await remind.send_later("1h", 2)}
+        sent |= set(await remind.send_many([{"order": 3}]))
+        async with alone.outbox.connection() as broker:
+            depth = await broker.depth("shop.v1.processor.remind")
+    assert len(sent) == 3
+    assert depth is not None
+    assert depth.ready == 2
+
+
+async def test_a_program_on_the_embedded_broker_starts_loops_that_are_there_later(alone: Scheduler):
+    @alone.task
+    async def digest(user: int) -> None: ...
+
+    await digest.start("user-42", every="1d", args={"user": 42})
+    async with alone:
+        assert [loop.key for loop in await digest.list()] == ["user-42"]
+        await digest.stop("user-42")
+        assert await digest.list() == []
+
+
+def test_each_event_loop_has_an_embedded_broker_of_its_own(alone: Scheduler):
+    @alone.task
+    async def remind(order: int) -> None: ...
+
+    async def send() -> str:
+        return await remind.send(1)
+
+    assert asyncio.run(send()) != asyncio.run(send())
+    assert remind.blocking.send(2)
