@@ -317,6 +317,8 @@ class RunFinished(RunEvent):
         retry_in: when a call is tried again.
         skipped: why it was not run at all.
         trace: headers that the loop's next token takes along; a listener may add some.
+        void: whether the loop was paused, changed or repaired meanwhile: it goes on, or waits, as
+            that has left it, and not with the successor.
     """
 
     scheduled_at: datetime
@@ -328,6 +330,7 @@ class RunFinished(RunEvent):
     retry_in: timedelta | None = None
     skipped: str | None = None
     trace: dict[str, str] = field(default_factory=dict[str, str])
+    void: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,7 @@ class Series:
         if event.ending is Ending.SUCCEEDED:
             self.succeeded_at = event.started_at + event.duration
         self.ended_at = event.started_at + event.duration
-        if (successor := event.successor) is not None:
+        if (successor := event.successor) is not None and not event.void:
             self._wait(successor)
             self.schedule, self.tick = successor.schedule, event.scheduled_at
 

@@ -213,6 +213,8 @@ def _(event: TokenSuperseded) -> Line:
 
 @line_of.register
 def _(event: TokenOvertaken) -> Line:
+    if event.by.state is State.PAUSED:
+        return Line(INFO, f"its loop was paused meanwhile: #{event.by.seq} waits to be resumed")
     return Line(INFO, f"found another token in its slot: #{event.by.seq} goes on")
 
 
@@ -255,6 +257,8 @@ def _then(event: RunFinished) -> str:
     token = event.successor
     if token is None:
         return ""
+    if event.void:
+        return ", and was paused, changed or repaired meanwhile"
     if token.state is State.PAUSED:
         return ", paused"
     return f", {'again' if token.attempt else 'next'} at {clock(token.due_at)}"

@@ -244,7 +244,8 @@ class Pipeline:
         """The settlement, after the listeners have heard how its run ended."""
         if settlement.ending is None:
             return settlement
-        self._emit(finished := _finished(run, settlement))
+        void = isinstance(run.subject, Token) and self._turns.is_void(run.subject)
+        self._emit(finished := _finished(run, settlement, void))
         if settlement.missed:
             self._emit(TicksSkipped(*run.about, settlement.missed, "overrun"))
         if settlement.put is None or finished.trace == settlement.put.trace:
@@ -336,7 +337,7 @@ def _started(run: Run) -> RunStarted:
     )
 
 
-def _finished(run: Run, settlement: Settlement) -> RunFinished:
+def _finished(run: Run, settlement: Settlement, void: bool) -> RunFinished:
     assert settlement.ending is not None
     return RunFinished(
         *run.about,
@@ -348,4 +349,5 @@ def _finished(run: Run, settlement: Settlement) -> RunFinished:
         successor=settlement.put,
         retry_in=settlement.retry_in,
         skipped=run.outcome.reason if isinstance(run.outcome, Skipped) else None,
+        void=void,
     )

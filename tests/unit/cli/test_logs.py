@@ -154,6 +154,11 @@ OF_RUNS: list[tuple[Event, int, str]] = [
     (finished(Ending.SUCCEEDED), INFO, f"succeeded in 3 ms, next at {CLOCK}"),
     (finished(Ending.SUCCEEDED, successor=None), INFO, "succeeded in 3 ms"),
     (
+        replace(finished(Ending.SUCCEEDED), void=True),
+        INFO,
+        "succeeded in 3 ms, and was paused, changed or repaired meanwhile",
+    ),
+    (
         finished(Ending.RETRIED, FAILURE, AGAIN),
         WARNING,
         f"failed in 3 ms, attempt 2: ValueError: no way, again at {CLOCK}",
@@ -189,6 +194,11 @@ OF_RUNS: list[tuple[Event, int, str]] = [
         "is not run: it was paused, changed or repaired meanwhile",
     ),
     (TokenOvertaken(*RUN, NEXT), INFO, "found another token in its slot: #13 goes on"),
+    (
+        TokenOvertaken(*RUN, replace(NEXT, state=State.PAUSED)),
+        INFO,
+        "its loop was paused meanwhile: #13 waits to be resumed",
+    ),
     (
         Escalated(*RUN, FAILURE, False),
         ERROR,

@@ -11,7 +11,7 @@ from scheduler import Context, Every, Scheduler, StopLoop
 from scheduler.control.reports import Did
 from scheduler.control.status import Where
 from scheduler.errors import QueueNotFound, Unconfirmed, UnknownLoop, UsageError
-from scheduler.events import LoopSeeded, RunStarted
+from scheduler.events import LoopSeeded, RunFinished, RunStarted
 from scheduler.program import Program
 from scheduler.protocol.epochs import Watch
 from scheduler.protocol.messages import Message
@@ -131,6 +131,8 @@ async def test_a_run_during_which_its_loop_is_paused_ends_and_the_next_goes_on_f
         token = await stage.token(TASK)
         assert (token.state, token.seq, token.carry) == (State.ARMED, 2, 2)
     assert starts_of_task(stage) == [A_ROLL_CALL, pytest.approx(10 + 2 * HOUR, abs=1)]
+    ends = [run.void for run in of(RunFinished, stage.events) if run.loop == TASK]
+    assert ends == [True, False]
     assert stage.repairs() == []
 
 
