@@ -29,6 +29,7 @@ TokenOvertaken         the slot was taken by a token that is as far as this one,
 Escalated              a run failed for the last time
 MessageParked          a message is in a failed queue, with the reason
 LoopReported           supervision found a trouble that it cannot mend
+PlaceLost              nothing tells how far a loop had come that was repaired: it begins anew
 EpochHeard             a processor that follows the roster has heard of an epoch that began
 CensusTaken            supervision has counted tokens
 SupervisionDelayed     supervision could not do its work; it tries again
@@ -231,6 +232,16 @@ class LoopRepaired(Event):
     loop: LoopId
     kind: str
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceLost(Event):
+    """Nothing tells how far a loop had come that was repaired: it begins anew, carrying nothing.
+
+    With its token, what the journal had heard of it was gone.
+    """
+
+    loop: LoopId
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from scheduler.events import (
     LoopReported,
     LoopSeeded,
     MessageParked,
+    PlaceLost,
     ProcessorStarted,
     ProcessorStopped,
     ProcessorStopping,
@@ -124,6 +125,15 @@ def _(event: LoopSeeded) -> Line:
 @line_of.register
 def _(event: LoopRepaired) -> Line:
     return Line(WARNING, f"{event.loop} was repaired ({event.kind}): {event.detail}")
+
+
+@line_of.register
+def _(event: PlaceLost) -> Line:
+    return Line(
+        WARNING,
+        f"{event.loop} has lost its place: with its token, what the journal had heard of it is "
+        "gone. It goes on from now, at #0, and what its runs had carried is lost",
+    )
 
 
 @line_of.register

@@ -15,6 +15,7 @@ from scheduler.events import (
     Connected,
     Emit,
     Event,
+    PlaceLost,
     TokenDelayed,
 )
 from scheduler.processor.joining import joined
@@ -125,6 +126,8 @@ class Recognition:
             return VOID
         heard = await self._history(delivery, first)
         await self._publisher.insist(delivery, lambda: self._put(first, joined(first, heard)))
+        if heard.lacks_place_of(first):
+            self._emit(PlaceLost(first.loop))
         return JOINED
 
     async def _put(self, first: Token, token: Token) -> None:

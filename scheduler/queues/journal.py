@@ -83,6 +83,11 @@ class Heard:
         position = adopted(first.position, self.positions, first.life)
         return first if position == first.position else self.furthest[position.epoch]
 
+    def lacks_place_of(self, first: Token) -> bool:
+        """Whether neither it nor the creator of the first token of an epoch knew of one before."""
+        before = (epoch for epoch in self.furthest if first.life <= epoch < first.epoch)
+        return not first.known and next(before, None) is None
+
     def has_line(self, life: int) -> bool:
         """Whether it tells of more than what creators put."""
         return any(each.position.joined and each.epoch >= life for each in self.furthest.values())

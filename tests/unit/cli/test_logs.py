@@ -23,6 +23,7 @@ from scheduler.events import (
     LoopRepaired,
     LoopSeeded,
     MessageParked,
+    PlaceLost,
     ProcessorStarted,
     ProcessorStopped,
     ProcessorStopping,
@@ -99,6 +100,11 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
         r"q delivers no more \(the broker cancelled it\): consuming again",
     ),
     (ConsumerResumed("q"), INFO, "q delivers again"),
+    (
+        PlaceLost(LoopId("report")),
+        WARNING,
+        "report has lost its place: .* at #0, and what its runs had carried is lost",
+    ),
     (
         EventLoopBlocked("run report #7", "/app/jobs.py:12 (report)", timedelta(seconds=12)),
         WARNING,

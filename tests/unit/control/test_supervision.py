@@ -18,6 +18,7 @@ from scheduler.errors import BrokerUnavailable, QueueNotFound, Rejected, Unconfi
 from scheduler.events import (
     CensusTaken,
     LoopReported,
+    PlaceLost,
     ProcessorStarted,
     RunStarted,
     SupervisionDelayed,
@@ -414,7 +415,33 @@ async def test_a_hatchery_queue_that_is_gone_is_declared_and_the_loop_goes_on(st
         assert stage.repairs() == [("task", "adopted")]
         await asyncio.sleep(600)
     assert reported(stage.events) == []
+    assert of(PlaceLost, stage.events) == []
     assert carried == [(0, None), (1, 1)]
+
+
+async def test_a_loop_that_lost_its_queue_and_the_journal_is_told_to_have_lost_its_place(
+    stage: Stage,
+) -> None:
+    app, carried = counting()
+    await stage.seed(app)
+    async with stage.supervised():
+        await run_once(stage)
+        await stage.broker.delete(app.names.hatchery(TASK))
+        await stage.broker.delete(app.names.journal)
+        await asyncio.sleep(ROUND + 600)
+    assert stage.repairs() == [("task", "adopted")]
+    assert of(PlaceLost, stage.events) == [PlaceLost(TASK)]
+    assert carried[:2] == [(0, None), (0, None)]
+
+
+async def test_a_loop_that_had_never_run_has_no_place_to_lose(stage: Stage) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    async with stage.supervised():
+        await stage.broker.delete(app.names.hatchery(TASK))
+        await asyncio.sleep(ROUND + 3)
+    assert stage.repairs() == [("task", "adopted")]
+    assert of(PlaceLost, stage.events) == []
 
 
 @pytest.mark.parametrize("queue", ["roster", "snapshots", "journal", "roll_call", "presence"])
