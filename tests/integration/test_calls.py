@@ -27,6 +27,7 @@ from scheduler.protocol.tokens import Ending
 from scheduler.queues.failed import EVERYTHING, Parked, Selection
 from tests.bad_input import BAD, GOOD
 from tests.contract.proxy import Proxy
+from tests.foreign import foreigner, headers
 from tests.integration.shop import Shop, eventually
 from tests.rabbitmq import free_ports
 
@@ -314,6 +315,30 @@ async def test_a_retried_message_of_somebody_else_is_as_it_was_and_comes_to_nobo
         assert replace(run.message, headers=headers) == FOREIGN
         assert run.routing_key == "order.shipped"
         assert run.value == FOREIGN.body
+
+
+ADDED_BY_A_RETRY = {
+    "scheduler-attempt",
+    "scheduler-due-at-ms",
+    "scheduler-exchange",
+    "scheduler-first-failed-at-ms",
+    "scheduler-key",
+}
+
+
+async def test_a_retried_message_gets_but_what_counts_its_attempts_and_an_id_if_it_had_none(
+    shop: Shop,
+) -> None:
+    async with shop.working("bill"), foreigner(shop.url) as somebody:
+        await somebody.publish(headers(), b"{}", exchange=shop.orders, routing_key=b"order.paid")
+        await shop.until(lambda: shop.count(RunSettled) == 3)
+    first, *retries = shop.runs_of("bill")
+    assert (first.message.message_id, dict(first.message.headers)) == (None, {})
+    assert [set(run.message.headers) for run in retries] == [ADDED_BY_A_RETRY] * 2
+    (given,) = {run.message.message_id for run in retries}
+    assert given
+    for run in retries:
+        assert replace(run.message, headers={}, message_id=None) == first.message
 
 
 async def test_a_message_of_somebody_else_that_kills_its_processors_can_be_replayed(
