@@ -5,7 +5,6 @@ lives.
 """
 
 import base64
-import fcntl
 import functools
 import json
 import os
@@ -22,7 +21,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TextIO
 from urllib.parse import quote, unquote, urlsplit
 
 IMAGE = "rabbitmq:4-management"
@@ -515,10 +514,17 @@ def apt_get(*arguments: str) -> None:
         sys.stderr.write(f"apt-get {arguments[0]} failed:\n{done.stdout[-2000:]}\n")
 
 
+def lock(file: TextIO | int, *, shared: bool = False) -> None:
+    """Lock a file, until it is closed; or as one of those that may have it at once."""
+    import fcntl  # Windows has none: no broker is started there
+
+    fcntl.flock(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+
+
 @contextmanager
 def locked(path: Path) -> Generator[None]:
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file)
         yield
 
 
@@ -534,7 +540,7 @@ def shared_broker(run: str) -> str:
     directory = Path(tempfile.gettempdir(), f"scheduler-tests-{run}")
     directory.mkdir(exist_ok=True)
     users = os.open(directory / "users", os.O_RDWR | os.O_CREAT)  # never closed: see above
-    fcntl.flock(users, fcntl.LOCK_SH)
+    lock(users, shared=True)
     with locked(directory / "start"):
         known = directory / "url"
         if not known.exists():
@@ -634,7 +640,7 @@ def keep(directory: Path) -> None:
         with Path(os.devnull).open("w") as nothing:  # whoever reads the URL reads until its end
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
-        fcntl.flock(users, fcntl.LOCK_EX)
+        lock(users)
     shutil.rmtree(directory)
 
 

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import importlib
 import importlib.util
-import signal
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -19,6 +18,7 @@ from scheduler.cli.arguments import span_of
 from scheduler.cli.connecting import remote_broker
 from scheduler.cli.loading import ready_app
 from scheduler.cli.meanings import warn_of_doubts
+from scheduler.cli.signals import on_signal
 from scheduler.cli.versions import DISTRIBUTION
 from scheduler.control.doctor import explaining_refusals, require_fit
 from scheduler.errors import SettingsError
@@ -81,7 +81,7 @@ async def _process(
     app: Scheduler, tasks: Sequence[str], concurrency: int | None, ports: Ports
 ) -> None:
     if (this := asyncio.current_task()) is not None:
-        _on_signal(lambda _: this.cancel())
+        on_signal(lambda _: this.cancel())
     broker = remote_broker(app, patient=True)
     ours = _processor(app, broker, tasks, concurrency)
     async with _observable(app, broker, ours.worker, ports), broker:
@@ -153,17 +153,11 @@ async def _work(ours: Processor, emit: Emit, span: timedelta | None) -> None:
     worker = ours.worker
 
     def stop(signalled: str) -> None:
-        _on_signal(lambda _: worker.abort())
+        on_signal(lambda _: worker.abort())
         worker.stop(signalled)
 
-    _on_signal(stop)
+    on_signal(stop)
     if span is not None:
         asyncio.get_running_loop().call_later(span.total_seconds(), worker.stop)
     with Watchdog(emit):
         await ours.run()
-
-
-def _on_signal(act: Callable[[str], object]) -> None:
-    """What a signal to stop does from now on; it is told the signal's name."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, act, number.name)
