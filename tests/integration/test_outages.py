@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from scheduler.events import (
 from scheduler.protocol.topology import QueueType
 from tests.contract.proxy import Proxy
 from tests.integration.conftest import at_rest, ready
-from tests.rabbitmq import PrivateNode
+from tests.rabbitmq import PrivateNode, free_ports
 from tests.stage import at_work, processor_of, program_of
 
 
@@ -194,3 +195,36 @@ async def test_a_channel_that_the_broker_closes_is_opened_again(
         await witness.until(RunSettled, witness.count(RunSettled) + 3)
     async with AmqpBroker(broker_url) as broker:
         assert await tokens(app, broker) == 1
+
+
+@pytest.mark.usefixtures("swept")
+async def test_of_several_addresses_the_next_is_taken_when_one_is_gone(
+    app: Scheduler, broker_url: str
+) -> None:
+    witness = Witness(app)
+
+    @app.periodic(every="100ms")
+    async def beat() -> None: ...
+
+    def through(port: int) -> str:
+        return str(URL(broker_url).with_port(port))
+
+    there = URL(broker_url)
+    assert there.host
+    assert there.port
+    async with AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(Proxy(there.host, there.port)) for _ in range(2)]
+        (nowhere,) = free_ports(1)
+        urls = ",".join(through(port) for port in (nowhere, *(each.port for each in proxies)))
+        async with working(app, urls) as broker:
+            await witness.until(RunSettled, 3)
+            (used,) = (proxy for proxy in proxies if f":{proxy.port}/" in broker.address)
+            before = broker.address
+            used.closed = True
+            used.cut()
+            await witness.until(Connected, 1)
+            await witness.until(RunSettled, witness.count(RunSettled) + 3)
+            (lost,) = (each for each in witness.events if isinstance(each, ConnectionLost))
+            (again,) = (each for each in witness.events if isinstance(each, Connected))
+            assert lost.address == before != again.address == broker.address
+            assert again.after < timedelta(seconds=1)
