@@ -1,21 +1,29 @@
 """Where each loop's token is, and how its last run went."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from scheduler.control.location import Locator, Place, Sighting
 from scheduler.control.loops import as_listed, keyed_loops_of
-from scheduler.errors import BrokerUnavailable, QueueNotFound
+from scheduler.errors import BrokerUnavailable, MessageError, QueueNotFound
 from scheduler.protocol.tokens import LastRun, LoopId, State, Token
-from scheduler.queues.journal import Journal, look_backs
+from scheduler.queues.journal import Journal
 from scheduler.queues.roster import Listed, Listing, Roster
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
 from scheduler.timing.clock import Clock
 
 JOURNAL_TIMEOUT = timedelta(seconds=10)
+# Whatever a reading finds of a loop is its last put: so most are found near, and read with little.
+LOOK_BACKS = (
+    timedelta(seconds=10),
+    timedelta(minutes=1),
+    timedelta(minutes=10),
+    timedelta(hours=2),
+    timedelta(days=1),
+)
 
 
 class Where(StrEnum):
@@ -64,35 +72,71 @@ class Survey:
         self._roster = roster
         self._locator = locator
 
-    async def status(self) -> list[Status]:
-        """The status of each loop of the code, and of each keyed one."""
-        try:
-            listing = await self._roster.read()
-        except QueueNotFound:
-            listing = Listing()
-        loops = [*self._app.loops.values(), *keyed_loops_of(self._app, listing)]
-        loops = [as_listed(loop, listing) for loop in loops]
+    async def status(self, only: Loop | None = None) -> list[Status]:
+        """The status of each loop of the code, and of each keyed one; or only of this one."""
+        listing = await self._listing()
+        loops = self._loops(listing) if only is None else [only]
         seen = await self._locator.find({loop.id: listing.known(loop.id) for loop in loops})
         found = [
             _begun(_status(loop, seen[loop.id], listing.get(loop.id)), listing.get(loop.id))
             for loop in loops
         ]
         remembered = await self._remembered(
-            [status.loop for status in found if status.last is None and status.seq is None]
+            {status.loop.id for status in found if status.last is None and status.seq is None},
+            listing,
         )
         return [_completed(status, remembered.get(status.loop.id)) for status in found]
 
-    async def _remembered(self, loops: Collection[Loop]) -> dict[LoopId, Token]:
-        if not loops:
-            return {}
-        since, _ = look_backs([loop.schedule for loop in loops], self._clock)
+    async def _listing(self) -> Listing:
         try:
-            heard = await self._journal.heard(
-                {loop.id for loop in loops}, since=since, within=JOURNAL_TIMEOUT
-            )
+            return await self._roster.read()
+        except QueueNotFound:
+            return Listing()
+
+    def _loops(self, listing: Listing) -> list[Loop]:
+        loops = [*self._app.loops.values(), *keyed_loops_of(self._app, listing)]
+        return [as_listed(loop, listing) for loop in loops]
+
+    async def _remembered(
+        self, loops: Collection[LoopId], listing: Listing
+    ) -> Mapping[LoopId, Token]:
+        """What was put last of each loop, as far as the journal or a checkpoint tells."""
+        now = self._clock.now()
+        deadline = now + JOURNAL_TIMEOUT
+        noted = {loop: listing[loop] for loop in loops if loop in listing}
+        found: dict[LoopId, Token] = {}
+        missing = set(loops)
+        for since in (*(now - back for back in LOOK_BACKS), None):
+            left = deadline - self._clock.now()
+            if not missing or left <= timedelta(0):
+                break
+            found |= await self._put_since(since, missing, left)
+            found |= {
+                loop: token
+                for loop in missing - set(found)
+                if loop in noted and (token := self._checkpoint(noted[loop], since))
+            }
+            missing -= set(found)
+        return found
+
+    async def _put_since(
+        self, since: datetime | None, loops: Collection[LoopId], within: timedelta
+    ) -> dict[LoopId, Token]:
+        """What the journal has heard last of these loops; nothing, where it cannot be read."""
+        try:
+            return await self._journal.last_put(loops, since=since, within=within)
         except (QueueNotFound, BrokerUnavailable):
             return {}
-        return {loop: each.last for loop, each in heard.items() if each.last is not None}
+
+    def _checkpoint(self, listed: Listed, since: datetime | None) -> Token | None:
+        """The token that waited when it was noted, if none came after it until this moment."""
+        checkpoint = listed.checkpoint
+        if checkpoint is None or (since is not None and checkpoint.until < since):
+            return None
+        try:
+            return checkpoint.token(self._app.namespace)
+        except MessageError:
+            return None
 
 
 def _status(loop: Loop, seen: Sighting, listed: Listed | None) -> Status:

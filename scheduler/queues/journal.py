@@ -222,6 +222,36 @@ class Journal:
                 if (about := heard.get(_loop_named_by(claims_of(message)))) is not None:
                     _note(message, self._names.namespace, about)
 
+    async def last_put(
+        self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta = WITHIN
+    ) -> dict[LoopId, Token]:
+        """The token that each of these loops had come to, if it was put since a moment.
+
+        Only those are decoded: to decode all takes many times as long as to read them.
+
+        Args:
+            since: None: from the first that is remembered.
+
+        Raises:
+            QueueNotFound: there is no journal.
+            StreamTooLong: it could not be read to its end within this time.
+            BrokerUnavailable: it could not be read.
+        """
+        furthest: dict[LoopId, tuple[Position, Message]] = {}
+        async with self._read_to_end(since, within) as messages:
+            async for message in messages:
+                claims = claims_of(message)
+                loop, position = _loop_named_by(claims), _position_in(claims)
+                if position is None or loop not in loops:
+                    continue
+                if loop not in furthest or position >= furthest[loop][0]:
+                    furthest[loop] = position, message
+        tokens = {
+            loop: _token_of(message, self._names.namespace)
+            for loop, (_, message) in furthest.items()
+        }
+        return {loop: token for loop, token in tokens.items() if token is not None}
+
     async def puts(
         self, *, since: datetime, most: int, within: timedelta = WITHIN
     ) -> tuple[list[tuple[LoopId, Put]], bool]:
@@ -270,6 +300,16 @@ def _note(message: Message, namespace: str, heard: Heard) -> None:
     token = _token_of(message, namespace)
     if token is not None:
         heard.note(token)
+
+
+def _position_in(claims: Mapping[str, Any]) -> Position | None:
+    match claims:
+        case {"epoch": int(epoch), "seq": int(seq), "attempt": int(attempt)}:
+            counted = all(0 <= each <= MOST_COUNTED for each in (epoch, seq, attempt))
+            joined = not claims.get("first")
+            return Position(epoch, seq, attempt, joined) if counted else None
+        case _:
+            return None
 
 
 def _put_of(claims: Mapping[str, Any]) -> Put | None:

@@ -175,6 +175,39 @@ async def test_what_is_told_of_a_loop_is_the_same_whether_it_waits_or_only_the_j
         assert found.last.duration == timedelta(seconds=2)
 
 
+@pytest.mark.parametrize("hours", [0, 1, 20, 24 * 6])
+async def test_what_became_of_a_loop_is_told_however_long_nobody_has_taken_its_token(
+    stage: Stage, hours: int
+) -> None:
+    await stage.seed(looping())
+    async with stage.supervised():
+        await asyncio.sleep(70)
+    await asyncio.sleep(60 + 3600 * hours)
+    found = await status(stage)
+    assert (found.where, found.seq) == (Where.READY, 1)
+    assert found.due_at == START + timedelta(seconds=120)
+    assert found.last is not None
+    assert found.last.ending is Ending.SUCCEEDED
+
+
+@pytest.mark.parametrize("days", [8, 20])
+async def test_where_the_journal_has_forgotten_a_loop_its_checkpoint_tells(
+    stage: Stage, days: int
+) -> None:
+    app = new_app(supervision_interval="1h", journal_max_age="1h")
+
+    @app.periodic(every="7d")
+    async def task(ctx: Context) -> None: ...
+
+    await stage.seed(app)
+    async with stage.supervised():
+        await asyncio.sleep(timedelta(days=7, hours=3).total_seconds())
+    await asyncio.sleep(timedelta(days=days).total_seconds())
+    found = await status(stage)
+    assert (found.where, found.seq) == (Where.READY, 1)
+    assert found.due_at == START + timedelta(days=14)
+
+
 @pytest.mark.parametrize(
     ("deed", "seq", "due_in"), [(nothing, 0, 60), (wait, 0, 60), (pause, 0, None)]
 )

@@ -445,6 +445,29 @@ async def test_what_is_no_token_of_ours_is_not_heard(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "seq"),
+    [
+        ([{"seq": 3}, {"seq": 2}], 3),
+        ([{"seq": 3}, {"seq": 2, "epoch": 6}], 2),
+        ([{"seq": 3, "attempt": 1}, {"seq": 3}], 3),
+        ([{"seq": 3}, {"seq": 10**400}], 3),
+        ([{"seq": 3, "first": True}], 3),
+        ([{"seq": 3, "namespace": "bank"}], None),
+    ],
+)
+async def test_the_last_put_of_a_loop_is_the_one_that_is_furthest(
+    stage: Stage, written: list[dict[str, Any]], seq: int | None
+) -> None:
+    await stage.seed(looping())
+    one, other = LoopId("one"), LoopId("other")
+    await write(stage, replace(token(seq=9), loop=other))
+    for members in written:
+        await write(stage, replace(token(), loop=one), **members)
+    found = await stage.journal.last_put([one], since=None)
+    assert {loop: each.seq for loop, each in found.items()} == ({one: seq} if seq else {})
+
+
+@pytest.mark.parametrize(
     ("after", "within", "told"),
     [
         (EOFError(), 20.0, "could not be read to its end"),
