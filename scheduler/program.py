@@ -28,6 +28,7 @@ from scheduler.control.seeding import Seeding
 from scheduler.control.status import Survey
 from scheduler.control.supervision import PATIENCE, Supervisor
 from scheduler.control.verbs import Verbs
+from scheduler.control.watching import Watch
 from scheduler.processor.capacity import Capacity
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.knowledge import Knowledge
@@ -99,6 +100,7 @@ class Program:
         self.dry_run = DryRun(*here, clock, *begins, self.fit)
         self.verbs = Verbs(broker, clock, *begins, self.beginnings, patience)
         self.survey = Survey(app, clock, self.journal, self.roster, self.locator)
+        self.watch = Watch(clock, self.survey, self.journal, self.locator)
         self.doctor = Doctor(app, broker, self.survey, self.loops, self.locator, self.fit)
 
 

@@ -155,9 +155,13 @@ def run(
 
 
 @command(cli, "status")
-def status(app: AppArgument = None, as_json: Json = False) -> None:
+def status(
+    app: AppArgument = None,
+    loop: Annotated[str | None, typer.Argument(metavar="[LOOP]")] = None,
+    as_json: Json = False,
+) -> None:
     """Where each loop's token is: waiting, ready, running, paused or lost; what waits for tasks."""
-    scheduler.cli.status.show(app, as_json=as_json)
+    scheduler.cli.status.show(app, loop, as_json=as_json)
 
 
 @command(cli, "next")

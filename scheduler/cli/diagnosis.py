@@ -10,11 +10,14 @@ from scheduler.app import Scheduler
 from scheduler.brokers.opening import nodes_of
 from scheduler.cli.connecting import connected
 from scheduler.cli.loading import ready_app
-from scheduler.cli.printing import print_json, print_line
+from scheduler.cli.printing import print_json
+from scheduler.cli.tables import print_paragraph
 from scheduler.control.addresses import check_addresses
 from scheduler.control.doctor import Finding
 
-MARKS = {"ok": "ok       ", "warning": "warning  ", "problem": "PROBLEM  "}
+MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
+INDENT = 9
+COMMAND = "rabbitmqctl "
 
 
 def show(reference: str | None, *, as_json: bool) -> None:
@@ -37,7 +40,8 @@ async def _findings(app: Scheduler) -> list[Finding]:
 def _print(findings: Iterable[Finding]) -> None:
     advice = ""
     for finding in findings:
-        print_line(f"{MARKS[finding.verdict]}{finding.about}: {finding.detail}")
+        print_paragraph(f"{finding.about}: {finding.detail}", MARKS[finding.verdict], indent=INDENT)
         if finding.advice and finding.advice != advice:
-            print_line(f"{'':9}{finding.advice}")
+            is_command = finding.advice.startswith(COMMAND)  # to be copied
+            print_paragraph(finding.advice, indent=INDENT, broken=not is_command)
         advice = finding.advice

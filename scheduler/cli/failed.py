@@ -2,8 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, cast
 
 import typer
@@ -12,13 +14,23 @@ from scheduler.app import Scheduler
 from scheduler.cli.arguments import app_and_one, app_and_rest
 from scheduler.cli.connecting import connected
 from scheduler.cli.loading import names_app, ready_app
-from scheduler.cli.printing import local, print_error, print_json, print_json_list, print_line
-from scheduler.cli.rows import row_of_parked
+from scheduler.cli.printing import (
+    exact,
+    print_error,
+    print_json,
+    print_json_list,
+    print_line,
+    relative,
+)
+from scheduler.cli.rows import Row, row_of_parked
+from scheduler.cli.short_ids import shortened
 from scheduler.cli.spool import Spool, spooling
-from scheduler.cli.tables import print_table
+from scheduler.cli.tables import Columns, print_table
 from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageError
-from scheduler.queues.failed import EVERYTHING, Parked, Selection, Tell
+from scheduler.protocol.topology import LOOP_KEY
+from scheduler.queues.failed import EVERYTHING, FailedQueues, Parked, Selection, Tell
 from scheduler.tasks.tasks import TaskSpec
+from scheduler.timing.clock import SystemClock
 from scheduler.timing.rates import Rate, parse_rate
 
 
@@ -31,7 +43,7 @@ def browse(
         if as_json:
             print_json_list(shown)
         else:
-            print_table(("ID", "LOOP", "REASON", "PARKED", "ERROR"), shown)
+            _print(shown)
     if more and not as_json:
         print_line(f"{more} more: raise --limit to see them")
     if interrupted is not None:
@@ -117,7 +129,7 @@ async def _listed(
     app: Scheduler, task: str | None, which: Selection, limit: int, shown: Spool, as_json: bool
 ) -> tuple[int, NotAllSeen | None]:
     """Lay out the first parked messages; returns how many more there are, as far as it got."""
-    row, more = row_of_parked if as_json else _cells, 0
+    row, more = row_of_parked if as_json else _row, 0
     async with connected(app) as program:
         tasks, failed = _tasks(app, task), program.failed
         there = await failed.count(tasks)
@@ -137,9 +149,18 @@ async def _listed(
 
 async def _found(app: Scheduler, name: str) -> Parked | None:
     async with connected(app) as program:
-        tasks, which = _tasks(app, None), Selection(ids=frozenset([name]))
+        tasks = _tasks(app, None)
+        which = await _whole(program.failed, tasks, Selection(ids=frozenset([name])))
         async with aclosing(program.failed.look(tasks, which)) as looked_at:
             return await anext(looked_at, None)
+
+
+async def _whole(failed: FailedQueues, tasks: list[str], which: Selection) -> Selection:
+    """The selection with whole ids, where some are given by how they begin."""
+    if which.ids is None:
+        return which
+    named = await failed.named(tasks, which.ids)
+    return replace(which, ids=frozenset(named.get(name, name) for name in which.ids))
 
 
 async def _replay(
@@ -155,9 +176,9 @@ async def _replay(
             _check_arguments(spec, args)
 
     async with connected(app) as program:
-        await program.failed.replay(
-            _tasks(app, task), which, rate=rate, args=args, check=check, tell=tell
-        )
+        tasks = _tasks(app, task)
+        which = await _whole(program.failed, tasks, which)
+        await program.failed.replay(tasks, which, rate=rate, args=args, check=check, tell=tell)
 
 
 def _check_arguments(task: TaskSpec, args: Mapping[str, Any]) -> None:
@@ -171,15 +192,51 @@ def _check_arguments(task: TaskSpec, args: Mapping[str, Any]) -> None:
 
 async def _purge(app: Scheduler, task: str | None, which: Selection, tell: Tell) -> None:
     async with connected(app) as program:
-        await program.failed.purge(_tasks(app, task), which, tell=tell)
+        tasks = _tasks(app, task)
+        which = await _whole(program.failed, tasks, which)
+        await program.failed.purge(tasks, which, tell=tell)
 
 
 def _tasks(app: Scheduler, task: str | None) -> list[str]:
     return [spec.name for spec in app.select(None if task is None else [task])]
 
 
-def _cells(parked: Parked) -> list[str]:
-    return [parked.id, parked.loop, parked.reason, local(parked.parked_at), parked.error]
+def _row(parked: Parked) -> Row:
+    """What the list shows of one."""
+    is_tick = parked.routing_key.startswith(LOOP_KEY)
+    return {
+        "id": parked.id,
+        "task": parked.task,
+        "loop": parked.loop if is_tick else "-",
+        "reason": parked.reason,
+        "parked_at": parked.parked_at,
+        "error": parked.error,
+    }
+
+
+def _print(rows: Iterable[Row]) -> None:
+    now, short = SystemClock().now(), shortened(row["id"] for row in rows)
+    print_table(
+        rows,
+        Columns(("ID", "TASK", "LOOP", "REASON", "PARKED", "ERROR"), _cells),
+        Columns(
+            ("ID", "TASK", "REASON", "PARKED", "ERROR"),
+            lambda row: _brief_cells(row, short[row["id"]], now),
+        ),
+    )
+
+
+def _cells(row: Row) -> Sequence[str]:
+    return *(row[name] for name in ("id", "task", "loop", "reason")), exact(_at(row)), row["error"]
+
+
+def _brief_cells(row: Row, short: str, now: datetime) -> Sequence[str]:
+    return short, row["task"], row["reason"], relative(_at(row), now), row["error"]
+
+
+def _at(row: Row) -> datetime | None:
+    at = row["parked_at"]
+    return None if at is None else datetime.fromisoformat(at)
 
 
 def _print_whole(parked: Parked) -> None:
@@ -187,8 +244,8 @@ def _print_whole(parked: Parked) -> None:
     for name in ("id", "loop", "queue", "routing_key", "reason", "error", "attempts"):
         print_line(f"{name:12} {row[name]}")
     if parked.first_failed_at is not None:
-        print_line(f"{'first failed':12} {local(parked.first_failed_at)}")
-    print_line(f"{'parked at':12} {local(parked.parked_at)}")
+        print_line(f"{'first failed':12} {exact(parked.first_failed_at)}")
+    print_line(f"{'parked at':12} {exact(parked.parked_at)}")
     for name, value in parked.headers.items():
         print_line(f"{'header':12} {name} = {value!r}")
     print_line(f"{'body':12} {row.get('body', row.get('body_base64'))}")
@@ -207,7 +264,7 @@ class _Progress:
 
     def tell(self, parked: Parked) -> None:
         self._count += 1
-        self._not_found.discard(parked.id)
+        self._not_found -= {name for name in self._not_found if parked.id.startswith(name)}
         if self._ids is None:
             print_line(f"{self._done} {parked.id}")
         else:

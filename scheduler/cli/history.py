@@ -2,20 +2,23 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, tzinfo
 
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import span_of
 from scheduler.cli.connecting import connected
 from scheduler.cli.loading import names_app, ready_app
-from scheduler.cli.printing import local, print_json, seconds
+from scheduler.cli.printing import exact, print_json, relative, seconds
 from scheduler.cli.rows import row_of_entry
-from scheduler.cli.tables import print_table
+from scheduler.cli.tables import Columns, print_table
 from scheduler.errors import QueueNotFound
 from scheduler.queues.journal import JournalEntry
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.clock import SystemClock
+from scheduler.timing.schedules import zone_of
+
+Zones = Mapping[str, tzinfo | None]
 
 
 def show(reference: str | None, loop: str | None, *, since: str, limit: int, as_json: bool) -> None:
@@ -23,7 +26,7 @@ def show(reference: str | None, loop: str | None, *, since: str, limit: int, as_
         reference, loop = None, reference
     app, span = ready_app(reference), span_of("--since", since)
     try:
-        entries = asyncio.run(_entries(app, loop, span, limit))
+        entries, zones = asyncio.run(_entries(app, loop, span, limit))
     except QueueNotFound as error:
         raise QueueNotFound(
             f"The namespace {app.namespace!r} has no journal yet: run `scheduler seed` first."
@@ -31,12 +34,12 @@ def show(reference: str | None, loop: str | None, *, since: str, limit: int, as_
     if as_json:
         print_json([row_of_entry(entry) for entry in entries])
     else:
-        _print(entries)
+        _print(entries, zones)
 
 
 async def _entries(
     app: Scheduler, loop: str | None, span: timedelta, limit: int
-) -> list[JournalEntry]:
+) -> tuple[list[JournalEntry], Zones]:
     last = deque[JournalEntry](maxlen=limit)
     async with connected(app) as program:
         since = SystemClock().now() - span
@@ -45,24 +48,43 @@ async def _entries(
                 last.append(entry)
         if not last and loop is not None:
             await program.loops.find(loop)  # one that was removed may have a history still
-    return list(last)
+        known = await program.loops.all() if last else []
+    return list(last), {str(each): zone_of(each.schedule) for each in known}
 
 
-def _print(entries: Sequence[JournalEntry]) -> None:
+def _print(entries: Sequence[JournalEntry], zones: Zones) -> None:
+    now = SystemClock().now()
     print_table(
-        ("AT", "LOOP", "SEQ", "WHAT", "ATTEMPT", "LATE", "TOOK", "DUE", "NOTE"),
-        [
-            (
-                local(entry.at),
-                entry.loop,
-                "" if entry.seq is None else f"#{entry.seq}",
-                entry.what,
-                str(entry.attempt) if entry.attempt else "",
-                "" if entry.run is None else seconds(entry.run.late),
-                "" if entry.run is None else seconds(entry.run.duration),
-                local(entry.due_at),
-                entry.note,
-            )
-            for entry in entries
-        ],
+        entries,
+        Columns(
+            ("AT", "LOOP", "SEQ", "WHAT", "ATTEMPT", "LATE", "TOOK", "DUE", "NOTE"),
+            lambda entry: _cells(entry, zones.get(entry.loop)),
+        ),
+        Columns(
+            ("AT", "LOOP", "SEQ", "WHAT", "TOOK", "NOTE"), lambda entry: _brief_cells(entry, now)
+        ),
     )
+
+
+def _cells(entry: JournalEntry, zone: tzinfo | None) -> Sequence[str]:
+    return (
+        exact(entry.at, zone),
+        entry.loop,
+        _seq(entry),
+        entry.what,
+        str(entry.attempt) if entry.attempt else "",
+        "" if entry.run is None else seconds(entry.run.late),
+        "" if entry.run is None else seconds(entry.run.duration),
+        exact(entry.due_at, zone),
+        entry.note,
+    )
+
+
+def _brief_cells(entry: JournalEntry, now: datetime) -> Sequence[str]:
+    took = "" if entry.run is None else seconds(entry.run.duration)
+    at = relative(entry.at, now)
+    return at, entry.loop, _seq(entry), entry.what, took, entry.note
+
+
+def _seq(entry: JournalEntry) -> str:
+    return "" if entry.seq is None else f"#{entry.seq}"

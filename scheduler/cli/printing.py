@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -51,9 +51,31 @@ def print_error(error: SchedulerError, as_json: bool) -> None:
         sys.stderr.write(f"scheduler: {error}\n")
 
 
-def local(moment: datetime | None) -> str:
-    """A moment on the clock of this machine."""
-    return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+def exact(moment: datetime | None, zone: tzinfo | None = None) -> str:
+    """A moment to the second, with its UTC offset, in this zone; else in that of this machine."""
+    return "" if moment is None else moment.astimezone(zone).isoformat(" ", timespec="seconds")
+
+
+def relative(moment: datetime | None, now: datetime) -> str:
+    """How far a moment is from now, roughly: "in 12 s", "3 m ago"."""
+    if moment is None:
+        return ""
+    away = moment - now
+    words = rough(abs(away))
+    return f"in {words}" if away > timedelta(0) else f"{words} ago"
+
+
+def rough(span: timedelta) -> str:
+    """A length of time in one unit, or in hours and minutes."""
+    whole = int(span.total_seconds())
+    if whole < 120:
+        return f"{whole} s"
+    minutes = whole // 60
+    if minutes < 120:
+        return f"{minutes} m"
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60} m"
+    return f"{minutes // 60} h" if minutes < 100 * 60 else f"{minutes // 60 // 24} d"
 
 
 def seconds(span: timedelta) -> str:

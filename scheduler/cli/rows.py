@@ -42,6 +42,7 @@ def row_of_entry(entry: JournalEntry) -> Row:
 def row_of_parked(parked: Parked) -> Row:
     row: Row = {
         "id": parked.id,
+        "task": parked.task,
         "loop": parked.loop,
         "queue": parked.queue,
         "routing_key": parked.routing_key,

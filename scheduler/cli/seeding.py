@@ -3,17 +3,20 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from scheduler.app import Scheduler
 from scheduler.cli.connecting import connected
 from scheduler.cli.loading import ready_app
 from scheduler.cli.meanings import print_meanings, warn_of_doubts
-from scheduler.cli.printing import local, no_loops, print_json, print_line
+from scheduler.cli.printing import exact, no_loops, print_json, print_line, relative
 from scheduler.cli.rows import row_of_report
-from scheduler.cli.tables import print_table
+from scheduler.cli.tables import Columns, print_table
 from scheduler.control.doctor import require_fit
 from scheduler.control.reports import Report
 from scheduler.protocol.rights import rights_to_seed
+from scheduler.timing.clock import SystemClock
+from scheduler.timing.schedules import zone_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,20 @@ async def _seed(app: Scheduler, ways: Ways) -> list[Report]:
 
 
 def _print_reports(reports: Sequence[Report]) -> None:
-    rows = map(row_of_report, reports)
+    now = SystemClock().now()
     print_table(
-        ("LOOP", "SCHEDULE", "SEED", "DUE"),
-        [(row["loop"], row["schedule"], row["did"], local(row["due_at"])) for row in rows],
+        reports,
+        Columns(("LOOP", "SCHEDULE", "SEED", "DUE"), _cells),
+        Columns(("LOOP", "SEED", "DUE", "SCHEDULE"), lambda report: _brief_cells(report, now)),
     )
+
+
+def _cells(report: Report) -> Sequence[str]:
+    row = row_of_report(report)
+    due_at = exact(row["due_at"], zone_of(report.loop.schedule))
+    return row["loop"], row["schedule"], row["did"], due_at
+
+
+def _brief_cells(report: Report, now: datetime) -> Sequence[str]:
+    row = row_of_report(report)
+    return row["loop"], row["did"], relative(row["due_at"], now), row["schedule"]

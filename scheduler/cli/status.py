@@ -1,93 +1,188 @@
-"""`scheduler status`."""
+"""`scheduler status`: of all loops, and all of one."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 
 import typer
+from rich.text import Text
 
 from scheduler.app import Scheduler
 from scheduler.cli.connecting import connected
-from scheduler.cli.loading import ready_app
-from scheduler.cli.printing import local, no_loops, print_json, print_line, seconds
+from scheduler.cli.loading import names_app, ready_app
+from scheduler.cli.loop_status import print_loop
+from scheduler.cli.printing import exact, no_loops, print_json, print_line, relative, seconds
 from scheduler.cli.rows import row_of_status
-from scheduler.cli.tables import print_table
-from scheduler.control.backlog import Backlog, backlogs
+from scheduler.cli.tables import Columns, fitting, print_table
+from scheduler.control.backlog import Backlog, Counts, backlogs, counted
 from scheduler.control.status import Status, Where
+from scheduler.program import Program
 from scheduler.protocol.tokens import LastRun
+from scheduler.timing.clock import SystemClock
+from scheduler.timing.schedules import zone_of
+
+FEW = 3
+GONE = (Where.LOST, Where.UNSEEDED)
 
 
-def show(reference: str | None, *, as_json: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """How an app stands."""
+
+    loops: Sequence[Status]
+    tasks: Sequence[Backlog]
+    counts: Counts
+    at: datetime = field(default_factory=lambda: SystemClock().now())
+
+    @property
+    def is_fine(self) -> bool:
+        lost = any(status.where in GONE for status in self.loops)
+        return not lost and all(backlog.ready is not None for backlog in self.tasks)
+
+
+def show(reference: str | None, loop: str | None, *, as_json: bool) -> None:
+    if reference is not None and not names_app(reference):
+        reference, loop = None, reference
     app = ready_app(reference)
-    statuses, waiting = asyncio.run(_found(app))
-    if as_json:
-        loops = [row_of_status(status) for status in statuses]
-        print_json({"loops": loops, "tasks": [asdict(backlog) for backlog in waiting]})
-    else:
-        _print(app, statuses, waiting)
-    lost = any(status.where in (Where.LOST, Where.UNSEEDED) for status in statuses)
-    if lost or any(backlog.ready is None for backlog in waiting):
+    fine = _show_all(app, as_json) if loop is None else _show_one(app, loop, as_json)
+    if not fine:
         raise typer.Exit(1)
 
 
-async def _found(app: Scheduler) -> tuple[list[Status], list[Backlog]]:
+def _show_one(app: Scheduler, name: str, as_json: bool) -> bool:
+    status = asyncio.run(_of_one(app, name))
+    if as_json:
+        print_json(row_of_status(status))
+    else:
+        print_loop(status)
+    return status.where not in GONE
+
+
+async def _of_one(app: Scheduler, name: str) -> Status:
+    async with connected(app) as program:
+        (status,) = await program.survey.status(await program.loops.find(name))
+        return status
+
+
+def _show_all(app: Scheduler, as_json: bool) -> bool:
+    picture = asyncio.run(_of_all(app))
+    if as_json:
+        loops = [row_of_status(status) for status in picture.loops]
+        tasks = [asdict(backlog) for backlog in picture.tasks]
+        print_json({"loops": loops, "tasks": tasks, **asdict(picture.counts)})
+    else:
+        _print(app, picture)
+    return picture.is_fine
+
+
+async def _of_all(app: Scheduler) -> Picture:
     async with connected(app) as program:
         statuses = await program.survey.status()
-        return statuses, await backlogs(
-            program.broker, app.names, program.processors, app.tasks.values()
-        )
+        return await picture_of(app, program, statuses)
 
 
-def _print(app: Scheduler, statuses: Sequence[Status], waiting: Sequence[Backlog]) -> None:
-    if statuses:
-        _print_loops(statuses)
+async def picture_of(
+    app: Scheduler, program: Program, statuses: Sequence[Status], counts: Counts | None = None
+) -> Picture:
+    """What there is besides these loops; what was counted before is not counted again."""
+    tasks = await backlogs(program.broker, app.names, program.processors, app.tasks.values())
+    return Picture(statuses, tasks, counts or await counted(program.broker, app, program.loops))
+
+
+def lines_of(app: Scheduler, picture: Picture, width: int) -> Iterator[Text]:
+    """The lines of a picture in a terminal that is so wide."""
+    if picture.loops:
+        yield from fitting(picture.loops, *_of_loops(picture.at), width)
+    else:
+        yield Text(f"{no_loops(app)}.")
+    if picture.tasks:
+        yield Text("")
+        yield from fitting(picture.tasks, OF_TASKS, OF_TASKS, width)
+    for line in _of_counts(picture.counts):
+        yield Text(line)
+
+
+def _print(app: Scheduler, picture: Picture) -> None:
+    if picture.loops:
+        print_table(picture.loops, *_of_loops(picture.at))
     else:
         print_line(f"{no_loops(app)}.")
-    if waiting:
+    if picture.tasks:
         print_line("")
-        _print_tasks(waiting)
+        print_table(picture.tasks, OF_TASKS, OF_TASKS)
+    for line in _of_counts(picture.counts):
+        print_line(line)
 
 
-def _print_loops(statuses: Sequence[Status]) -> None:
-    print_table(
-        ("LOOP", "STATE", "SEQ", "DUE", "LAST", "STARTED", "LATE", "TOOK", "PROCESSORS", "NOTE"),
-        [
-            (
-                str(status.loop),
-                status.where.value,
-                "" if status.seq is None else f"#{status.seq}",
-                local(status.due_at),
-                *_last_run(status.last),
-                str(status.processors),
-                _note(status),
-            )
-            for status in statuses
-        ],
+def _of_loops(now: datetime) -> tuple[Columns[Status], Columns[Status]]:
+    last = ("LAST", "STARTED", "LATE", "TOOK", "PROCESSORS", "NOTE")
+    return (
+        Columns(("LOOP", "STATE", "SEQ", "DUE", *last), _cells),
+        Columns(
+            ("LOOP", "STATE", "DUE", "LAST", "STARTED", "NOTE"), lambda each: _brief(each, now)
+        ),
     )
+
+
+def _cells(status: Status) -> Sequence[str]:
+    zone, run = zone_of(status.loop.schedule), status.last
+    return (
+        str(status.loop),
+        status.where.value,
+        "" if status.seq is None else f"#{status.seq}",
+        exact(status.due_at, zone),
+        _ending(run),
+        "" if run is None else exact(run.started_at, zone),
+        "" if run is None else seconds(run.late),
+        "" if run is None else seconds(run.duration),
+        str(status.processors),
+        _note(status),
+    )
+
+
+def _brief(status: Status, now: datetime) -> Sequence[str]:
+    run = status.last
+    started = "" if run is None else relative(run.started_at, now)
+    due = relative(status.due_at, now)
+    return str(status.loop), status.where.value, due, _ending(run), started, _note(status)
+
+
+def _ending(run: LastRun | None) -> str:
+    return "" if run is None else run.ending.value
 
 
 def _note(status: Status) -> str:
     if status.where is Where.PAUSED and status.by:
-        return f"{status.reason}, since {local(status.since)} by {status.by}"
-    return status.reason or (status.last.error if status.last else None) or ""
+        since = exact(status.since, zone_of(status.loop.schedule))
+        return f"{status.reason}, since {since} by {status.by}"
+    trouble = status.reason or (status.last.error if status.last else None) or ""
+    if status.where is Where.READY and not status.processors:
+        return "; ".join(filter(None, ["no processor", trouble]))
+    return trouble
 
 
-def _last_run(run: LastRun | None) -> tuple[str, str, str, str]:
-    if run is None:
-        return "", "", "", ""
-    return run.ending.value, local(run.started_at), seconds(run.late), seconds(run.duration)
+OF_TASKS = Columns[Backlog](
+    ("TASK", "READY", "PROCESSORS", "PARKED"),
+    lambda backlog: (
+        backlog.task,
+        "unseeded" if backlog.ready is None else str(backlog.ready),
+        str(backlog.processors),
+        str(backlog.parked),
+    ),
+)
 
 
-def _print_tasks(waiting: Sequence[Backlog]) -> None:
-    print_table(
-        ("TASK", "READY", "PROCESSORS", "PARKED"),
-        [
-            (
-                backlog.task,
-                "unseeded" if backlog.ready is None else str(backlog.ready),
-                str(backlog.processors),
-                str(backlog.parked),
-            )
-            for backlog in waiting
-        ],
-    )
+def _of_counts(counts: Counts) -> Iterator[str]:
+    few = [
+        *counts.orphans[:FEW],
+        *([f"{more} more"] if (more := len(counts.orphans) - FEW) > 0 else []),
+    ]
+    told = {
+        f"{counts.parked} parked: see `scheduler failed list`": counts.parked,
+        f"{counts.delayed} delayed: they wait in the broker for their time": counts.delayed,
+        "in the broker, and not in this code: "
+        f"{', '.join(few)} (`scheduler seed --prune` removes them)": counts.orphans,
+    }
+    lines = [line for line, count in told.items() if count]
+    return iter(["", *lines] if lines else [])

@@ -5,9 +5,9 @@ from datetime import datetime
 
 from scheduler.cli.loading import app_with_tasks
 from scheduler.cli.meanings import meaning_of, warn_of_doubts
-from scheduler.cli.printing import local, no_loops, print_json, print_line
+from scheduler.cli.printing import no_loops, print_json, print_line
 from scheduler.timing.clock import SystemClock
-from scheduler.timing.schedules import Schedule, describe
+from scheduler.timing.schedules import Schedule, describe, zone_of
 
 
 def show(reference: str | None, *, count: int, as_json: bool) -> None:
@@ -31,10 +31,11 @@ def show(reference: str | None, *, count: int, as_json: bool) -> None:
     for name, schedule, times in found:
         print_line(f"{name}  ({meaning_of(schedule)})")
         for time in times:
-            print_line(f"  {local(time)}")
+            print_line(f"  {time.isoformat(' ', timespec='seconds')}")
 
 
 def _times(schedule: Schedule, moment: datetime, count: int) -> Iterator[datetime]:
+    """The next times, in the schedule's own zone, or in that of this machine."""
     for _ in range(count):
         moment = schedule.next_after(moment)
-        yield moment
+        yield moment.astimezone(zone_of(schedule))

@@ -10,12 +10,13 @@ from scheduler.app import Scheduler
 from scheduler.cli.arguments import app_and_one
 from scheduler.cli.connecting import connected
 from scheduler.cli.loading import ready_app
-from scheduler.cli.printing import local, print_json, print_line
+from scheduler.cli.printing import exact, print_json, print_line
 from scheduler.cli.rows import row_of_report
 from scheduler.control.reports import Did, Report
 from scheduler.program import Program
 from scheduler.protocol.rights import Rights, rights_to_start
 from scheduler.tasks.loops import Loop
+from scheduler.timing.schedules import zone_of
 
 Operation = Callable[[Program, Loop], Coroutine[Any, Any, Report]]
 NOT_CONFIRMED = (
@@ -67,7 +68,8 @@ def _print(report: Report, as_json: bool) -> None:
     if as_json:
         print_json(row | {"not_confirmed_by": list(report.silent)})
     else:
-        due = f", due {local(row['due_at'])}" if row["due_at"] else ""
+        due_at = exact(row["due_at"], zone_of(report.loop.schedule))
+        due = f", due {due_at}" if due_at else ""
         print_line(f"{row['loop']}: {row['did']}{due}")
         if report.silent:
             print_line(NOT_CONFIRMED.format(names=", ".join(report.silent)))

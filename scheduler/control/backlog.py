@@ -1,11 +1,16 @@
 """What waits for the tasks that are sent messages: for loops, see `scheduler.control.status`."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from scheduler.brokers.contract import Broker
+from scheduler.control.concurrency import side_by_side
+from scheduler.control.loops import Loops
 from scheduler.control.processors import Processors
+from scheduler.errors import QueueNotFound
+from scheduler.protocol.ladder import rungs
 from scheduler.protocol.topology import Names
+from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
 
 
@@ -40,3 +45,43 @@ async def _backlog(broker: Broker, names: Names, processors: Processors, task: s
         processors=await processors.of(task, queue) if queue else 0,
         parked=failed.ready if failed else 0,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What there is besides the loops of an app, and what is ready for its tasks.
+
+    Attributes:
+        parked: the messages that wait for an operator, those of loops and of unknown tasks too.
+        delayed: the messages that wait for their time, of retries too.
+        orphans: the loops in the broker that the code does not have.
+    """
+
+    parked: int = 0
+    delayed: int = 0
+    orphans: tuple[str, ...] = ()
+
+
+async def counted(broker: Broker, app: App, loops: Loops) -> Counts:
+    """Count them by asking the broker how long queues are; no message is touched."""
+    names = app.names
+    parked = [*map(names.failed_queue, app.tasks), names.failed]
+    is_called = any(task.called for task in app.tasks.values())
+    timers = [names.rung(rung) for rung in rungs()] if is_called else []
+    return Counts(
+        await _waiting_in(broker, parked),
+        await _waiting_in(broker, timers),
+        await _orphans(loops),
+    )
+
+
+async def _waiting_in(broker: Broker, queues: Collection[str]) -> int:
+    depths = await side_by_side(broker.depth, queues)
+    return sum(depth.ready for depth in depths if depth is not None)
+
+
+async def _orphans(loops: Loops) -> tuple[str, ...]:
+    try:
+        return tuple(map(str, await loops.orphans()))
+    except QueueNotFound:  # nothing was seeded
+        return ()

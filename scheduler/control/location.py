@@ -1,7 +1,7 @@
 """Where the token of a loop's current epoch is: in its slot, ready for its task, in a hand."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -55,6 +55,9 @@ class Sighting:
         return self.place is Place.READY and not self.processors
 
 
+Look = Callable[[LoopId, int], Awaitable[Sighting]]
+
+
 class Locator:
     """Finds the tokens of a namespace.
 
@@ -82,7 +85,14 @@ class Locator:
         It asks slot, queue and hands one after the other: a token that moves meanwhile may be
         missed.
         """
-        seen = await side_by_side(lambda each: self._look(*each), loops.items())
+        return await self._find(loops, self._look)
+
+    async def find_due(self, loops: Mapping[LoopId, int]) -> dict[LoopId, Sighting]:
+        """The same of loops that are due, without a look into their slots."""
+        return await self._find(loops, self._look_behind_slot)
+
+    async def _find(self, loops: Mapping[LoopId, int], look: Look) -> dict[LoopId, Sighting]:
+        seen = await side_by_side(lambda each: look(*each), loops.items())
         sightings = dict(zip(loops, seen, strict=True))
         missing = [loop for loop, each in sightings.items() if each.place is Place.NOWHERE]
         if missing:
@@ -109,6 +119,13 @@ class Locator:
                 return Sighting(Place.READY, processors=consumers)
             await asyncio.sleep(LOOK_PAUSE)
         return Sighting(Place.NOWHERE, processors=consumers)
+
+    async def _look_behind_slot(self, loop: LoopId, epoch: int) -> Sighting:
+        queue = await self._broker.depth(self._names.processor_queue(loop.task))
+        if queue is None:
+            return Sighting(Place.NO_TASK)
+        consumers = await self._processors.of(loop.task, queue)
+        return Sighting(Place.READY if queue.ready else Place.NOWHERE, processors=consumers)
 
     async def call_the_roll(self, loops: Mapping[LoopId, int]) -> Answers:
         """What all processors have of these loops.

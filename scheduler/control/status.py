@@ -74,26 +74,25 @@ class Survey:
 
     async def status(self, only: Loop | None = None) -> list[Status]:
         """The status of each loop of the code, and of each keyed one; or only of this one."""
-        listing = await self._listing()
-        loops = self._loops(listing) if only is None else [only]
+        listing = await self.listing()
+        loops = self.loops(listing) if only is None else [as_listed(only, listing)]
         seen = await self._locator.find({loop.id: listing.known(loop.id) for loop in loops})
-        found = [
-            _begun(_status(loop, seen[loop.id], listing.get(loop.id)), listing.get(loop.id))
-            for loop in loops
-        ]
+        found = [status_of(loop, seen[loop.id], listing) for loop in loops]
         remembered = await self._remembered(
             {status.loop.id for status in found if status.last is None and status.seq is None},
             listing,
         )
         return [_completed(status, remembered.get(status.loop.id)) for status in found]
 
-    async def _listing(self) -> Listing:
+    async def listing(self) -> Listing:
+        """What the roster says; nothing, where nothing was seeded."""
         try:
             return await self._roster.read()
         except QueueNotFound:
             return Listing()
 
-    def _loops(self, listing: Listing) -> list[Loop]:
+    def loops(self, listing: Listing) -> list[Loop]:
+        """The loops of the code, and the keyed ones, as they were seeded."""
         loops = [*self._app.loops.values(), *keyed_loops_of(self._app, listing)]
         return [as_listed(loop, listing) for loop in loops]
 
@@ -137,6 +136,12 @@ class Survey:
             return checkpoint.token(self._app.namespace)
         except MessageError:
             return None
+
+
+def status_of(loop: Loop, seen: Sighting, listing: Listing) -> Status:
+    """What there is to say of a loop whose token was seen there."""
+    listed = listing.get(loop.id)
+    return _begun(_status(loop, seen, listed), listed)
 
 
 def _status(loop: Loop, seen: Sighting, listed: Listed | None) -> Status:

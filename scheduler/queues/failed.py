@@ -71,6 +71,7 @@ ATTEMPT = f"{PREFIX}attempt"
 RECORD_TYPE = "scheduler.parked"
 RECORD_KEY = "scheduler.parked"
 TRACEBACK_LENGTH = 4000
+FEW = 4  # ids are named where several are meant
 ROUND = timedelta(minutes=5)  # the broker's consumer_timeout is 30 by default
 
 
@@ -321,6 +322,27 @@ class FailedQueues:
                     found.append(parked)
         return found
 
+    async def named(self, tasks: Iterable[str], beginnings: Iterable[str]) -> dict[str, str]:
+        """The ids that begin with each of these, as far as there is one; a whole one is itself.
+
+        Raises:
+            UsageError: several ids begin so.
+            NotAllSeen: it is not known whether several do.
+        """
+        meant = {each: _Meant() for each in beginnings}
+        async with aclosing(self.look(tasks)) as looked_at:
+            try:
+                async for parked in looked_at:
+                    for beginning, ids in meant.items():
+                        ids.hear(parked.id, beginning)
+                    if all(ids.is_whole for ids in meant.values()):
+                        break
+            except NotAllSeen:
+                if any(ids.found and not ids.is_whole for ids in meant.values()):
+                    raise
+        named = {beginning: ids.the_one(beginning) for beginning, ids in meant.items()}
+        return {beginning: name for beginning, name in named.items() if name}
+
     async def count(self, tasks: Iterable[str]) -> int:
         """How many are parked, of these tasks and of those that no task is known for."""
         return sum((await self._waiting(tasks)).values())
@@ -411,6 +433,28 @@ class FailedQueues:
                 )
             except TooLarge as error:
                 message = lightened(message, error.excess)
+
+
+class _Meant:
+    """The ids that the beginning of one may mean."""
+
+    def __init__(self) -> None:
+        self.found: set[str] = set()
+        self.is_whole = False
+
+    def hear(self, name: str, beginning: str) -> None:
+        if name == beginning:
+            self.is_whole = True
+        elif name.startswith(beginning) and len(self.found) < FEW:
+            self.found.add(name)
+
+    def the_one(self, beginning: str) -> str:
+        if self.is_whole or not self.found:
+            return beginning if self.is_whole else ""
+        if len(self.found) > 1:
+            ids = ", ".join(sorted(self.found))
+            raise UsageError(f"Several IDs begin with {beginning!r}, such as {ids}: write more.")
+        return next(iter(self.found))
 
 
 class _Sweep:

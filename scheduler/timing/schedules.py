@@ -437,6 +437,11 @@ def describe(schedule: Schedule) -> str:
     return f"every {format_duration(schedule.period)}{rate}{offset}"
 
 
+def zone_of(schedule: Schedule) -> ZoneInfo | None:
+    """The zone whose wall clock a schedule goes by; None: it goes by none."""
+    return ZoneInfo(schedule.tz) if isinstance(schedule, Cron) else None
+
+
 _WIRE = {
     Every: {
         "every_ms": "period",

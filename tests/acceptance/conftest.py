@@ -1,14 +1,19 @@
 """The command line as a user has it: a process, its output and its exit code."""
 
 import asyncio
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, TextIO
@@ -116,6 +121,19 @@ class CommandLine:
             err.seek(0)
             return Done(code, out.read(), err.read())
 
+    def in_terminal(self, *arguments: str, **environment: str) -> Done:
+        """The same with a terminal of 80 columns for its output."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        whole = self._environment | {"TERM": "xterm-256color"} | environment
+        with Path(os.devnull).open() as nothing, os.fdopen(ours, "rb", buffering=0) as screen:
+            streams = (nothing.fileno(), theirs, theirs)
+            process = self._start(arguments, self._directory, whole, streams)
+            os.close(theirs)
+            shown = b"".join(iter(lambda: _read(screen), b""))
+            code = process.wait(TIME_LIMIT)
+        return Done(code, shown.decode().replace("\r\n", "\n"), "")
+
     @contextmanager
     def processor(self, *arguments: str, **environment: str) -> Generator[Processor]:
         """A `scheduler run`; killed at the end, unless it has ended."""
@@ -130,6 +148,13 @@ class CommandLine:
             finally:
                 process.kill()
                 process.wait(TIME_LIMIT)
+
+
+def _read(screen: FileIO) -> bytes:
+    try:
+        return screen.read(65536)
+    except OSError:  # nobody writes any more
+        return b""
 
 
 def started(

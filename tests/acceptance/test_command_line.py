@@ -174,7 +174,8 @@ def test_a_loop_is_paused_and_resumed(seeded: CommandLine):
     (status, *_) = seeded("status", "--json").json["loops"]
     assert (status["where"], status["reason"], status["due_at"]) == ("paused", "stocktaking", None)
     assert status["by"].startswith(f"{socket.gethostname()}:")
-    told = rf"stocktaking, since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d by {re.escape(status['by'])}\n"
+    at = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d"
+    told = rf"stocktaking, since {at} by {re.escape(status['by'])}\n"
     assert re.search(told, seeded("status").out)
     assert seeded("pause", "report").out == "report: unchanged\n"
     resumed = seeded("resume", "report", "--json")

@@ -167,7 +167,7 @@ def test_the_status_of_tasks_is_what_waits_for_them(desk: Desk):
     assert desk("replay", desk.id_of("m2")).code == FINE
     done = desk.run("status")
     assert done.code == FINE
-    told, _, head, *rows = done.out.splitlines()
+    told, _, head, *rows, _, parked = done.out.splitlines()
     assert told == f"The app of namespace {desk.names.namespace!r} has no loops."
     assert head.split() == ["TASK", "READY", "PROCESSORS", "PARKED"]
     assert [row.split() for row in rows] == [
@@ -175,8 +175,11 @@ def test_the_status_of_tasks_is_what_waits_for_them(desk: Desk):
         ["mail", "0", "0", "1"],
         ["audit", "0", "0", "1"],
     ]
+    assert parked == "4 parked: see `scheduler failed list`"
     told_to_programs = desk.run("status", "--json").json
     assert told_to_programs["loops"] == []
+    assert told_to_programs["parked"] == 4
+    assert (told_to_programs["delayed"], told_to_programs["orphans"]) == (0, [])
     assert told_to_programs["tasks"][0] == {
         "task": "sms",
         "ready": 1,
@@ -217,10 +220,34 @@ def test_those_are_listed_that_were_asked_for(desk: Desk, options: list[str], id
 def test_the_list_is_a_table_of_what_matters(desk: Desk):
     done = desk("list", DESK)
     assert done.code == FINE
-    words = [(row[0].partition("@")[0], *row[1:3], *row[5:]) for row in done.rows]
-    assert words[0] == ("m1", "sms", "exhausted", "ValueError:", "boom", "m1")
+    words = [(row[0].partition("@")[0], *row[1:4], *row[6:]) for row in done.rows]
+    assert words[0] == ("m1", "sms", "-", "exhausted", "ValueError:", "boom", "m1")
     assert [row[1] for row in done.rows] == ["sms", "sms", "mail", "audit", "gone"]
     assert "no queue of a task is bound for its routing key" in done.out
+
+
+def test_a_terminal_shows_as_much_of_an_id_as_a_verb_needs(desk: Desk):
+    shown = desk.run.in_terminal("failed", "list", NO_COLOR="1")
+    head, *rows = shown.out.splitlines()
+    assert head.replace("\x1b[1m", "").replace("\x1b[0m", "").split() == [
+        *("ID", "TASK", "REASON", "PARKED", "ERROR"),
+    ]
+    ids = [row.split()[0] for row in rows]
+    assert ids[:2] == [desk.id_of("m1")[:8], desk.id_of("m2")[:8]]
+    assert desk("show", ids[1], "--json").json["id"] == desk.id_of("m2")
+    done = desk("replay", *ids[:2])
+    assert done.code == FINE
+    assert done.out.splitlines()[-1] == "2 replayed"
+    assert desk.left == ["m3", "m4", "m5"]
+
+
+@pytest.mark.parametrize("verb", ["show", "replay", "purge --yes"])
+def test_an_id_that_several_begin_with_is_refused(desk: Desk, verb: str):
+    done = desk(*verb.split(), "m")
+    assert done.code == MISUSE
+    told = "Several IDs begin with 'm', such as " + ", ".join(map(desk.id_of, ["m1", "m2", "m3"]))
+    assert told in refused(done)
+    assert desk.left == ["m1", "m2", "m3", "m4", "m5"]
 
 
 @pytest.mark.parametrize(

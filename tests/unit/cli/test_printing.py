@@ -11,7 +11,7 @@ from scheduler.brokers.tables import Opaque
 from scheduler.cli.printing import print_json, print_json_list, print_line
 from scheduler.cli.rows import row_of_parked
 from scheduler.cli.spool import spooling
-from scheduler.cli.tables import print_table
+from scheduler.cli.tables import Columns, print_table
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import read_parked
 
@@ -88,7 +88,8 @@ def test_the_columns_of_a_table_are_as_wide_as_their_cells(
     with spooling() as rows:
         rows.add(["1", "a\nb", "end"])
         rows.add(["22", "漢字漢字", ""])
-        print_table(("ID", "NAME", "REST"), rows)
+        columns = Columns[list[str]](("ID", "NAME", "REST"), lambda row: row)
+        print_table(rows, columns, columns)
     assert capsys.readouterr().out.splitlines() == [
         "ID  NAME      REST",
         "1   a b       end",

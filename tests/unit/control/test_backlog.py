@@ -3,11 +3,13 @@
 import asyncio
 
 from scheduler import Retry, Scheduler
-from scheduler.control.backlog import Backlog, backlogs
+from scheduler.control.backlog import Backlog, Counts, backlogs, counted
 from scheduler.control.processors import Processors
+from scheduler.protocol.messages import Message
 from scheduler.queues.outbox import Posting
 from scheduler.tasks.registry import resting
-from tests.stage import Stage, new_app
+from scheduler.timing.durations import parse_duration
+from tests.stage import Stage, new_app, program_of
 
 
 def shop() -> Scheduler:
@@ -33,6 +35,11 @@ async def backlog(stage: Stage) -> list[Backlog]:
     )
 
 
+async def counts(stage: Stage, app: Scheduler | None = None) -> Counts:
+    app = app or stage.app
+    return await counted(stage.broker, app, program_of(app, stage.broker, stage.clock).loops)
+
+
 async def send(stage: Stage, *names: str) -> None:
     mail = stage.app.select(["mail"])[0]
     for name in names:
@@ -55,3 +62,29 @@ async def test_a_task_that_was_never_seeded_has_no_backlog(stage: Stage) -> None
     await stage.broker.delete(names.processor_queue("mail"))
     await stage.broker.delete(names.failed_queue("mail"))
     assert await backlog(stage) == [Backlog("mail", ready=None, processors=0, parked=0)]
+
+
+async def test_what_is_parked_or_delayed_is_counted_and_loops_that_the_code_does_not_have(
+    stage: Stage,
+) -> None:
+    await stage.seed(shop())
+    assert await counts(stage) == Counts()
+    await send(stage, "nobody", "nobody")
+    await stage.publish(Message(), "task.gone", exchange=stage.app.names.rerouted)
+    async with stage.processor():
+        await asyncio.sleep(1)
+    mail = stage.app.select(["mail"])[0]
+    for delay in ("1.1s", "5m", "40d"):
+        posting = Posting(delay=parse_duration(delay))
+        await stage.app.outbox.send("mail", mail.arguments.bind("ada"), posting)
+    assert await counts(stage) == Counts(parked=3, delayed=3)
+    other = new_app()
+    other.periodic(every="1h")(nothing)
+    assert await counts(stage, other) == Counts(parked=1, orphans=("loop",))
+
+
+async def test_nothing_is_counted_where_nothing_was_seeded(stage: Stage) -> None:
+    assert await counts(stage, shop()) == Counts()
+
+
+async def nothing() -> None: ...

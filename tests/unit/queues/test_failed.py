@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.errors import NotAllSeen, QueueNotFound, TooLarge, Undecodable
+from scheduler.errors import NotAllSeen, QueueNotFound, TooLarge, Undecodable, UsageError
 from scheduler.protocol.messages import LINE_LENGTH, Message, own_headers
 from scheduler.protocol.tokens import TOKEN_TYPE, LoopId
 from scheduler.protocol.topology import Names, topology
@@ -626,6 +626,31 @@ async def test_who_looks_hears_of_what_could_not_be_looked_at(stage: Stage, slow
     stage.server.queue(NAMES.failed).take()
     with pytest.raises(NotAllSeen, match="^1 of the messages"):
         assert {each.message.message_id async for each in looked_at} == set("23")
+
+
+async def test_an_id_is_meant_by_how_it_begins_if_no_other_does(stage: Stage, slow: FailedQueues):
+    (first, second) = [each.id for each in await slow.browse(TASKS)][:2]
+    named = await slow.named(TASKS, [first, second[:1], "nobody"])
+    assert named == {first: first, second[:1]: second}
+    stage.server.publish(Message(message_id=f"{second}0"), NAMES.failed, "task.gone")
+    assert await slow.named(TASKS, [second]) == {second: second}
+    with pytest.raises(UsageError, match=rf"such as {second}, {second}0: write more"):
+        await slow.named(TASKS, [second[:1]])
+
+
+async def test_whether_several_ids_begin_so_is_known_only_when_all_were_seen(
+    stage: Stage, slow: FailedQueues, monkeypatch: pytest.MonkeyPatch
+):
+    first = (await slow.browse(TASKS))[0]
+
+    async def half(_: object) -> AsyncIterator[Parked]:
+        yield first
+        raise NotAllSeen(left=3)
+
+    monkeypatch.setattr(slow, "look", half)
+    assert await slow.named(TASKS, [first.id, "nobody"]) == {first.id: first.id}
+    with pytest.raises(NotAllSeen):
+        await slow.named(TASKS, [first.id[:1]])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,85 @@
+"""What is shown in a terminal of 80 columns, and what programs get instead."""
+
+import re
+
+import pytest
+
+from tests.acceptance.conftest import CommandLine
+
+FINE = 0
+COLOUR = re.compile(r"\x1b\[3\d")
+STYLE = re.compile(r"\x1b\[[\d;]*m")
+MOMENT = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d")
+
+
+def lines(shown: str) -> list[str]:
+    return STYLE.sub("", shown).splitlines()
+
+
+@pytest.mark.parametrize(
+    "command", ["seed", "status", "history", "next", "failed list", "topology show", "doctor"]
+)
+def test_nothing_is_wider_than_the_terminal(seeded: CommandLine, command: str):
+    done = seeded.in_terminal(*command.split())
+    assert done.code == FINE
+    wide = [line for line in lines(done.out) if len(line) > 80]
+    assert [line for line in wide if "rabbitmqctl" not in line] == []  # which is to be copied
+
+
+def test_a_table_that_does_not_fit_tells_times_from_now(seeded: CommandLine):
+    head, first, *_ = lines(seeded.in_terminal("status").out)
+    assert head.split() == ["LOOP", "STATE", "DUE", "LAST", "STARTED", "NOTE"]
+    assert re.fullmatch(r"report +waiting +in (59|60) m", first)
+
+
+def test_programs_get_all_columns_with_exact_times_and_their_zone(seeded: CommandLine):
+    head, first, *_, last = seeded("status").out.splitlines()
+    assert head.split()[3:6] == ["DUE", "LAST", "STARTED"]
+    assert MOMENT.search(first)
+    assert re.search(r" 09:00:00\+0[12]:00", last)  # Europe/Berlin
+
+
+def test_states_are_in_colour_in_a_terminal_alone(seeded: CommandLine):
+    assert seeded("pause", "report").code == FINE
+    assert "\x1b[33mpaused\x1b[0m" in seeded.in_terminal("status").out
+    assert not COLOUR.search(seeded.in_terminal("status", NO_COLOR="1").out)
+    assert "\x1b" not in seeded("status").out
+
+
+def test_of_one_loop_everything_is_told(seeded: CommandLine):
+    done = seeded("status", "wait_for_input")
+    assert done.code == FINE
+    told = [line[:13].strip() for line in done.out.splitlines()]
+    assert told == [
+        *("loop", "schedule", "state", "seq", "due", "next", "next", "next"),
+        *("processors", "epoch", "begun", "by"),
+    ]
+    assert "schedule     0 9 * * MON-FRI in Europe/Berlin\n" in done.out
+    due = re.search(r"due +\S+ 09:00:00\+0[12]:00 \(in \d+ \S+.*\)", done.out)
+    assert due, done.out
+    assert seeded("status", "wait_for_input", "--json").json["loop"] == "wait_for_input"
+
+
+def test_of_one_loop_its_last_run_and_its_error_are_told(seeded: CommandLine):
+    assert seeded("trigger", "sell").code == FINE
+    with seeded.processor() as processor:
+        processor.until("sell #0  failed in")
+        processor.signal()
+        processor.end()
+    done = seeded("status", "sell")
+    assert done.code == FINE
+    assert re.search(r"^last run +escalated$", done.out, re.MULTILINE)
+    assert re.search(rf"^  started +{MOMENT.pattern} \(\d+ s ago\), ", done.out, re.MULTILINE)
+    assert re.search(r"^error +ValueError: sold out$", done.out, re.MULTILINE)
+
+
+def test_a_loop_that_is_not_there_is_told(seeded: CommandLine):
+    done = seeded("status", "raport")
+    assert (done.code, done.out) == (2, "")
+    assert "did you mean 'report'?" in done.err
+
+
+def test_one_loop_that_was_not_seeded_is_wrong(scheduler: CommandLine):
+    done = scheduler("status", "report")
+    assert done.code == 1
+    assert "state        unseeded: run `scheduler seed`" in done.out
