@@ -152,7 +152,9 @@ class Settings(BaseSettings):
     """Where it answers /metrics, for Prometheus; may be the same. None: nowhere."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
+    log_format: Literal["text", "dated", "json"] = "text"
+    """Lines of text tell the time of day on the clock of this machine; if they are dated, with the
+    date and the UTC offset."""
 
     def __init__(self, **values: Any) -> None:
         _check_names(os.environ)

@@ -38,7 +38,13 @@ OneTask = Annotated[str | None, typer.Option("--task", help="Only those of this 
 OneReason = Annotated[str | None, typer.Option("--reason", help="Only those with this reason.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-LogFormat = Annotated[str | None, typer.Option(help="text or json.")]
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        help="text, dated (text with the date and the UTC offset) or json; else "
+        "SCHEDULER_LOG_FORMAT, else text."
+    ),
+]
 HealthPort = Annotated[
     int | None, typer.Option(min=1, max=65535, help="Where a processor answers /livez and /readyz.")
 ]

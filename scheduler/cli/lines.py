@@ -118,7 +118,7 @@ def _(event: ProcessorStopped) -> Line:
 
 @line_of.register
 def _(event: LoopSeeded) -> Line:
-    due = f", due {clock(event.due_at)}" if event.due_at else ""
+    due = f", due {_dated(event.due_at)}" if event.due_at else ""
     return Line(DEBUG, f"{event.loop} {event.did}{due}")
 
 
@@ -271,7 +271,18 @@ def _then(event: RunFinished) -> str:
         return ", and was paused, changed or repaired meanwhile"
     if token.state is State.PAUSED:
         return ", paused"
-    return f", {'again' if token.attempt else 'next'} at {clock(token.due_at)}"
+    ended_at = event.started_at + event.duration
+    return f", {'again' if token.attempt else 'next'} at {_later(token.due_at, ended_at)}"
+
+
+def _later(moment: datetime, now: datetime) -> str:
+    """The time of day, if that is of the same day; else with its date and UTC offset."""
+    is_today = moment.astimezone().date() == now.astimezone().date()
+    return clock(moment) if is_today else _dated(moment)
+
+
+def _dated(moment: datetime) -> str:
+    return moment.astimezone().isoformat(" ", timespec="seconds")
 
 
 def _by(why: str) -> str:

@@ -30,9 +30,9 @@ def ready_app(reference: str | None, *, log_format: str | None = None) -> Schedu
 
     app = app_with_tasks(reference)
     style = log_format or app.settings.log_format
-    if style not in ("text", "json"):
-        raise UsageError(f"--log-format is text or json, got {style!r}.")
-    logs.configure(app.settings.log_level, "json" if style == "json" else "text")
+    if style not in logs.FORMATTERS:
+        raise UsageError(f"--log-format is {', '.join(logs.FORMATTERS)}, got {style!r}.")
+    logs.configure(app.settings.log_level, style)
     app.events.listen(logs.log_event, *logs.told())
     return app
 

@@ -3,10 +3,11 @@
 import json
 import logging
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from scheduler.cli.lines import ONLY_FOR_DEBUGGING, clock, line_of
 from scheduler.events import Escalated, Event, RunEvent
@@ -18,10 +19,10 @@ from scheduler.tasks.tasks import SUPERVISION
 logger = logging.getLogger("scheduler")
 
 
-def configure(level: str, style: Literal["text", "json"]) -> None:
-    """Send all logging of this process to stderr, one line each."""
+def configure(level: str, style: str) -> None:
+    """Send all logging of this process to stderr, one line each, in a style of `FORMATTERS`."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    handler.setFormatter(FORMATTERS[style]())
     handler.addFilter(_mark_with_run)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
@@ -51,8 +52,19 @@ class TextFormatter(logging.Formatter):
         # Enough of a message id to tell a few apart; JSON has it whole.
         short = f"#{mark}" if isinstance(mark, int) else flat(mark)[:8]
         about = f"{name} {short}  " if name else ""
-        line = f"{clock(_moment(record))} {record.levelname:7} {about}{record.getMessage()}"
+        line = f"{self.time_of(record)} {record.levelname:7} {about}{record.getMessage()}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+    def time_of(self, record: logging.LogRecord) -> str:
+        """When it was, as its line begins."""
+        return clock(_moment(record))
+
+
+class DatedFormatter(TextFormatter):
+    """The same, with the date and the UTC offset: `2026-11-23 10:46:08.320+01:00 INFO    ...`"""
+
+    def time_of(self, record: logging.LogRecord) -> str:
+        return _moment(record).astimezone().isoformat(" ", timespec="milliseconds")
 
 
 class JsonFormatter(logging.Formatter):
@@ -78,6 +90,13 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=_plain)
+
+
+FORMATTERS: Mapping[str, Callable[[], logging.Formatter]] = {
+    "text": TextFormatter,
+    "dated": DatedFormatter,
+    "json": JsonFormatter,
+}
 
 
 def _mark_with_run(record: logging.LogRecord) -> bool:

@@ -532,7 +532,7 @@ def test_the_bad_field_of_a_cron_expression_is_told(offline: CommandLine):
         ("topology show", {"SCHEDULER_HEARTBEAT": "soon"}, "SCHEDULER_HEARTBEAT: "),
         ("topology show", {"SCHEDULER_LOG_LEVEL": "loud"}, "SCHEDULER_LOG_LEVEL: "),
         ("dev --for soon", {}, "--for: expected a number and a unit"),
-        ("dev --log-format xml", {}, "--log-format is text or json, got 'xml'"),
+        ("dev --log-format xml", {}, "--log-format is text, dated, json, got 'xml'"),
         ("run --tasks raport", {}, "There is no task 'raport'; did you mean 'report'?"),
         ("pause", {}, "The command needs the name of a LOOP"),
         ("pause apps/nowhere.py report", {}, "`path/to/file.py:attribute`, got 'apps/nowhere.py'"),

@@ -118,7 +118,7 @@ def test_a_variable_without_the_prefix_is_not_ours(monkeypatch: pytest.MonkeyPat
         ("SCHEDULER_METRICS_PORT", "many", "valid integer"),
         ("SCHEDULER_METRICS_PORT", "tcp://10.0.0.7:9100", "enableServiceLinks: false"),
         ("SCHEDULER_LOG_LEVEL", "loud", "'debug', 'info', 'warning' or 'error'"),
-        ("SCHEDULER_LOG_FORMAT", "xml", "'text' or 'json'"),
+        ("SCHEDULER_LOG_FORMAT", "xml", "'text', 'dated' or 'json'"),
     ],
 )
 def test_a_bad_value_is_told_with_its_variable(

@@ -44,10 +44,11 @@ from scheduler.tasks.outcomes import StopLoop
 from scheduler.testing import simulate
 from scheduler.timing.schedules import Every
 
-Style = Literal["text", "json"]
+Style = Literal["text", "dated", "json"]
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 NINE = datetime(2026, 6, 1, 9, 0, tzinfo=UTC)
 CLOCK = r"\d\d:00:00\.000"  # in the zone of this machine
+DATED = r"2026-06-\d\d \d\d:00:00[+-]\d\d:\d\d"
 MS = timedelta(milliseconds=1)
 ADDRESS = "amqp://shop@broker:5672/"
 LOOP = LoopId("report", "berlin")
@@ -131,7 +132,7 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
         "stopped by SIGINT, 1 message given back",
     ),
     (ProcessorStopped(2), INFO, "stopped, 2 messages given back"),
-    (LoopSeeded(LOOP, "created", NINE), DEBUG, rf"report\.berlin created, due {CLOCK}"),
+    (LoopSeeded(LOOP, "created", NINE), DEBUG, rf"report\.berlin created, due {DATED}"),
     (LoopSeeded(LOOP, "unchanged", None), DEBUG, r"report\.berlin unchanged"),
     (
         LoopRepaired(LOOP, "lost", "no token, and nobody runs it"),
@@ -158,6 +159,11 @@ OF_RUNS: list[tuple[Event, int, str]] = [
     (started(1 * MS), DEBUG, "started 1 ms after its time"),
     (started(12_345 * MS, True), DEBUG, r"started 12\.3 s after its time, redelivered"),
     (finished(Ending.SUCCEEDED), INFO, f"succeeded in 3 ms, next at {CLOCK}"),
+    (
+        finished(Ending.SUCCEEDED, successor=replace(NEXT, due_at=NINE + timedelta(days=1))),
+        INFO,
+        f"succeeded in 3 ms, next at {DATED}",
+    ),
     (finished(Ending.SUCCEEDED, successor=None), INFO, "succeeded in 3 ms"),
     (
         replace(finished(Ending.SUCCEEDED), void=True),
@@ -259,6 +265,11 @@ TIME = r"\d\d:\d\d:\d\d\.\d\d\d"
 def test_a_line_for_people_has_time_level_and_words(log: Log, event: Event, level: int, words: str):
     line = log(event)
     assert re.fullmatch(rf"{TIME} {logging.getLevelName(level):7} {words}\n", line)
+
+
+def test_a_line_may_be_dated_and_tell_its_offset(log: Log):
+    line = log(ConsumerResumed("q"), style="dated")
+    assert re.fullmatch(rf"20\d\d-\d\d-\d\d {TIME}[+-]\d\d:\d\d INFO    q delivers again\n", line)
 
 
 @pytest.mark.parametrize(("event", "level", "words"), OF_RUNS)
