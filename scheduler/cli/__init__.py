@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         upcoming,
         verbs,
         versions,
+        watching,
     )
 else:
 
@@ -42,4 +43,5 @@ __all__ = [
     "upcoming",
     "verbs",
     "versions",
+    "watching",
 ]

@@ -164,10 +164,25 @@ def run(
 def status(
     app: AppArgument = None,
     loop: Annotated[str | None, typer.Argument(metavar="[LOOP]")] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Show it again and again, until Ctrl-C. That costs a read of what is new in the "
+            "journal, and the lengths of queues. Where loops wait, is looked at every 30 s only: "
+            "a look may hold up by some milliseconds what is about to leave.",
+        ),
+    ] = False,
+    interval: Annotated[
+        str, typer.Option(help="How often --watch shows it anew, such as 5s; at least 1s.")
+    ] = "2s",
     as_json: Json = False,
 ) -> None:
     """Where each loop's token is: waiting, ready, running, paused or lost; what waits for tasks."""
-    scheduler.cli.status.show(app, loop, as_json=as_json)
+    if watch:
+        scheduler.cli.watching.watch(app, loop, interval=interval, as_json=as_json)
+    else:
+        scheduler.cli.status.show(app, loop, as_json=as_json)
 
 
 @command(cli, "next")

@@ -49,11 +49,15 @@ class Columns(Generic[E]):
             widths = [max(width, cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
         return widths
 
-    def fitted(self, widths: Sequence[int], width: int) -> list[int]:
-        """The widths of the columns in a terminal: none but a last one is less than its cells."""
+    def fitted(self, widths: Sequence[int], width: int, least: int) -> list[int]:
+        """The widths of the columns in a terminal: none but a last one is less than its cells.
+
+        Args:
+            least: that of the last one, whatever is left for it.
+        """
         *others, last = widths
         room = width - sum(others) - len(GAP) * len(others)
-        return [*others, min(last, max(room, LEAST))] if self.head[-1] in CUT else list(widths)
+        return [*others, min(last, max(room, least))] if self.head[-1] in CUT else list(widths)
 
 
 def print_table(things: Iterable[E], whole: Columns[E], brief: Columns[E]) -> None:
@@ -75,11 +79,11 @@ def fitting(
     things: Iterable[E], whole: Columns[E], brief: Columns[E], width: int
 ) -> Iterator[Text]:
     """The lines of a table in a terminal that is so wide."""
-    for columns in (whole, brief):
-        widths = columns.fitted(columns.widths(things), width)
-        if sum(widths) + len(GAP) * (len(widths) - 1) <= width or columns is brief:
-            return _laid_out(things, columns, widths)
-    raise AssertionError("what is brief is taken, however wide")
+    widths = whole.fitted(whole.widths(things), width, LEAST)
+    if sum(widths) + len(GAP) * (len(widths) - 1) <= width:
+        return _laid_out(things, whole, widths)
+    widths = brief.fitted(brief.widths(things), width, len(brief.head[-1]))
+    return _laid_out(things, brief, widths)
 
 
 def _laid_out(things: Iterable[E], columns: Columns[E], widths: Sequence[int]) -> Iterator[Text]:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from scheduler.control.location import Locator, Place, Sighting
 from scheduler.control.status import Status, Survey, Where, status_of
+from scheduler.errors import QueueNotFound
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.queues.journal import Journal
 from scheduler.queues.roster import Listing
@@ -68,7 +69,10 @@ class Watch:
 
     async def _put_since(self, loops: Collection[LoopId]) -> Mapping[LoopId, Token]:
         since = self._heard_at and self._heard_at - CLOCKS_DIFFER
-        return await self._journal.last_put(loops, since=since)
+        try:
+            return await self._journal.last_put(loops, since=since)
+        except QueueNotFound:  # nothing was seeded
+            return {}
 
     async def _one(self, loop: Loop, token: Token | None, listing: Listing) -> Status:
         known = self._known.get(loop.id)

@@ -123,6 +123,12 @@ class CommandLine:
 
     def in_terminal(self, *arguments: str, **environment: str) -> Done:
         """The same with a terminal of 80 columns for its output."""
+        with self.terminal(*arguments, **environment) as terminal:
+            return terminal.end()
+
+    @contextmanager
+    def terminal(self, *arguments: str, **environment: str) -> Generator["Terminal"]:
+        """A command that goes on in a terminal; killed at the end, unless it has ended."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         whole = self._environment | {"TERM": "xterm-256color"} | environment
@@ -130,9 +136,11 @@ class CommandLine:
             streams = (nothing.fileno(), theirs, theirs)
             process = self._start(arguments, self._directory, whole, streams)
             os.close(theirs)
-            shown = b"".join(iter(lambda: _read(screen), b""))
-            code = process.wait(TIME_LIMIT)
-        return Done(code, shown.decode().replace("\r\n", "\n"), "")
+            try:
+                yield Terminal(process, screen)
+            finally:
+                process.kill()
+                process.wait(TIME_LIMIT)
 
     @contextmanager
     def processor(self, *arguments: str, **environment: str) -> Generator[Processor]:
@@ -150,11 +158,40 @@ class CommandLine:
                 process.wait(TIME_LIMIT)
 
 
-def _read(screen: FileIO) -> bytes:
-    try:
-        return screen.read(65536)
-    except OSError:  # nobody writes any more
-        return b""
+class Terminal:
+    """A command that goes on in a terminal, and what it has shown."""
+
+    def __init__(self, process: Process, screen: FileIO) -> None:
+        self._process = process
+        self._screen = screen
+        self._shown = b""
+
+    @property
+    def shown(self) -> str:
+        return self._shown.decode(errors="replace").replace("\r\n", "\n")
+
+    def until(self, words: str) -> None:
+        """Wait until something more has been shown that holds these words."""
+        before = len(self.shown)
+        while words not in self.shown[before:]:
+            assert self._read(), f"It ended without showing {words!r}:\n{self.shown}"
+
+    def interrupt(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def end(self) -> Done:
+        """Wait for its end."""
+        while self._read():
+            pass
+        return Done(self._process.wait(TIME_LIMIT), self.shown, "")
+
+    def _read(self) -> bytes:
+        try:
+            read = self._screen.read(65536)
+        except OSError:  # nobody writes any more
+            return b""
+        self._shown += read
+        return read
 
 
 def started(

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.acceptance.conftest import CommandLine
+from tests.acceptance.conftest import SHOP, CommandLine
 
 FINE = 0
 COLOUR = re.compile(r"\x1b\[3\d")
@@ -83,3 +83,44 @@ def test_one_loop_that_was_not_seeded_is_wrong(scheduler: CommandLine):
     done = scheduler("status", "report")
     assert done.code == 1
     assert "state        unseeded: run `scheduler seed`" in done.out
+
+
+# Watching
+
+
+def test_a_watch_shows_what_changes_until_it_is_interrupted(seeded: CommandLine):
+    with seeded.terminal("status", "--watch", "--interval", "1s") as terminal:
+        terminal.until("every 1 s until Ctrl-C")
+        assert seeded("pause", "report", "--reason", "stocktaking").code == FINE
+        terminal.until("stocktaking")
+        terminal.interrupt()
+        done = terminal.end()
+    assert done.code == FINE
+    assert "Traceback" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--watch"], "--watch shows all loops in a terminal"),
+        (["--watch", "--json"], "leave out LOOP and --json"),
+        (["report", "--watch"], "leave out LOOP and --json"),
+    ],
+)
+def test_a_watch_is_of_all_loops_in_a_terminal(
+    offline: CommandLine, arguments: list[str], told: str
+):
+    done = offline("status", *arguments, SCHEDULER_APP="shop.py:app")
+    assert (done.code, done.out if "--json" not in arguments else "") == (2, "")
+    assert told in done.output
+
+
+def test_a_watch_leaves_the_broker_time(offline: CommandLine):
+    done = offline.in_terminal("status", "--watch", "--interval", "100ms")
+    assert (done.code, "--interval is at least 1s" in done.out) == (2, True)
+
+
+def test_a_watch_that_reaches_no_broker_says_so(offline: CommandLine):
+    environment = {"SCHEDULER_APP": SHOP, "SCHEDULER_BROKER_URL": "amqp://shop@127.0.0.1:1/"}
+    done = offline.in_terminal("status", "--watch", **environment)
+    assert (done.code, "Cannot connect to amqp://shop@127.0.0.1:1/" in done.out) == (1, True)

@@ -19,7 +19,7 @@ def shown(name: str, width: int) -> list[str]:
         (80, ["LOOP  DUE    TOOK  NOTE", f"beat  09:00  1 s   {'x' * 30}"]),
         (31, ["LOOP  DUE    TOOK  NOTE", f"beat  09:00  1 s   {'x' * 11}…"]),
         (30, ["LOOP  NOTE", f"beat  {'x' * 23}…"]),
-        (10, ["LOOP  NOTE", f"beat  {'x' * 11}…"]),
+        (9, ["LOOP  NOTE", "beat  xxx…"]),
     ],
 )
 def test_what_does_not_fit_is_told_in_brief_and_only_a_note_is_cut(

@@ -94,6 +94,18 @@ async def test_a_loop_that_is_lost_is_told_at_the_next_look(stage: Stage, after:
     assert is_lost == (timedelta(seconds=after) >= LOOK_EVERY)
 
 
+async def test_before_anything_is_seeded_nothing_is_there(stage: Stage) -> None:
+    app = looping()
+    watch = program_of(app, stage.broker, stage.clock).watch
+    for _ in range(2):
+        (found,) = await watch.status()
+        assert found.where is Where.UNSEEDED
+    await stage.seed(app)
+    await asyncio.sleep(LOOK_EVERY.total_seconds())
+    (found,) = await watch.status()
+    assert found.where is Where.WAITING
+
+
 async def test_keyed_loops_come_and_go(stage: Stage) -> None:
     app = new_app()
 
