@@ -15,7 +15,7 @@ P = ParamSpec("P")
 cli = typer.Typer(
     name="scheduler",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -27,17 +27,37 @@ cli.add_typer(topology, name="topology")
 AppArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[APP]",
+        metavar="APP",
         help="module:attribute or path/to/file.py:attribute (of a file alone: app); else "
         "SCHEDULER_APP, else [tool.scheduler] app in pyproject.toml.",
     ),
 ]
-LoopArgument = Annotated[str | None, typer.Argument(metavar="LOOP")]
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID...")]
+LoopArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="LOOP",
+        help="Which loop, as `scheduler status` names it: report, or digest.user-42 of a keyed "
+        "one. It has to be said.",
+    ),
+]
+OneLoop = Annotated[
+    str | None, typer.Argument(metavar="LOOP", help="Only this loop, instead of all.")
+]
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ID",
+        help="Which messages, as `scheduler failed list` names them; how an ID begins is enough, "
+        "if no other begins so.",
+    ),
+]
 OneTask = Annotated[str | None, typer.Option("--task", help="Only those of this task.")]
-OneReason = Annotated[str | None, typer.Option("--reason", help="Only those with this reason.")]
-All = Annotated[bool, typer.Option("--all", help="All of them.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+OneReason = Annotated[
+    str | None,
+    typer.Option("--reason", help="Only those parked for this reason, such as exhausted."),
+]
+All = Annotated[bool, typer.Option("--all", help="All that are parked, instead of IDs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 LogFormat = Annotated[
     str | None,
     typer.Option(
@@ -46,10 +66,22 @@ LogFormat = Annotated[
     ),
 ]
 HealthPort = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="Where a processor answers /livez and /readyz.")
+    int | None,
+    typer.Option(
+        min=1,
+        max=65535,
+        help="The port at which a processor answers /livez and /readyz; else "
+        "SCHEDULER_HEALTH_PORT, else none.",
+    ),
 ]
 MetricsPort = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="Where it answers /metrics; may be the same.")
+    int | None,
+    typer.Option(
+        min=1,
+        max=65535,
+        help="The port at which it answers /metrics, which may be the same; else "
+        "SCHEDULER_METRICS_PORT, else none.",
+    ),
 ]
 
 
@@ -63,7 +95,12 @@ def _tell_version(asked: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_tell_version, is_eager=True, help="Say which it is."),
+        typer.Option(
+            "--version",
+            callback=_tell_version,
+            is_eager=True,
+            help="Print the version of this program.",
+        ),
     ] = False,
 ) -> None:
     """Periodic jobs and delayed retries as TTL loops in RabbitMQ."""
@@ -97,12 +134,15 @@ def command(group: typer.Typer, name: str) -> Callable[[Callable[P, None]], Call
 def dev(
     app: AppArgument = None,
     span: Annotated[
-        str | None, typer.Option("--for", help="End after so long, such as 10s.")
+        str | None, typer.Option("--for", help="End after so long, such as 10s; else at Ctrl-C.")
     ] = None,
     log_format: LogFormat = None,
     as_json: Json = False,
 ) -> None:
-    """Run everything in this process, on an embedded broker: no RabbitMQ is needed."""
+    """Run everything in this process: no RabbitMQ is needed.
+
+    It declares, seeds and processes on an embedded broker, which ends with it.
+    """
     log_format = "json" if as_json else log_format
     scheduler.cli.processing.dev(app, span=span, log_format=log_format)
 
@@ -110,9 +150,10 @@ def dev(
 @command(cli, "seed")
 def seed(
     app: AppArgument = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would do.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Remove the loops that the app does not have.")
+        bool,
+        typer.Option("--prune", help="Remove the loops in the broker that the app does not have."),
     ] = False,
     migrate: Annotated[
         bool,
@@ -125,12 +166,17 @@ def seed(
     take_over: Annotated[
         bool,
         typer.Option(
-            "--take-over", help="Though the namespace was seeded from another module: it has moved."
+            "--take-over",
+            help="Seed though the namespace was seeded from another module: it has moved.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Declare exchanges and queues, and start each loop that has not been started. Repeatable."""
+    """Declare the queues, and start loops that have not been started.
+
+    It can be repeated at any time: what waits already, goes on waiting. A schedule that has
+    changed takes effect.
+    """
     ways = scheduler.cli.seeding.Ways(dry_run, prune, migrate, take_over)
     scheduler.cli.seeding.seed(app, ways, as_json=as_json)
 
@@ -139,17 +185,24 @@ def seed(
 def run(
     app: AppArgument = None,
     tasks: Annotated[
-        str | None, typer.Option(help="Only these tasks, separated by commas.")
+        str | None, typer.Option(help="Only these tasks, separated by commas; else all.")
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="How many runs at once, over all tasks.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many runs at once, over all tasks; else SCHEDULER_CONCURRENCY, else 100.",
+        ),
     ] = None,
     health_port: HealthPort = None,
     metrics_port: MetricsPort = None,
     log_format: LogFormat = None,
     as_json: Json = False,
 ) -> None:
-    """Process: take messages and run tasks. SIGTERM or Ctrl-C drains; twice stops at once."""
+    """Process: take messages and run tasks.
+
+    SIGTERM or Ctrl-C drains: no more is taken, and what runs is ended. Twice stops at once.
+    """
     scheduler.cli.processing.run(
         app,
         tasks=tasks,
@@ -163,14 +216,14 @@ def run(
 @command(cli, "status")
 def status(
     app: AppArgument = None,
-    loop: Annotated[str | None, typer.Argument(metavar="[LOOP]")] = None,
+    loop: OneLoop = None,
     watch: Annotated[
         bool,
         typer.Option(
             "--watch",
-            help="Show it again and again, until Ctrl-C. That costs a read of what is new in the "
-            "journal, and the lengths of queues. Where loops wait, is looked at every 30 s only: "
-            "a look may hold up by some milliseconds what is about to leave.",
+            help="Show it again and again, until Ctrl-C. Each time costs a read of what is new in "
+            "the journal, and the lengths of queues. The slots in which loops wait are looked into "
+            "every 30 s only: a look may hold up, by milliseconds, a loop that is about to run.",
         ),
     ] = False,
     interval: Annotated[
@@ -178,7 +231,11 @@ def status(
     ] = "2s",
     as_json: Json = False,
 ) -> None:
-    """Where each loop's token is: waiting, ready, running, paused or lost; what waits for tasks."""
+    """Where each loop is, and how it ended last; what waits for tasks.
+
+    A loop is waiting, ready, running, paused, lost (nobody has its token) or unseeded. Of one
+    loop, all there is to say.
+    """
     if watch:
         scheduler.cli.watching.watch(app, loop, interval=interval, as_json=as_json)
     else:
@@ -188,7 +245,7 @@ def status(
 @command(cli, "next")
 def upcoming(
     app: AppArgument = None,
-    count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many per loop.")] = 5,
+    count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many times per loop.")] = 5,
     as_json: Json = False,
 ) -> None:
     """The next times of each loop, from the code: no broker is asked."""
@@ -199,10 +256,16 @@ def upcoming(
 def pause(
     app: AppArgument = None,
     loop: LoopArgument = None,
-    reason: Annotated[str, typer.Option(help="Told by status.")] = "paused by an operator",
+    reason: Annotated[
+        str, typer.Option(help="Why, which `scheduler status` tells.")
+    ] = "paused by an operator",
     as_json: Json = False,
 ) -> None:
-    """Have a loop wait until it is resumed. A run that is going on ends first."""
+    """Have a loop wait until it is resumed.
+
+    A run that is going on ends by itself. When this returns, none begins any more, unless it says
+    who has not answered.
+    """
     scheduler.cli.verbs.pause(app, loop, reason=reason, as_json=as_json)
 
 
@@ -210,7 +273,9 @@ def pause(
 def resume(
     app: AppArgument = None,
     loop: LoopArgument = None,
-    now: Annotated[bool, typer.Option("--now", help="Run at once.")] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Run at once, and not at the next nominal time.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Have a paused loop go on, at its next nominal time."""
@@ -225,19 +290,25 @@ def trigger(app: AppArgument = None, loop: LoopArgument = None, as_json: Json = 
 
 @command(cli, "remove")
 def remove(app: AppArgument = None, loop: LoopArgument = None, as_json: Json = False) -> None:
-    """End a loop that was started at run time, or that the code does not have any more."""
+    """End a loop that the code does not have.
+
+    It was started at run time, or the code does not have it any more.
+    """
     scheduler.cli.verbs.remove(app, loop, as_json=as_json)
 
 
 @command(cli, "history")
 def history(
     app: AppArgument = None,
-    loop: Annotated[str | None, typer.Argument(metavar="[LOOP]")] = None,
-    since: Annotated[str, typer.Option(help="How far to look back, such as 1h.")] = "1h",
-    limit: Annotated[int, typer.Option(min=1, help="At most the last so many.")] = 1000,
+    loop: OneLoop = None,
+    since: Annotated[str, typer.Option(help="How far to look back, such as 30m or 2d.")] = "1h",
+    limit: Annotated[int, typer.Option(min=1, help="Only the last so many entries.")] = 1000,
     as_json: Json = False,
 ) -> None:
-    """What became of the loops: each run, each repair, what operators did, what was parked."""
+    """What became of the loops: runs, repairs, what operators did.
+
+    It tells of what was parked, too, and reads it from the journal: no processor has to be there.
+    """
     scheduler.cli.history.show(app, loop, since=since, limit=limit, as_json=as_json)
 
 
@@ -246,20 +317,30 @@ def failed_list(
     app: AppArgument = None,
     task: OneTask = None,
     reason: OneReason = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many messages.")] = 100,
     as_json: Json = False,
 ) -> None:
-    """The parked messages."""
+    """List the parked messages.
+
+    A terminal shows as much of each ID as the other commands need.
+    """
     scheduler.cli.failed.browse(app, task=task, reason=reason, limit=limit, as_json=as_json)
 
 
 @command(failed, "show")
 def failed_show(
     app: AppArgument = None,
-    message: Annotated[str | None, typer.Argument(metavar="ID")] = None,
+    message: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="Which message, as `scheduler failed list` names it; how its ID begins is enough, "
+            "if no other begins so.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """One parked message, whole."""
+    """Show one parked message, whole: headers, body, traceback."""
     scheduler.cli.failed.show(app, message, as_json=as_json)
 
 
@@ -270,11 +351,19 @@ def failed_replay(
     everything: All = False,
     task: OneTask = None,
     reason: OneReason = None,
-    rate: Annotated[str | None, typer.Option(help="No more than this, such as 10/s.")] = None,
-    args: Annotated[str | None, typer.Option(help="Other arguments, as a JSON object.")] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="Send back no more than this, such as 10/s.")
+    ] = None,
+    args: Annotated[
+        str | None, typer.Option(help="Other arguments than they had, as a JSON object.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run parked messages again: each is sent back, confirmed, then taken out."""
+    """Run parked messages again.
+
+    Each is sent back to its task, which is confirmed, before it is taken out. Say which: by ID,
+    --task, --reason or --all.
+    """
     scheduler.cli.failed.replay(
         app,
         messages,
@@ -294,10 +383,13 @@ def failed_purge(
     everything: All = False,
     task: OneTask = None,
     reason: OneReason = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking first.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete parked messages."""
+    """Delete parked messages for good.
+
+    Say which: by ID, --task, --reason or --all.
+    """
     scheduler.cli.failed.purge(
         app,
         messages,
@@ -312,7 +404,9 @@ def failed_purge(
 @command(topology, "show")
 def topology_show(
     app: AppArgument = None,
-    whole: Annotated[bool, typer.Option("--all", help="Every timer queue, too.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--all", help="Every timer queue, too, which are many.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """The exchanges, queues and bindings of the app, as a tree."""
@@ -322,10 +416,15 @@ def topology_show(
 @command(topology, "export")
 def topology_export(
     app: AppArgument = None,
-    vhost: Annotated[str, typer.Option(help="The virtual host they are for.")] = "/",
-    as_json: Json = True,
+    vhost: Annotated[str, typer.Option(help="The virtual host that they are for.")] = "/",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="It is JSON in any case.", show_default=False)
+    ] = True,
 ) -> None:
-    """RabbitMQ definitions JSON, for `rabbitmqctl import_definitions` or an operator."""
+    """Print what is declared, as RabbitMQ definitions (JSON).
+
+    They are for `rabbitmqctl import_definitions`, or for an operator of Kubernetes.
+    """
     scheduler.cli.topology.export(app, vhost=vhost)
 
 
@@ -333,12 +432,15 @@ def topology_export(
 def doctor(
     app: AppArgument = None,
     live: Annotated[
-        bool, typer.Option("--live", help="Only ask whether the processor of this machine lives.")
+        bool,
+        typer.Option(
+            "--live", help="Only ask whether the processor of this machine lives, as a probe does."
+        ),
     ] = False,
     health_port: HealthPort = None,
     as_json: Json = False,
 ) -> None:
-    """Look for what would break the guarantees, and say what to change."""
+    """Look for what would break the guarantees, and what to change."""
     if live:
         scheduler.cli.liveness.show(app, health_port, as_json=as_json)
     else:

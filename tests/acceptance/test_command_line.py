@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from typer.main import get_command
 
+from scheduler.cli.commands import cli
 from tests.acceptance.conftest import APPS, LOOPS, SHOP, TIME_LIMIT, CommandLine, Done
 
 PASSWORD = "open-sesame-17"
@@ -88,6 +91,38 @@ def test_no_command_is_left_out(offline: CommandLine):
 
     groups = {"failed", "topology"}
     assert listed() - groups | listed("failed") | listed("topology") == set(COMMANDS)
+
+
+def every_command() -> Iterator[tuple[str, Any]]:
+    whole: Any = get_command(cli)
+    for name, each in whole.commands.items():
+        yield name, each
+        yield from ((f"{name} {below}", it) for below, it in getattr(each, "commands", {}).items())
+
+
+@pytest.mark.parametrize("name", ["", *dict(every_command())])
+def test_help_fits_a_terminal_of_80_columns(offline: CommandLine, name: str):
+    done = offline(*name.split(), "--help", COLUMNS="80")
+    assert done.code == FINE
+    assert [line for line in done.out.splitlines() if len(line) > 80] == []
+    assert not re.search(r"^  .*\.\.\.$", done.out, re.MULTILINE)  # the first sentence, whole
+
+
+@pytest.mark.parametrize(("name", "command"), list(every_command()))
+def test_every_option_and_argument_says_what_it_is(name: str, command: Any):
+    assert [each.name for each in command.params if not each.help] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("sta", ["status"]), ("failed re", ["replay"]), ("status --w", ["--watch"])],
+)
+def test_a_shell_can_complete_commands_and_options(
+    offline: CommandLine, words: str, completed: list[str]
+):
+    asked = {"COMP_WORDS": f"scheduler {words}", "COMP_CWORD": str(len(words.split()))}
+    done = offline.installed(_SCHEDULER_COMPLETE="complete_bash", **asked)
+    assert (done.code, done.out.split()) == (FINE, completed)
 
 
 # Seeding
