@@ -222,8 +222,8 @@ def status(
         typer.Option(
             "--watch",
             help="Show it again and again, until Ctrl-C. Each time costs a read of what is new in "
-            "the journal, and the lengths of queues. The slots in which loops wait are looked into "
-            "every 30 s only: a look may hold up, by milliseconds, a loop that is about to run.",
+            "the journal, and the lengths of queues. The queues in which loops wait are looked "
+            "into every 30 s only: a look may hold up, by milliseconds, what is about to leave.",
         ),
     ] = False,
     interval: Annotated[
