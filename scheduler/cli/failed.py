@@ -22,13 +22,14 @@ from scheduler.cli.printing import (
     print_line,
     relative,
 )
+from scheduler.cli.progress import Work, working
 from scheduler.cli.rows import Row, row_of_parked
 from scheduler.cli.short_ids import shortened
 from scheduler.cli.spool import Spool, spooling
 from scheduler.cli.tables import Columns, print_table
 from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageError
 from scheduler.protocol.topology import LOOP_KEY
-from scheduler.queues.failed import EVERYTHING, FailedQueues, Parked, Selection, Tell
+from scheduler.queues.failed import EVERYTHING, FailedQueues, Parked, Selection
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.rates import Rate, parse_rate
@@ -76,8 +77,8 @@ def replay(
     reference, which = _selection(reference, messages, everything, task, reason)
     app, pace = ready_app(reference), parse_rate(rate) if rate else None
     edited = _json_object(args) if args else None
-    progress = _Progress("replayed", which, as_json)
-    progress.through(_replay(app, task, which, pace, edited, progress.tell))
+    verb = _Verb("replayed", which, as_json)
+    verb.through(_replay(app, task, which, pace, edited, verb))
 
 
 def purge(
@@ -94,8 +95,8 @@ def purge(
     app = ready_app(reference)
     if not yes:
         typer.confirm("Delete parked messages for good?", abort=True, err=True)
-    progress = _Progress("purged", which, as_json)
-    progress.through(_purge(app, task, which, progress.tell))
+    verb = _Verb("purged", which, as_json)
+    verb.through(_purge(app, task, which, verb))
 
 
 def _selection(
@@ -169,7 +170,7 @@ async def _replay(
     which: Selection,
     rate: Rate | None,
     args: dict[str, Any] | None,
-    tell: Tell,
+    verb: "_Verb",
 ) -> None:
     def check(name: str, args: Mapping[str, Any]) -> None:
         if (spec := app.tasks.get(name)) is not None:
@@ -178,7 +179,8 @@ async def _replay(
     async with connected(app) as program:
         tasks = _tasks(app, task)
         which = await _whole(program.failed, tasks, which)
-        await program.failed.replay(tasks, which, rate=rate, args=args, check=check, tell=tell)
+        verb.expect(await _expected(program.failed, tasks, which))
+        await program.failed.replay(tasks, which, rate=rate, args=args, check=check, tell=verb.tell)
 
 
 def _check_arguments(task: TaskSpec, args: Mapping[str, Any]) -> None:
@@ -190,11 +192,19 @@ def _check_arguments(task: TaskSpec, args: Mapping[str, Any]) -> None:
         ) from None
 
 
-async def _purge(app: Scheduler, task: str | None, which: Selection, tell: Tell) -> None:
+async def _purge(app: Scheduler, task: str | None, which: Selection, verb: "_Verb") -> None:
     async with connected(app) as program:
         tasks = _tasks(app, task)
         which = await _whole(program.failed, tasks, which)
-        await program.failed.purge(tasks, which, tell=tell)
+        verb.expect(await _expected(program.failed, tasks, which))
+        await program.failed.purge(tasks, which, tell=verb.tell)
+
+
+async def _expected(failed: FailedQueues, tasks: list[str], which: Selection) -> int | None:
+    """How many messages are meant; None: that is not known without a look at each."""
+    if which.ids is not None:
+        return len(which.ids)
+    return await failed.count(tasks) if which == EVERYTHING else None
 
 
 def _tasks(app: Scheduler, task: str | None) -> list[str]:
@@ -253,7 +263,7 @@ def _print_whole(parked: Parked) -> None:
         print_line(f"\n{parked.traceback.rstrip()}")
 
 
-class _Progress:
+class _Verb:
     """What a verb has done: told as it goes on, to programs at its end."""
 
     def __init__(self, done: str, which: Selection, as_json: bool) -> None:
@@ -261,9 +271,16 @@ class _Progress:
         self._not_found = set(which.ids or ())
         self._count = 0
         self._ids: list[str] | None = [] if as_json else None
+        self._work = Work()
+
+    def expect(self, total: int | None) -> None:
+        """It is for so many, if that is known."""
+        if total is not None:
+            self._work.expect(total)
 
     def tell(self, parked: Parked) -> None:
         self._count += 1
+        self._work.advance()
         self._not_found -= {name for name in self._not_found if parked.id.startswith(name)}
         if self._ids is None:
             print_line(f"{self._done} {parked.id}")
@@ -273,7 +290,8 @@ class _Progress:
     def through(self, verb: Coroutine[Any, Any, None]) -> None:
         """Do it, and tell what became of it, though it may not get to its end."""
         try:
-            asyncio.run(verb)
+            with working(self._done, counted=True, as_json=self._ids is not None) as self._work:
+                asyncio.run(verb)
         except NotAllSeen as error:
             self._tell_end({"error": type(error).__name__, "message": str(error)})
             if self._ids is None:

@@ -10,6 +10,7 @@ from scheduler.cli.connecting import connected
 from scheduler.cli.loading import ready_app
 from scheduler.cli.meanings import print_meanings, warn_of_doubts
 from scheduler.cli.printing import exact, no_loops, print_json, print_line, relative
+from scheduler.cli.progress import working
 from scheduler.cli.rows import row_of_report
 from scheduler.cli.tables import Columns, print_table
 from scheduler.control.doctor import require_fit
@@ -32,7 +33,8 @@ class Ways:
 def seed(reference: str | None, ways: Ways, *, as_json: bool) -> None:
     app, dry_run = ready_app(reference), ways.dry_run
     warn_of_doubts(app.loops.values())
-    reports = asyncio.run(_seed(app, ways))
+    with working(f"seeding {len(app.loops)} loops", counted=False, as_json=as_json):
+        reports = asyncio.run(_seed(app, ways))
     if as_json:
         print_json([row_of_report(report) for report in reports])
     elif reports:

@@ -124,3 +124,14 @@ def test_a_watch_that_reaches_no_broker_says_so(offline: CommandLine):
     environment = {"SCHEDULER_APP": SHOP, "SCHEDULER_BROKER_URL": "amqp://shop@127.0.0.1:1/"}
     done = offline.in_terminal("status", "--watch", **environment)
     assert (done.code, "Cannot connect to amqp://shop@127.0.0.1:1/" in done.out) == (1, True)
+
+
+# Progress
+
+
+def test_how_far_it_has_come_is_shown_in_a_terminal_and_never_in_the_output(seeded: CommandLine):
+    assert "seeding 3 loops" in seeded.in_terminal("seed").out
+    with seeded.terminal("failed", "replay", "--all") as terminal:
+        assert "replayed" in terminal.end().out
+    assert "seeding" not in seeded("seed").output
+    assert "seeding" not in seeded.in_terminal("seed", "--json").out
