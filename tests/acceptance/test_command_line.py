@@ -177,6 +177,8 @@ def test_next_tells_five_times_unless_told_otherwise(offline: CommandLine):
         "wait_for_input  (0 9 * * MON-FRI in Europe/Berlin: at 09:00, Monday to Friday)",
     ]
     assert len(lines) == 3 * (1 + 5)
+    # In the zone of the schedule, wherever this machine is.
+    assert all(re.search(r" 09:00:00\+0[12]:00$", line) for line in lines[-5:])
 
 
 def test_json_is_what_every_command_prints_when_asked(seeded: CommandLine):
