@@ -10,7 +10,6 @@
 """
 
 import asyncio
-import math
 import selectors
 from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from scheduler.timing.durations import Duration, parse_duration
 R = TypeVar("R")
 
 DEFAULT_START = datetime(2026, 1, 1, tzinfo=UTC)
+RESOLUTION_S = 1e-7
 
 
 class JumpingSelector(selectors.DefaultSelector):
@@ -38,9 +38,7 @@ class JumpingSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0 if timeout is not None else None)
         if not ready and timeout:
-            # One step further than the deadline: far from zero, a float's steps are longer than
-            # the loop's resolution, and it would wait for ever for a moment it cannot reach.
-            self.now = math.nextafter(self.now + timeout, math.inf)
+            self.now += timeout
         return ready
 
 
@@ -50,6 +48,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = JumpingSelector()
         super().__init__(self._jumping)
+        # Years from zero, a float's steps are longer than the resolution of a clock: then the loop
+        # would wait for ever for a moment that it cannot get past.
+        self._clock_resolution = RESOLUTION_S
 
     def time(self) -> float:
         return self._jumping.now

@@ -1,9 +1,11 @@
 """Delays of any length by the broker alone: shared timer queues with fixed times to live.
 
-A delay is written in mixed radix, like a clock face, so that the delays people write are one hop::
+A delay is written in mixed radix, like a clock face with its quarters, so that the delays people
+write are one hop or two, and the timer queues are few::
 
-    5m     =  0 x 32d, 0 d, 0 h, 5 m, 0 s, 0 x 100ms   routing key  0.0.0.5.0.0.task.send_sms
-    1h30m  =  0 x 32d, 0 d, 1 h, 30 m, 0 s, 0 x 100ms  routing key  0.0.1.30.0.0.task.send_sms
+    5m     =  5 x m                        routing key  0.0.0.0.0.0.0.5.0.0.0.task.send_sms
+    45m    =  3 x 15m                      routing key  0.0.0.0.0.0.3.0.0.0.0.task.send_sms
+    1h20s  =  1 x h, 1 x 15s, 5 x s        routing key  0.0.0.0.0.1.0.0.1.5.0.task.send_sms
 
 Each unit has a topic exchange. There, a digit leads to the timer queue of that many units, whose
 messages go on to the exchange of the next unit when they expire; a zero leads straight to it. Each
@@ -29,14 +31,19 @@ class Unit(NamedTuple):
 
 STEP = timedelta(milliseconds=100)
 UNITS = (
-    Unit("32d", timedelta(days=32), 36),
-    Unit("d", timedelta(days=1), 31),
-    Unit("h", timedelta(hours=1), 23),
-    Unit("m", timedelta(minutes=1), 59),
-    Unit("s", timedelta(seconds=1), 59),
+    Unit("192d", timedelta(days=192), 6),
+    Unit("32d", timedelta(days=32), 5),
+    Unit("7d", timedelta(days=7), 4),
+    Unit("d", timedelta(days=1), 6),
+    Unit("6h", timedelta(hours=6), 3),
+    Unit("h", timedelta(hours=1), 5),
+    Unit("15m", timedelta(minutes=15), 3),
+    Unit("m", timedelta(minutes=1), 14),
+    Unit("15s", timedelta(seconds=15), 3),
+    Unit("s", timedelta(seconds=1), 14),
     Unit("100ms", STEP, 9),
 )
-LONGEST = sum((unit.length * unit.most for unit in UNITS), timedelta(0))
+LONGEST = UNITS[0].length * (UNITS[0].most + 1) - STEP
 
 
 @dataclass(frozen=True, slots=True)

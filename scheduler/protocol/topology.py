@@ -21,8 +21,8 @@
             ──rollcall─► rollcall (stream): who is running what
 
     calls ──task.{task}──► processor.{task}
-    later ──#.task.{task}──► delay.32d ──► delay.d ──► delay.h ──► … ──► delay.100ms ──► delayed
-                                └► 1..36 x 32d  └► 1..31 d      and so on: timer queues,
+    later ──#.task.{task}──► delay.192d ──► delay.32d ──► … ──► delay.s ──► delay.100ms ──► delayed
+                                └► 1..6 x 192d  └► 1..5 x 32d   and so on: timer queues,
                                                                 each back to the next exchange
                                 └► (no digit, behind a timer) ──► unrouted
     delayed ──#.task.{task}──► processor.{task}; (no queue) ──► unrouted

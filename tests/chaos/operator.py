@@ -79,6 +79,7 @@ class Operator:
 
     def _of_another_code(self, loop: str, schedule: Schedule) -> Program:
         code = Scheduler(app.namespace, app.settings)
+        code.module = app.module
         code.periodic(schedule=schedule, name=loop)(body_of(loop))
         return program_of(code, self._broker)
 

@@ -209,12 +209,12 @@ class Samples:
 
     def _later(self) -> Sample:
         draft, fate = self._call_to(SENT)
-        digits = [b"0", b"0", b"0", b"0", *self._rng.choice(((b"0", b"2"), (b"1", b"0")))]
+        digits = [*[b"0"] * 9, *self._rng.choice(((b"0", b"2"), (b"1", b"0")))]
         roll = self._rng.random()
         if roll < 0.2:
             del digits[-1]
         elif roll < 0.4:  # of the units that are short, so that nobody waits for long
-            digits[self._rng.choice((4, 5))] = _word(self._rng)
+            digits[self._rng.choice((9, 10))] = _word(self._rng)
         elif roll < 0.5:
             digits.append(_word(self._rng))
         if roll < 0.5:

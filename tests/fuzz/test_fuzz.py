@@ -50,7 +50,7 @@ async def test_whatever_is_published_is_run_or_parked(
 def test_what_falls_out_of_the_ladder_says_that_it_is_due() -> None:
     samples = Samples(7, Names("test"), "business", copying=True, fragile=False)
     made = [samples.next() for _ in range(20_000)]
-    right = {b"0.0.0.0.0.2.task.sms", b"0.0.0.0.1.0.task.sms"}
+    right = {b"0.0.0.0.0.0.0.0.0.0.2.task.sms", b"0.0.0.0.0.0.0.0.0.1.0.task.sms"}
     fallen = [each for each in made if each.kind == "later" and each.key not in right]
     due_at = [
         decoded(each.properties).headers.get("scheduler-due-at-ms")

@@ -65,7 +65,10 @@ async def test_whatever_comes_is_run_and_comes_back_from_its_retries_as_it_was(
 @pytest.mark.parametrize("header", [b"CC", b"BCC"])
 async def test_other_keys_to_be_routed_by_count_once(shop: Shop, header: bytes) -> None:
     """Not again with a retry: neither at once, nor to another task, nor at another time."""
-    here, ours = (b"order.shipped",), (b"task.ship", b"loop.ship", b"0.0.0.0.1.0.task.bill")
+    here, ours = (
+        (b"order.shipped",),
+        (b"task.ship", b"loop.ship", b"0.0.0.0.0.0.0.0.0.1.0.task.bill"),
+    )
     listed = b"".join(b"S" + sized(key) for key in here + ours)
     copied = headers(short(header) + b"A" + sized(listed))
     async with shop.working("bill", "ship", "work") as broker, foreigner(shop.url) as one:
@@ -103,7 +106,7 @@ async def test_what_is_no_message_of_ours_is_parked_whole_and_may_be_purged(shop
 
 async def test_keys_that_are_no_delay_hold_up_no_timer(shop: Shop) -> None:
     """After 32 messages that go nowhere, a quorum queue would hand on no other one."""
-    keys = b"0.0.0.0.1.task.work", b"0.0.0.0.1.x.task.work"
+    keys = b"0.0.0.0.0.0.0.0.0.1.task.work", b"0.0.0.0.0.0.0.0.0.1.x.task.work"
     async with shop.working("work") as broker, foreigner(shop.url) as one:
         for key in keys * 20:
             await one.publish(b"\0\0", b"", exchange=shop.app.names.later, routing_key=key)

@@ -9,6 +9,7 @@ from scheduler import Context, Retry, Scheduler
 from scheduler.events import Event, MessageParked, RunEvent
 
 app = Scheduler(os.environ["NAMESPACE"])
+app.module = "shop"  # as it is called by those that seed it
 RECORD = Path(os.environ["RECORD"])
 
 

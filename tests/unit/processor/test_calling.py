@@ -320,15 +320,15 @@ async def test_a_retry_can_wait_for_longer_than_the_ladder_is(stage: Stage) -> N
     @app.task(retry=Retry(2))
     async def task(ctx: Context) -> None:
         if not ctx.attempt:
-            raise RetryLater("1300d")
+            raise RetryLater("1400d")
 
     await stage.seed(app)
     await task.send()
-    for day in 0, 1250, 1299, 1300, 1301:
+    for day in 0, 1350, 1399, 1400, 1401:
         await asyncio.sleep((START + timedelta(days=day) - stage.clock.now()).total_seconds())
         async with stage.processor():
             await asyncio.sleep(3600)
-    assert stage.starts() == [is_about(0), is_about(1300 * 86_400)]
+    assert stage.starts() == [is_about(0), is_about(1400 * 86_400)]
     assert await stage.waiting() == 0
 
 
@@ -595,7 +595,12 @@ async def test_an_exchange_that_is_somebody_elses_must_be_there(stage: Stage) ->
 
 
 @pytest.mark.parametrize(
-    "key", ["0.0.0.0.1.task.greet", "0.0.0.0.1.x.task.greet", "0.x.task.greet"]
+    "key",
+    [
+        "0.0.0.0.0.0.0.0.0.1.task.greet",
+        "0.0.0.0.0.0.0.0.0.1.x.task.greet",
+        "0.x.task.greet",
+    ],
 )
 async def test_what_falls_out_of_its_delay_waits_for_the_rest_of_it(stage: Stage, key: str) -> None:
     app = new_app()

@@ -119,7 +119,7 @@ async def test_a_token_of_one_loop_does_not_come_by_the_key_of_another(stage: St
         ("later", "loop.beat"),
         ("later", "loop.beat.task.work"),
         ("later", "loop.beat.0.0.0.1"),
-        ("later", "0.0.0.0.0.1.loop.beat"),
+        ("later", "0.0.0.0.0.0.0.0.0.0.1.loop.beat"),
     ],
 )
 async def test_where_senders_write_to_nothing_leads_to_a_loop(

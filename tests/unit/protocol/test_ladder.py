@@ -17,7 +17,7 @@ from scheduler.protocol.ladder import (
     zero_pattern,
 )
 from scheduler.protocol.topology import QueueType
-from scheduler.timing.durations import parse_duration
+from scheduler.timing.durations import ZERO, parse_duration
 from tests.stage import climbed
 
 MICROSECOND = timedelta(microseconds=1)
@@ -26,27 +26,27 @@ MICROSECOND = timedelta(microseconds=1)
 @pytest.mark.parametrize(
     ("delay", "key", "enters_at"),
     [
-        ("0s", "0.0.0.0.0.0.task.sms", None),
-        ("100ms", "0.0.0.0.0.1.task.sms", "100ms"),
-        ("1s", "0.0.0.0.1.0.task.sms", "s"),
-        ("1.5s", "0.0.0.0.1.5.task.sms", "s"),
-        ("30s", "0.0.0.0.30.0.task.sms", "s"),
-        ("5m", "0.0.0.5.0.0.task.sms", "m"),
-        ("59m59.9s", "0.0.0.59.59.9.task.sms", "m"),
-        ("2h", "0.0.2.0.0.0.task.sms", "h"),
-        ("1h30m", "0.0.1.30.0.0.task.sms", "h"),
-        ("1d", "0.1.0.0.0.0.task.sms", "d"),
-        ("31d", "0.31.0.0.0.0.task.sms", "d"),
-        ("32d", "1.0.0.0.0.0.task.sms", "32d"),
-        ("1000d", "31.8.0.0.0.0.task.sms", "32d"),
-        ("1183d23h59m59.9s", "36.31.23.59.59.9.task.sms", "32d"),
+        ("0s", "0.0.0.0.0.0.0.0.0.0.0.task.sms", None),
+        ("100ms", "0.0.0.0.0.0.0.0.0.0.1.task.sms", "100ms"),
+        ("1s", "0.0.0.0.0.0.0.0.0.1.0.task.sms", "s"),
+        ("1.5s", "0.0.0.0.0.0.0.0.0.1.5.task.sms", "s"),
+        ("30s", "0.0.0.0.0.0.0.0.2.0.0.task.sms", "15s"),
+        ("5m", "0.0.0.0.0.0.0.5.0.0.0.task.sms", "m"),
+        ("59m59.9s", "0.0.0.0.0.0.3.14.3.14.9.task.sms", "15m"),
+        ("2h", "0.0.0.0.0.2.0.0.0.0.0.task.sms", "h"),
+        ("1h30m", "0.0.0.0.0.1.2.0.0.0.0.task.sms", "h"),
+        ("1d", "0.0.0.1.0.0.0.0.0.0.0.task.sms", "d"),
+        ("31d", "0.0.4.3.0.0.0.0.0.0.0.task.sms", "7d"),
+        ("32d", "0.1.0.0.0.0.0.0.0.0.0.task.sms", "32d"),
+        ("1000d", "5.1.1.1.0.0.0.0.0.0.0.task.sms", "192d"),
+        ("1343d23h59m59.9s", "6.5.4.3.3.5.3.14.3.14.9.task.sms", "192d"),
         # Rounded up to whole steps, and carried over to the next unit.
-        ("1ms", "0.0.0.0.0.1.task.sms", "100ms"),
-        ("101ms", "0.0.0.0.0.2.task.sms", "100ms"),
-        ("901ms", "0.0.0.0.1.0.task.sms", "s"),
-        ("59.901s", "0.0.0.1.0.0.task.sms", "m"),
-        ("23h59m59.95s", "0.1.0.0.0.0.task.sms", "d"),
-        ("31d23h59m59.999999s", "1.0.0.0.0.0.task.sms", "32d"),
+        ("1ms", "0.0.0.0.0.0.0.0.0.0.1.task.sms", "100ms"),
+        ("101ms", "0.0.0.0.0.0.0.0.0.0.2.task.sms", "100ms"),
+        ("901ms", "0.0.0.0.0.0.0.0.0.1.0.task.sms", "s"),
+        ("59.901s", "0.0.0.0.0.0.0.1.0.0.0.task.sms", "m"),
+        ("23h59m59.95s", "0.0.0.1.0.0.0.0.0.0.0.task.sms", "d"),
+        ("31d23h59m59.999999s", "0.1.0.0.0.0.0.0.0.0.0.task.sms", "32d"),
     ],
 )
 def test_a_delay_is_written_like_this(delay: str, key: str, enters_at: str | None):
@@ -57,14 +57,14 @@ def test_a_delay_is_written_like_this(delay: str, key: str, enters_at: str | Non
 
 
 def test_the_longest_delay_is_more_than_three_years():
-    assert timedelta(days=1183, hours=23, minutes=59, seconds=59, milliseconds=900) == LONGEST
+    assert timedelta(days=1343, hours=23, minutes=59, seconds=59, milliseconds=900) == LONGEST
 
 
 @pytest.mark.parametrize(
     "delay", [-MICROSECOND, LONGEST + MICROSECOND, timedelta.max, timedelta.min]
 )
 def test_what_the_ladder_cannot_hold_is_refused(delay: timedelta):
-    with pytest.raises(UsageError, match=r"from 0 to 1183 days, got .*send it from a loop"):
+    with pytest.raises(UsageError, match=r"from 0 to 1343 days, got .*send it from a loop"):
         digits(delay)
 
 
@@ -78,10 +78,11 @@ def test_a_delay_that_is_refused_is_shown_as_it_was_given():
 def test_each_rung_has_a_name_and_a_time_of_its_own():
     names = [rung.name for rung in rungs()]
     times = [rung.time_to_live for rung in rungs()]
-    assert len(names) == len(set(names)) == len(set(times)) == 36 + 31 + 23 + 59 + 59 + 9
-    assert [Rung(*at).name for at in [(0, 2), (1, 31), (3, 5), (5, 9)]] == [
+    assert len(names) == len(set(names)) == len(set(times)) == 72
+    assert [Rung(*at).name for at in [(1, 2), (3, 6), (6, 3), (7, 5), (10, 9)]] == [
         "2x32d",
-        "31d",
+        "6d",
+        "3x15m",
         "5m",
         "9x100ms",
     ]
@@ -90,15 +91,30 @@ def test_each_rung_has_a_name_and_a_time_of_its_own():
 
 
 def test_a_digit_leads_to_its_rung_and_a_zero_past_it():
-    assert rung_pattern(Rung(0, 36)) == "36.#"
+    assert rung_pattern(Rung(0, 6)) == "6.#"
     assert rung_pattern(Rung(3, 5)) == "*.*.*.5.#"
     assert zero_pattern(5) == "*.*.*.*.*.0.#"
 
 
 @pytest.mark.parametrize("unit", range(len(UNITS)))
-def test_the_most_of_a_unit_is_a_step_short_of_the_next_one(unit: int):
-    below = sum((each.length * each.most for each in UNITS[unit:]), timedelta(0))
-    assert below + STEP == (UNITS[unit - 1].length if unit else LONGEST + STEP)
+def test_the_most_of_a_unit_leads_up_to_the_next_one(unit: int):
+    longest = UNITS[unit - 1].length - STEP if unit else LONGEST
+    counts = digits(longest)
+    assert counts[unit] <= UNITS[unit].most
+    assert all(count <= each.most for count, each in zip(counts, UNITS, strict=True))
+    assert sum((n * each.length for n, each in zip(counts, UNITS, strict=True)), ZERO) == longest
+
+
+@pytest.mark.parametrize(
+    ("hops", "delays"),
+    [
+        (1, "1s 2s 3s 5s 10s 15s 30s 45s 1m 2m 5m 10m 15m 30m 45m 1h 2h 3h 6h 12h 18h 1d 2d 3d 7d"),
+        (2, "20s 25s 40s 50s 1m30s 2m30s 20m 25m 40m 1h30m 4h30m 8h 36h 10d 30d 60d"),
+    ],
+)
+def test_the_delays_that_people_write_are_so_many_hops(hops: int, delays: str):
+    counted = [sum(map(bool, digits(parse_duration(delay)))) for delay in delays.split()]
+    assert counted == [hops] * len(counted)
 
 
 def spans(*texts: str) -> list[timedelta]:

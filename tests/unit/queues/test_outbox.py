@@ -284,10 +284,10 @@ async def test_what_is_larger_than_a_broker_takes_is_not_sent(office: Office) ->
 
 
 async def test_what_is_longer_than_the_ladder_is_not_sent(office: Office) -> None:
-    with pytest.raises(UsageError, match="from 0 to 1183 days, got "):
-        await office.outbox.send("sms", {}, Posting(delay=timedelta(days=1184)))
-    with pytest.raises(UsageError, match="from 0 to 1183 days, got "):
-        await office.outbox.send("sms", {}, Posting(at=START + timedelta(days=1184)))
+    with pytest.raises(UsageError, match="from 0 to 1343 days, got "):
+        await office.outbox.send("sms", {}, Posting(delay=timedelta(days=1344)))
+    with pytest.raises(UsageError, match="from 0 to 1343 days, got "):
+        await office.outbox.send("sms", {}, Posting(at=START + timedelta(days=1344)))
 
 
 # Callers without an event loop
