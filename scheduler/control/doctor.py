@@ -248,6 +248,8 @@ class Doctor:
             if (finding := _check_loop(status)) is not None:
                 yield finding
         yield Finding("loops", "ok", f"{len(statuses)} looked at")
+        if await self._fit.other_app() is not None:
+            return  # all of its loops would be told to be pruned
         with suppress(QueueNotFound):
             for orphan in await self._loops.orphans():
                 yield Finding(

@@ -43,6 +43,7 @@ class Preparation:
                 gone = await self._declaring.absent(needed)
                 if not gone:
                     return await self._fit.require(task.name for task in tasks)
+                await self._fit.require_app()
                 await self._adopt(gone[0])
 
     async def _adopt(self, gone: str) -> None:

@@ -23,8 +23,13 @@ def an_app(module: str = "shop", **task: Any) -> Scheduler:
 
 
 async def test_the_namespace_of_another_app_is_neither_seeded_nor_processed(stage: Stage) -> None:
-    await stage.seed(an_app("shop"))
-    other = an_app("billing")
+    shop, other = an_app("shop"), an_app("billing")
+
+    async def loop(ctx: Context) -> None: ...
+
+    shop.periodic(every="1h", name="sell")(loop)
+    other.periodic(every="1h", name="bill")(loop)
+    await stage.seed(shop)
     before = await stage.broker.depth(other.names.roster)
     program = program_of(other, stage.broker, stage.clock)
     told = r"seeded from the module 'shop', and this one is in 'billing'.*seed --take-over"
@@ -39,6 +44,8 @@ async def test_the_namespace_of_another_app_is_neither_seeded_nor_processed(stag
     (finding,) = (each for each in findings if each.about == "app")
     assert finding.verdict == "problem"
     assert "'shop'" in finding.detail
+    assert "loop sell" not in {finding.about for finding in findings}  # to be pruned
+    assert await stage.broker.depth(other.names.processor_queue("bill")) is None
 
 
 async def test_an_app_that_has_moved_takes_its_namespace_along(stage: Stage) -> None:
