@@ -526,9 +526,9 @@ def test_timer_queues_that_differ_in_their_time_alone_are_folded(offline: Comman
     sms = str(Path(__file__).parents[2] / "examples" / "sms.py")
     folded, whole = offline("topology", "show", sms), offline("topology", "show", sms, "--all")
     assert "… 12 more such timer queues (--all shows them)" in folded.out
-    queues = set(re.findall(r"→ (\S+\.delay\.\d+s) ", folded.out))
+    queues = set(re.findall(r"→ (\S+\.delay\.\d+s)  \[x-queue-type", folded.out))
     assert {queue.rpartition(".")[2] for queue in queues} == {"1s", "14s"}
-    assert len(set(re.findall(r"→ (\S+\.delay\.\d+s) ", whole.out))) == 14
+    assert len(set(re.findall(r"→ (\S+\.delay\.\d+s)  \[x-queue-type", whole.out))) == 14
 
 
 # Misuse
