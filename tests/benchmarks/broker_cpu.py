@@ -1,4 +1,4 @@
-"""What a broker of this machine takes of its CPU."""
+"""What a broker of this machine takes of its CPU and memory."""
 
 import math
 import os
@@ -23,6 +23,17 @@ class BrokerCpu:
             return math.nan
         utime, stime, *_ = fields_of(Path(f"/proc/{self._pid}/stat"))[11:]
         return (int(utime) + int(stime)) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self) -> float:
+        """Megabytes in memory now; not a number where it cannot be known."""
+        return math.nan if self._pid is None else memory_of(self._pid)
+
+
+def memory_of(pid: int) -> float:
+    """Megabytes of a process that are in memory."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (resident,) = (int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+    return resident / 1024
 
 
 def fields_of(stat: Path) -> list[str]:

@@ -37,7 +37,7 @@ from typing import BinaryIO, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.broker_cpu import BrokerCpu, fields_of
-from tests.benchmarks.fleets.record import runs_in
+from tests.benchmarks.fleets.record import Ran, runs_in
 from tests.rabbitmq import shared_broker
 
 FLEETS = Path(__file__).parent / "fleets"
@@ -50,6 +50,7 @@ class Load(NamedTuple):
     name: str
     loops: int
     spread: bool
+    every: float = 1.0
 
 
 LOADS = (
@@ -80,12 +81,12 @@ def python(module: str, verb: str) -> Command:
     return Command((sys.executable, "-m", f"{PACKAGE}.{module}", verb))
 
 
-OURS = System(
-    "ours",
-    [python("ours", "seed")],
-    [Command((sys.executable, "-m", "scheduler", "run", f"{PACKAGE}.ours:app"))] * PROCESSORS,
-    [python("ours", "sweep")],
-)
+def ours(processors: int) -> System:
+    run = Command((sys.executable, "-m", "scheduler", "run", f"{PACKAGE}.ours:app"))
+    return System("ours", [python("ours", "seed")], [run] * processors, [python("ours", "sweep")])
+
+
+OURS = ours(PROCESSORS)
 BARE = System(
     "bare driver",
     [python("bare", "seed")],
@@ -122,46 +123,81 @@ class Measured:
     share: float
 
     def late_at(self, quantile: float) -> float:
-        if len(self.late) < 2:
-            return math.nan
-        return statistics.quantiles(self.late, n=1000, method="inclusive")[
-            round(quantile * 1000) - 1
-        ]
+        return at_quantile(self.late, quantile)
 
 
-def measure(system: System, load: Load, url: str, seconds: float) -> Measured:
+def at_quantile(values: Sequence[float], quantile: float) -> float:
+    if len(values) < 2:
+        return math.nan
+    return statistics.quantiles(values, n=1000, method="inclusive")[round(quantile * 1000) - 1]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A system at work.
+
+    Attributes:
+        cpu: seconds of CPU of all its processes, so far.
+        pids: of the processes that were started.
+    """
+
+    cpu: Callable[[], float]
+    pids: Sequence[int]
+    records: Path
+
+    def runs(self, began: float, ended: float) -> list[Ran]:
+        """Those that began in this time."""
+        if not (runs := [each for each in runs_in(self.records) if began <= each.at < ended]):
+            raise RuntimeError(f"Nothing ran: {log_beside(self.records).read_text()[-2000:]}")
+        return runs
+
+
+def log_beside(records: Path) -> Path:
+    return records.with_name("log")
+
+
+@contextmanager
+def fleet(system: System, load: Load, url: str) -> Generator[Fleet]:
+    """Have it at work until the block ends; whatever happens, nothing is left of it."""
     directory = Path(tempfile.mkdtemp())
     (records := directory / "records").mkdir()
     environment = {
         **os.environ,
         "FLEET_URL": url,
         "FLEET_LOOPS": str(load.loops),
+        "FLEET_EVERY": str(load.every),
         "FLEET_SPREAD": str(int(load.spread)),
         "FLEET_NAME": f"fleet{uuid.uuid4().hex[:6]}",
         "FLEET_RECORDS": str(records),
     }
-    broker_cpu = BrokerCpu(url)
     try:
-        log = (directory / "log").open("wb")
-        run_all(system.before, environment, log)
-        with processes(system.during, environment, log) as own_cpu:
-            time.sleep(WARMING)
-            began, own, brokers = time.time(), own_cpu(), broker_cpu()  # noqa: TID251
-            time.sleep(seconds)
-            ended, own, brokers = time.time(), own_cpu() - own, broker_cpu() - brokers  # noqa: TID251
-        run_all(system.after, environment, log)
-        if not (runs := [each for each in runs_in(records) if began <= each[1] < ended]):
-            raise RuntimeError(f"Nothing ran: {(directory / 'log').read_text()[-2000:]}")
+        with log_beside(records).open("wb") as log:
+            try:
+                run_all(system.before, environment)
+                with processes(system.during, environment, log) as (cpu, pids):
+                    yield Fleet(cpu, pids, records)
+            finally:
+                run_all(system.after, environment)
     finally:
         shutil.rmtree(directory)
+
+
+def measure(system: System, load: Load, url: str, seconds: float) -> Measured:
+    broker_cpu = BrokerCpu(url)
+    with fleet(system, load, url) as working:
+        time.sleep(WARMING)
+        began, own, brokers = time.time(), working.cpu(), broker_cpu()  # noqa: TID251
+        time.sleep(seconds)
+        ended, own, brokers = time.time(), working.cpu() - own, broker_cpu() - brokers  # noqa: TID251
+        runs = working.runs(began, ended)
     due, count = load.loops * (ended - began), len(runs)
     return Measured(own / count * 1000, brokers / count * 1000, late_of(runs), count / due)
 
 
-def late_of(runs: Iterable[tuple[int, float]]) -> list[float]:
+def late_of(runs: Iterable[Ran]) -> list[float]:
     """How many milliseconds after the earliest phase of its loop each run began."""
     by_loop = defaultdict[int, list[float]](list)
-    for loop, at in runs:
+    for loop, at, _ in runs:
         by_loop[loop].append(at)
     late = list[float]()
     for moments in by_loop.values():
@@ -171,29 +207,34 @@ def late_of(runs: Iterable[tuple[int, float]]) -> list[float]:
     return late
 
 
-def run_all(commands: Iterable[Command], environment: dict[str, str], log: BinaryIO) -> None:
+def run_all(commands: Iterable[Command], environment: dict[str, str]) -> None:
     for command in commands:
-        subprocess.run(command.words, env=environment, stderr=log, check=True)
+        done = subprocess.run(command.words, env=environment, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command.words)}: {done.stderr[-2000:]}")
 
 
 @contextmanager
 def processes(
     commands: Sequence[Command], environment: dict[str, str], log: BinaryIO
-) -> Generator[Callable[[], float]]:
-    """Run them until the block ends; what it gets tells the CPU seconds of all, so far."""
-    running = [
-        subprocess.Popen(
-            command.words,
-            env=environment,
-            cwd=FLEETS if command.there else None,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        for command in commands
-    ]
+) -> Generator[tuple[Callable[[], float], Sequence[int]]]:
+    """Run them until the block ends; what it gets tells the CPU seconds of all, so far; who."""
+    running = list[subprocess.Popen[bytes]]()
+    pids = list[int]()
     try:
-        yield lambda: cpu_of({process.pid for process in running})
+        for command in commands:
+            where = FLEETS if command.there else None
+            started = subprocess.Popen(
+                command.words,
+                env=environment,
+                cwd=where,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            running.append(started)
+            pids.append(started.pid)
+        yield lambda: cpu_of(set(pids)), pids
     finally:
         for process in running:
             process.terminate()

@@ -16,7 +16,7 @@ from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp.commands import Basic
 
 from scheduler.cli.processing import fastest_loop
-from tests.benchmarks.fleets.record import LOOPS, NAME, URL, offset_of, ran
+from tests.benchmarks.fleets.record import EVERY, LOOPS, NAME, URL, offset_of, ran
 
 OUT, IN = f"{NAME}.out", f"{NAME}.in"
 QUORUM: dict[str, Any] = {"x-queue-type": "quorum"}
@@ -78,8 +78,8 @@ async def work() -> None:
 
     async def run(message: DeliveredMessage) -> None:
         told = json.loads(message.body)
-        ran(told["loop"])
-        await put(publisher, told["loop"], told["due"] + 1)
+        ran(told["loop"], told["due"])
+        await put(publisher, told["loop"], told["due"] + EVERY)
         assert message.delivery_tag is not None
         await consumer.basic_ack(message.delivery_tag)
 
