@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Tests of a broker wait more than they compute.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3)))
 
-.PHONY: help demo test mutants check model bench chaos fuzz format clean
+.PHONY: help demo test mutants check model bench growth chaos fuzz format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -39,6 +39,9 @@ bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--roun
 	@$(BIN)/python tests/benchmarks/reading.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/scaling.py
 	@$(BIN)/python tests/benchmarks/starting.py
+
+growth: .venv/plots ## measure how costs grow, in about 12 minutes (ARGS="--only rate --seconds 5"; ARGS="--draw growth.json docs")
+	@$(BIN)/python tests/benchmarks/growth.py $(ARGS)
 
 chaos: .venv/dev ## kill, freeze, cut off and fill up everything (ARGS="--faults 1000 --seed 7 --cluster")
 	@$(BIN)/python -m tests.chaos $(ARGS)
@@ -72,5 +75,13 @@ else
 	@# Groups need pip 25.1.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --group dev
+endif
+	@touch $@
+
+.venv/plots: .venv/dev
+ifneq ($(UV),)
+	@uv pip install --quiet --python $(BIN)/python --group plots
+else
+	@$(BIN)/python -m pip install --quiet --group plots
 endif
 	@touch $@

@@ -14,8 +14,17 @@ ALIGNED = "--:"
 
 
 def fill(page: str, results: Results) -> str:
-    """Raises KeyError: there is no such section."""
-    return SECTION.sub(lambda found: f"{found[1]}{SECTIONS[found[2]](results)}\n{found[3]}", page)
+    """Sections whose part was not measured stay as they are.
+
+    Raises:
+        KeyError: there is no such section.
+    """
+
+    def section(found: re.Match[str]) -> str:
+        text = SECTIONS[found[2]](results)
+        return f"{found[1]}{text}\n{found[3]}" if text else found[0]
+
+    return SECTION.sub(section, page)
 
 
 def told(value: float | None, digits: int = 2) -> str:
@@ -23,8 +32,16 @@ def told(value: float | None, digits: int = 2) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Nothing, if there are no rows."""
+    if not (rows := list(rows)):
+        return ""
     lines = [heads, [ALIGNED] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def with_plot(name: str, table: str) -> str:
+    """A table above its plot, as `plots.py` names it."""
+    return table and f"{table}\n\n![the same, drawn](growth-{name}.svg)"
 
 
 def costs(point: Point) -> Sequence[str]:
@@ -55,11 +72,12 @@ def loops(results: Results) -> str:
     rows = [
         (f"{point.loops:,}", f"{point.every:g} s", *costs(point)) for point in results.of("loops")
     ]
-    return table(("loops", "every", *COSTS), rows)
+    return with_plot("loops", table(("loops", "every", *COSTS), rows))
 
 
 def rates(results: Results) -> str:
-    return table(("runs/s due", *COSTS), [rate_row(point) for point in results.of("rate")])
+    rows = [rate_row(point) for point in results.of("rate")]
+    return with_plot("rate", table(("runs/s due", *COSTS), rows))
 
 
 def rate_row(point: Point) -> Sequence[str]:
@@ -80,7 +98,7 @@ def bare(results: Results) -> str:
 
 def processors(results: Results) -> str:
     rows = [(str(point.processors), *costs(point)) for point in results.of("processors")]
-    return table(("processors", *COSTS), rows)
+    return with_plot("processors", table(("processors", *COSTS), rows))
 
 
 def memory(results: Results) -> str:
@@ -95,7 +113,7 @@ def memory(results: Results) -> str:
         for point in results.of("loops")
     ]
     heads = ("loops", "a processor, MB", "broker before, MB", "broker, MB", "to start them, s")
-    return table(heads, rows)
+    return with_plot("memory", table(heads, rows))
 
 
 def sizing(results: Results) -> str:
@@ -117,7 +135,7 @@ def sizing(results: Results) -> str:
                 " Plan with half of either."
             )
     rules += grown(results.of("loops"))
-    return "\n".join(f"- {rule}" for rule in rules) or "Not measured yet."
+    return "\n".join(f"- {rule}" for rule in rules)
 
 
 def grown(points: Sequence[Point]) -> Iterable[str]:
