@@ -107,6 +107,7 @@ def panel(
         axis.set_ylim(bottom=0)
     axis.xaxis.set_major_formatter("{x:,.0f}")
     axis.yaxis.set_major_formatter("{x:,g}")
+    axis.minorticks_off()
     axis.grid(True)
     if len(lines) > 1:
         axis.legend(frameon=False)
