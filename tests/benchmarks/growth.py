@@ -10,7 +10,8 @@
 
 All loops are spread over their period. Counting begins when each has run once, because the first
 run of a loop asks all processors for its place. To start 10,000 loops takes about a minute, their
-first runs 100 s, and their deletion another minute: all parts together take some 12 minutes.
+first runs 100 s, and their deletion another minute or two: all parts together take some 12 minutes
+(seen on a busy machine: 6 for that point alone).
 
 Each point is written to the file as soon as it was measured, and leaves nothing behind, also when
 the program is told to end. A point that fails is told, and left out. Nobody else should use the
