@@ -1,0 +1,127 @@
+"""An app whose code or settings change, and two apps that share a namespace by mistake."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.errors import BrokerError
+from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.topology import topology
+from scheduler.tasks.tasks import SUPERVISION
+from tests.acceptance.conftest import CommandLine, Done
+
+APP = """
+import asyncio, os, sys
+from scheduler import Context, Scheduler
+
+app = Scheduler(os.environ["SHOP_NAMESPACE"])
+
+@app.periodic(every="1h")
+async def report(ctx: Context) -> None: ...
+
+@app.task(ordered="ORDERED" in os.environ)
+async def sell(ctx: Context, n: int) -> None:
+    print("sold", n, file=sys.stderr)
+"""
+SEND = APP + "\nasyncio.run(sell.send_many([{'n': n} for n in range(5)]))\n"
+OTHER = APP.replace("report", "bill")
+MISUSE, WRONG, FINE = 2, 1, 0
+
+
+@pytest.fixture
+def shop(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[CommandLine]:
+    for name, text in (("market", APP), ("bazaar", OTHER), ("moved", APP), ("send", SEND)):
+        (tmp_path / f"{name}.py").write_text(text)
+    environment = {"SCHEDULER_BROKER_URL": broker_url, "SHOP_NAMESPACE": namespace}
+    yield CommandLine(tmp_path, **environment)
+    asyncio.run(sweep(broker_url, namespace))
+
+
+async def sweep(url: str, namespace: str) -> None:
+    tasks = ["report", "bill", "sell", SUPERVISION.task]
+    loops = [LoopId("report"), LoopId("bill"), SUPERVISION]
+    async with AmqpBroker(url) as broker:
+        for queue in topology(namespace, tasks, loops, called=["sell"]).queues:
+            with suppress(BrokerError):
+                await broker.delete(queue.name)
+
+
+def send(program: Path, url: str, namespace: str) -> None:
+    environment = {**os.environ, "SCHEDULER_BROKER_URL": url, "SHOP_NAMESPACE": namespace}
+    subprocess.run([sys.executable, str(program)], env=environment, check=True, timeout=50)
+
+
+def refused(done: Done, *words: str) -> None:
+    assert done.code == MISUSE, done.output
+    assert done.out == ""
+    (line,) = done.err.splitlines()
+    assert [word for word in words if word not in line] == []
+
+
+def test_what_was_declared_for_other_code_is_refused_until_it_is_migrated(
+    shop: CommandLine, tmp_path: Path, broker_url: str, namespace: str
+) -> None:
+    assert shop("seed", "market.py").code == FINE
+    send(tmp_path / "send.py", broker_url, namespace)
+    told = "ordered= of the task 'sell' was changed", "`scheduler seed --migrate`"
+    refused(shop("seed", "market.py", ORDERED="yes"), *told, "left as it is")
+    refused(shop("run", "market.py", ORDERED="yes"), *told, "Nothing was started")
+    found = shop("doctor", "market.py", ORDERED="yes")
+    assert found.code == WRONG
+    assert told[0] in " ".join(found.out.split())
+    assert shop("seed", "market.py", "--migrate", ORDERED="yes").code == FINE
+    with shop.processor("market.py", ORDERED="yes") as processor:
+        for n in range(5):
+            processor.until(f"sold {n}")
+        processor.signal()
+        assert processor.end().code == FINE
+    refused(shop("run", "market.py"), told[0])
+
+
+def test_queues_of_another_type_are_refused_until_they_are_migrated(shop: CommandLine) -> None:
+    assert shop("seed", "market.py").code == FINE
+    refused(shop("seed", "market.py", SCHEDULER_QUEUE_TYPE="classic"), "SCHEDULER_QUEUE_TYPE")
+    migrated = shop("seed", "market.py", "--migrate", SCHEDULER_QUEUE_TYPE="classic")
+    assert migrated.code == FINE, migrated.output
+    assert shop("seed", "market.py", SCHEDULER_QUEUE_TYPE="classic").code == FINE
+
+
+def test_nothing_is_migrated_under_a_processor(shop: CommandLine) -> None:
+    assert shop("seed", "market.py").code == FINE
+    with shop.processor("market.py") as processor:
+        processor.until("processing report, sell")
+        refused(shop("seed", "market.py", "--migrate", ORDERED="yes"), "stop all processors")
+
+
+def test_the_namespace_of_another_app_is_refused_until_it_is_taken_over(shop: CommandLine) -> None:
+    assert shop("seed", "market.py").code == FINE
+    told = "another app: it was seeded from the module 'market'", "`scheduler seed --take-over`"
+    refused(shop("seed", "bazaar.py", "--prune"), *told)
+    refused(shop("seed", "bazaar.py", "--prune", "--dry-run"), *told)
+    refused(shop("run", "bazaar.py"), *told)
+    ill = shop("doctor", "bazaar.py")
+    assert ill.code == WRONG
+    assert "PROBLEM  app: " in ill.out
+    assert "Prune nothing before" in " ".join(ill.out.split())
+    assert shop("seed", "moved.py", "--take-over").code == FINE
+    assert shop("seed", "moved.py").code == FINE
+    refused(shop("seed", "market.py"), "seeded from the module 'moved'")
+
+
+def test_a_prune_that_is_only_tried_says_what_it_would_remove(shop: CommandLine) -> None:
+    assert shop("seed", "market.py").code == FINE
+    assert shop("seed", "bazaar.py", "--take-over").code == FINE
+    tried = shop("seed", "bazaar.py", "--prune", "--dry-run", "--json")
+    assert {row["loop"]: row["did"] for row in tried.json} == {
+        "bill": "unchanged",
+        "report": "removed",
+    }
+    done = shop("seed", "bazaar.py", "--prune", "--json")
+    assert {row["loop"]: row["did"] for row in done.json}["report"] == "removed"
