@@ -59,10 +59,10 @@ class Watchdog:
                 return
             # A call that does not let go of the interpreter has held up this thread as well: it is
             # late then, and the loop's thread is still in that line.
-            found = self._look() if monotonic() > asked_at + self._after else None
+            found = self.look() if monotonic() > asked_at + self._after else None
             self._loop.call_soon_threadsafe(self._answered.set)
             if found is None and not self._answered.wait(self._after):
-                found = self._look()
+                found = self.look()
             if found is not None:
                 self._tell(*found, asked_at)
             asked_at = monotonic() + ASK_AGAIN_S
@@ -80,7 +80,7 @@ class Watchdog:
             event = EventLoopBlocked(by, place, timedelta(seconds=monotonic() - since))
             self._loop.call_soon_threadsafe(self._emit, event)
 
-    def _look(self) -> tuple[str, str] | None:
+    def look(self) -> tuple[str, str] | None:
         """Who blocks the loop, and where; None: nobody, it was this machine that stood still."""
         frame = sys._current_frames().get(self._watched)  # pyright: ignore[reportPrivateUsage]
         if frame is None or frame.f_globals.get("__name__") in AT_REST:

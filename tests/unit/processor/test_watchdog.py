@@ -77,20 +77,24 @@ async def test_a_callback_that_blocks_is_told_as_one(ear: Ear) -> None:
 
 async def test_a_loop_at_rest_is_left_alone(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody blocks it, it was the machine that stood still: here, the answer is late."""
-    asked = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    call = loop.call_soon_threadsafe
-    answers: list[object] = []
+    loop, looked = asyncio.get_running_loop(), asyncio.Event()
+    tell, look = loop.call_soon_threadsafe, Watchdog.look
+    found: list[object] = []
 
-    def keep_back(answer: object) -> None:
-        answers.append(answer)
-        call(asked.set)
+    def keep_back(_: object) -> None:
+        """It is not woken up for it: what is looked at is a loop at rest."""
 
+    def note(watchdog: Watchdog) -> tuple[str, str] | None:
+        found.append(look(watchdog))
+        if len(found) == 3:
+            tell(looked.set)
+        return None
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", keep_back)
+    monkeypatch.setattr(Watchdog, "look", note)
     with Watchdog(never, after=timedelta(0)):
-        monkeypatch.setattr(loop, "call_soon_threadsafe", keep_back)
-        while len(answers) < 3:
-            asked.clear()
-            await asked.wait()
+        await looked.wait()
+    assert found[:3] == [None] * 3
     assert not ear.lines
 
 
