@@ -21,9 +21,10 @@ from scheduler.brokers.contract import Broker
 from scheduler.errors import QueueNotFound, Undecodable
 from scheduler.protocol.messages import FORMAT_VERSION, Message, parsed_json, validated
 from scheduler.protocol.topology import Names
+from scheduler.queues.hatchery import LOOK_PAUSE
 
 IMPRINT_TYPE = "scheduler.imprint"
-LOOKS, LOOK_PAUSE = 50, 0.02  # somebody else may have it in hand for a moment
+LOOKS = 50  # of many who start at once, one has it in hand for a moment
 
 
 class Imprint(BaseModel):

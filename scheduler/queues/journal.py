@@ -305,7 +305,7 @@ def _note(message: Message, namespace: str, heard: Heard) -> None:
 def _position_in(claims: Mapping[str, Any]) -> Position | None:
     match claims:
         case {"epoch": int(epoch), "seq": int(seq), "attempt": int(attempt)}:
-            counted = all(0 <= each <= MOST_COUNTED for each in (epoch, seq, attempt))
+            counted = all(map(_is_count, (epoch, seq, attempt)))
             joined = not claims.get("first")
             return Position(epoch, seq, attempt, joined) if counted else None
         case _:
