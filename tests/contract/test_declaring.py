@@ -174,5 +174,17 @@ async def test_deleting_deletes_the_queue_its_messages_and_its_bindings(
     assert await take_all(broker, other, 1) == [b"y"]
 
 
+async def test_a_queue_can_come_back_with_another_type(wire: Wire, broker: Broker) -> None:
+    queue = wire.queue()
+    others = {"x-queue-type": "classic" if wire.queue_type == "quorum" else "quorum"}
+    await broker.declare(Topology(queues=(queue,)))
+    await send(broker, queue.name, b"x")
+    assert await take_all(broker, queue.name, 1) == [b"x"]
+    await broker.delete(queue.name)
+    await broker.declare(Topology(queues=(Queue(queue.name, others),)))
+    await send(broker, queue.name, b"y")
+    assert await take_all(broker, queue.name, 1) == [b"y"]
+
+
 async def test_deleting_a_missing_queue_is_fine(wire: Wire, broker: Broker) -> None:
     await broker.delete(wire.name("missing"))

@@ -194,6 +194,9 @@ class AmqpBroker:
     async def delete(self, queue: str) -> None:
         async with self._connection.brief_channel() as channel:
             await channel.queue_delete(queue)
+        session = await self._connection.ready()
+        with self._connection.translated():
+            await session.renew_getters()
 
     def mutex(
         self, name: str, *, timeout: timedelta = DEFAULT_TIMEOUT

@@ -70,6 +70,17 @@ class Session:
         if lease.usable and lease not in self._idle_getters:
             self._idle_getters.append(lease)
 
+    async def renew_getters(self) -> None:
+        """Get over new channels from here on.
+
+        RabbitMQ (3.10 to 4.3) remembers on a channel of what type the queue was that one got from,
+        and breaks off the connection (INTERNAL_ERROR) when that name is of another type meanwhile.
+        """
+        idle, self._idle_getters = self._idle_getters, []
+        for lease in idle:
+            if (channel := lease.give_up()) is not None:
+                await closed(channel)
+
     def awaiting_answer(self) -> "Question":
         """Inside the block, the connection is given up if the broker is silent for too long, and no
         alarm blocks it.
