@@ -239,11 +239,11 @@ def _(event: Escalated) -> Line:
 
 @line_of.register
 def _(event: RunFinished) -> Line:
+    if event.ending is Ending.SUCCEEDED:
+        return Line(INFO, lambda: f"succeeded in {_span(event.duration)}{_then(event)}")
     took = f"in {_span(event.duration)}"
     error = summary_of(event.error) if event.error else ""
     match event.ending:
-        case Ending.SUCCEEDED:
-            return Line(INFO, lambda: f"succeeded {took}{_then(event)}")
         case Ending.SKIPPED:
             return Line(WARNING, f"skipped: {event.skipped}{_then(event)}")
         case Ending.STOPPED:

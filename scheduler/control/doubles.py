@@ -6,12 +6,13 @@ miss each other for ever.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.protocol.epochs import is_doubled
+from scheduler.protocol.messages import MOST_COUNTED
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.journal import Journal, Put
 from scheduler.timing.clock import Clock
@@ -33,6 +34,7 @@ class Trail(BaseModel):
 
     Attributes:
         read_at_ms: when it began.
+        reached: where that begins which it has not read, if it has read to the end.
         last: what each loop put last, where its lines may miss each other in the slot. Others meet
             there, or are heard twice in one reading.
     """
@@ -40,6 +42,7 @@ class Trail(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     read_at_ms: int = Field(default=0, ge=0, le=LATEST_MS)
+    reached: int | None = Field(default=None, ge=0, le=MOST_COUNTED)
     last: Mapping[str, Put] = {}
 
 
@@ -76,15 +79,26 @@ class Doubles:
             BrokerUnavailable: it could not be read.
         """
         now = self._clock.now()
-        since = min(max(moment_of(before.read_at_ms), now - LOOK_BACK), now) - CLOCKS_DIFFER
-        puts, is_all = await self._journal.puts(since=since, most=MOST_READ)
+        puts, is_all, reached = await self._journal.puts(since=_since(before, now), most=MOST_READ)
         comparison = Comparison(before.last, known)
         for loop, put in puts:
             comparison.hear(loop, put)
         found = comparison.doubled | comparison.doubted if is_all else comparison.doubled
         remembered = dict(list(comparison.to_be_remembered().items())[:REMEMBERED])
-        trail = Trail(read_at_ms=milliseconds_since_epoch(now), last=remembered)
+        trail = Trail(
+            read_at_ms=milliseconds_since_epoch(now),
+            reached=reached if is_all else None,
+            last=remembered,
+        )
         return Lines({loop: known(loop) for loop in found}, comparison.going - found, trail)
+
+
+def _since(before: Trail, now: datetime) -> datetime | int:
+    """Where to read on: where the last reading came to, unless that is too long ago."""
+    read_at = moment_of(before.read_at_ms)
+    if before.reached is not None and read_at >= now - LOOK_BACK:
+        return before.reached
+    return min(max(read_at, now - LOOK_BACK), now) - CLOCKS_DIFFER
 
 
 class Comparison:

@@ -128,6 +128,19 @@ class Put(NamedTuple):
         return 2 * self.duration_ms >= self.due_at_ms - self.started_at_ms
 
 
+class Puts(NamedTuple):
+    """What runs have put, oldest first.
+
+    Attributes:
+        is_all: whether all was read.
+        reached: where that begins which comes after what was read; None: nothing was.
+    """
+
+    puts: list[tuple[LoopId, Put]]
+    is_all: bool
+    reached: int | None
+
+
 class Journal:
     """The journal of a namespace."""
 
@@ -252,16 +265,12 @@ class Journal:
         }
         return {loop: token for loop, token in tokens.items() if token is not None}
 
-    async def puts(
-        self, *, since: datetime, most: int, within: timedelta = WITHIN
-    ) -> tuple[list[tuple[LoopId, Put]], bool]:
+    async def puts(self, *, since: datetime | int, most: int, within: timedelta = WITHIN) -> Puts:
         """What runs have put since a moment, to the last that was confirmed before.
 
         Args:
+            since: also where an earlier reading has come to.
             most: so many messages are read, and no more.
-
-        Returns:
-            What was put, oldest first; and whether that is all.
 
         Raises:
             QueueNotFound: there is no journal.
@@ -269,14 +278,17 @@ class Journal:
             BrokerUnavailable: it could not be read.
         """
         puts, read = list[tuple[LoopId, Put]](), 0
+        reached = since if isinstance(since, int) else None
         async with self._read_to_end(since, within) as messages:
             async for message in messages:
                 if (read := read + 1) > most:
-                    return puts, False
+                    return Puts(puts, False, reached)
+                assert message.offset is not None
+                reached = message.offset + 1
                 claims = claims_of(message)
                 if (put := _put_of(claims)) is not None:
                     puts.append((_loop_named_by(claims), put))
-        return puts, True
+        return Puts(puts, True, reached)
 
     def _read_to_end(
         self, since: datetime | int | None, within: timedelta

@@ -7,9 +7,10 @@ one can ask which were missed; at a fixed delay the next tick only exists once a
 
 import difflib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 from zoneinfo import ZoneInfo, available_timezones
@@ -469,7 +470,8 @@ _DEFAULTS = {
 }
 
 
-def to_wire(schedule: Schedule) -> dict[str, Any]:
+@lru_cache(maxsize=4096)
+def to_wire(schedule: Schedule) -> Mapping[str, Any]:
     """The schedule as JSON values: durations as whole milliseconds, defaults left out."""
     return {
         key: _to_wire_value(value)
@@ -495,6 +497,12 @@ def from_wire(wire: object) -> Schedule:
         for key, name in _WIRE[kind].items()
         if key in values
     }
+    return _of_wire(kind, **options)
+
+
+# A loop's schedule comes with each of its tokens: it is checked once.
+@lru_cache(maxsize=4096)
+def _of_wire(kind: type[Schedule], **options: Any) -> Schedule:
     if kind is Every:
         return Every(options.pop("period"), **options)
     return Cron(options.pop("expression"), **options)
@@ -512,7 +520,9 @@ def _to_wire_value(value: object) -> object:
 
 def _from_wire_value(key: str, value: object) -> object:
     if not key.endswith("_ms"):
-        return value
+        if isinstance(value, str):
+            return value
+        raise ScheduleError(f"{key}: expected a text, got: {shown(value)}")
     if type(value) is int and 0 <= value <= milliseconds(LONGEST):
         return timedelta(milliseconds=value)
     raise ScheduleError(

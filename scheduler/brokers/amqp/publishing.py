@@ -1,6 +1,7 @@
 """Publishing over a connection: persistent, mandatory, confirmed."""
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
@@ -28,7 +29,7 @@ class Publisher:
         time = asyncio.get_running_loop().time
         began = time()
         try:
-            async with asyncio.timeout(seconds):
+            async with nullcontext() if seconds is None else asyncio.timeout(seconds):
                 with self._connection.translated(), session.awaiting_answer():
                     await self._publish(session, message, exchange, routing_key)
         except TimeoutError:

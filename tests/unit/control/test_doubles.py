@@ -23,7 +23,7 @@ LOOP, NAME = LoopId("task", "k"), "task.k"  # without a slot: the journal alone 
 EPOCH = 7
 NONE: Mapping[str, str] = {}
 ROUND = 15.0
-AWHILE = 6.0  # what is older than this when the journal is read, is not read again
+AWHILE = 6.0  # what is older than this when the journal is read, is not read again by time
 
 
 def a_put(seq: int, *, started: float = 0, took: float = 20, wait: float = 5, **more: Any) -> Token:
@@ -53,6 +53,10 @@ class Namespace:
             body = json.dumps({**json.loads(message.body), **members}).encode()
             message = replace(message, body=body)
             await self._stage.publish(message, f"loop.{NAME}", names.scheduler)
+
+    def lose_place(self) -> None:
+        """As after a reading that was not to the end."""
+        self.trail = self.trail.model_copy(update={"reached": None})
 
     async def found(self, epoch: int = EPOCH) -> Mapping[LoopId, int]:
         found, self.going, self.trail = await self.doubles.found(self.trail, lambda _: epoch)
@@ -239,11 +243,43 @@ async def test_of_too_many_messages_some_are_left_out_and_what_they_leave_open_i
     await namespace_.found()
     for most, found in ((1, {}), (2, {})):  # 4 is read again, and 5 after it or not
         monkeypatch.setattr("scheduler.control.doubles.MOST_READ", most)
+        namespace_.lose_place()
         assert await namespace_.found() == found
     await namespace_.puts(a_put(5, started=26))
     for most, found in ((2, {}), (3, {LOOP: EPOCH})):
         monkeypatch.setattr("scheduler.control.doubles.MOST_READ", most)
+        namespace_.lose_place()
         assert await namespace_.found() == found
+
+
+async def test_a_reading_goes_on_where_the_last_one_came_to_the_end(namespace_: Namespace) -> None:
+    assert namespace_.trail.reached is None
+    await namespace_.puts(a_put(4))
+    await namespace_.found()
+    assert (reached := namespace_.trail.reached) is not None
+    await namespace_.found()
+    assert namespace_.trail.reached == reached
+    await namespace_.puts(a_put(5, started=25))
+    await namespace_.found()
+    assert namespace_.trail.reached > reached
+    assert namespace_.going == set()  # 4, which went before it, was heard by another reading
+
+
+async def test_a_place_that_is_too_long_ago_is_none(namespace_: Namespace) -> None:
+    await namespace_.puts(a_put(4))
+    await namespace_.found()
+    await namespace_.puts(a_put(4, started=1))
+    await asyncio.sleep(5 * 60 + 6)
+    assert await namespace_.found() == {}
+
+
+async def test_of_what_was_left_out_the_next_reading_begins_at_a_time(
+    namespace_: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.control.doubles.MOST_READ", 1)
+    await namespace_.puts(a_put(4), a_put(5, started=25))
+    await namespace_.found()
+    assert namespace_.trail.reached is None
 
 
 # In supervision

@@ -818,9 +818,12 @@ async def test_what_another_version_remembered_is_forgotten(stage: Stage, carrie
     assert await stage.hatchery.offer(replace(occupant.token, carry=carried))
     async with stage.supervised():
         await asyncio.sleep(ROUND + 1)
-        trail = Trail(read_at_ms=milliseconds_since_epoch(FIRST_ROUND))
+        carry = (await stage.token(SUPERVISION)).carry
+        reached = carry["trail"]["reached"]
+        assert isinstance(reached, int)
+        trail = Trail(read_at_ms=milliseconds_since_epoch(FIRST_ROUND), reached=reached)
         forgotten = Memory(trail=trail, noted=1)  # it waits for an hour
-        assert (await stage.token(SUPERVISION)).carry == forgotten.model_dump()
+        assert carry == forgotten.model_dump()
     assert [census.counted for census in of(CensusTaken, stage.events)] == [1]
     assert of(SupervisionDelayed, stage.events) == []
 

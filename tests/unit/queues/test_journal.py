@@ -433,8 +433,8 @@ async def test_a_count_that_none_can_be_is_of_no_run(stage: Stage, seq: int, put
     await stage.seed(looping())
     ran = LastRun(Ending.SUCCEEDED, START, START, timedelta(0))
     await write(stage, replace(token(), last=ran), seq=seq)
-    found, _ = await stage.journal.puts(since=START, most=10)
-    assert len(found) == puts
+    found = await stage.journal.puts(since=START, most=10)
+    assert len(found.puts) == puts
 
 
 async def test_what_is_no_token_of_ours_is_not_heard(stage: Stage) -> None:
