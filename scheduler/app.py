@@ -6,8 +6,8 @@ from collections.abc import (
     Callable,
     Generator,
 )
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from scheduler.brokers.contract import Broker
@@ -19,6 +19,7 @@ from scheduler.queues.outbox import BlockingBridge, Outbox
 from scheduler.registration import Registration
 from scheduler.sending import Outboxes
 from scheduler.spelling import refusing_misnamed
+from scheduler.tasks.lifespan import require_lifespan
 from scheduler.tasks.loops import Loop, supervision
 from scheduler.tasks.origin import module_of_caller
 from scheduler.tasks.registry import topology_of
@@ -38,16 +39,28 @@ class Scheduler(Registration):
     Args:
         namespace: begins the name of everything in the broker: 1 to 64 letters, digits, '_', '-'.
         settings: read from the environment where it is not given.
+        lifespan: a function decorated with `contextlib.asynccontextmanager`, called with the app:
+            entered once per processor before its first run, left after its last one. What it yields
+            is `ctx.state`.
 
     Attributes:
         module: where it was made: by it, apps are told apart that share a namespace by mistake.
 
     Raises:
-        RegistrationError: the namespace cannot be used.
+        RegistrationError: the namespace or the lifespan cannot be used.
     """
 
     @refusing_misnamed("Scheduler", RegistrationError)
-    def __init__(self, namespace: str, settings: "Settings | None" = None) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        settings: "Settings | None" = None,
+        *,
+        lifespan: "Callable[[Scheduler], AbstractAsyncContextManager[Any]] | None" = None,
+    ) -> None:
+        if lifespan is not None:
+            require_lifespan(lifespan)
+        self.lifespan = lifespan
         self.events = EventStream()
         self.module = module_of_caller()
         self.escalation_hooks: list[EscalationHook] = []

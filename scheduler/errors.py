@@ -15,6 +15,7 @@
     │   ├── InvalidArguments        its arguments do not fit the task
     │   └── TooLarge                its headers do not fit in a frame
     ├── CarryError                a carried value that cannot travel
+    ├── LifespanError             what the runs share could not be opened
     ├── PortUnavailable           a port to be asked at cannot be had
     └── BrokerError               the broker could not do it
         ├── BrokerUnavailable       there is no connection to it
@@ -106,6 +107,10 @@ class TooLarge(MessageError):
 
 class CarryError(SchedulerError):
     """The carried value cannot travel in a token."""
+
+
+class LifespanError(SchedulerError):
+    """What the runs of a processor share could not be opened: no run was begun."""
 
 
 class PortUnavailable(SchedulerError):

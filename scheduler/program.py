@@ -32,6 +32,7 @@ from scheduler.control.watching import Watch
 from scheduler.processor.capacity import Capacity
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.knowledge import Knowledge
+from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.order import Order
 from scheduler.processor.pipeline import Pipeline
@@ -129,7 +130,8 @@ def processor(
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
     knowledge = Knowledge(app.names, program.roster, program.roll_call, listing, app.events.emit)
     recognition = _recognition(program, knowledge, turns, publisher, shutdown, clock, app)
-    room = Capacity(concurrency), Executions(clock, shutdown)
+    lifespan = Lifespan(app, shutdown)
+    room = Capacity(concurrency), Executions(clock, shutdown, lifespan)
     pipeline = _pipeline(
         program, app, broker, clock, shutdown, turns, *room, recognition, publisher
     )
@@ -144,6 +146,7 @@ def processor(
         _preparation(app, broker, clock),
         supervises_with,
         FollowUp(app, listing, program.repairs),
+        lifespan,
         tasks,
     )
 

@@ -141,8 +141,8 @@ class Registration:
 
     @overload
     def task(
-        self, function: Callable[Concatenate[Context, Q], Coroutine[Any, Any, R]], /
-    ) -> CallTask[Concatenate[Context, Q], Q, R]: ...
+        self, function: Callable[Concatenate[Context[Any], Q], Coroutine[Any, Any, R]], /
+    ) -> CallTask[Concatenate[Context[Any], Q], Q, R]: ...
 
     @overload
     def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> CallTask[P, P, R]: ...
@@ -269,8 +269,8 @@ class RegisterCallTask:
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[Context, Q], Coroutine[Any, Any, R]]
-    ) -> CallTask[Concatenate[Context, Q], Q, R]: ...
+        self, function: Callable[Concatenate[Context[Any], Q], Coroutine[Any, Any, R]]
+    ) -> CallTask[Concatenate[Context[Any], Q], Q, R]: ...
 
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> CallTask[P, P, R]: ...

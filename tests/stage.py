@@ -26,6 +26,7 @@ from scheduler.queues.failed import FailedQueues, Parked
 from scheduler.queues.hatchery import Hatchery, Occupant
 from scheduler.queues.journal import Journal
 from scheduler.queues.roster import Listing, Roster
+from scheduler.tasks.lifespan import LifespanFunction
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import run_virtually
 from scheduler.timing.clock import Clock, LoopClock, SystemClock
@@ -40,10 +41,13 @@ def of(kind: type[E], events: list[Event]) -> list[E]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def new_app(queue_type: QueueType = "quorum", **settings: Any) -> Scheduler:
+def new_app(
+    queue_type: QueueType = "quorum", *, lifespan: LifespanFunction | None = None, **settings: Any
+) -> Scheduler:
     # In memory, so that what a test forgets to lend a connection to reaches no broker.
     url: Any = "memory://"
-    return Scheduler("test", Settings(broker_url=url, queue_type=queue_type, **settings))
+    chosen = Settings(broker_url=url, queue_type=queue_type, **settings)
+    return Scheduler("test", chosen, lifespan=lifespan)
 
 
 def an_app(namespace: str, loops: Iterable[str]) -> Scheduler:

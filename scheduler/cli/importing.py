@@ -1,4 +1,4 @@
-"""Importing somebody's code: what is wrong with it is told in a line, with the lines of theirs."""
+"""Entering somebody's code: what is wrong with it is told in a line, with the lines of theirs."""
 
 import sysconfig
 import traceback
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import scheduler
-from scheduler.errors import AppNotFound, UsageError
+from scheduler.errors import AppNotFound, LifespanError, UsageError
 from scheduler.protocol.messages import printable, summary_of
 
 OURS = (str(Path(scheduler.__file__).parent), "<frozen ")
@@ -29,12 +29,30 @@ def importing(place: str) -> Generator[None]:
         where = "".join(f" ({each.filename}, line {each.lineno})" for each in _theirs(error)[-1:])
         raise type(error)(f"{error}{where}") from None
     except Exception as error:
-        lines = traceback.format_list(_theirs(error))
-        told = f"{place} cannot be imported: {summary_of(error)}\n{''.join(lines)}"
-        raise UsageError(printable(told.rstrip())) from error
+        told = f"{place} cannot be imported: {summary_of(error)}"
+        raise UsageError(_with_lines(told, error)) from error
 
 
-def _theirs(error: Exception) -> list[traceback.FrameSummary]:
+@contextmanager
+def opening_lifespan() -> Generator[None]:
+    """Have a lifespan that cannot be opened inside the block say where in it that was.
+
+    Raises:
+        LifespanError: it cannot be opened.
+    """
+    try:
+        yield
+    except LifespanError as error:
+        cause = error.__cause__ or error
+        raise LifespanError(_with_lines(str(error), cause)) from cause
+
+
+def _with_lines(told: str, error: BaseException) -> str:
+    lines = traceback.format_list(_theirs(error))
+    return printable(f"{told}\n{''.join(lines)}".rstrip())
+
+
+def _theirs(error: BaseException) -> list[traceback.FrameSummary]:
     """The lines of their code that led to the error; those of what they use only if it has none."""
     frames = [
         frame

@@ -10,6 +10,7 @@ from scheduler.control.preparation import Preparation
 from scheduler.control.supervision import Supervisor
 from scheduler.events import Connected, EscalationHook, TokenSuperseded
 from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
+from scheduler.processor.lifespan import HasLifespan, Lifespan
 from scheduler.processor.recognition import Recognition
 from scheduler.processor.worker import Worker
 from scheduler.tasks.registry import App
@@ -17,7 +18,7 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
 
 
-class ProcessedApp(App, Protocol):
+class ProcessedApp(App, HasLifespan, Protocol):
     """What a processor needs of an app, besides what all others need."""
 
     @property
@@ -48,6 +49,7 @@ class Processor:
         preparation: Preparation,
         supervisor: Supervisor | None,
         follow_up: FollowUp,
+        lifespan: Lifespan,
         tasks: Sequence[TaskSpec],
     ) -> None:
         self.worker = worker
@@ -59,6 +61,7 @@ class Processor:
         self._preparation = preparation
         self._supervisor = supervisor
         self._follow_up = follow_up
+        self._lifespan = lifespan
         self._tasks = tasks
 
     async def run(self) -> None:
@@ -68,6 +71,7 @@ class Processor:
 
         Raises:
             QueueNotFound: something was never seeded, and we may not do it.
+            LifespanError: what the runs share could not be opened.
         """
         async with AsyncExitStack() as stack:
             if self._supervisor is not None:
@@ -83,4 +87,6 @@ class Processor:
                     self._app.events.listening(self._follow_up.hear, TokenSuperseded)
                 )
             stack.enter_context(self._app.lending(self._broker, self._clock))
-            await self.worker.run()
+            # Last, as it may send; what is told to stop before it is open, takes nothing in.
+            if (await stack.enter_async_context(self._lifespan)).is_open:
+                await self.worker.run()

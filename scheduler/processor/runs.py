@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import CarryError
+from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.settlement import Broken, Outcome, Raised, Returned
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.calls import Call
@@ -90,9 +91,10 @@ class Run(NamedTuple):
 class Execution:
     """The task of a run, going on: cancelled when the delivery is lost, or on demand."""
 
-    def __init__(self, run: Run, clock: Clock) -> None:
+    def __init__(self, run: Run, clock: Clock, state: Any) -> None:
         self._run = run
         self._clock = clock
+        self._state = state
         subject = run.subject
         self._handed_on = subject.carry if isinstance(subject, Token) else None
         self.task = asyncio.create_task(self._call(), name="run {} #{}".format(*run.name))
@@ -151,7 +153,7 @@ class Execution:
             allowed = (context.deadline - self._run.started_at).total_seconds()
             raise TimeoutError(f"it ran longer than its timeout of {allowed:g} s") from None
 
-    def _context(self, deadline: asyncio.Timeout) -> Context:
+    def _context(self, deadline: asyncio.Timeout) -> Context[Any]:
         run, subject = self._run, self._run.subject
         token = subject if isinstance(subject, Token) else None
         return Context(
@@ -167,6 +169,7 @@ class Execution:
             carried=self._handed_on,
             message=run.delivery.message if isinstance(subject, Token) else subject.message,
             routing_key=run.delivery.routing_key if token else _original_key(subject),
+            state=self._state,
             _clock=self._clock,
             _timeout=deadline,
             _hand_on=self._hand_on if token else _refuse_to_carry,
@@ -179,9 +182,10 @@ class Execution:
 class Executions:
     """The runs of a processor that go on now."""
 
-    def __init__(self, clock: Clock, shutdown: Shutdown) -> None:
+    def __init__(self, clock: Clock, shutdown: Shutdown, lifespan: Lifespan) -> None:
         self._clock = clock
         self._shutdown = shutdown
+        self._lifespan = lifespan
         self._going: set[Execution] = set()
 
     def __len__(self) -> int:
@@ -189,7 +193,7 @@ class Executions:
 
     async def outcome_of(self, run: Run) -> Outcome:
         """Run a task to its end."""
-        execution = Execution(run, self._clock)
+        execution = Execution(run, self._clock, self._lifespan.state)
         self._going.add(execution)
         try:
             await execution.ended()

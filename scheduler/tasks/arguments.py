@@ -3,7 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NotRequired, Required, get_type_hints
+from typing import Any, NotRequired, Required, get_origin, get_type_hints
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic cannot take typing's before Python 3.12
@@ -24,7 +24,7 @@ class Arguments:
         self._name = getattr(function, "__name__", repr(function))
         hints = self._hints(function)
         parameters = inspect.signature(function).parameters.values()
-        self.context = next((p.name for p in parameters if hints.get(p.name) is Context), None)
+        self.context = next((p.name for p in parameters if _is_context(hints.get(p.name))), None)
         self._signature = inspect.Signature([p for p in parameters if p.name != self.context])
         self.parameters: dict[str, Any] = {}
         fields: dict[str, Any] = {}
@@ -164,6 +164,10 @@ class BodyReader:
             ) from None
         except UnicodeDecodeError as error:
             raise InvalidArguments(f"The body is not UTF-8 text: {error}.") from None
+
+
+def _is_context(kind: object) -> bool:
+    return kind is Context or get_origin(kind) is Context
 
 
 def _is_json(content_type: str | None) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic
+
+from typing_extensions import TypeVar  # typing's takes a default from Python 3.13 on
 
 from scheduler.errors import CarryError
 from scheduler.protocol.messages import Message
@@ -19,9 +21,12 @@ current_run: ContextVar[tuple[str, int | str] | None] = ContextVar("current_run"
 """Loop and seq, or task and message id, of the run that the running code is part of."""
 
 
+State = TypeVar("State", default=Any)
+
+
 @dataclass(slots=True)
-class Context:
-    """One run of a task.
+class Context(Generic[State]):
+    """One run of a task: `Context[Pool]` where the app's lifespan yields a `Pool`.
 
     Attributes:
         loop: the loop's name; with `seq` the idempotency key of the tick, the same for each retry.
@@ -36,6 +41,7 @@ class Context:
         message: the message that asked for this run, with its headers and properties.
         routing_key: the key it was published with first.
         carried: what the last successful run handed on with `carry`; None at first.
+        state: what the app's lifespan has yielded; None where it has none.
     """
 
     loop: str
@@ -50,6 +56,7 @@ class Context:
     carried: Any
     message: Message
     routing_key: str
+    state: State
     _clock: Clock = field(repr=False)
     _timeout: asyncio.Timeout = field(repr=False)
     _hand_on: Callable[[Any], None] = field(repr=False)

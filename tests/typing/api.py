@@ -5,8 +5,10 @@ A line that is wrong is marked, and the mark itself is an error where nothing is
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import assert_type
+from typing import Any, assert_type
 
 from pydantic import BaseModel
 
@@ -107,6 +109,44 @@ def blocks() -> None:
     plain.blocking.send(1)  # pyright: ignore[reportArgumentType]
     with_context.blocking.send()  # pyright: ignore[reportCallIssue]
     plain.blocking.send_later("10m", colour="red")  # pyright: ignore[reportCallIssue]
+
+
+class Pool(BaseModel):
+    size: int = 1
+
+
+@asynccontextmanager
+async def open_pool(app: Scheduler) -> AsyncGenerator[Pool]:
+    yield Pool()
+
+
+async def undecorated(app: Scheduler) -> AsyncGenerator[Pool]:
+    yield Pool()
+
+
+pooled = Scheduler("typing", lifespan=open_pool)
+Scheduler("typing", lifespan=undecorated)  # pyright: ignore[reportArgumentType]
+
+
+@pooled.task
+async def with_state(ctx: Context[Pool], phone: str) -> int:
+    await plain(ctx.state.size)  # pyright: ignore[reportArgumentType]
+    return assert_type(ctx.state.size, int)
+
+
+@pooled.periodic(every="1h")
+async def loop_with_state(ctx: Context[Pool]) -> None:
+    assert_type(ctx.state, Pool)
+
+
+async def states(ctx: Context, pooled: Context[Pool]) -> None:
+    # What names no state may be any.
+    assert_type(ctx.state, Any)
+    assert_type(await with_state.send("1"), str)
+    await with_state(ctx, "1")
+    await with_state(pooled, "1")
+    await with_context(pooled, "1")
+    await with_state.send(pooled, "1")  # pyright: ignore[reportCallIssue]
 
 
 async def from_a_program() -> None:

@@ -30,6 +30,7 @@ def context(*, timeout: asyncio.Timeout | None = None) -> tuple[Context, list[An
         carried=None,
         message=Message(),
         routing_key="loop.report",
+        state=None,
         _clock=LoopClock(NOON),
         _timeout=timeout or asyncio.Timeout(None),
         _hand_on=handed_on.append,

@@ -1,0 +1,78 @@
+"""What the runs of one processor share: opened before the first, closed after the last."""
+
+import asyncio
+import logging
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Any, Protocol
+
+from scheduler.errors import LifespanError
+from scheduler.processor.shutdown import Shutdown
+from scheduler.protocol.messages import summary_of
+from scheduler.tasks.lifespan import LifespanFunction, name_of
+
+CLOSING_TIMEOUT = timedelta(seconds=5)
+
+
+class HasLifespan(Protocol):
+    """An app that says what its runs share."""
+
+    @property
+    def lifespan(self) -> LifespanFunction | None: ...
+
+
+class Lifespan:
+    """The state of a processor's runs. It is opened and closed in one task, as some libraries need.
+
+    Attributes:
+        state: what the app's function has yielded; None where it has none.
+        is_open: whether runs can have it: not where the processor was told to stop before.
+    """
+
+    def __init__(self, app: HasLifespan, shutdown: Shutdown) -> None:
+        self.state: Any = None
+        self.is_open = False
+        self._app = app
+        self._shutdown = shutdown
+        self._opening: asyncio.Timeout | None = None
+        self._manager: AbstractAsyncContextManager[Any] | None = None
+
+    async def __aenter__(self) -> "Lifespan":
+        if self._app.lifespan is None:
+            self.is_open = True
+        elif not self._shutdown.stopping:
+            await self._open(self._app.lifespan)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._manager is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSING_TIMEOUT.total_seconds()):
+                # Whatever the processor ended by: what stands after `yield` is for closing.
+                await self._manager.__aexit__(None, None, None)
+        except Exception:
+            name = name_of(self._app.lifespan)
+            logging.getLogger(__name__).exception("The lifespan %s could not be closed", name)
+
+    async def _open(self, function: LifespanFunction) -> None:
+        self._shutdown.begun.add_done_callback(self._give_up)
+        opening = asyncio.timeout(None)
+        try:
+            async with opening as self._opening:
+                manager = function(self._app)
+                self.state = await manager.__aenter__()
+            self._manager, self.is_open = manager, True
+        except Exception as error:
+            if not opening.expired():
+                raise LifespanError(
+                    f"The lifespan {name_of(function)} could not be opened, and no run was begun: "
+                    f"{summary_of(error)}"
+                ) from error
+        finally:
+            self._opening = None
+            self._shutdown.begun.remove_done_callback(self._give_up)
+
+    def _give_up(self, _: object) -> None:
+        if self._opening is not None:
+            self._opening.reschedule(0)

@@ -1,0 +1,237 @@
+"""What the runs of a processor share, on the embedded broker and in virtual time."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Scheduler
+from scheduler.errors import LifespanError, QueueNotFound
+from scheduler.events import RunFinished, RunSettled
+from scheduler.queues.outbox import Posting
+from scheduler.testing import simulate
+from tests.stage import START, Stage, new_app, of
+
+Step = Callable[[], Awaitable[None]]
+POSTING = Posting()
+
+
+async def nothing() -> None: ...
+
+
+class Pool:
+    """What an app's runs share, and what has happened, in order."""
+
+    def __init__(self, opening: Step = nothing, closing: Step = nothing) -> None:
+        self.said: list[Any] = []
+        self._opening = opening
+        self._closing = closing
+        self.opened = 0
+
+    @asynccontextmanager
+    async def open(self, app: Scheduler) -> AsyncGenerator[int]:
+        self.opened += 1
+        number, task = self.opened, asyncio.current_task()
+        self.said.append("opening")
+        await self._opening()
+        self.said.append(("open", number))
+        yield number
+        assert asyncio.current_task() is task
+        await self._closing()
+        self.said.append(("closed", number))
+
+    def app(self) -> Scheduler:
+        app = new_app(lifespan=self.open)
+
+        @app.task(name="sell")
+        async def sell(ctx: Context[int], seconds: float = 0) -> None:
+            self.said.append(("run", ctx.state))
+            await asyncio.sleep(seconds)
+
+        app.events.listen(lambda _: self.said.append("settled"), RunSettled)
+        return app
+
+
+async def send(stage: Stage, **args: Any) -> None:
+    await stage.app.outbox.send("sell", args, POSTING)
+
+
+async def raise_refused() -> None:
+    raise ConnectionRefusedError("no database")
+
+
+async def test_it_is_opened_before_the_first_run_and_closed_after_the_last_is_settled(
+    stage: Stage,
+) -> None:
+    pool = Pool()
+    await stage.seed(pool.app())
+    await send(stage)
+    async with stage.processor():
+        await asyncio.sleep(1)
+        await send(stage, seconds=3)
+        await asyncio.sleep(1)
+    run = [("run", 1), "settled"]
+    assert pool.said == ["opening", ("open", 1), *run, *run, ("closed", 1)]
+
+
+async def test_nothing_is_consumed_until_it_is_open(stage: Stage) -> None:
+    pool = Pool(opening=lambda: asyncio.sleep(60))
+    await stage.seed(pool.app())
+    await send(stage)
+    async with stage.processor() as worker:
+        await asyncio.sleep(59.9)
+        assert pool.said == ["opening"]
+        assert await stage.waiting() == 1
+        assert worker.silent  # so it is not ready
+        await asyncio.sleep(0.2)
+        assert pool.said == ["opening", ("open", 1), ("run", 1), "settled"]
+
+
+async def test_each_processor_has_its_own(stage: Stage) -> None:
+    pool = Pool()
+    await stage.seed(pool.app())
+    async with stage.processor(), stage.processor():
+        await asyncio.sleep(1)
+        for _ in range(10):
+            await send(stage, seconds=1)
+        await asyncio.sleep(2)
+    assert {said for said in pool.said if said[0] == "run"} == {("run", 1), ("run", 2)}
+    assert sorted(said for said in pool.said if said[0] == "closed") == [
+        ("closed", 1),
+        ("closed", 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError("no database"), TimeoutError("no answer")]
+)
+async def test_where_it_cannot_be_opened_nothing_is_consumed(
+    stage: Stage, error: Exception
+) -> None:
+    async def refuse() -> None:
+        raise error
+
+    pool = Pool(opening=refuse)
+    await stage.seed(pool.app())
+    await send(stage)
+    told = f"The lifespan Pool.open could not be opened, .*: {type(error).__name__}: {error}"
+    with pytest.raises(LifespanError, match=told) as raised:
+        async with stage.processor():
+            await asyncio.sleep(1)
+    assert raised.value.__cause__ is error
+    assert pool.said == ["opening"]
+    assert await stage.waiting() == 1
+
+
+async def test_who_is_told_to_stop_meanwhile_does_not_wait_for_it(stage: Stage) -> None:
+    pool = Pool(opening=lambda: asyncio.sleep(3600))
+    await stage.seed(pool.app())
+    await send(stage)
+    async with stage.processor():
+        await asyncio.sleep(1)
+    assert stage.clock.now().timestamp() - START.timestamp() < 2
+    assert pool.said == ["opening"]
+    left = await stage.broker.get(stage.app.names.processor_queue("sell"))
+    assert left is not None
+    assert not left.redelivered  # it was never taken
+    await left.requeue()
+
+
+async def test_who_was_told_to_stop_before_opens_nothing(stage: Stage) -> None:
+    pool = Pool()
+    await stage.seed(pool.app())
+    async with stage.processor() as worker:
+        worker.stop()
+        await asyncio.sleep(1)
+    assert pool.said == []
+
+
+async def test_an_error_while_it_closes_is_logged_and_hides_no_other(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = Pool(closing=raise_refused)
+    await without_queue(stage, pool)
+    with pytest.raises(QueueNotFound, match="has no queue"):
+        async with stage.processor():
+            await asyncio.sleep(1)
+    (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert record.getMessage() == "The lifespan Pool.open could not be closed"
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], ConnectionRefusedError)
+
+
+async def test_a_processor_that_fails_closes_it_all_the_same(stage: Stage) -> None:
+    pool = Pool()
+    await without_queue(stage, pool)
+    with pytest.raises(QueueNotFound, match="has no queue"):
+        async with stage.processor():
+            await asyncio.sleep(1)
+    assert pool.said == ["opening", ("open", 1), ("closed", 1)]
+
+
+async def without_queue(stage: Stage, pool: Pool) -> None:
+    """Have a processor fail that has opened what its runs share."""
+    await stage.seed(pool.app())
+    await stage.broker.delete(stage.app.names.processor_queue("sell"))
+
+
+async def test_closing_that_does_not_end_is_given_up(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = Pool(closing=lambda: asyncio.sleep(3600))
+    await stage.seed(pool.app())
+    async with stage.processor():
+        await asyncio.sleep(1)
+    assert 5 <= stage.clock.now().timestamp() - START.timestamp() < 10
+    assert "The lifespan Pool.open could not be closed" in caplog.text
+
+
+async def test_it_may_send_while_it_opens_and_closes(stage: Stage) -> None:
+    @asynccontextmanager
+    async def greeting(app: Scheduler) -> AsyncGenerator[None]:
+        await hear.send("opening")
+        yield
+        await hear.send("closing")
+
+    app, heard = new_app(lifespan=greeting), list[str]()
+
+    @app.task()
+    async def hear(what: str) -> None:
+        heard.append(what)
+
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(1)
+    assert heard == ["opening"]
+    assert await stage.waiting() == 1
+
+
+async def test_without_one_there_is_no_state(stage: Stage) -> None:
+    app, states = new_app(), list[Any]()
+
+    @app.periodic(every="1h", offset="0s")
+    async def look(ctx: Context) -> None:
+        states.append(ctx.state)
+
+    await stage.seed(app)
+    async with stage.processor():
+        await asyncio.sleep(2 * 3600)
+    assert set(states) == {None}
+
+
+def test_a_simulation_opens_it_as_well() -> None:
+    pool = Pool()
+    app = pool.app()
+
+    @app.periodic(every="1h")
+    async def look(ctx: Context[int]) -> None:
+        pool.said.append(("run", ctx.state))
+
+    runs = of(RunFinished, simulate(app, "150m"))
+    assert len(runs) >= 2
+    assert pool.said[:2] == ["opening", ("open", 1)]
+    assert pool.said[2:-1] == [("run", 1), "settled"] * len(runs)
+    assert pool.said[-1] == ("closed", 1)
