@@ -7,13 +7,14 @@ from collections.abc import (
     Generator,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.keyed import Operations
 from scheduler.errors import RegistrationError
 from scheduler.events import EscalationHook, Event, EventStream, require_one_parameter
+from scheduler.middleware import Around, AroundSending, require_around
 from scheduler.protocol.topology import Names, Topology
 from scheduler.queues.outbox import BlockingBridge, Outbox
 from scheduler.registration import Registration
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     # It takes a third of the time in which `import scheduler` would be done.
     from scheduler.program import Program
     from scheduler.settings import Settings
+
+
+R = TypeVar("R", bound=Around)
+S = TypeVar("S", bound=AroundSending)
 
 
 class Scheduler(Registration):
@@ -64,6 +69,8 @@ class Scheduler(Registration):
         self.events = EventStream()
         self.module = module_of_caller()
         self.escalation_hooks: list[EscalationHook] = []
+        self.around_runs: list[Around] = []
+        self._around_sendings: list[AroundSending] = []
         self._settings = settings
         self._operating: Program | None = None
         self._servers = WeakKeyDictionary[asyncio.AbstractEventLoop, "MemoryServer"]()
@@ -91,6 +98,39 @@ class Scheduler(Registration):
         require_one_parameter("escalation hook", hook)
         self.escalation_hooks.append(hook)
         return hook
+
+    @refusing_misnamed("@app.around", RegistrationError)
+    def around(self, function: R) -> R:
+        """Have a coroutine function called around each run of each task. Usable as a decorator.
+
+        It is called with the run's `Context` and `call_next`, which goes on: with the next function
+        that was registered, and with the task in the end. The run ends as the function does: what
+        it raises, also `RetryLater`, `Reject` and `StopLoop`, is raised by the run; if it returns,
+        the run has succeeded, whether or not it awaited `call_next()`. It is part of the run: the
+        task's timeout counts it in.
+
+        Raises:
+            RegistrationError: it is no coroutine function of two parameters.
+        """
+        require_around("@app.around", function, "ctx", "call_next")
+        self.around_runs.append(function)
+        return function
+
+    @refusing_misnamed("@app.around_sending", RegistrationError)
+    def around_sending(self, function: S) -> S:
+        """Have a coroutine function called around each message sent. Usable as a decorator.
+
+        It is called with a `Sending` and `send_next`, which goes on: with the next function that
+        was registered, and with sending in the end. It may add headers before, and refuse the
+        message by raising. It is awaited in the event loop of the connection that sends: that of
+        the caller in a run and inside `async with app`.
+
+        Raises:
+            RegistrationError: it is no coroutine function of two parameters.
+        """
+        require_around("@app.around_sending", function, "sending", "send_next")
+        self._around_sendings.append(function)
+        return function
 
     async def __aenter__(self) -> "Scheduler":
         """Connect, to send messages from a program that is not a processor."""
@@ -139,7 +179,9 @@ class Scheduler(Registration):
             yield operating
 
     def _new_outbox(self, names: Names) -> Outbox:
-        return Outbox(names, SystemClock(), self._new_broker, self.events.emit)
+        return Outbox(
+            names, SystemClock(), self._new_broker, self.events.emit, self._around_sendings
+        )
 
     def _new_broker(self) -> Broker:
         from scheduler.brokers.opening import broker_of

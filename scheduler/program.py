@@ -131,7 +131,7 @@ def processor(
     knowledge = Knowledge(app.names, program.roster, program.roll_call, listing, app.events.emit)
     recognition = _recognition(program, knowledge, turns, publisher, shutdown, clock, app)
     lifespan = Lifespan(app, shutdown)
-    room = Capacity(concurrency), Executions(clock, shutdown, lifespan)
+    room = Capacity(concurrency), Executions(clock, shutdown, lifespan, app.around_runs)
     pipeline = _pipeline(
         program, app, broker, clock, shutdown, turns, *room, recognition, publisher
     )

@@ -19,6 +19,7 @@ ROOMS = (
     "settings",
     "events",
     "tasks",
+    "middleware",
     "brokers",
     "queues",
     "control",

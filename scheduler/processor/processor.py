@@ -9,6 +9,7 @@ from scheduler.control.follow_up import FollowUp
 from scheduler.control.preparation import Preparation
 from scheduler.control.supervision import Supervisor
 from scheduler.events import Connected, EscalationHook, TokenSuperseded
+from scheduler.middleware import Around
 from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
 from scheduler.processor.lifespan import HasLifespan, Lifespan
 from scheduler.processor.recognition import Recognition
@@ -23,6 +24,9 @@ class ProcessedApp(App, HasLifespan, Protocol):
 
     @property
     def escalation_hooks(self) -> Sequence[EscalationHook]: ...
+
+    @property
+    def around_runs(self) -> Sequence[Around]: ...
 
     def lending(self, broker: Broker, clock: Clock) -> AbstractContextManager[None]: ...
 

@@ -1,12 +1,15 @@
 """One run of a task: what it has in hand, and its execution, within its timeout."""
 
 import asyncio
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import CarryError
+from scheduler.middleware import Around, surrounded
 from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.settlement import Broken, Outcome, Raised, Returned
 from scheduler.processor.shutdown import Shutdown
@@ -89,12 +92,18 @@ class Run(NamedTuple):
 
 
 class Execution:
-    """The task of a run, going on: cancelled when the delivery is lost, or on demand."""
+    """The task of a run, going on: cancelled when the delivery is lost, or on demand.
 
-    def __init__(self, run: Run, clock: Clock, state: Any) -> None:
+    Args:
+        state: what the runs of the processor share.
+        around: stand around the task.
+    """
+
+    def __init__(self, run: Run, clock: Clock, state: Any, around: Sequence[Around]) -> None:
         self._run = run
         self._clock = clock
         self._state = state
+        self._around = around
         subject = run.subject
         self._handed_on = subject.carry if isinstance(subject, Token) else None
         self.task = asyncio.create_task(self._call(), name="run {} #{}".format(*run.name))
@@ -131,9 +140,7 @@ class Execution:
             return Returned(self._handed_on)
         if not isinstance(error, Exception):
             return Raised(RuntimeError(summary_of(error)))
-        # The first frame is ours: a traceback begins in the task.
-        below = error.__traceback__ and error.__traceback__.tb_next
-        return Raised(error.with_traceback(below))
+        return Raised(error.with_traceback(_below_ours(error.__traceback__)))
 
     async def _call(self) -> None:
         task = self._run.task
@@ -141,9 +148,10 @@ class Execution:
         deadline = asyncio.timeout(task.timeout.total_seconds())
         context = self._context(deadline)
         given = {task.arguments.context: context} if task.arguments.context else {}
+        work = functools.partial(task.function, **given, **self._run.arguments)
         try:
             async with deadline:
-                await task.function(**given, **self._run.arguments)
+                await surrounded(self._around, context, work)()
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
             # It would end the whole processor, and the next one that gets this message.
             raise RuntimeError(f"the task raised {summary_of(error)}") from None
@@ -157,6 +165,8 @@ class Execution:
         run, subject = self._run, self._run.subject
         token = subject if isinstance(subject, Token) else None
         return Context(
+            task=run.task.name,
+            arguments=run.arguments,
             loop=str(run.loop),
             key=run.loop.key,
             seq=token.seq if token else 0,
@@ -182,10 +192,13 @@ class Execution:
 class Executions:
     """The runs of a processor that go on now."""
 
-    def __init__(self, clock: Clock, shutdown: Shutdown, lifespan: Lifespan) -> None:
+    def __init__(
+        self, clock: Clock, shutdown: Shutdown, lifespan: Lifespan, around: Sequence[Around]
+    ) -> None:
         self._clock = clock
         self._shutdown = shutdown
         self._lifespan = lifespan
+        self._around = around
         self._going: set[Execution] = set()
 
     def __len__(self) -> int:
@@ -193,7 +206,8 @@ class Executions:
 
     async def outcome_of(self, run: Run) -> Outcome:
         """Run a task to its end."""
-        execution = Execution(run, self._clock, self._lifespan.state)
+        around = () if run.task.builtin else self._around
+        execution = Execution(run, self._clock, self._lifespan.state, around)
         self._going.add(execution)
         try:
             await execution.ended()
@@ -205,6 +219,13 @@ class Executions:
         """Cancel all tasks that run now."""
         for execution in self._going:
             execution.task.cancel()
+
+
+def _below_ours(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback that begins in the task, or in what stands around it."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    return traceback
 
 
 def _original_key(subject: Token | Call) -> str:

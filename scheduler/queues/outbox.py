@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from scheduler.brokers.contract import Broker
@@ -21,6 +22,7 @@ from scheduler.errors import (
     Unroutable,
 )
 from scheduler.events import CallNotSent, CallSending, CallSent, Emit
+from scheduler.middleware import AroundSending, Sending, send_through
 from scheduler.protocol.calls import new_call
 from scheduler.protocol.ladder import check_length
 from scheduler.protocol.messages import Message
@@ -75,13 +77,20 @@ class Outbox:
     Args:
         connect: makes a broker, not yet opened.
         emit: is told of each call.
+        around: stand around the sending of each.
     """
 
     def __init__(
-        self, names: Names, clock: Clock, connect: Callable[[], Broker], emit: Emit
+        self,
+        names: Names,
+        clock: Clock,
+        connect: Callable[[], Broker],
+        emit: Emit,
+        around: Sequence[AroundSending] = (),
     ) -> None:
         self._names = names
         self._emit = emit
+        self._around = around
         self._clock = clock
         self._connect = connect
         self._lent: list[Lent] = []
@@ -144,20 +153,26 @@ class Outbox:
             InvalidArguments: it is too large.
             UsageError: its delay is too long.
         """
-        now = self._now()
+        sending = Sending(
+            task, posting.message_id or str(uuid.uuid4()), args, dict(posting.headers)
+        )
+        return await send_through(self._around, sending, partial(self._send, sending, posting))
+
+    async def _send(self, asked: Sending, posting: Posting) -> None:
+        now = self.clock.now()
         # In UTC: of two moments with the same zone, Python subtracts what the clocks on walls show.
         due_at = max(posting.at or now + posting.delay, now).astimezone(UTC)
         delay = due_at - now
         check_length(delay, given=posting.given)
-        call = task, posting.message_id or str(uuid.uuid4())
-        sending = CallSending(*call, headers=dict(posting.headers))
+        call = asked.task, asked.message_id
+        sending = CallSending(*call, headers=dict(asked.headers))
         self._emit(sending)
         try:
             message = new_call(
                 self._names.namespace,
-                task,
-                args,
-                message_id=sending.message_id,
+                asked.task,
+                asked.arguments,
+                message_id=asked.message_id,
                 sent_at=now,
                 due_at=due_at,
                 not_before=posting.at,
@@ -166,13 +181,13 @@ class Outbox:
                 correlation_id=posting.correlation_id,
                 headers=sending.headers,
             )
-            _check_size(task, message)
-            await self._insist(task, message, delay, posting.deadline)
+            _check_size(asked.task, message)
+            await self._insist(asked.task, message, delay, posting.deadline)
         except BaseException as error:
             self._emit(CallNotSent(*call, error))
             raise
+        asked.confirmed = True
         self._emit(CallSent(*call))
-        return sending.message_id
 
     async def send_all(
         self, task: str, calls: Sequence[Mapping[str, Any]], posting: Posting
@@ -234,9 +249,6 @@ class Outbox:
         # A connection belongs to the event loop that opened it.
         loop = asyncio.get_running_loop()
         return next((lent for lent in reversed(self._lent) if lent.loop is loop), None)
-
-    def _now(self) -> datetime:
-        return self.clock.now()
 
     async def _connected(self, end: float) -> Broker:
         try:

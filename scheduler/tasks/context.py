@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,6 +29,8 @@ class Context(Generic[State]):
     """One run of a task: `Context[Pool]` where the app's lifespan yields a `Pool`.
 
     Attributes:
+        task: the task's name.
+        arguments: what its function is called with, by name, besides this.
         loop: the loop's name; with `seq` the idempotency key of the tick, the same for each retry.
         key: which of the task's loops this is; empty for the task's own.
         seq: how many ticks of the loop were settled before this one.
@@ -44,6 +46,8 @@ class Context(Generic[State]):
         state: what the app's lifespan has yielded; None where it has none.
     """
 
+    task: str
+    arguments: Mapping[str, Any]
     loop: str
     key: str
     seq: int

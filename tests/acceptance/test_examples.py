@@ -25,6 +25,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 ORDERS = f"{EXAMPLES / 'poll_orders.py'}:app"
 ORDER_SERVICE = f"{EXAMPLES / 'order_service.py'}:app"
 REMINDERS = f"{EXAMPLES / 'reminders.py'}:app"
+REQUEST_IDS = f"{EXAMPLES / 'request_ids.py'}:app"
 SMS = f"{EXAMPLES / 'sms.py'}:app"
 
 
@@ -139,6 +140,24 @@ def test_an_sms_that_fails_for_ever_is_given_up_after_its_last_stage() -> None:
     ]
     for wait, stage in zip(waits, (1, 10, 60), strict=True):
         assert timedelta(0) <= wait - timedelta(seconds=stage) <= timedelta(milliseconds=100)
+
+
+def test_an_id_follows_each_order_and_every_task_is_measured() -> None:
+    done = scheduler("dev", REQUEST_IDS, "--for", "5s")
+    assert done.code == 0, done.err
+    steps = {
+        number: re.findall(
+            rf"\[(\w+)\] (?:order {number}( charged)?|receipt of order {number})\b", done.err
+        )
+        for number in (0, 1)
+    }
+    for number, said in steps.items():
+        ids = [request_id for request_id, _ in said]
+        assert (len(ids), len(set(ids))) == (3, 1), (number, done.err)
+    assert steps[0][0] != steps[1][0]
+    measured = dict(re.findall(r"^(\w+): (\d+ runs, \d failed), [\d.]+ ms each$", done.out, re.M))
+    assert list(measured) == ["order", "charge", "receipt"]
+    assert measured["charge"].endswith((" 1 failed", " 2 failed"))
 
 
 @pytest.mark.timeout(180)

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from scheduler import Context, Retry, Scheduler
 from scheduler.events import Escalated, Event
+from scheduler.middleware import CallNext, Sending, SendNext
 
 app = Scheduler("typing")
 
@@ -137,6 +138,35 @@ async def with_state(ctx: Context[Pool], phone: str) -> int:
 @pooled.periodic(every="1h")
 async def loop_with_state(ctx: Context[Pool]) -> None:
     assert_type(ctx.state, Pool)
+
+
+@pooled.around
+async def around_runs(ctx: Context[Pool], call_next: CallNext) -> None:
+    assert_type(ctx.state, Pool)
+    await call_next()
+
+
+@pooled.around
+async def around_any(ctx: Context, call_next: CallNext) -> Any:
+    return await call_next()
+
+
+@pooled.around_sending
+async def around_sendings(sending: Sending, send_next: SendNext) -> None:
+    sending.headers["size"] = 1
+    assert_type(await send_next(), None)
+
+
+@pooled.around  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+async def around_nothing(ctx: Context) -> None: ...
+
+
+@pooled.around  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+def around_plainly(ctx: Context, call_next: CallNext) -> None: ...
+
+
+@pooled.around_sending  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+async def around_a_run(ctx: Context, call_next: CallNext) -> None: ...
 
 
 async def states(ctx: Context, pooled: Context[Pool]) -> None:

@@ -18,6 +18,8 @@ def context(*, timeout: asyncio.Timeout | None = None) -> tuple[Context, list[An
     """A run that began at noon with a second to go, and what it handed on."""
     handed_on: list[Any] = []
     run = Context(
+        task="report",
+        arguments={},
         loop="report",
         key="",
         seq=7,

@@ -1,0 +1,96 @@
+"""Functions that stand around each run, and around each message that is sent.
+
+Whatever was registered first is outermost::
+
+    @app.around: first ──► second ──► the task
+"""
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from scheduler.errors import NotSent, RegistrationError
+from scheduler.tasks.context import Context
+
+CallNext = Callable[[], Awaitable[Any]]
+"""Goes on with a run, to its task in the end: returns what that returns, or raises as it does."""
+
+SendNext = Callable[[], Awaitable[None]]
+"""Goes on with sending a message: when it returns, the broker has confirmed it."""
+
+
+@dataclass(slots=True)
+class Sending:
+    """A message that is about to be sent.
+
+    Attributes:
+        task: which is to run.
+        message_id: identifies it.
+        arguments: as they travel.
+        headers: travel with it, through every delay and retry: add your own.
+        confirmed: whether the broker has confirmed it.
+    """
+
+    task: str
+    message_id: str
+    arguments: Mapping[str, Any]
+    headers: dict[str, Any]
+    confirmed: bool = False
+
+
+Around = Callable[[Context[Any], CallNext], Coroutine[Any, Any, Any]]
+AroundSending = Callable[[Sending, SendNext], Coroutine[Any, Any, Any]]
+Subject = TypeVar("Subject")
+
+
+def surrounded(
+    around: Sequence[Callable[[Subject, CallNext], Awaitable[Any]]],
+    subject: Subject,
+    innermost: CallNext,
+) -> CallNext:
+    """A call with all that stands around it; where there is nothing, the call itself."""
+    for function in reversed(around):
+        innermost = functools.partial(function, subject, innermost)
+    return innermost
+
+
+async def send_through(
+    around: Sequence[AroundSending], sending: Sending, innermost: SendNext
+) -> str:
+    """Send a message, with all that stands around it; returns its message id.
+
+    Raises:
+        NotSent: something that does did not send it, and did not raise.
+    """
+    await surrounded(around, sending, innermost)()
+    if not sending.confirmed:
+        raise NotSent(
+            f"The message for {sending.task!r} was not sent: a function under @app.around_sending "
+            "returned before it was confirmed. Have it await send_next(), or raise."
+        )
+    return sending.message_id
+
+
+def require_around(decorator: str, function: object, *takes: str) -> None:
+    """Refuse what cannot stand around anything.
+
+    Args:
+        takes: what it is called with.
+
+    Raises:
+        RegistrationError: it is no coroutine function, or cannot be called so.
+    """
+    named = getattr(function, "__qualname__", repr(function))
+    if not callable(function) or not inspect.iscoroutinefunction(function):
+        raise RegistrationError(
+            f"{decorator} takes a coroutine function, `async def f({', '.join(takes)})`, "
+            f"got {named}."
+        )
+    try:
+        inspect.signature(function).bind(*takes)
+    except TypeError as error:
+        raise RegistrationError(
+            f"{decorator} calls {named}({', '.join(takes)}), which it does not take: {error}."
+        ) from None

@@ -1,0 +1,286 @@
+"""What stands around runs and around what is sent, on the embedded broker and in virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Reject, Retry, RetryLater, Scheduler, StopLoop
+from scheduler.errors import NotAllSent, NotSent, RegistrationError, Unencodable
+from scheduler.events import CallSending, Escalated, RunFinished
+from scheduler.middleware import CallNext, Sending, SendNext, surrounded
+from scheduler.protocol.tokens import Ending
+from scheduler.testing import simulate
+from tests.stage import Stage, new_app, of
+
+SUPERVISION = "_supervision"
+
+
+async def nothing() -> None: ...
+
+
+def test_where_nothing_stands_around_it_a_call_is_itself():
+    assert surrounded((), None, nothing) is nothing
+
+
+def generator(ctx: Context, call_next: CallNext) -> Any:
+    yield
+
+
+async def of_one(ctx: Context) -> None: ...
+
+
+async def of_three(ctx: Context, call_next: CallNext, clock: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (generator, r"takes a coroutine function, `async def f\({0}\)`, got generator\."),
+        ("f", r"takes a coroutine function, `async def f\({0}\)`, got 'f'\."),
+        (of_one, r"calls of_one\({0}\), which it does not take: too many positional arguments\."),
+        (of_three, r"calls of_three\({0}\), .* missing a required argument: 'clock'\."),
+    ],
+)
+@pytest.mark.parametrize(
+    ("decorator", "parameters"),
+    [("around", "ctx, call_next"), ("around_sending", "sending, send_next")],
+)
+def test_what_cannot_stand_around_anything_is_refused_in_a_line(
+    decorator: str, parameters: str, function: Any, told: str
+):
+    app = Scheduler("shop")
+    with pytest.raises(RegistrationError, match=f"^@app.{decorator} {told.format(parameters)}$"):
+        getattr(app, decorator)(function)
+    with pytest.raises(RegistrationError, match=f"^@app.{decorator} cannot be called like this"):
+        getattr(app, decorator)()
+
+
+def says(said: list[Any], name: str) -> Callable[[Any, Callable[[], Awaitable[Any]]], Any]:
+    async def around(subject: Any, go_on: Callable[[], Awaitable[Any]]) -> Any:
+        said.append(f"{name}: {subject.task} {dict(subject.arguments)}")
+        try:
+            returned = await go_on()
+        except Exception as error:
+            said.append(f"{name}: {error!r}")
+            raise
+        said.append(f"{name}: {returned}")
+        return returned
+
+    return around
+
+
+async def test_runs_of_calls_and_loops_are_surrounded_and_the_first_is_outermost(
+    stage: Stage,
+) -> None:
+    app, said = new_app(), list[str]()
+    app.around(says(said, "first"))
+    app.around(says(said, "second"))
+
+    @app.task()
+    async def add(ctx: Context, one: int, other: int = 2) -> int:
+        said.append("add")
+        return one + other
+
+    @app.periodic(every="1h", retry=Retry(0), args={"city": "Bonn"})
+    async def report(city: str) -> None:
+        raise ValueError(city)
+
+    await stage.seed(app)
+    async with stage.processor():
+        await add.send(1)
+        await asyncio.sleep(1)
+        called = said.copy()
+        await asyncio.sleep(3600)
+    assert called[-5:] == [
+        "first: add {'one': 1}",
+        "second: add {'one': 1}",
+        "add",
+        "second: 3",
+        "first: 3",
+    ]
+    assert said[-4:] == [
+        "first: report {'city': 'Bonn'}",
+        "second: report {'city': 'Bonn'}",
+        "second: ValueError('Bonn')",
+        "first: ValueError('Bonn')",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ending"),
+    [
+        (lambda: RetryLater("1m"), Ending.RETRIED),
+        (lambda: Reject("not today"), Ending.ESCALATED),
+        (lambda: StopLoop("enough"), Ending.STOPPED),
+        (lambda: ValueError("broken"), Ending.RETRIED),
+    ],
+    ids=["later", "rejected", "stopped", "failed"],
+)
+@pytest.mark.parametrize("after", [False, True])
+def test_what_it_raises_the_run_raises(
+    outcome: Callable[[], Exception], ending: Ending, after: bool
+) -> None:
+    app, runs = new_app(), list[int]()
+
+    @app.around
+    async def decide(ctx: Context, call_next: CallNext) -> None:
+        if after:
+            await call_next()
+        raise outcome()
+
+    @app.periodic(every="1h")
+    async def report(ctx: Context) -> None:
+        runs.append(ctx.seq)
+
+    first = of(RunFinished, simulate(app, "61m"))[0]
+    assert (first.ending, str(first.error)) == (ending, str(outcome()))
+    assert bool(runs) is after
+    assert first.error is not None
+    assert first.error.__traceback__ is not None
+    assert first.error.__traceback__.tb_frame.f_code.co_name == "decide"  # none of ours before it
+
+
+def test_a_run_that_it_returns_from_has_succeeded() -> None:
+    app, runs = new_app(), list[str]()
+
+    @app.around
+    async def spare(ctx: Context, call_next: CallNext) -> None:
+        if ctx.task == "failing":
+            with pytest.raises(ValueError, match="broken"):
+                await call_next()
+
+    @app.periodic(every="1h")
+    async def failing() -> None:
+        runs.append("failing")
+        raise ValueError("broken")
+
+    @app.periodic(every="1h")
+    async def spared() -> None:
+        runs.append("spared")
+
+    finished = of(RunFinished, simulate(app, "61m"))
+    assert {run.loop.task for run in finished} == {"failing", "spared"}
+    assert {run.ending for run in finished} == {Ending.SUCCEEDED}
+    assert set(runs) == {"failing"}
+
+
+def test_the_timeout_of_the_task_counts_it_in() -> None:
+    app = new_app()
+
+    @app.around
+    async def dawdle(ctx: Context, call_next: CallNext) -> None:
+        await call_next()
+        await asyncio.sleep(6)
+
+    @app.periodic(every="1h", timeout="5s", retry=Retry(0))
+    async def report() -> None: ...
+
+    (escalated, *_) = of(Escalated, simulate(app, "61m"))
+    assert "longer than its timeout of 5 s" in str(escalated.error)
+
+
+async def test_supervision_is_not_surrounded(stage: Stage) -> None:
+    app, said = new_app(supervision_interval="30s"), list[str]()
+    app.around(says(said, "around"))
+    await stage.seed(app)
+    async with stage.supervised():
+        await asyncio.sleep(100)
+    assert SUPERVISION in {run.loop.task for run in of(RunFinished, stage.events)}
+    assert said == []
+
+
+class Post:
+    """An app whose one task tells with which headers it was asked to run."""
+
+    def __init__(self) -> None:
+        self.app = new_app()
+        self.read = list[tuple[int, dict[str, Any]]]()
+
+        @self.app.task(retry=Retry(1, delays=["1s"]))
+        async def read(ctx: Context, number: int) -> None:
+            headers = ctx.message.headers
+            self.read.append((number, {k: headers[k] for k in ("a", "b") if k in headers}))
+            if not ctx.attempt:
+                raise ValueError("again")
+
+        self.task = read
+
+
+async def test_headers_that_it_adds_travel_through_delays_and_retries(stage: Stage) -> None:
+    post, said = Post(), list[str]()
+    post.app.around_sending(says(said, "first"))
+
+    @post.app.around_sending
+    async def add(sending: Sending, send_next: SendNext) -> None:
+        sending.headers["b"] = sending.message_id
+        assert not sending.confirmed
+        await send_next()
+        assert sending.confirmed
+
+    await stage.seed(post.app)
+    async with stage.processor():
+        ids = [await post.task.options(headers={"a": "given"}).send(1)]
+        ids.append(await post.task.send_later("1m", 2))
+        ids += await post.task.send_many({"number": number} for number in (3, 4))
+        await asyncio.sleep(100)
+    headers = [{"a": "given", "b": ids[0]}, *({"b": id} for id in ids[1:])]
+    expected = list(enumerate(headers, start=1))
+    assert sorted(post.read, key=lambda each: each[0]) == [
+        each for each in expected for _ in range(2)
+    ]
+    assert said == [
+        "first: read {'number': 1}",
+        "first: None",
+        "first: read {'number': 2}",
+        "first: None",
+        "first: read {'number': 3}",
+        "first: read {'number': 4}",
+        "first: None",
+        "first: None",
+    ]
+
+
+async def test_what_it_refuses_is_not_sent(stage: Stage) -> None:
+    post = Post()
+
+    @post.app.around_sending
+    async def refuse(sending: Sending, send_next: SendNext) -> None:
+        if sending.arguments["number"] == 2:
+            raise PermissionError("not two")
+        await send_next()
+
+    await stage.seed(post.app)
+    with pytest.raises(PermissionError, match="not two"):
+        await post.task.send(2)
+    assert of(CallSending, stage.events) == []
+    assert await stage.waiting() == 0
+    with pytest.raises(NotAllSent, match="1 of 2 messages for 'read' were sent: not two"):
+        await post.task.send_many({"number": number} for number in (1, 2))
+
+
+async def test_a_message_is_not_forgotten_in_silence(stage: Stage) -> None:
+    post = Post()
+
+    @post.app.around_sending
+    async def forget(sending: Sending, send_next: SendNext) -> None: ...
+
+    await stage.seed(post.app)
+    with pytest.raises(NotSent, match=r"The message for 'read' was not sent: .* await send_next"):
+        await post.task.send(1)
+    assert await stage.waiting() == 0
+
+
+async def test_a_header_that_no_message_can_carry_is_an_error(stage: Stage) -> None:
+    post = Post()
+
+    @post.app.around_sending
+    async def add(sending: Sending, send_next: SendNext) -> None:
+        sending.headers["a"] = object()
+        await send_next()
+
+    await stage.seed(post.app)
+    with pytest.raises(Unencodable):
+        await post.task.send(1)
+    assert await stage.waiting() == 0
