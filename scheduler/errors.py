@@ -15,7 +15,7 @@
     │   ├── InvalidArguments        its arguments do not fit the task
     │   └── TooLarge                its headers do not fit in a frame
     ├── CarryError                a carried value that cannot travel
-    ├── LifespanError             what the runs share could not be opened
+    ├── LifespanError             what the runs share could not be opened, or has failed
     ├── PortUnavailable           a port to be asked at cannot be had
     └── BrokerError               the broker could not do it
         ├── BrokerUnavailable       there is no connection to it
@@ -110,7 +110,7 @@ class CarryError(SchedulerError):
 
 
 class LifespanError(SchedulerError):
-    """What the runs of a processor share could not be opened: no run was begun."""
+    """What the runs of a processor share could not be opened, or has ended the processor."""
 
 
 class PortUnavailable(SchedulerError):

@@ -34,11 +34,11 @@ def importing(place: str) -> Generator[None]:
 
 
 @contextmanager
-def opening_lifespan() -> Generator[None]:
-    """Have a lifespan that cannot be opened inside the block say where in it that was.
+def in_lifespan() -> Generator[None]:
+    """Have a lifespan that fails inside the block say where in it that was.
 
     Raises:
-        LifespanError: it cannot be opened.
+        LifespanError: it has failed.
     """
     try:
         yield

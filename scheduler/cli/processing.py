@@ -16,7 +16,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.cli.arguments import span_of
 from scheduler.cli.connecting import remote_broker
-from scheduler.cli.importing import opening_lifespan
+from scheduler.cli.importing import in_lifespan
 from scheduler.cli.loading import ready_app
 from scheduler.cli.meanings import warn_of_doubts
 from scheduler.cli.signals import on_signal
@@ -160,5 +160,5 @@ async def _work(ours: Processor, emit: Emit, span: timedelta | None) -> None:
     on_signal(stop)
     if span is not None:
         asyncio.get_running_loop().call_later(span.total_seconds(), worker.stop)
-    with Watchdog(emit), opening_lifespan():
+    with Watchdog(emit), in_lifespan():
         await ours.run()

@@ -44,16 +44,20 @@ class Lifespan:
             await self._open(self._app.lifespan)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._manager is None:
             return
         try:
             async with asyncio.timeout(CLOSING_TIMEOUT.total_seconds()):
                 # Whatever the processor ended by: what stands after `yield` is for closing.
                 await self._manager.__aexit__(None, None, None)
-        except Exception:
+        except Exception as error:
             name = name_of(self._app.lifespan)
             logging.getLogger(__name__).exception("The lifespan %s could not be closed", name)
+            if kind is asyncio.CancelledError:  # a task group in it does so when a task has failed
+                raise LifespanError(
+                    f"The lifespan {name} has ended the processor: {summary_of(error)}"
+                ) from error
 
     async def _open(self, function: LifespanFunction) -> None:
         self._shutdown.begun.add_done_callback(self._give_up)

@@ -75,7 +75,7 @@ class Processor:
 
         Raises:
             QueueNotFound: something was never seeded, and we may not do it.
-            LifespanError: what the runs share could not be opened.
+            LifespanError: what the runs share could not be opened, or has failed.
         """
         async with AsyncExitStack() as stack:
             if self._supervisor is not None:

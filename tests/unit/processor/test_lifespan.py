@@ -178,6 +178,33 @@ async def without_queue(stage: Stage, pool: Pool) -> None:
     await stage.broker.delete(stage.app.names.processor_queue("sell"))
 
 
+async def test_a_task_of_its_own_that_fails_ends_the_processor_after_the_run_in_hand(
+    stage: Stage,
+) -> None:
+    async def fail() -> None:
+        await asyncio.sleep(1)
+        raise ConnectionResetError("the feed is gone")
+
+    @asynccontextmanager
+    async def feeding(app: Scheduler) -> AsyncGenerator[None]:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fail())
+            yield
+
+    app = new_app(lifespan=feeding)
+
+    @app.task(name="sell")
+    async def sell(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    await stage.seed(app)
+    await send(stage, seconds=3)
+    with pytest.raises(LifespanError, match=r"feeding has ended the processor: ExceptionGroup: "):
+        async with stage.processor():
+            await asyncio.sleep(10)
+    assert len(of(RunSettled, stage.events)) == 1
+
+
 async def test_closing_that_does_not_end_is_given_up(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
