@@ -356,7 +356,13 @@ class RunSettled(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class RunLost(RunEvent):
-    """Its delivery went with the connection: somebody else runs it."""
+    """Its delivery went with the connection: somebody else runs it.
+
+    Attributes:
+        left_behind: the processor ends, and it goes on in its thread until the process ends, too.
+    """
+
+    left_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from scheduler.processor.recognition import Recognition
 from scheduler.processor.runs import Executions
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.successors import Successors
+from scheduler.processor.threads import Threads
 from scheduler.processor.worker import Worker
 from scheduler.queues.failed import FailedQueues
 from scheduler.queues.hatchery import Hatchery
@@ -131,7 +132,9 @@ def processor(
     knowledge = Knowledge(app.names, program.roster, program.roll_call, listing, app.events.emit)
     recognition = _recognition(program, knowledge, turns, publisher, shutdown, clock, app)
     lifespan = Lifespan(app, shutdown)
-    room = Capacity(concurrency), Executions(clock, shutdown, lifespan, app.around_runs)
+    threads = Threads(app.settings.threads, shutdown)
+    executions = Executions(clock, shutdown, lifespan, app.around_runs, threads)
+    room = Capacity(concurrency, app.settings.threads), executions
     pipeline = _pipeline(
         program, app, broker, clock, shutdown, turns, *room, recognition, publisher
     )
@@ -147,6 +150,7 @@ def processor(
         supervises_with,
         FollowUp(app, listing, program.repairs),
         lifespan,
+        threads,
         tasks,
     )
 

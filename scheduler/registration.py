@@ -3,7 +3,6 @@
 import re
 from collections.abc import (
     Callable,
-    Coroutine,
     Iterable,
     Mapping,
     Sequence,
@@ -97,8 +96,8 @@ class Registration:
         concurrency: int = DEFAULT_CONCURRENCY,
         after_failure: Literal["continue", "pause"] = "continue",
         **options: Unpack[ScheduleOptions],
-    ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], PeriodicTask[P, R]]:
-        """Register a coroutine function as a periodic task: a loop.
+    ) -> Callable[[Callable[P, R]], PeriodicTask[P, R]]:
+        """Register a function as a periodic task: a loop.
 
         Its runs never overlap, and it goes on for as long as processors run, whatever its runs do.
         Each run happens at least once: one whose processor dies, or loses the broker, is run again.
@@ -124,7 +123,7 @@ class Registration:
 
         _check_call(bare, options)
 
-        def register(function: Callable[P, Coroutine[Any, Any, R]]) -> PeriodicTask[P, R]:
+        def register(function: Callable[P, R]) -> PeriodicTask[P, R]:
             spec = task_spec(
                 function,
                 name=name,
@@ -141,11 +140,11 @@ class Registration:
 
     @overload
     def task(
-        self, function: Callable[Concatenate[Context[Any], Q], Coroutine[Any, Any, R]], /
+        self, function: Callable[Concatenate[Context[Any], Q], R], /
     ) -> CallTask[Concatenate[Context[Any], Q], Q, R]: ...
 
     @overload
-    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> CallTask[P, P, R]: ...
+    def task(self, function: Callable[P, R], /) -> CallTask[P, P, R]: ...
 
     @overload
     def task(
@@ -165,7 +164,7 @@ class Registration:
     @refusing_misnamed("@app.task", RegistrationError)
     def task(
         self,
-        function: Callable[..., Coroutine[Any, Any, Any]] | None = None,
+        function: Callable[..., Any] | None = None,
         /,
         *,
         name: str | None = None,
@@ -178,7 +177,7 @@ class Registration:
         expires: Duration | None = None,
         expired: Literal["park", "drop"] = "park",
     ) -> Any:
-        """Register a coroutine function as a task that runs when it is sent a message.
+        """Register a function as a task that runs when it is sent a message.
 
         Each message is run at least once, whenever a processor is free: see `CallTask.send`.
 
@@ -269,13 +268,13 @@ class RegisterCallTask:
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[Context[Any], Q], Coroutine[Any, Any, R]]
+        self, function: Callable[Concatenate[Context[Any], Q], R]
     ) -> CallTask[Concatenate[Context[Any], Q], Q, R]: ...
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> CallTask[P, P, R]: ...
+    def __call__(self, function: Callable[P, R]) -> CallTask[P, P, R]: ...
 
-    def __call__(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
+    def __call__(self, function: Callable[..., Any]) -> Any:
         spec = task_spec(function, **self._options)
         self._add(spec)
         return CallTask[..., ..., Any](function, spec, self._names, self._connect, self._outboxes)

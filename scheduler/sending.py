@@ -216,7 +216,7 @@ class PeriodicTask(Task[P, R], Keyed):
 
     def __init__(
         self,
-        function: Callable[P, Coroutine[Any, Any, R]],
+        function: Callable[P, R],
         spec: TaskSpec,
         names: Names,
         connect: Connect,
@@ -230,7 +230,7 @@ class CallTask(Task[P, R], Sender[Q], Keyed, Generic[P, Q, R]):
 
     def __init__(
         self,
-        function: Callable[P, Coroutine[Any, Any, R]],
+        function: Callable[P, R],
         spec: TaskSpec,
         names: Names,
         connect: Connect,

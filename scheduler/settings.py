@@ -123,6 +123,9 @@ class Settings(BaseSettings):
     concurrency: int = Field(default=100, ge=1, le=10_000)
     """How many runs a processor has going at most, over all tasks."""
 
+    threads: int = Field(default=40, ge=1, le=1_000)
+    """How many of them may be runs of functions that block (`def`), each in a thread."""
+
     delivery_limit: int = Field(default=20, ge=1, le=99)
     """Deliveries without an ack after which a message is parked, not run (quorum queues)."""
 

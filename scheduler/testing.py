@@ -11,10 +11,11 @@
 
 import asyncio
 import selectors
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from scheduler.app import Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
@@ -25,17 +26,25 @@ from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import Duration, parse_duration
 
 R = TypeVar("R")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 DEFAULT_START = datetime(2026, 1, 1, tzinfo=UTC)
 RESOLUTION_S = 1e-7
 
 
 class JumpingSelector(selectors.DefaultSelector):
-    """Never waits: when everything waits for a timer, the clock moves to that timer."""
+    """Never waits: when everything waits for a timer, the clock moves to that timer.
+
+    But for threads it does: the clock stands still until they have ended.
+    """
 
     now = 0.0
+    threads = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self.threads and timeout:
+            return super().select(None)
         ready = super().select(0 if timeout is not None else None)
         if not ready and timeout:
             self.now += timeout
@@ -54,6 +63,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        ended = super().run_in_executor(executor, func, *args)
+        self._jumping.threads += 1
+        ended.add_done_callback(self._note_end)
+        return ended
+
+    def _note_end(self, _: object) -> None:
+        self._jumping.threads -= 1
 
 
 def run_virtually(main: Coroutine[Any, Any, R]) -> R:

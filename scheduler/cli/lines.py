@@ -199,6 +199,8 @@ def _(event: RunStarted) -> Line:
 
 @line_of.register
 def _(event: RunLost) -> Line:
+    if event.left_behind:
+        return Line(WARNING, "left behind in its thread: this processor ends, another one runs it")
     return Line(WARNING, "cancelled: its connection went, another processor runs it")
 
 

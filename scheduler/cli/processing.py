@@ -4,6 +4,8 @@ import asyncio
 import gc
 import importlib
 import importlib.util
+import os
+import sys
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -47,7 +49,7 @@ class Ports:
 def dev(reference: str | None, *, span: str | None, log_format: str | None) -> None:
     app = ready_app(reference, log_format=log_format)
     warn_of_doubts(app.loops.values())
-    asyncio.run(_develop(app, None if span is None else span_of("--for", span)))
+    _end_despite(asyncio.run(_develop(app, None if span is None else span_of("--for", span))))
 
 
 def run(
@@ -67,20 +69,22 @@ def run(
     # Cancelled: told to stop while it still waited for the broker, with nothing to drain.
     stopped = suppress(asyncio.CancelledError)
     _spare_the_collector()
+    threads = 0
     with stopped, asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        runner.run(_process(app, chosen, concurrency, ports))
+        threads = runner.run(_process(app, chosen, concurrency, ports))
+    _end_despite(threads)
 
 
-async def _develop(app: Scheduler, span: timedelta | None) -> None:
+async def _develop(app: Scheduler, span: timedelta | None) -> int:
     async with MemoryBroker() as broker:
         await Program(app, broker, SystemClock()).seeding.seed()
         ours = _processor(app, broker, list(app.tasks), None)
-        await _work(ours, app.events.emit, span)
+        return await _work(ours, app.events.emit, span)
 
 
 async def _process(
     app: Scheduler, tasks: Sequence[str], concurrency: int | None, ports: Ports
-) -> None:
+) -> int:
     if (this := asyncio.current_task()) is not None:
         on_signal(lambda _: this.cancel())
     broker = remote_broker(app, patient=True)
@@ -88,7 +92,7 @@ async def _process(
     async with _observable(app, broker, ours.worker, ports), broker:
         require_fit(broker)
         with explaining_refusals(broker, rights_to_process(app.names)):
-            await _work(ours, app.events.emit, None)
+            return await _work(ours, app.events.emit, None)
 
 
 @asynccontextmanager
@@ -149,8 +153,8 @@ def _processor(
     )
 
 
-async def _work(ours: Processor, emit: Emit, span: timedelta | None) -> None:
-    """Run a processor until a signal, or until the span is over."""
+async def _work(ours: Processor, emit: Emit, span: timedelta | None) -> int:
+    """Run a processor until a signal, or until the span is over; how many threads are left then."""
     worker = ours.worker
 
     def stop(signalled: str) -> None:
@@ -162,3 +166,11 @@ async def _work(ours: Processor, emit: Emit, span: timedelta | None) -> None:
         asyncio.get_running_loop().call_later(span.total_seconds(), worker.stop)
     with Watchdog(emit), in_lifespan():
         await ours.run()
+    return ours.threads.going
+
+
+def _end_despite(threads: int) -> None:
+    """End the process though so many threads are at work: Python would wait for them."""
+    if threads:
+        sys.stdout.flush()
+        os._exit(0)

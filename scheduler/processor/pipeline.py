@@ -42,6 +42,7 @@ from scheduler.processor.punctuality import Punctuality
 from scheduler.processor.recognition import JOINED, VOID, Interrupted, Recognition
 from scheduler.processor.runs import Executions, Run
 from scheduler.processor.settlement import (
+    Broken,
     DeliveredTooOften,
     Disposition,
     Finished,
@@ -236,7 +237,8 @@ class Pipeline:
             case Disposition.ACK:  # to be tried again from its place
                 return Verdict(Disposition.REQUEUE, not_before=not_before)
             case Disposition.NOTHING:
-                return Verdict(Disposition.NOTHING, RunLost(*run.about))
+                left_behind = run.outcome is Broken.LEFT_BEHIND
+                return Verdict(Disposition.NOTHING, RunLost(*run.about, left_behind))
             case Disposition.REQUEUE:
                 return Verdict(Disposition.REQUEUE, RunReturned(*run.about))
 

@@ -13,6 +13,7 @@ from scheduler.middleware import Around
 from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
 from scheduler.processor.lifespan import HasLifespan, Lifespan
 from scheduler.processor.recognition import Recognition
+from scheduler.processor.threads import Threads
 from scheduler.processor.worker import Worker
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
@@ -40,6 +41,7 @@ class Processor:
 
     Attributes:
         worker: does the work, and is told to stop.
+        threads: of its runs; they may outlast it.
     """
 
     def __init__(
@@ -54,9 +56,11 @@ class Processor:
         supervisor: Supervisor | None,
         follow_up: FollowUp,
         lifespan: Lifespan,
+        threads: Threads,
         tasks: Sequence[TaskSpec],
     ) -> None:
         self.worker = worker
+        self.threads = threads
         self._app = app
         self._broker = broker
         self._clock = clock

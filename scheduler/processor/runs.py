@@ -1,8 +1,9 @@
 """One run of a task: what it has in hand, and its execution, within its timeout."""
 
 import asyncio
+import concurrent.futures.thread
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -10,9 +11,11 @@ from typing import Any, NamedTuple
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import CarryError
 from scheduler.middleware import Around, surrounded
+from scheduler.processor import threads as processor_threads
 from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.settlement import Broken, Outcome, Raised, Returned
 from scheduler.processor.shutdown import Shutdown
+from scheduler.processor.threads import Threads
 from scheduler.protocol.calls import Call
 from scheduler.protocol.messages import hatched_at, summary_of
 from scheduler.protocol.tokens import LoopId, Token
@@ -23,6 +26,7 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
 
 NO_TIME = timedelta(0)
+OURS = __file__, processor_threads.__file__, concurrent.futures.thread.__file__
 NOT_YET = datetime.max.replace(tzinfo=UTC)
 
 
@@ -97,13 +101,18 @@ class Execution:
     Args:
         state: what the runs of the processor share.
         around: stand around the task.
+        threads: for functions that block.
     """
 
-    def __init__(self, run: Run, clock: Clock, state: Any, around: Sequence[Around]) -> None:
+    def __init__(
+        self, run: Run, clock: Clock, state: Any, around: Sequence[Around], threads: Threads
+    ) -> None:
         self._run = run
         self._clock = clock
         self._state = state
         self._around = around
+        self._threads = threads
+        self._thread: asyncio.Future[Any] | None = None
         subject = run.subject
         self._handed_on = subject.carry if isinstance(subject, Token) else None
         self.task = asyncio.create_task(self._call(), name="run {} #{}".format(*run.name))
@@ -131,6 +140,8 @@ class Execution:
             interrupted: whether it may have been cancelled on demand.
         """
         error = None if self.task.cancelled() else self.task.exception()
+        if self._thread is not None and not self._thread.done():
+            return Broken.LEFT_BEHIND
         if self._run.delivery.lost.done():
             return Broken.LOST
         if self.task.cancelled():
@@ -149,6 +160,8 @@ class Execution:
         context = self._context(deadline)
         given = {task.arguments.context: context} if task.arguments.context else {}
         work = functools.partial(task.function, **given, **self._run.arguments)
+        if task.blocks:
+            work = functools.partial(self._in_thread, work)
         try:
             async with deadline:
                 await surrounded(self._around, context, work)()
@@ -160,6 +173,24 @@ class Execution:
                 raise
             allowed = (context.deadline - self._run.started_at).total_seconds()
             raise TimeoutError(f"it ran longer than its timeout of {allowed:g} s") from None
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        self._thread = self._threads.begin(work)
+        return await self._threads.result_of(self._thread)
+
+    def _extend(self, deadline: asyncio.Timeout, span: timedelta) -> datetime:
+        loop = self.task.get_loop()
+
+        def extend() -> datetime:
+            deadline.reschedule(loop.time() + span.total_seconds())
+            return self._clock.now() + span
+
+        async def extend_from_thread() -> datetime:
+            return extend()
+
+        if not self._run.task.blocks:
+            return extend()
+        return asyncio.run_coroutine_threadsafe(extend_from_thread(), loop).result()
 
     def _context(self, deadline: asyncio.Timeout) -> Context[Any]:
         run, subject = self._run, self._run.subject
@@ -180,8 +211,7 @@ class Execution:
             message=run.delivery.message if isinstance(subject, Token) else subject.message,
             routing_key=run.delivery.routing_key if token else _original_key(subject),
             state=self._state,
-            _clock=self._clock,
-            _timeout=deadline,
+            _extend=functools.partial(self._extend, deadline),
             _hand_on=self._hand_on if token else _refuse_to_carry,
         )
 
@@ -193,12 +223,18 @@ class Executions:
     """The runs of a processor that go on now."""
 
     def __init__(
-        self, clock: Clock, shutdown: Shutdown, lifespan: Lifespan, around: Sequence[Around]
+        self,
+        clock: Clock,
+        shutdown: Shutdown,
+        lifespan: Lifespan,
+        around: Sequence[Around],
+        threads: Threads,
     ) -> None:
         self._clock = clock
         self._shutdown = shutdown
         self._lifespan = lifespan
         self._around = around
+        self._threads = threads
         self._going: set[Execution] = set()
 
     def __len__(self) -> int:
@@ -207,7 +243,7 @@ class Executions:
     async def outcome_of(self, run: Run) -> Outcome:
         """Run a task to its end."""
         around = () if run.task.builtin else self._around
-        execution = Execution(run, self._clock, self._lifespan.state, around)
+        execution = Execution(run, self._clock, self._lifespan.state, around, self._threads)
         self._going.add(execution)
         try:
             await execution.ended()
@@ -223,7 +259,7 @@ class Executions:
 
 def _below_ours(traceback: TracebackType | None) -> TracebackType | None:
     """A traceback that begins in the task, or in what stands around it."""
-    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in OURS:
         traceback = traceback.tb_next
     return traceback
 

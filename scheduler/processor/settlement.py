@@ -59,6 +59,7 @@ class Broken(Enum):
 
     INTERRUPTED = "the processor is stopping"
     LOST = "the connection went"
+    LEFT_BEHIND = "the processor ends before its thread does"
 
 
 Outcome = Returned | Raised | Skipped | Broken
@@ -129,7 +130,7 @@ def settle(run: Finished, policy: Policy, *, chance: Callable[[], float]) -> Set
         chance: gives a random number in [0, 1), for the jitter of a retry.
     """
     match run.outcome:
-        case Broken.LOST:
+        case Broken.LOST | Broken.LEFT_BEHIND:
             return Settlement(None, disposition=Disposition.NOTHING)
         case Broken.INTERRUPTED:
             return Settlement(None, disposition=Disposition.REQUEUE)
@@ -153,7 +154,7 @@ def settle_call(
         chance: gives a random number in [0, 1), for the jitter of a retry.
     """
     match outcome:
-        case Broken.LOST:
+        case Broken.LOST | Broken.LEFT_BEHIND:
             return Settlement(None, disposition=Disposition.NOTHING)
         case Broken.INTERRUPTED:
             return Settlement(None, disposition=Disposition.REQUEUE)

@@ -1,18 +1,16 @@
 """What a run knows about itself."""
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic
 
 from typing_extensions import TypeVar  # typing's takes a default from Python 3.13 on
 
 from scheduler.errors import CarryError
 from scheduler.protocol.messages import Message
-from scheduler.timing.clock import Clock
 from scheduler.timing.durations import Duration, parse_duration
 
 CARRY_LIMIT = 64 * 1024
@@ -61,8 +59,7 @@ class Context(Generic[State]):
     message: Message
     routing_key: str
     state: State
-    _clock: Clock = field(repr=False)
-    _timeout: asyncio.Timeout = field(repr=False)
+    _extend: Callable[[timedelta], datetime] = field(repr=False)
     _hand_on: Callable[[Any], None] = field(repr=False)
 
     def carry(self, value: Any) -> None:
@@ -90,6 +87,4 @@ class Context(Generic[State]):
 
     def extend(self, timeout: Duration) -> None:
         """Move the deadline of this run to so long from now."""
-        span = parse_duration(timeout)
-        self.deadline = self._clock.now() + span
-        self._timeout.reschedule(asyncio.get_running_loop().time() + span.total_seconds())
+        self.deadline = self._extend(parse_duration(timeout))

@@ -1,9 +1,9 @@
-"""Tasks: what the decorators make of a coroutine function."""
+"""Tasks: what the decorators make of a function."""
 
 import functools
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
@@ -38,10 +38,11 @@ class TaskSpec:
         ordered: whether its messages are run one at a time over all processors, in order.
         expires: how old a call may get before it is not run any more.
         builtin: whether it is the scheduler's own, and never waits for the runs of others.
+        blocks: whether its function is no coroutine function, and is called in a thread.
     """
 
     name: str
-    function: Callable[..., Coroutine[Any, Any, Any]] = field(repr=False)
+    function: Callable[..., Any] = field(repr=False)
     arguments: Arguments = field(repr=False)
     policy: Policy
     timeout: timedelta = DEFAULT_TASK_TIMEOUT
@@ -53,6 +54,7 @@ class TaskSpec:
     ordered: bool = False
     expires: timedelta | None = None
     builtin: bool = False
+    blocks: bool = False
 
 
 SubscribeTo = tuple[str, str] | tuple[str, str, ExchangeType]
@@ -83,14 +85,14 @@ class Flow:
 
 
 class Task(Generic[P, R]):
-    """A registered task. Calling it runs the coroutine function unchanged, in place."""
+    """A registered task. Calling it calls the function unchanged, in place."""
 
-    def __init__(self, function: Callable[P, Coroutine[Any, Any, R]], spec: TaskSpec) -> None:
+    def __init__(self, function: Callable[P, R], spec: TaskSpec) -> None:
         self.spec = spec
         self._function = function
         functools.update_wrapper(self, function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -152,19 +154,17 @@ def task_spec(
         rate=parse_rate(flow.rate) if flow and flow.rate else None,
         ordered=flow is not None and flow.ordered,
         expires=_expiry(name, flow.expires) if flow and flow.expires is not None else None,
+        blocks=not inspect.iscoroutinefunction(function),
     )
 
 
 def _name(function: Callable[..., Any], name: str | None) -> str:
-    if inspect.isasyncgenfunction(function):
+    if not inspect.isroutine(function):
+        raise RegistrationError(f"A task is a function, got {shown(function)}.")
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise RegistrationError(
-            f"{getattr(function, '__name__', function)!r} is an async generator: write "
-            "`async def` without `yield`; what a run hands on to the next one is for `ctx.carry`."
-        )
-    if not inspect.iscoroutinefunction(function):
-        raise RegistrationError(
-            f"{getattr(function, '__name__', function)!r} is not a coroutine function: "
-            "write `async def` (and run blocking code with `asyncio.to_thread`)."
+            f"{getattr(function, '__name__', function)!r} is a generator: write it without "
+            "`yield`; what a run hands on to the next one is for `ctx.carry`."
         )
     name = name or str(getattr(function, "__name__", ""))
     if not isinstance(name, str) or not NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]

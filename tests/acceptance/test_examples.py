@@ -26,6 +26,7 @@ ORDERS = f"{EXAMPLES / 'poll_orders.py'}:app"
 ORDER_SERVICE = f"{EXAMPLES / 'order_service.py'}:app"
 REMINDERS = f"{EXAMPLES / 'reminders.py'}:app"
 REQUEST_IDS = f"{EXAMPLES / 'request_ids.py'}:app"
+THUMBNAILS = f"{EXAMPLES / 'thumbnails.py'}:app"
 SMS = f"{EXAMPLES / 'sms.py'}:app"
 
 
@@ -46,6 +47,15 @@ def test_the_heartbeat_beats_on_the_embedded_broker() -> None:
     beats = [int(count) for count in re.findall(r"beat #\d+  beat (\d+)", done.err)]
     assert beats == list(range(1, len(beats) + 1))
     assert len(beats) >= 2
+
+
+def test_what_blocks_is_done_in_threads() -> None:
+    done = scheduler("dev", THUMBNAILS, "--for", "3s")
+    assert done.code == 0, done.err
+    shrunk = re.findall(r"shrunk picture-(\d+)\.jpg", done.err)
+    assert set(shrunk) >= {"0", "1"}
+    assert len(shrunk) == len(set(shrunk))
+    assert re.findall(r"heartbeat #\d+  succeeded", done.err)
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ BEAT = "it runs\n"
 class Fleet(Scheduler):
     """An app of many tasks with a loop each, and one task that others start loops of."""
 
-    report: CallTask[Any, Any, None]
+    report: CallTask[Any, Any, Any]
 
     def __init__(self, namespace: str, tasks: int, settings: Settings | None = None) -> None:
         super().__init__(namespace, settings)

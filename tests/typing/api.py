@@ -201,8 +201,20 @@ app.task(subscribe=[("orders",)])  # pyright: ignore[reportArgumentType]
 app.task(subscribe=[("orders", "#", "headers")])  # pyright: ignore[reportArgumentType]
 
 
-@app.task()  # pyright: ignore[reportCallIssue, reportArgumentType, reportUntypedFunctionDecorator]
-def not_a_coroutine(phone: str) -> None: ...
+@app.task(retry=Retry(3))
+def blocking_task(ctx: Context, phone: str) -> int:
+    return len(phone)
+
+
+@app.periodic(every="1h")
+def blocking_loop(city: str = "Bonn") -> None: ...
+
+
+async def calls_of_what_blocks(ctx: Context) -> None:
+    assert_type(blocking_task(ctx, "1"), int)
+    assert_type(await blocking_task.send("1"), str)
+    await blocking_task.send(ctx, "1")  # pyright: ignore[reportCallIssue]
+    assert_type(blocking_loop("Köln"), None)
 
 
 @app.on_escalation  # pyright: ignore[reportArgumentType]

@@ -34,6 +34,7 @@ def test_the_defaults_suit_a_broker_on_this_machine():
         "tls_verify": True,
         "queue_type": "quorum",
         "concurrency": 100,
+        "threads": 40,
         "delivery_limit": 20,
         "longest_lead": timedelta(milliseconds=100),
         "shutdown_grace": timedelta(seconds=25),

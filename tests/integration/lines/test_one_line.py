@@ -33,7 +33,7 @@ def beating(scene: Scene, every: str = EVERY, **settings: object) -> Scheduler:
     return app
 
 
-def reporting(scene: Scene) -> tuple[Scheduler, CallTask[Any, Any, None]]:
+def reporting(scene: Scene) -> tuple[Scheduler, CallTask[Any, Any, Any]]:
     """An app with a task for keyed loops: the runs of `a` take long."""
     app = scene.release()
 

@@ -25,7 +25,7 @@ def beating(scene: Scene, release: str, every: str, *also: str, takes: float = 0
     return app
 
 
-def reporting(scene: Scene, takes: float = 0) -> tuple[Scheduler, CallTask[Any, Any, None]]:
+def reporting(scene: Scene, takes: float = 0) -> tuple[Scheduler, CallTask[Any, Any, Any]]:
     """An app with a task for keyed loops."""
     app = scene.release()
 

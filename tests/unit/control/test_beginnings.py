@@ -39,7 +39,7 @@ class Office:
     """
 
     app: Scheduler
-    report: CallTask[Any, Any, None]
+    report: CallTask[Any, Any, Any]
     takes: float
     runs: dict[str, list[tuple[int, Any]]] = field(
         default_factory=lambda: defaultdict[str, list[tuple[int, Any]]](list)

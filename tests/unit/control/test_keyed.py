@@ -28,7 +28,7 @@ class Office:
     """An app with a task that reports of cities, and what it did."""
 
     app: Scheduler
-    report: CallTask[Any, Any, None]
+    report: CallTask[Any, Any, Any]
     takes: float = 0
     runs: list[tuple[str, int, str, Any]] = field(default_factory=list[tuple[str, int, str, Any]])
     at_once: int = 0

@@ -48,7 +48,7 @@ class HaltingBroker(MemoryBroker):
             position += 1
 
 
-async def an_office(stage: Stage) -> tuple[CallTask[Any, Any, None], list[str]]:
+async def an_office(stage: Stage) -> tuple[CallTask[Any, Any, Any], list[str]]:
     """A task with a loop for each city, and the cities of its runs."""
     app, cities = new_app(), list[str]()
 

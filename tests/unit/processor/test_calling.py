@@ -991,7 +991,7 @@ async def test_a_message_that_kills_its_processors_is_parked_and_not_run(stage: 
     assert [run.message_id for run in of(RunStarted, stage.events)] == [name]
 
 
-async def with_work(stage: Stage) -> tuple[Scheduler, CallTask[[], [], None]]:
+async def with_work(stage: Stage) -> tuple[Scheduler, CallTask[[], [], Any]]:
     app = new_app()
 
     @app.task()

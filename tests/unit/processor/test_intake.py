@@ -21,7 +21,7 @@ def is_about(seconds: float) -> Any:
     return pytest.approx(seconds + 0.11, abs=0.111)
 
 
-async def paced(stage: Stage, rate: str, concurrency: int = 10) -> CallTask[..., [int], None]:
+async def paced(stage: Stage, rate: str, concurrency: int = 10) -> CallTask[..., [int], Any]:
     """A task with this rate, seeded."""
     app = new_app()
 

@@ -403,7 +403,7 @@ def test_a_call_with_retries_left_is_tried_again_and_parked_if_it_cannot_be():
 
 
 def test_a_lost_run_says_nothing_about_its_end():
-    assert [settled(broken).ending for broken in Broken] == [None, None]
+    assert [settled(broken).ending for broken in Broken] == [None, None, None]
 
 
 def test_a_run_during_which_the_clock_was_set_back_took_no_time():

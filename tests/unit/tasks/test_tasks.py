@@ -1,4 +1,5 @@
 import asyncio
+import functools
 import inspect
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, date, datetime, timedelta
@@ -195,14 +196,21 @@ class Callee:
 
 
 def test_a_generator_is_refused_with_what_to_leave_out():
-    with pytest.raises(RegistrationError, match="'generating' is an async gen.* without `yield`"):
-        Scheduler("shop").task()(generating)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    with pytest.raises(RegistrationError, match="'generating' is a generator.* without `yield`"):
+        Scheduler("shop").task()(generating)
 
 
-@pytest.mark.parametrize("function", [blocking, Callee(), lambda: None])
-def test_what_is_no_coroutine_function_is_refused_with_what_to_write(function: Any):
-    with pytest.raises(RegistrationError, match=r"`async def`.*`asyncio\.to_thread`"):
-        Scheduler("shop").periodic(every="1h")(function)
+def test_what_is_no_coroutine_function_blocks():
+    app = Scheduler("shop")
+    app.task(blocking)
+    app.task(nothing)
+    assert [task.blocks for task in app.tasks.values()] == [True, False]
+
+
+@pytest.mark.parametrize("other", [5, Callee(), functools.partial(nothing), Callee])
+def test_what_is_no_function_is_refused(other: Any):
+    with pytest.raises(RegistrationError, match="A task is a function, got"):
+        Scheduler("shop").task()(other)
 
 
 NAMES = ["", "a b", "a.b", "a/b", "a#", "*", "ä", "x" * 65, "a\n"]

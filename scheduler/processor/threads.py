@@ -1,0 +1,82 @@
+"""Runs of functions that block, each in a thread.
+
+A thread cannot be stopped from outside. So a run whose time is over keeps its message until its
+thread has ended: nothing of its loop runs beside it. Where that is not waited for, because the
+processor ends, its message is left unsettled, and goes to somebody else when the connection ends.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Any
+
+from scheduler.processor.shutdown import Shutdown
+
+
+class Threads:
+    """The threads of a processor's runs.
+
+    Args:
+        size: how many there are at most.
+    """
+
+    def __init__(self, size: int, shutdown: Shutdown) -> None:
+        self._pool = ThreadPoolExecutor(size, thread_name_prefix="run")
+        self._shutdown = shutdown
+        self._going = 0
+
+    @property
+    def going(self) -> int:
+        """How many have not ended."""
+        return self._going
+
+    def begin(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Have a thread do some work, in a copy of this context; returns what tells how it ended.
+
+        None may be waiting for a thread: the processor has as much capacity as it has threads.
+        """
+        context = copy_context()
+        loop = asyncio.get_running_loop()
+        thread = loop.run_in_executor(self._pool, lambda: context.run(_called, work))
+        self._going += 1
+        thread.add_done_callback(self._note_end)
+        return thread
+
+    async def result_of(self, thread: asyncio.Future[Any]) -> Any:
+        """What a thread returns, or raises.
+
+        Raises:
+            CancelledError: this was cancelled; the thread has ended, or the processor aborts.
+        """
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            await self._outlast(thread)
+            raise
+
+    async def _outlast(self, thread: asyncio.Future[Any]) -> None:
+        aborted = self._shutdown.aborted
+        if not (thread.done() or aborted.done()):
+            logging.getLogger(__name__).warning(
+                "it is to end, and its thread cannot be stopped: its message waits until it has"
+            )
+        while not (thread.done() or aborted.done()):
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([thread, aborted], return_when=asyncio.FIRST_COMPLETED)
+
+    def _note_end(self, thread: asyncio.Future[Any]) -> None:
+        self._going -= 1
+        if not thread.cancelled():
+            thread.exception()  # of a run whose time is over, nobody asks for it
+
+
+def _called(work: Callable[[], Any]) -> Any:
+    result = work()
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("it is a `def` that returned a coroutine: write `async def`")
+    return result

@@ -1,0 +1,288 @@
+"""Functions that block run in threads, on the embedded broker; its time waits for them."""
+
+import asyncio
+import contextvars
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scheduler import Context, RetryLater, Scheduler, StopLoop
+from scheduler.errors import RegistrationError
+from scheduler.events import Escalated, RunFinished
+from scheduler.processor.shutdown import Shutdown
+from scheduler.processor.threads import Threads
+from scheduler.protocol.tokens import Ending
+from scheduler.queues.outbox import Posting
+from scheduler.tasks.context import current_run
+from tests.stage import Stage, new_app, of
+
+POSTING = Posting()
+
+
+async def ran(stage: Stage, app: Scheduler, seconds: float = 1) -> list[RunFinished]:
+    await stage.seed(app)
+    for name, task in app.tasks.items():
+        if task.called:
+            await app.outbox.send(name, {}, POSTING)
+    async with stage.processor():
+        await asyncio.sleep(seconds)
+    return [each for each in of(RunFinished, stage.events) if each.loop.task in app.tasks]
+
+
+async def test_a_function_that_blocks_runs_in_a_thread(stage: Stage) -> None:
+    app, found = new_app(), list[Any]()
+
+    @app.task
+    def work(ctx: Context) -> str:
+        found.extend((ctx.task, current_run.get(), threading.current_thread()))
+        return "done"
+
+    (finished,) = await ran(stage, app)
+    assert finished.ending is Ending.SUCCEEDED
+    task, run, thread = found
+    assert (task, run) == ("work", ("work", finished.message_id))
+    assert thread is not threading.main_thread()
+
+
+async def test_the_event_loop_goes_on_beside_it(stage: Stage) -> None:
+    app, gone_on = new_app(), threading.Event()
+
+    @app.task
+    def waits() -> None:
+        assert gone_on.wait(20)
+
+    @app.task
+    async def goes_on() -> None:
+        gone_on.set()
+
+    assert [each.ending for each in await ran(stage, app)] == [Ending.SUCCEEDED] * 2
+
+
+async def test_a_loop_carries_from_a_thread(stage: Stage) -> None:
+    app, carried = new_app(), list[Any]()
+
+    @app.periodic(every="1s")
+    def count(ctx: Context) -> None:
+        carried.append(ctx.carried)
+        ctx.carry((ctx.carried or 0) + 1)
+
+    await ran(stage, app, 3.5)
+    assert carried == [None, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("error", "endings"),
+    [
+        (ValueError("no"), [Ending.RETRIED] * 3 + [Ending.ESCALATED]),
+        (RetryLater("1s"), [Ending.RETRIED] * 3 + [Ending.ESCALATED]),
+        (StopLoop("over"), [Ending.STOPPED]),
+        (SystemExit(3), [Ending.RETRIED] * 3 + [Ending.ESCALATED]),
+    ],
+)
+async def test_what_it_raises_is_its_outcome(
+    stage: Stage, error: BaseException, endings: list[Ending]
+) -> None:
+    app = new_app()
+
+    @app.periodic(every="1h", name="work")
+    def work() -> None:
+        raise error
+
+    await stage.seed(app)
+    await stage.verbs.trigger(app.loop("work"))
+    async with stage.processor():
+        await asyncio.sleep(60)
+    finished = of(RunFinished, stage.events)
+    assert [each.ending for each in finished] == endings
+    for each in of(Escalated, stage.events):
+        assert str(error) in str(each.error)
+
+
+async def test_its_traceback_begins_in_the_function(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task
+    def work() -> None:
+        raise ValueError
+
+    (failed, *_) = await ran(stage, app)
+    assert failed.error is not None
+    assert [frame.name for frame in traceback.extract_tb(failed.error.__traceback__)] == ["work"]
+
+
+async def test_a_function_that_returns_a_coroutine_has_failed(stage: Stage) -> None:
+    app = new_app()
+
+    async def coroutine() -> None: ...
+
+    @app.task
+    def work() -> Any:
+        return coroutine()
+
+    finished, *_ = await ran(stage, app)
+    assert "write `async def`" in str(finished.error)
+
+
+async def test_it_may_send_and_extend(stage: Stage) -> None:
+    app, received = new_app(), list[int]()
+
+    @app.task
+    async def receive(n: int) -> None:
+        received.append(n)
+
+    @app.task
+    def work(ctx: Context) -> None:
+        ctx.extend("1h")
+        receive.blocking.send(7)
+
+    await stage.seed(app)
+    await app.outbox.send("work", {}, POSTING)
+    async with stage.processor():
+        await asyncio.sleep(1)
+    assert received == [7], [repr(each.error) for each in of(RunFinished, stage.events)]
+
+
+async def test_there_are_no_more_at_once_than_threads(stage: Stage) -> None:
+    app, at_once, lock = new_app(threads=2), list[int](), threading.Lock()
+    going, full = 0, threading.Barrier(2, timeout=20)
+
+    @app.task
+    def work() -> None:
+        nonlocal going
+        with lock:
+            going += 1
+            at_once.append(going)
+        full.wait()
+        with lock:
+            going -= 1
+
+    await stage.seed(app)
+    for _ in range(6):
+        await app.outbox.send("work", {}, POSTING)
+    async with stage.processor():
+        await asyncio.sleep(1)
+    finished = of(RunFinished, stage.events)
+    assert [each.ending for each in finished] == [Ending.SUCCEEDED] * 6
+    assert max(at_once) == 2
+
+
+async def test_who_waits_for_a_thread_keeps_no_others_waiting(stage: Stage) -> None:
+    app, free = new_app(threads=1), threading.Event()
+
+    @app.task
+    def works() -> None:
+        assert free.wait(20)
+
+    @app.task
+    async def frees() -> None:
+        free.set()
+
+    await stage.seed(app)
+    for _ in range(5):
+        await app.outbox.send("works", {}, POSTING)
+    await app.outbox.send("frees", {}, POSTING)
+    async with stage.processor(concurrency=2):
+        await asyncio.sleep(1)
+    assert len(of(RunFinished, stage.events)) == 6
+
+
+def generator() -> Any:
+    yield
+
+
+def test_a_generator_is_no_task() -> None:
+    with pytest.raises(RegistrationError, match=r"'generator' is a generator: write it without"):
+        new_app().task(generator)
+
+
+# In real time
+
+
+@pytest.fixture
+async def threads() -> Threads:
+    return Threads(2, Shutdown())
+
+
+class Work:
+    """What goes on in a thread until it is told to end."""
+
+    def __init__(self, result: Callable[[], Any] = lambda: "done") -> None:
+        self.begun, self.ends = threading.Event(), threading.Event()
+        self._result = result
+
+    def __call__(self) -> Any:
+        self.begun.set()
+        assert self.ends.wait(20)
+        return self._result()
+
+
+async def test_it_works_in_a_copy_of_the_context(threads: Threads) -> None:
+    variable = contextvars.ContextVar("variable", default="unset")
+
+    def work() -> str:
+        found = variable.get()
+        variable.set("changed")
+        return found
+
+    variable.set("set")
+    assert await threads.result_of(threads.begin(work)) == "set"
+    assert variable.get() == "set"
+
+
+async def test_who_is_cancelled_waits_for_the_thread(
+    threads: Threads, caplog: pytest.LogCaptureFixture
+) -> None:
+    work = Work()
+    waiting = asyncio.ensure_future(threads.result_of(threads.begin(work)))
+    await asyncio.to_thread(work.begun.wait)
+    for _ in range(3):
+        waiting.cancel()
+        assert not (await asyncio.wait([waiting], timeout=0.02))[0]
+    assert threads.going == 1
+    assert "its thread cannot be stopped" in caplog.text
+    work.ends.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert threads.going == 0
+
+
+async def test_a_timeout_is_told_when_the_thread_has_ended(threads: Threads) -> None:
+    work = Work()
+    asyncio.get_running_loop().call_later(0.1, work.ends.set)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await threads.result_of(threads.begin(work))
+    assert threads.going == 0
+
+
+async def test_what_a_thread_raises_too_late_is_seen_by_nobody(threads: Threads) -> None:
+    def fail() -> None:
+        raise ValueError("late")
+
+    unseen = list[Any]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, each: unseen.append(each))
+    work = Work(fail)
+    waiting = asyncio.ensure_future(threads.result_of(threads.begin(work)))
+    await asyncio.to_thread(work.begun.wait)
+    waiting.cancel()
+    work.ends.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    del waiting
+    assert unseen == []
+
+
+async def test_who_aborts_waits_for_no_thread() -> None:
+    threads, work = Threads(1, shutdown := Shutdown()), Work()
+    waiting = asyncio.ensure_future(threads.result_of(threads.begin(work)))
+    await asyncio.to_thread(work.begun.wait)
+    waiting.cancel()
+    await asyncio.sleep(0)
+    shutdown.abort()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert threads.going == 1
+    work.ends.set()
