@@ -21,6 +21,7 @@ from typing import Any, TextIO
 import aiormq
 import pytest
 
+from scheduler.protocol.topology import Topology
 from tests import warm
 from tests.stage import an_app
 
@@ -237,7 +238,11 @@ def seeded(scheduler: CommandLine) -> CommandLine:
 
 
 async def delete_all(url: str, namespace: str) -> None:
-    left_behind = an_app(namespace, LOOPS).topology()
+    await delete(url, an_app(namespace, LOOPS).topology())
+
+
+async def delete(url: str, left_behind: Topology) -> None:
+    """Delete all queues and exchanges of a topology, whether they are there or not."""
     connection = await aiormq.connect(url)
     try:
         channel = await connection.channel()

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import aiormq
 import pytest
 
 from scheduler.brokers.amqp.broker import AmqpBroker
@@ -17,7 +16,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Subscription, topology
 from scheduler.queues.failed import Parked, Reason, replayed_at
 from scheduler.tasks.tasks import SUPERVISION
-from tests.acceptance.conftest import APPS, CommandLine, Done
+from tests.acceptance.conftest import APPS, CommandLine, Done, delete
 from tests.integration.shop import new_namespace
 from tests.stage import failed_of
 
@@ -119,13 +118,7 @@ async def sweep(url: str, namespace: str) -> None:
     subscription = Subscription("audit", f"{namespace}.orders", "order.#", "topic")
     tasks = (*TASKS, SUPERVISION.task)
     wanted = topology(namespace, tasks, [SUPERVISION], subscriptions=[subscription], called=TASKS)
-    connection = await aiormq.connect(url)
-    channel = await connection.channel()
-    for queue in wanted.queues:
-        await channel.queue_delete(queue.name)
-    for exchange in wanted.exchanges:
-        await channel.exchange_delete(exchange.name)
-    await connection.close()
+    await delete(url, wanted)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,51 @@
+"""A broker that several addresses are named of, most of which nobody listens at."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.acceptance.conftest import SHOP, CommandLine, delete_all
+from tests.rabbitmq import Users
+
+PASSWORD = "open-sesame-17"
+DEAD = (1, 2, 3)  # ports that nobody listens on: the order is random, so the first is one of them
+FINE = 0
+
+
+@pytest.fixture
+def cluster(broker_url: str, namespace: str, users: Users, tmp_path: Path) -> Iterator[CommandLine]:
+    alive = users.add(PASSWORD, configure=".*", write=".*", read=".*")
+    address = urlsplit(alive)
+    dead = [alive.replace(f":{address.port}", f":{port}") for port in DEAD]
+    yield CommandLine(
+        tmp_path,
+        SCHEDULER_BROKER_URL=",".join([*dead, alive]),
+        SCHEDULER_APP=SHOP,
+        SHOP_NAMESPACE=namespace,
+    )
+    asyncio.run(delete_all(broker_url, namespace))
+
+
+def test_commands_find_the_address_that_is_alive_and_tell_no_password(cluster: CommandLine):
+    seed, status, doctor = cluster("seed"), cluster("status"), cluster("doctor")
+    assert (seed.code, status.code, doctor.code) == (FINE, FINE, FINE), doctor.output
+    found = " ".join(doctor.out.split())
+    assert "warning addresses of the broker: 3 of 4 cannot be used: Cannot connect to" in found
+    assert [port for port in DEAD if f"@127.0.0.1:{port}/: " not in found] == []
+    assert "Mend it, or name it no more in SCHEDULER_BROKER_URL." in found
+    assert PASSWORD not in seed.output + status.output + doctor.output
+
+
+def test_a_processor_finds_the_address_that_is_alive_and_tells_no_password(cluster: CommandLine):
+    assert cluster("seed").code == FINE
+    assert cluster("trigger", "report").code == FINE
+    with cluster.processor(SCHEDULER_LOG_LEVEL="debug") as processor:
+        processor.until("processing report, sell, wait_for_input of")
+        processor.until("report #0  succeeded")
+        processor.signal()
+        done = processor.end()
+    assert done.code == FINE
+    assert PASSWORD not in done.output
