@@ -11,6 +11,7 @@ ConsumerResumed        it delivers again
 ProcessorStarted       a processor takes messages of these tasks
 ProcessorStopping      it takes no more, and lets its runs finish
 ProcessorStopped       it has ended
+QueueDeclared          the broker has a queue that was declared
 LoopSeeded             what seeding found or did for a loop
 LoopRepaired           a loop had no token, and has one again
 CallSending            a call is about to be published
@@ -214,6 +215,13 @@ class ProcessorStopped(Event):
 
     returned: int
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeclared(Event):
+    """The broker has a queue that was declared, or had it already."""
+
+    queue: str
 
 
 @dataclass(frozen=True, slots=True)

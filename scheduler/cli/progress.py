@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
 from rich.progress import TextColumn as Words
 
+BAR = 20  # columns: with words and thousands beside it, it fits in 80
+
 
 class Work:
     """Work that goes on, and whom it is shown to; None: nobody."""
@@ -37,7 +39,7 @@ def working(what: str, *, counted: bool, as_json: bool) -> Generator[Work]:
     if as_json or not sys.stderr.isatty():
         yield Work()
         return
-    counts = (BarColumn(), MofNCompleteColumn()) if counted else ()
+    counts = (BarColumn(BAR), MofNCompleteColumn()) if counted else ()
     shown = Progress(
         SpinnerColumn(),
         Words("{task.description}"),

@@ -10,11 +10,12 @@ from scheduler.cli.connecting import connected
 from scheduler.cli.loading import ready_app
 from scheduler.cli.meanings import print_meanings, warn_of_doubts
 from scheduler.cli.printing import exact, no_loops, print_json, print_line, relative
-from scheduler.cli.progress import working
+from scheduler.cli.progress import Work, working
 from scheduler.cli.rows import row_of_report
 from scheduler.cli.tables import Columns, print_table
 from scheduler.control.doctor import require_fit
 from scheduler.control.reports import Report
+from scheduler.events import Emit, Event, LoopSeeded, QueueDeclared
 from scheduler.protocol.rights import rights_to_seed
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.schedules import zone_of
@@ -33,7 +34,10 @@ class Ways:
 def seed(reference: str | None, ways: Ways, *, as_json: bool) -> None:
     app, dry_run = ready_app(reference), ways.dry_run
     warn_of_doubts(app.loops.values())
-    with working(f"seeding {len(app.loops)} loops", counted=False, as_json=as_json):
+    with (
+        working("seeding queues and loops", counted=not dry_run, as_json=as_json) as work,
+        app.events.listening(_count_of(app, work), QueueDeclared, LoopSeeded),
+    ):
         reports = asyncio.run(_seed(app, ways))
     if as_json:
         print_json([row_of_report(report) for report in reports])
@@ -44,6 +48,22 @@ def seed(reference: str | None, ways: Ways, *, as_json: bool) -> None:
         are = "would be" if dry_run else "are"
         tasks = ", ".join(app.tasks)
         print_line(f"{no_loops(app)}; the queues of its tasks {are} declared: {tasks}.")
+
+
+def _count_of(app: Scheduler, work: Work) -> Emit:
+    """A listener that counts the app's queues and loops: each takes its time."""
+    left = {queue.name for queue in app.topology().queues} | {str(loop) for loop in app.loops}
+    work.expect(len(left))
+
+    def count(event: Event) -> None:
+        match event:
+            case QueueDeclared(done) | LoopSeeded(done) if str(done) in left:
+                left.remove(str(done))
+                work.advance()
+            case _:
+                pass  # a queue is declared again, or a loop is not in the code
+
+    return count
 
 
 async def _seed(app: Scheduler, ways: Ways) -> list[Report]:

@@ -4,7 +4,7 @@ Tokens are created under one mutex of the namespace, so that any number of opera
 try at once.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -94,10 +94,7 @@ class Seeding:
             loops = [*self._app.loops.values(), *keyed_loops_of(self._app, listing)]
             new |= await self._declaring.keyed_slots(loops)
             await self._seed_all([self._app.supervision], listing, new)
-            reports = await self._seed_all(loops, listing, new)
-            for report in reports:
-                due_at = report.token.due_at if report.token else None
-                self._app.events.emit(LoopSeeded(report.loop.id, report.did.value, due_at))
+            reports = await self._seed_all(loops, listing, new, tell=self._tell)
             if prune:
                 orphans = orphans_of(self._app, listing)
                 reports += [await self._removal.take_away(loop, listing) for loop in orphans]
@@ -156,20 +153,37 @@ class Seeding:
                 await self._roster.append(listed)
             return await self._roster.compacted(), new  # its snapshots may have survived it
 
+    def _tell(self, report: Report) -> None:
+        due_at = report.token.due_at if report.token else None
+        self._app.events.emit(LoopSeeded(report.loop.id, report.did.value, due_at))
+
     async def _seed_all(
-        self, loops: Collection[Loop], listing: Listing, new: Collection[str]
+        self,
+        loops: Collection[Loop],
+        listing: Listing,
+        new: Collection[str],
+        *,
+        tell: Callable[[Report], None] = lambda report: None,
     ) -> list[Report]:
         """Seed these loops.
 
         Args:
             new: the queues that were just declared.
+            tell: told of each, when it is done.
         """
+
+        async def begin(loop: Loop) -> Report | None:
+            if (report := await self._begin(loop, listing, new)) is not None:
+                tell(report)
+            return report
+
         reports = dict[LoopId, Report]()
-        begun = await side_by_side(lambda loop: self._begin(loop, listing, new), loops)
+        begun = await side_by_side(begin, loops)
         unchanged = [loop for loop, report in zip(loops, begun, strict=True) if report is None]
         sightings = await self._repairs.sightings(unchanged, listing)
         for loop in unchanged:
             reports[loop.id] = await self._checked(loop, sightings[loop.id], listing)
+            tell(reports[loop.id])
         return [
             reports[loop.id] if report is None else report
             for loop, report in zip(loops, begun, strict=True)

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tests.acceptance.conftest import SHOP, CommandLine
+from tests.acceptance.conftest import LOOPS, SHOP, CommandLine
+from tests.stage import an_app
 
 FINE = 0
 COLOUR = re.compile(r"\x1b\[3\d")
@@ -12,8 +13,12 @@ STYLE = re.compile(r"\x1b\[[\d;]*m")
 MOMENT = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d")
 
 
+def plain(shown: str) -> str:
+    return STYLE.sub("", shown)
+
+
 def lines(shown: str) -> list[str]:
-    return STYLE.sub("", shown).splitlines()
+    return plain(shown).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -130,8 +135,15 @@ def test_a_watch_that_reaches_no_broker_says_so(offline: CommandLine):
 
 
 def test_how_far_it_has_come_is_shown_in_a_terminal_and_never_in_the_output(seeded: CommandLine):
-    assert "seeding 3 loops" in seeded.in_terminal("seed").out
     with seeded.terminal("failed", "replay", "--all") as terminal:
         assert "replayed" in terminal.end().out
+    assert "seeding" in seeded.in_terminal("seed", "--dry-run").out
     assert "seeding" not in seeded("seed").output
     assert "seeding" not in seeded.in_terminal("seed", "--json").out
+
+
+def test_a_seed_counts_queues_and_loops(scheduler: CommandLine):
+    count = len(an_app("shop", LOOPS).topology().queues) + len(LOOPS)
+    all_done = re.compile(f"seeding queues and loops .* {count}/{count} ")
+    assert all_done.search(plain(scheduler.in_terminal("seed").out))  # all is new
+    assert all_done.search(plain(scheduler.in_terminal("seed").out))  # nothing is

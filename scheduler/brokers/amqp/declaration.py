@@ -10,6 +10,7 @@ from aiormq.exceptions import ChannelNotFoundEntity
 from scheduler.brokers.amqp.asking import asking
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.contract import missing_exchange
+from scheduler.events import QueueDeclared
 from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
 
 D = TypeVar("D")
@@ -23,7 +24,12 @@ async def declare(connection: Connection, topology: Topology) -> None:
         async with asking(connection, at_once=False) as channel:
             for exchange in topology.exchanges:
                 await _declare_exchange(channel, exchange)
-    await _over_channels(connection, _declare_queue, topology.queues)
+
+    async def declare_queue(channel: AbstractChannel, queue: Queue) -> None:
+        await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+        connection.emit(QueueDeclared(queue.name))
+
+    await _over_channels(connection, declare_queue, topology.queues)
     await _over_channels(connection, _bind, topology.bindings)
 
 
@@ -51,10 +57,6 @@ async def _over_channels(
     for error in ended:
         if error is not None:
             raise error
-
-
-async def _declare_queue(channel: AbstractChannel, queue: Queue) -> None:
-    await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
 
 
 async def _bind(channel: AbstractChannel, binding: Binding) -> None:
