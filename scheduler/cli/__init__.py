@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scheduler.cli import (
+        completion,
         diagnosis,
         failed,
         history,
@@ -31,6 +32,7 @@ else:
 
 
 __all__ = [
+    "completion",
     "diagnosis",
     "failed",
     "history",

@@ -1,6 +1,7 @@
 """The commands: what can be typed. What they do is in the module of this room that each calls."""
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Annotated, ParamSpec
 
@@ -24,10 +25,36 @@ topology = typer.Typer(no_args_is_help=True, help="What the app needs in the bro
 cli.add_typer(failed, name="failed")
 cli.add_typer(topology, name="topology")
 
+
+def _app_of(context: typer.Context) -> str | None:
+    """The APP of a line that is not complete."""
+    # Before an option that has no value yet, arguments are not given to their parameters.
+    return context.params.get("app") or next(iter(context.args), None)
+
+
+def _loops(context: typer.Context) -> list[str]:
+    return scheduler.cli.completion.loops(_app_of(context))
+
+
+def _loops_if_any(context: typer.Context) -> list[str]:
+    """APP may be left out, and LOOP stand in its place."""
+    has_loop = any(each.name == "loop" for each in context.command.params)
+    return _loops(context) if has_loop else []
+
+
+def _tasks(context: typer.Context) -> list[str]:
+    return scheduler.cli.completion.tasks(_app_of(context))
+
+
+def _one_more_task(context: typer.Context, incomplete: str) -> list[str]:
+    return scheduler.cli.completion.one_more_task(_app_of(context), incomplete)
+
+
 AppArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="APP",
+        autocompletion=_loops_if_any,
         help="module:attribute or path/to/file.py:attribute (of a file alone: app); else "
         "SCHEDULER_APP, else [tool.scheduler] app in pyproject.toml.",
     ),
@@ -36,12 +63,14 @@ LoopArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="LOOP",
+        autocompletion=_loops,
         help="Which loop, as `scheduler status` names it: report, or digest.user-42 of a keyed "
         "one. It has to be said.",
     ),
 ]
 OneLoop = Annotated[
-    str | None, typer.Argument(metavar="LOOP", help="Only this loop, instead of all.")
+    str | None,
+    typer.Argument(metavar="LOOP", autocompletion=_loops, help="Only this loop, instead of all."),
 ]
 Ids = Annotated[
     list[str] | None,
@@ -51,7 +80,9 @@ Ids = Annotated[
         "if no other begins so.",
     ),
 ]
-OneTask = Annotated[str | None, typer.Option("--task", help="Only those of this task.")]
+OneTask = Annotated[
+    str | None, typer.Option("--task", autocompletion=_tasks, help="Only those of this task.")
+]
 OneReason = Annotated[
     str | None,
     typer.Option("--reason", help="Only those parked for this reason, such as exhausted."),
@@ -108,6 +139,8 @@ def options(
 
 def main() -> None:
     """Run the command line; exit code 0: fine, 1: something is wrong, 2: misuse."""
+    if "_SCHEDULER_COMPLETE" in os.environ:
+        scheduler.cli.completion.rejoin_words(os.environ)
     with standard_streams():
         cli()
 
@@ -185,7 +218,10 @@ def seed(
 def run(
     app: AppArgument = None,
     tasks: Annotated[
-        str | None, typer.Option(help="Only these tasks, separated by commas; else all.")
+        str | None,
+        typer.Option(
+            autocompletion=_one_more_task, help="Only these tasks, separated by commas; else all."
+        ),
     ] = None,
     concurrency: Annotated[
         int | None,

@@ -1,0 +1,100 @@
+"""Names that a shell completes, asked for as bash does: words, and which of them is begun."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import APPS, LOOPS, SHOP, CommandLine
+
+SHOP_ALONE = SHOP.removesuffix(":app")
+FINE = 0
+NOISY = f"""
+import sys
+print("loading")
+print("loading", file=sys.stderr)
+sys.path.insert(0, {str(APPS)!r})
+from shop import app
+"""
+
+
+def completed(command_line: CommandLine, *words: str, **environment: str) -> list[str]:
+    """What a last word that is begun is completed to."""
+    asked = {
+        "_SCHEDULER_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(("scheduler", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = command_line(**asked, **environment)
+    assert (done.code, done.err) == (FINE, "")
+    return done.out.split()
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "trigger", "remove", "status", "history"])
+def test_loops_are_completed(offline: CommandLine, command: str):
+    assert completed(offline, command, SHOP_ALONE, "") == list(LOOPS)
+    assert completed(offline, command, SHOP_ALONE, "re") == ["report"]
+    assert completed(offline, command, SHOP_ALONE, "no") == []
+
+
+def test_bash_parts_words_at_colons(offline: CommandLine):
+    file, attribute = SHOP.split(":")
+    assert completed(offline, "pause", file, ":", attribute, "re") == ["report"]
+    assert completed(offline, "pause", file, ":", attribute) == []
+
+
+def test_what_comes_after_the_cursor_is_not_looked_at(offline: CommandLine):
+    asked = {"_SCHEDULER_COMPLETE": "complete_bash", "COMP_CWORD": "2", "SCHEDULER_APP": SHOP}
+    done = offline(**asked, COMP_WORDS="scheduler\npause\nre\nshop.py\n:\napp")
+    assert done.out.split() == ["report"]
+
+
+def test_the_app_may_be_left_out(offline: CommandLine):
+    assert completed(offline, "pause", "", SCHEDULER_APP=SHOP) == list(LOOPS)
+    assert completed(offline, "pause", "report", "", SCHEDULER_APP=SHOP) == []
+    assert completed(offline, "seed", "", SCHEDULER_APP=SHOP) == []  # it takes no loop
+
+
+@pytest.mark.parametrize("command", ["list", "replay", "purge"])
+def test_tasks_are_completed(offline: CommandLine, command: str):
+    assert completed(offline, "failed", command, SHOP_ALONE, "--task", "se") == ["sell"]
+    assert completed(offline, "failed", command, "--task", "se", SCHEDULER_APP=SHOP) == ["sell"]
+
+
+def test_of_several_tasks_the_last_is_completed_with_those_that_are_not_there(
+    offline: CommandLine,
+):
+    assert completed(offline, "run", SHOP_ALONE, "--tasks", "") == list(LOOPS)
+    assert completed(offline, "run", SHOP_ALONE, "--tasks", "sell,re") == ["sell,report"]
+    assert completed(offline, "run", SHOP_ALONE, "--tasks", "sell,s") == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import nothing_that_is_there", "def", "raise ValueError", "import sys; sys.exit('no')", ""],
+)
+def test_of_an_app_that_cannot_be_imported_nothing_is_completed(
+    offline: CommandLine, tmp_path: Path, code: str
+):
+    (tmp_path / "broken.py").write_text(code)
+    assert completed(offline, "pause", "broken.py", "") == []
+    assert completed(offline, "run", "broken.py", "--tasks", "") == []
+
+
+def test_where_there_is_no_app_nothing_is_completed(offline: CommandLine):
+    assert completed(offline, "pause", "") == []
+    assert completed(offline, "pause", "nowhere", ":", "app", "") == []
+
+
+def test_what_the_app_prints_is_not_completed(offline: CommandLine, tmp_path: Path):
+    (tmp_path / "noisy.py").write_text(NOISY)
+    assert completed(offline, "pause", "noisy.py", "") == list(LOOPS)
+
+
+def test_no_broker_is_asked(offline: CommandLine):
+    with socket.create_server(("127.0.0.1", 0)) as broker:
+        url = f"amqp://127.0.0.1:{broker.getsockname()[1]}/"
+        assert completed(offline, "pause", SHOP_ALONE, "re", SCHEDULER_BROKER_URL=url) == ["report"]
+        broker.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            broker.accept()
