@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any, cast
 
 import typer
@@ -27,6 +27,7 @@ from scheduler.cli.rows import Row, row_of_parked
 from scheduler.cli.short_ids import shortened
 from scheduler.cli.spool import Spool, spooling
 from scheduler.cli.tables import Columns, print_table
+from scheduler.cli.zones import Zones, zones_of_loops
 from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageError
 from scheduler.protocol.topology import LOOP_KEY
 from scheduler.queues.failed import EVERYTHING, FailedQueues, Parked, Selection
@@ -34,17 +35,19 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.rates import Rate, parse_rate
 
+NO_LOOP = "-"  # of a message that is no tick
+
 
 def browse(
     reference: str | None, *, task: str | None, reason: str | None, limit: int, as_json: bool
 ) -> None:
     app, which = ready_app(reference), Selection(reason=reason, task=task)
     with spooling() as shown:
-        more, interrupted = asyncio.run(_listed(app, task, which, limit, shown, as_json))
+        more, interrupted, zones = asyncio.run(_listed(app, task, which, limit, shown, as_json))
         if as_json:
             print_json_list(shown)
         else:
-            _print(shown)
+            _print(shown, zones)
     if more and not as_json:
         print_line(f"{more} more: raise --limit to see them")
     if interrupted is not None:
@@ -54,13 +57,13 @@ def browse(
 
 def show(reference: str | None, message: str | None, *, as_json: bool) -> None:
     reference, name = app_and_one(reference, message, "the ID of a message")
-    found = asyncio.run(_found(ready_app(reference), name))
+    found, zone = asyncio.run(_found(ready_app(reference), name, as_json))
     if found is None:
         raise QueueNotFound(f"There is no parked message {name!r}: see `scheduler failed list`.")
     if as_json:
         print_json(row_of_parked(found))
     else:
-        _print_whole(found)
+        _print_whole(found, zone)
 
 
 def replay(
@@ -128,32 +131,48 @@ def _json_object(text: str) -> dict[str, Any]:
 
 async def _listed(
     app: Scheduler, task: str | None, which: Selection, limit: int, shown: Spool, as_json: bool
-) -> tuple[int, NotAllSeen | None]:
+) -> tuple[int, NotAllSeen | None, Zones]:
     """Lay out the first parked messages; returns how many more there are, as far as it got."""
-    row, more = row_of_parked if as_json else _row, 0
     async with connected(app) as program:
-        tasks, failed = _tasks(app, task), program.failed
-        there = await failed.count(tasks)
-        try:
-            async with aclosing(failed.look(tasks, which)) as looked_at:
-                async for parked in looked_at:
-                    if len(shown) < limit:
-                        shown.add(row(parked))
-                    elif which == EVERYTHING:
-                        return there - limit, None  # without a look at each
-                    else:
-                        more += 1
-        except NotAllSeen as error:
-            return more, error
+        row = row_of_parked if as_json else _row
+        seen = await _laid_out(program.failed, _tasks(app, task), which, limit, shown, row)
+        has_ticks = not as_json and any(row["loop"] != NO_LOOP for row in shown)
+        return *seen, await zones_of_loops(app, program) if has_ticks else {}
+
+
+async def _laid_out(
+    failed: FailedQueues,
+    tasks: list[str],
+    which: Selection,
+    limit: int,
+    shown: Spool,
+    row: Callable[[Parked], Row],
+) -> tuple[int, NotAllSeen | None]:
+    there, more = await failed.count(tasks), 0
+    try:
+        async with aclosing(failed.look(tasks, which)) as looked_at:
+            async for parked in looked_at:
+                if len(shown) < limit:
+                    shown.add(row(parked))
+                elif which == EVERYTHING:
+                    return there - limit, None  # without a look at each
+                else:
+                    more += 1
+    except NotAllSeen as error:
+        return more, error
     return more, None
 
 
-async def _found(app: Scheduler, name: str) -> Parked | None:
+async def _found(app: Scheduler, name: str, as_json: bool) -> tuple[Parked | None, tzinfo | None]:
+    """A parked message, and the zone that its times are told in."""
     async with connected(app) as program:
         tasks = _tasks(app, None)
         which = await _whole(program.failed, tasks, Selection(ids=frozenset([name])))
         async with aclosing(program.failed.look(tasks, which)) as looked_at:
-            return await anext(looked_at, None)
+            found = await anext(looked_at, None)
+        if as_json or found is None or _loop_of(found) == NO_LOOP:
+            return found, None
+        return found, (await zones_of_loops(app, program)).get(found.loop)
 
 
 async def _whole(failed: FailedQueues, tasks: list[str], which: Selection) -> Selection:
@@ -211,24 +230,30 @@ def _tasks(app: Scheduler, task: str | None) -> list[str]:
     return [spec.name for spec in app.select(None if task is None else [task])]
 
 
+def _loop_of(parked: Parked) -> str:
+    return parked.loop if parked.routing_key.startswith(LOOP_KEY) else NO_LOOP
+
+
 def _row(parked: Parked) -> Row:
     """What the list shows of one."""
-    is_tick = parked.routing_key.startswith(LOOP_KEY)
     return {
         "id": parked.id,
         "task": parked.task,
-        "loop": parked.loop if is_tick else "-",
+        "loop": _loop_of(parked),
         "reason": parked.reason,
         "parked_at": parked.parked_at,
         "error": parked.error,
     }
 
 
-def _print(rows: Iterable[Row]) -> None:
+def _print(rows: Iterable[Row], zones: Zones) -> None:
     now, short = SystemClock().now(), shortened(row["id"] for row in rows)
     print_table(
         rows,
-        Columns(("ID", "TASK", "LOOP", "REASON", "PARKED", "ERROR"), _cells),
+        Columns(
+            ("ID", "TASK", "LOOP", "REASON", "PARKED", "ERROR"),
+            lambda row: _cells(row, zones.get(row["loop"])),
+        ),
         Columns(
             ("ID", "TASK", "REASON", "PARKED", "ERROR"),
             lambda row: _brief_cells(row, short[row["id"]], now),
@@ -236,8 +261,9 @@ def _print(rows: Iterable[Row]) -> None:
     )
 
 
-def _cells(row: Row) -> Sequence[str]:
-    return *(row[name] for name in ("id", "task", "loop", "reason")), exact(_at(row)), row["error"]
+def _cells(row: Row, zone: tzinfo | None) -> Sequence[str]:
+    what = (row[name] for name in ("id", "task", "loop", "reason"))
+    return *what, exact(_at(row), zone), row["error"]
 
 
 def _brief_cells(row: Row, short: str, now: datetime) -> Sequence[str]:
@@ -249,13 +275,13 @@ def _at(row: Row) -> datetime | None:
     return None if at is None else datetime.fromisoformat(at)
 
 
-def _print_whole(parked: Parked) -> None:
+def _print_whole(parked: Parked, zone: tzinfo | None) -> None:
     row = row_of_parked(parked)
     for name in ("id", "loop", "queue", "routing_key", "reason", "error", "attempts"):
         print_line(f"{name:12} {row[name]}")
     if parked.first_failed_at is not None:
         print_line(f"{'first failed':12} {exact(parked.first_failed_at)}")
-    print_line(f"{'parked at':12} {exact(parked.parked_at)}")
+    print_line(f"{'parked at':12} {exact(parked.parked_at, zone)}")
     for name, value in parked.headers.items():
         print_line(f"{'header':12} {name} = {value!r}")
     print_line(f"{'body':12} {row.get('body', row.get('body_base64'))}")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta, tzinfo
 
 from scheduler.app import Scheduler
@@ -12,13 +12,11 @@ from scheduler.cli.loading import names_app, ready_app
 from scheduler.cli.printing import exact, print_json, relative, seconds
 from scheduler.cli.rows import row_of_entry
 from scheduler.cli.tables import Columns, print_table
+from scheduler.cli.zones import Zones, zones_of_loops
 from scheduler.errors import QueueNotFound
 from scheduler.queues.journal import JournalEntry
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.clock import SystemClock
-from scheduler.timing.schedules import zone_of
-
-Zones = Mapping[str, tzinfo | None]
 
 
 def show(reference: str | None, loop: str | None, *, since: str, limit: int, as_json: bool) -> None:
@@ -48,8 +46,8 @@ async def _entries(
                 last.append(entry)
         if not last and loop is not None:
             await program.loops.find(loop)  # one that was removed may have a history still
-        known = await program.loops.all() if last else []
-    return list(last), {str(each): zone_of(each.schedule) for each in known}
+        zones: Zones = await zones_of_loops(app, program) if last else {}
+    return list(last), zones
 
 
 def _print(entries: Sequence[JournalEntry], zones: Zones) -> None:

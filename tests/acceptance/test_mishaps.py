@@ -30,7 +30,7 @@ def mishaps(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[Command
     done = command_line("seed")
     assert done.code == FINE, done.output
     yield command_line
-    asyncio.run(delete(broker_url, an_app(namespace, ["beat", "block"]).topology()))
+    asyncio.run(delete(broker_url, an_app(namespace, ["beat", "block", "fail"]).topology()))
 
 
 async def lose(url: str, *queues: str) -> None:
@@ -98,3 +98,23 @@ def test_a_task_that_blocks_the_event_loop_is_named_with_its_line(mishaps: Comma
         assert processor.end().code == FINE
     by = f"by run block #0, at {path}:{number} (block)"
     assert (by in line, by in after) == (True, True), line + after
+
+
+def test_a_tick_that_was_parked_is_told_in_the_zone_of_its_schedule(
+    mishaps: CommandLine, broker_url: str, namespace: str
+):
+    assert mishaps("trigger", "fail").code == FINE
+    with mishaps.processor() as processor:
+        processor.until("fail #0  failed for the last time")
+        processor.signal()
+        assert processor.end().code == FINE
+    at = re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\+05:30\b")
+    listed = mishaps("failed", "list", TZ="America/Lima")
+    ((identity, *_),) = listed.rows
+    assert at.search(listed.out)
+    shown = mishaps("failed", "show", identity, TZ="America/Lima")
+    told = {line[:12].strip(): line[13:] for line in shown.out.splitlines()}
+    assert at.match(told["parked at"])
+    assert " s ago" in mishaps.in_terminal("failed", "list").out
+    asyncio.run(lose(broker_url, Names(namespace).roster))
+    assert mishaps("failed", "list", TZ="America/Lima").out == listed.out

@@ -4,7 +4,7 @@ import logging
 import os
 import time
 
-from scheduler import Context, Scheduler
+from scheduler import Context, Retry, Scheduler
 
 app = Scheduler(os.environ["SHOP_NAMESPACE"])
 
@@ -19,3 +19,8 @@ async def beat(ctx: Context) -> None:
 @app.periodic(every="1h")
 async def block() -> None:
     time.sleep(2)  # noqa: ASYNC251 - what no task should do
+
+
+@app.periodic(cron="0 9 * * *", tz="Asia/Kolkata", retry=Retry(0))
+async def fail() -> None:
+    raise ValueError("sold out")
