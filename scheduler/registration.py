@@ -30,6 +30,7 @@ from scheduler.tasks.retries import Retry
 from scheduler.tasks.tasks import (
     DEFAULT_CONCURRENCY,
     DEFAULT_TASK_TIMEOUT,
+    Executor,
     Flow,
     SubscribeTo,
     TaskSpec,
@@ -41,10 +42,11 @@ from scheduler.timing.schedules import Schedule, ScheduleOptions, schedule_of
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
+N = TypeVar("N")
 
 PERIODIC_OPTIONS = (
     *("every", "cron", "schedule", "args", "name", "retry", "timeout", "concurrency"),
-    *("after_failure", *ScheduleOptions.__annotations__),
+    *("executor", "after_failure", *ScheduleOptions.__annotations__),
 )
 NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -94,6 +96,7 @@ class Registration:
         retry: Retry | None = None,
         timeout: Duration = DEFAULT_TASK_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        executor: Executor | None = None,
         after_failure: Literal["continue", "pause"] = "continue",
         **options: Unpack[ScheduleOptions],
     ) -> Callable[[Callable[P, R]], PeriodicTask[P, R]]:
@@ -112,6 +115,7 @@ class Registration:
             retry: what to do when a run fails; three retries by default.
             timeout: how long a run may take before it is cancelled, and counts as failed.
             concurrency: how many runs of this task one processor has going at most.
+            executor: "process" has a function that blocks run in a process, not in a thread.
             after_failure: what the loop does when the retries are exhausted: go on with the next
                 tick, or pause until it is resumed. The failed tick is parked in both cases.
             options: of the schedule: mode, offset, tz, jitter, catch_up, grace.
@@ -130,6 +134,7 @@ class Registration:
                 timeout=timeout,
                 policy=_policy(retry, after_failure),
                 concurrency=concurrency,
+                executor=executor,
             )
             loop = loop_of(spec, _schedule(spec.name, every, cron, schedule, options), args)
             self._add_task(spec)
@@ -154,6 +159,7 @@ class Registration:
         retry: Retry | None = None,
         timeout: Duration = DEFAULT_TASK_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        executor: Executor | None = None,
         subscribe: Sequence[SubscribeTo] = (),
         rate: str | None = None,
         ordered: bool = False,
@@ -171,6 +177,7 @@ class Registration:
         retry: Retry | None = None,
         timeout: Duration = DEFAULT_TASK_TIMEOUT,
         concurrency: int = DEFAULT_CONCURRENCY,
+        executor: Executor | None = None,
         subscribe: Sequence[SubscribeTo] = (),
         rate: str | None = None,
         ordered: bool = False,
@@ -186,16 +193,16 @@ class Registration:
             retry: what to do when a run fails; three retries by default.
             timeout: how long a run may take before it is cancelled, and counts as failed.
             concurrency: how many runs of this task one processor has going at most.
-            subscribe: pairs of an exchange of somebody else and a binding key, such as
-                `("orders", "order.paid")`: its messages come to this task too, whole, in the one
-                parameter that the function then has. With the exchange's type as a third, the
-                exchange is declared here.
+            executor: "process" has a function that blocks run in a process, not in a thread.
+            subscribe: pairs of an exchange of somebody else and a binding key: its messages come to
+                this task too, whole, in the one parameter that the function then has. With the
+                exchange's type as a third, the exchange is declared here.
             rate: how many runs one processor starts in a time, such as "50/s"; the others wait in
                 the queue, they do not fail.
             ordered: run one message at a time over all processors, in order; one that is to be
                 tried again blocks those behind it.
-            expires: how old a message may get before it is not run any more: one that was sent,
-                after its time; one of somebody else, after its timestamp, if it has one.
+            expires: how old a message may get to be run: one that was sent, after its time; one of
+                somebody else, after its timestamp, if it has one.
             expired: what becomes of one that is too old; both are told by events.
 
         Raises:
@@ -211,6 +218,7 @@ class Registration:
                 "timeout": timeout,
                 "policy": Policy(_retry(retry), expired=_expired(expired)),
                 "concurrency": concurrency,
+                "executor": executor,
                 "flow": Flow(subscribe, rate, ordered, expires),
             },
         )
@@ -222,10 +230,8 @@ class Registration:
         Raises:
             UnknownLoop: there is none; the message names the nearest.
         """
-        for loop in self._loops.values():
-            if str(loop.id) == name:
-                return loop
-        raise UnknownLoop(no_such("loop", name, map(str, self._loops)))
+        by_name = {str(loop.id): loop for loop in self._loops.values()}
+        return _named("loop", name, by_name)
 
     def select(self, names: Iterable[str] | None) -> list[TaskSpec]:
         """The tasks of these names; None: all of them.
@@ -233,12 +239,10 @@ class Registration:
         Raises:
             UnknownLoop: there is none of a name; the message names the nearest.
         """
-        if names is None:
-            return list(self._tasks.values())
-        for name in (names := list(names)):
-            if name not in self._tasks:
-                raise UnknownLoop(no_such("task", name, self._tasks))
-        return [self._tasks[name] for name in dict.fromkeys(names)]
+        return [
+            _named("task", name, self._tasks)
+            for name in dict.fromkeys(self._tasks if names is None else names)
+        ]
 
     def _add_task(self, spec: TaskSpec) -> None:
         if spec.name in self._tasks:
@@ -278,6 +282,12 @@ class RegisterCallTask:
         spec = task_spec(function, **self._options)
         self._add(spec)
         return CallTask[..., ..., Any](function, spec, self._names, self._connect, self._outboxes)
+
+
+def _named(what: str, name: str, those: Mapping[str, N]) -> N:
+    if name not in those:
+        raise UnknownLoop(no_such(what, name, those))
+    return those[name]
 
 
 def _check_call(bare: object, options: Iterable[str]) -> None:

@@ -12,6 +12,7 @@ from scheduler.events import Connected, EscalationHook, TokenSuperseded
 from scheduler.middleware import Around
 from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
 from scheduler.processor.lifespan import HasLifespan, Lifespan
+from scheduler.processor.processes import prepare
 from scheduler.processor.recognition import Recognition
 from scheduler.processor.threads import Threads
 from scheduler.processor.worker import Worker
@@ -95,6 +96,7 @@ class Processor:
                     self._app.events.listening(self._follow_up.hear, TokenSuperseded)
                 )
             stack.enter_context(self._app.lending(self._broker, self._clock))
+            prepare(self._tasks)
             # Last, as it may send; what is told to stop before it is open, takes nothing in.
             if (await stack.enter_async_context(self._lifespan)).is_open:
                 await self.worker.run()

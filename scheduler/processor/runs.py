@@ -3,7 +3,7 @@
 import asyncio
 import concurrent.futures.thread
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import CarryError
 from scheduler.middleware import Around, surrounded
+from scheduler.processor import processes as processor_processes
 from scheduler.processor import threads as processor_threads
 from scheduler.processor.lifespan import Lifespan
+from scheduler.processor.processes import Child
 from scheduler.processor.settlement import Broken, Outcome, Raised, Returned
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
@@ -26,7 +28,12 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
 
 NO_TIME = timedelta(0)
-OURS = __file__, processor_threads.__file__, concurrent.futures.thread.__file__
+OURS = (
+    __file__,
+    processor_threads.__file__,
+    processor_processes.__file__,
+    concurrent.futures.thread.__file__,
+)
 NOT_YET = datetime.max.replace(tzinfo=UTC)
 
 
@@ -158,13 +165,9 @@ class Execution:
         current_run.set(self._run.name)
         deadline = asyncio.timeout(task.timeout.total_seconds())
         context = self._context(deadline)
-        given = {task.arguments.context: context} if task.arguments.context else {}
-        work = functools.partial(task.function, **given, **self._run.arguments)
-        if task.blocks:
-            work = functools.partial(self._in_thread, work)
         try:
             async with deadline:
-                await surrounded(self._around, context, work)()
+                await surrounded(self._around, context, self._work(context))()
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
             # It would end the whole processor, and the next one that gets this message.
             raise RuntimeError(f"the task raised {summary_of(error)}") from None
@@ -174,9 +177,20 @@ class Execution:
             allowed = (context.deadline - self._run.started_at).total_seconds()
             raise TimeoutError(f"it ran longer than its timeout of {allowed:g} s") from None
 
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+    def _work(self, context: Context[Any]) -> Callable[[], Awaitable[Any]]:
+        task = self._run.task
+        if task.executor == "process":
+            child = Child(task, context)
+            return functools.partial(self._in_thread, child.run, stop=child.kill)
+        given = {task.arguments.context: context} if task.arguments.context else {}
+        work = functools.partial(task.function, **given, **self._run.arguments)
+        return functools.partial(self._in_thread, work) if task.blocks else work
+
+    async def _in_thread(
+        self, work: Callable[[], Any], stop: Callable[[], None] | None = None
+    ) -> Any:
         self._thread = self._threads.begin(work)
-        return await self._threads.result_of(self._thread)
+        return await self._threads.result_of(self._thread, stop=stop)
 
     def _extend(self, deadline: asyncio.Timeout, span: timedelta) -> datetime:
         loop = self.task.get_loop()

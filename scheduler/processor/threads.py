@@ -8,7 +8,7 @@ processor ends, its message is left unsettled, and goes to somebody else when th
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -46,8 +46,13 @@ class Threads:
         thread.add_done_callback(self._note_end)
         return thread
 
-    async def result_of(self, thread: asyncio.Future[Any]) -> Any:
+    async def result_of(
+        self, thread: asyncio.Future[Any], *, stop: Callable[[], None] | None = None
+    ) -> Any:
         """What a thread returns, or raises.
+
+        Args:
+            stop: makes the thread end soon; None: nothing does.
 
         Raises:
             CancelledError: this was cancelled; the thread has ended, or the processor aborts.
@@ -55,7 +60,11 @@ class Threads:
         try:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:
-            await self._outlast(thread)
+            if stop is not None:
+                stop()
+                await self._ended(thread, unless=[])
+            else:
+                await self._outlast(thread)
             raise
 
     async def _outlast(self, thread: asyncio.Future[Any]) -> None:
@@ -64,9 +73,14 @@ class Threads:
             logging.getLogger(__name__).warning(
                 "it is to end, and its thread cannot be stopped: its message waits until it has"
             )
-        while not (thread.done() or aborted.done()):
+        await self._ended(thread, unless=[aborted])
+
+    async def _ended(
+        self, thread: asyncio.Future[Any], *, unless: Sequence[asyncio.Future[Any]]
+    ) -> None:
+        while not any(each.done() for each in (thread, *unless)):
             with suppress(asyncio.CancelledError):
-                await asyncio.wait([thread, aborted], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([thread, *unless], return_when=asyncio.FIRST_COMPLETED)
 
     def _note_end(self, thread: asyncio.Future[Any]) -> None:
         self._going -= 1

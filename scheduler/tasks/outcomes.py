@@ -9,6 +9,7 @@
 """
 
 from datetime import timedelta
+from typing import Any
 
 from scheduler.errors import default_message
 from scheduler.timing.durations import Duration, parse_duration
@@ -24,6 +25,9 @@ class NamedOutcome(Exception):
     def __init__(self, reason: object = "") -> None:
         self.reason = str(reason)
         super().__init__(self.reason or default_message(type(self)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason,)
 
 
 class RetryLater(NamedOutcome):
@@ -42,6 +46,9 @@ class RetryLater(NamedOutcome):
     def __init__(self, delay: Duration, reason: str = "") -> None:
         self.delay: timedelta = parse_duration(delay)
         super().__init__(reason)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.delay, self.reason)
 
 
 class Reject(NamedOutcome):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args
 
 from scheduler.errors import RegistrationError, ScheduleError
 from scheduler.protocol.tokens import LoopId
@@ -25,6 +25,8 @@ DEFAULT_CONCURRENCY = 10
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 EXCHANGE_TYPES: tuple[ExchangeType, ...] = get_args(ExchangeType)
 SUPERVISION = LoopId("_supervision")
+Executor = Literal["thread", "process"]
+EXECUTORS: tuple[Executor, ...] = get_args(Executor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class TaskSpec:
         ordered: whether its messages are run one at a time over all processors, in order.
         expires: how old a call may get before it is not run any more.
         builtin: whether it is the scheduler's own, and never waits for the runs of others.
-        blocks: whether its function is no coroutine function, and is called in a thread.
+        executor: where its function runs, which is no coroutine function; None: it is one.
     """
 
     name: str
@@ -54,7 +56,12 @@ class TaskSpec:
     ordered: bool = False
     expires: timedelta | None = None
     builtin: bool = False
-    blocks: bool = False
+    executor: Executor | None = None
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a thread waits for its runs."""
+        return self.executor is not None
 
 
 SubscribeTo = tuple[str, str] | tuple[str, str, ExchangeType]
@@ -127,6 +134,7 @@ def task_spec(
     timeout: Duration,
     policy: Policy,
     concurrency: int,
+    executor: Executor | None = None,
     flow: "Flow | None" = None,
 ) -> TaskSpec:
     """Check what a decorator was given.
@@ -154,7 +162,7 @@ def task_spec(
         rate=parse_rate(flow.rate) if flow and flow.rate else None,
         ordered=flow is not None and flow.ordered,
         expires=_expiry(name, flow.expires) if flow and flow.expires is not None else None,
-        blocks=not inspect.iscoroutinefunction(function),
+        executor=_executor(function, name, executor),
     )
 
 
@@ -177,6 +185,23 @@ def _name(function: Callable[..., Any], name: str | None) -> str:
             "namespace. Give it another name=."
         )
     return name
+
+
+def _executor(function: Callable[..., Any], name: str, wanted: object) -> Executor | None:
+    if wanted not in (None, *EXECUTORS):
+        raise RegistrationError(f"executor of {name} is 'thread' or 'process', got {wanted!r}.")
+    if inspect.iscoroutinefunction(function):
+        if wanted is not None:
+            raise RegistrationError(
+                f"executor of {name} is for functions that block: write `def`, or leave it out."
+            )
+        return None
+    if wanted == "process" and "<locals>" in function.__qualname__:
+        raise RegistrationError(
+            f"executor of {name}: another process finds the function by its name, so it has to "
+            "stand at the module's level."
+        )
+    return "process" if wanted == "process" else "thread"
 
 
 def _expiry(name: str, expires: Duration) -> timedelta:

@@ -1,4 +1,4 @@
-"""A loop whose function blocks; each step is written down."""
+"""A loop whose function blocks, in a thread or a process; each step is written down."""
 
 import json
 import os
@@ -20,7 +20,11 @@ app = Scheduler(os.environ["NAMESPACE"])
 
 
 @app.periodic(
-    every="100ms", name="loop0", timeout="300ms", retry=Retry(5, initial="10ms", maximum="10ms")
+    every="100ms",
+    name="loop0",
+    timeout=os.environ.get("TIMEOUT", "300ms"),
+    retry=Retry(5, initial="10ms", maximum="10ms"),
+    executor="process" if "PROCESS" in os.environ else None,
 )
 def work(ctx: Context) -> None:
     note("start", seq=ctx.seq, attempt=ctx.attempt)

@@ -1,0 +1,252 @@
+"""Runs of functions in processes of their own, which can be killed.
+
+A thread of the processor starts the process, and hears from it over a pipe: what it logs, carries
+and extends, and how it ended. A second pipe is its lifeline: when the processor dies, however that
+happens, it ends, and the process ends itself.
+"""
+
+import importlib
+import inspect
+import logging
+import multiprocessing
+import multiprocessing.forkserver as forkserver
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from logging.handlers import QueueHandler
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, cast
+
+from scheduler.errors import UsageError
+from scheduler.protocol.messages import summary_of
+from scheduler.tasks.context import Context
+from scheduler.tasks.tasks import Task, TaskSpec
+
+# Not forked off the processor, whose threads may hold locks at that moment.
+WAY = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+STARTING: Any = multiprocessing.get_context(WAY)  # its type has no processes
+LEAVING = timedelta(seconds=5)
+ORPHANED = 70
+WRAPPED = "__wrapped__"  # where `functools.update_wrapper` puts it
+
+
+class ProcessEnded(Exception):
+    """The process of a run ended before its function did."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process is to do: the function is found there by its name."""
+
+    task: str
+    module: str
+    function: str
+    context: Context[Any]
+    takes_context: str | None
+    log_level: int
+
+
+def prepare(tasks: Iterable[TaskSpec]) -> None:
+    """Have what processes are forked off import the modules of these tasks, before it is needed."""
+    modules = {task.function.__module__ for task in tasks if task.executor == "process"}
+    if modules and WAY == "forkserver":
+        STARTING.set_forkserver_preload(sorted(modules))
+        forkserver.ensure_running()
+
+
+class Child:
+    """The process of one run.
+
+    Args:
+        context: of the run: what the function does with it is done here.
+    """
+
+    def __init__(self, task: TaskSpec, context: Context[Any]) -> None:
+        self._context = context
+        alone = replace(context, state=None, _extend=_unreachable, _hand_on=_unreachable)
+        function, level = task.function, logging.getLogger().getEffectiveLevel()
+        self._job = Job(
+            task.name,
+            function.__module__,
+            function.__qualname__,
+            alone,
+            task.arguments.context,
+            level,
+        )
+        self._starting = threading.Lock()
+        self._process: BaseProcess | None = None
+        self._killed = False
+
+    def run(self) -> Any:
+        """Start the process, and wait for it to end; returns what its function returns.
+
+        Raises:
+            ProcessEnded: it ended before.
+        """
+        ours, theirs = STARTING.Pipe()
+        lifeline, hold = STARTING.Pipe(duplex=False)
+        with ours, hold:
+            with theirs, lifeline:
+                process = self._start(theirs, lifeline)
+            try:
+                what, value = self._hear(ours)
+            except (EOFError, OSError):
+                raise ProcessEnded(_how_it_ended(process)) from None
+            finally:
+                process.join(LEAVING.total_seconds())
+                process.kill()  # it has threads, say, that do not end
+                process.join()
+        if what == "raised":
+            error, told = value
+            raise error from _Told(told)
+        return value
+
+    def kill(self) -> None:
+        """End the process, now or as soon as it has started."""
+        with self._starting:
+            self._killed = True
+            if self._process is not None:
+                self._process.kill()
+
+    def _start(self, theirs: Connection, lifeline: Connection) -> BaseProcess:
+        process = STARTING.Process(target=_work, args=(theirs, lifeline, self._job))
+        with self._starting:
+            process.start()
+            self._process = process
+            if self._killed:
+                process.kill()
+        return process
+
+    def _hear(self, ours: Connection) -> tuple[str, Any]:
+        """Do what it asks for, until it tells how it ended."""
+        while True:
+            what, value = ours.recv()
+            match what:
+                case "log":
+                    logging.getLogger(value.name).handle(value)
+                case "carry":
+                    self._context.carry(value)
+                case "extend":
+                    ours.send(self._extended(value))
+                case _:
+                    return what, value
+
+    def _extended(self, span: timedelta) -> datetime | Exception:
+        try:
+            self._context.extend(span)
+        except Exception as error:
+            return RuntimeError(summary_of(error))
+        return self._context.deadline
+
+
+def _how_it_ended(process: BaseProcess) -> str:
+    process.join()
+    code = process.exitcode or 0
+    if code >= 0:
+        return f"its process ended with the exit code {code}, before the function did"
+    return f"its process was ended by {signal.Signals(-code).name}"
+
+
+class _Told(Exception):
+    """The traceback of an error that was raised in another process."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _unreachable(_: object) -> Any:
+    raise UsageError("It belongs to another process.")
+
+
+# What follows is done in the other process.
+
+
+def _work(parent: Connection, lifeline: Connection, job: Job) -> None:
+    threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to all its processes
+    sending = threading.Lock()
+
+    def tell(what: str, value: object) -> None:
+        with sending:
+            parent.send((what, value))
+
+    _log_to(partial(tell, "log"), job.log_level)
+    context = replace(
+        job.context,
+        _extend=partial(_extend, tell, parent),
+        _hand_on=partial(tell, "carry"),
+    )
+    try:
+        result = _call(job, context)
+    except BaseException as error:
+        told = "".join(traceback.format_exception(error))
+        tell("raised", (_travelling(error), told))
+    else:
+        tell("returned", _picklable(result))
+
+
+def _end_with(lifeline: Connection) -> None:
+    try:
+        lifeline.recv()
+    except (EOFError, OSError):
+        os._exit(ORPHANED)
+
+
+def _call(job: Job, context: Context[Any]) -> Any:
+    given = {job.takes_context: context} if job.takes_context else {}
+    result = _function_of(job)(**given, **context.arguments)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError("it is a `def` that returned a coroutine: write `async def`")
+    return result
+
+
+def _function_of(job: Job) -> Any:
+    found: Any = importlib.import_module(job.module)
+    for name in job.function.split("."):
+        found = getattr(found, name)
+    is_task = isinstance(found, Task)
+    return getattr(cast("Any", found), WRAPPED) if is_task else found
+
+
+def _extend(tell: Callable[[str, object], None], parent: Connection, span: timedelta) -> datetime:
+    tell("extend", span)
+    answer = parent.recv()
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+class _Records:
+    """What a `QueueHandler` puts its records into."""
+
+    def __init__(self, put: Callable[[object], None]) -> None:
+        self.put_nowait = put
+
+
+def _log_to(put: Callable[[object], None], level: int) -> None:
+    root, records = logging.getLogger(), cast("Any", _Records(put))
+    root.handlers = [QueueHandler(records)]
+    root.setLevel(level)
+
+
+def _travelling(error: BaseException) -> BaseException:
+    """An error that can be told to another process: itself, or what it says."""
+    same = _picklable(error)
+    return RuntimeError(summary_of(error)) if same is None else same
+
+
+def _picklable(value: Any) -> Any:
+    """A value that can travel; None, if it cannot."""
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:
+        return None
+    return value
