@@ -9,7 +9,6 @@ import importlib
 import inspect
 import logging
 import multiprocessing
-import multiprocessing.forkserver as forkserver
 import os
 import pickle
 import signal
@@ -58,7 +57,7 @@ def prepare(tasks: Iterable[TaskSpec]) -> None:
     modules = {task.function.__module__ for task in tasks if task.executor == "process"}
     if modules and WAY == "forkserver":
         STARTING.set_forkserver_preload(sorted(modules))
-        forkserver.ensure_running()
+        importlib.import_module("multiprocessing.forkserver").ensure_running()
 
 
 class Child:
