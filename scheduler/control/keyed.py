@@ -4,11 +4,12 @@ They are loops like those of the code, but for who names them: so they wait in h
 their own, are supervised, paused and triggered like any other, and outlive every deploy.
 """
 
+import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast
 
 from scheduler.control.reports import Did
 from scheduler.errors import AccessRefused, ScheduleError, UsageError
@@ -16,14 +17,15 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.durations import SECOND, Duration
-from scheduler.timing.schedules import Every, Schedule, ScheduleOptions, schedule_of
+from scheduler.timing.durations import SECOND, Duration, shown
+from scheduler.timing.schedules import Cron, Every, Schedule, ScheduleOptions, schedule_of
 
 if TYPE_CHECKING:  # every program has tasks, and few of them start loops
     from scheduler.control.loops import Loops
     from scheduler.control.removal import Removal
     from scheduler.control.seeding import Seeding
 
+M = TypeVar("M")
 KEY = re.compile(r"[A-Za-z0-9_-]+([.@+][A-Za-z0-9_-]+)*")
 LONGEST_KEY = 100
 
@@ -35,6 +37,23 @@ class KeyedLoop:
     key: str
     schedule: Schedule
     args: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What `sync` did: the keys, in the order of the mapping, or of the loops' start.
+
+    Attributes:
+        started: of new loops, and of those whose token was lost.
+        rescheduled: of those that have another schedule or other arguments now.
+        stopped: of those that are not in the mapping.
+        unchanged: of the others.
+    """
+
+    started: Sequence[str] = ()
+    rescheduled: Sequence[str] = ()
+    stopped: Sequence[str] = ()
+    unchanged: Sequence[str] = ()
 
 
 class Operations(Protocol):
@@ -110,12 +129,55 @@ class Keyed:
     async def list(self) -> list[KeyedLoop]:
         """The loops of this task that were started and not stopped."""
         async with self._connect() as operations:
-            loops = await operations.loops.all()
-        return [
-            KeyedLoop(loop.id.key, loop.schedule, loop.args)
-            for loop in loops
-            if loop.id.key and loop.id.task == self._keyed_spec.name
-        ]
+            loops = await self._there(operations)
+        return [KeyedLoop(key, loop.schedule, loop.args) for key, loop in loops.items()]
+
+    async def sync(
+        self, loops: Mapping[str, Schedule | tuple[Schedule, Mapping[str, Any]]]
+    ) -> Synced:
+        """Make the keyed loops of this task be those of a mapping: start, reschedule, stop.
+
+        Those that are as they should be are not touched. All are checked before anything is done;
+        what fails on the way is done by the next call. An empty mapping stops all of them.
+
+        Args:
+            loops: by key, the schedule, or a pair of it and the arguments for the function's
+                parameters.
+
+        Raises:
+            UsageError: a key, a schedule or arguments cannot be used; nothing was changed.
+            AccessRefused: this user may not declare a queue.
+            BrokerError: the broker could not do it; the message tells how much was done.
+        """
+        wanted = {key: self._wanted(key, value) for key, value in loops.items()}
+        async with self._connect() as operations:
+            there = await self._there(operations)
+            changed = [loop for key, loop in wanted.items() if not _is_same(there.get(key), loop)]
+            ending = [loop for key, loop in there.items() if key not in wanted]
+            starts, ends = operations.seeding.start, operations.removal.remove
+            did = await _all_done([*map(starts, changed), *map(ends, ending)])
+        began = {loop.id.key: report.did for loop, report in zip(changed, did, strict=False)}
+        return Synced(
+            [key for key, what in began.items() if what in (Did.CREATED, Did.REPAIRED)],
+            [key for key, what in began.items() if what is Did.RESCHEDULED],
+            [loop.id.key for loop in ending],
+            [key for key in wanted if began.get(key, Did.UNCHANGED) is Did.UNCHANGED],
+        )
+
+    def _wanted(self, key: str, value: object) -> Loop:
+        schedule, args = cast("tuple[Any, Any]", value if _is_pair(value) else (value, {}))
+        if not isinstance(schedule, Every | Cron) or not isinstance(args, Mapping):
+            raise UsageError(
+                f"The loop {self._keyed_spec.name}.{key} is an Every or a Cron, or a pair of that "
+                f"and its arguments, got: {shown(value)}. Nothing was changed."
+            )
+        named = cast("Mapping[str, Any]", args)
+        return loop_of(self._keyed_spec, schedule, named, self._checked(key))
+
+    async def _there(self, operations: Operations) -> dict[str, Loop]:
+        ours = self._keyed_spec.name
+        loops = await operations.loops.all()
+        return {loop.id.key: loop for loop in loops if loop.id.key and loop.id.task == ours}
 
     def _checked(self, key: str) -> str:
         if len(key) > LONGEST_KEY or not KEY.fullmatch(key):
@@ -130,3 +192,24 @@ class Keyed:
                 f"{key.rpartition('.')[2]!r}: choose a key without the word 'task' before a '.'."
             )
         return key
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and len(cast("tuple[object, ...]", value)) == 2
+
+
+def _is_same(there: Loop | None, wanted: Loop) -> bool:
+    if there is None:
+        return False
+    return (there.schedule, there.args) == (wanted.schedule, wanted.args)
+
+
+async def _all_done(doings: Iterable[Coroutine[Any, Any, M]]) -> list[M]:
+    """What came of them all; where some fail, the others are done first."""
+    done = await asyncio.gather(*doings, return_exceptions=True)
+    failed = [each for each in done if isinstance(each, BaseException)]
+    if failed:
+        counted = f"{len(failed)} of {len(done)} loops could not be changed, the others were"
+        failed[0].add_note(f"{counted}. Call it again.")
+        raise failed[0]
+    return cast("list[M]", done)

@@ -12,7 +12,8 @@ from typing import Any, assert_type
 
 from pydantic import BaseModel
 
-from scheduler import Context, Retry, Scheduler
+from scheduler import Context, Cron, Every, Retry, Scheduler
+from scheduler.control.keyed import Synced
 from scheduler.events import Escalated, Event
 from scheduler.middleware import CallNext, Sending, SendNext
 
@@ -208,6 +209,12 @@ def blocking_task(ctx: Context, phone: str) -> int:
 
 @app.periodic(every="1h")
 def blocking_loop(city: str = "Bonn") -> None: ...
+
+
+async def syncs() -> None:
+    assert_type(await plain.sync({"a": Every("1m"), "b": (Cron("@daily"), {"times": 2})}), Synced)
+    await report.sync({})
+    await plain.sync({"a": "1m"})  # pyright: ignore[reportArgumentType]
 
 
 async def calls_of_what_blocks(ctx: Context) -> None:

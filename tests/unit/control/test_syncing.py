@@ -1,0 +1,108 @@
+"""Keyed loops made equal to a mapping in one call."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Cron, Every, Scheduler
+from scheduler.control.keyed import Synced
+from scheduler.errors import AccessRefused, RegistrationError, UsageError
+from scheduler.protocol.tokens import LoopId
+from scheduler.sending import CallTask
+from tests.faulty import not_allowed
+from tests.stage import Stage, new_app
+
+
+async def with_digest(stage: Stage) -> tuple[Scheduler, CallTask[Any, Any, Any], list[str]]:
+    app, ran = new_app(), list[str]()
+
+    @app.task
+    async def digest(ctx: Context, user: int = 0) -> None:
+        ran.append(f"{ctx.key}:{user}")
+
+    @app.task
+    async def other(ctx: Context) -> None: ...
+
+    await stage.seed(app)
+    await other.start("a", every="1h")
+    return app, digest, ran
+
+
+async def listed(digest: CallTask[Any, Any, Any]) -> dict[str, Any]:
+    return {loop.key: (loop.schedule, loop.args) for loop in await digest.list()}
+
+
+async def test_loops_are_started_rescheduled_and_stopped(stage: Stage) -> None:
+    app, digest, ran = await with_digest(stage)
+    first = {"a": Every("1m"), "b": (Every("1m"), {"user": 2}), "c": Every("1m")}
+    assert await digest.sync(first) == Synced(["a", "b", "c"], [], [], [])
+    assert await digest.sync(first) == Synced([], [], [], ["a", "b", "c"])
+    second = {"d": Cron("0 9 * * *"), "b": (Every("1m"), {"user": 3}), "a": Every("1m")}
+    assert await digest.sync(second) == Synced(["d"], ["b"], ["c"], ["a"])
+    assert await listed(digest) == {
+        "a": (Every("1m"), {}),
+        "b": (Every("1m"), {"user": 3}),
+        "d": (Cron("0 9 * * *"), {}),
+    }
+    async with stage.processor():
+        await asyncio.sleep(61)
+    assert sorted(ran) == ["a:0", "b:3"]
+    assert [loop.key for loop in await app_task(app, "other").list()] == ["a"]
+
+
+def app_task(app: Scheduler, name: str) -> Any:
+    from scheduler.control.keyed import Keyed
+
+    return Keyed(app.tasks[name], app.names, app._operations)  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_what_is_as_it_should_be_is_not_touched(stage: Stage) -> None:
+    _, digest, _ = await with_digest(stage)
+    await digest.sync({"a": Every("1m")})
+    before = await stage.token(LoopId("digest", "a"))
+    await asyncio.sleep(30)
+    await digest.sync({"a": Every("1m"), "b": Every("1m")})
+    assert await stage.token(LoopId("digest", "a")) == before
+
+
+async def test_an_empty_mapping_stops_all(stage: Stage) -> None:
+    _, digest, _ = await with_digest(stage)
+    await digest.sync({"a": Every("1m"), "b": Every("1m")})
+    assert (await digest.sync({})).stopped == ["a", "b"]
+    assert await listed(digest) == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        ({"b": "1m"}, UsageError, r"digest\.b is an Every or a Cron, or a pair .* got: '1m'"),
+        ({"b": (Every("1m"), 5)}, UsageError, r"digest\.b is an Every or a Cron"),
+        ({"b c": Every("1m")}, UsageError, "A key has 1 to 100 letters"),
+        ({"b": (Every("1m"), {"nope": 1})}, RegistrationError, "nope"),
+    ],
+)
+async def test_nothing_is_done_where_one_is_wrong(
+    stage: Stage, wrong: Any, error: type[Exception], words: str
+) -> None:
+    _, digest, _ = await with_digest(stage)
+    await digest.sync({"kept": Every("1m")})
+    with pytest.raises(error, match=words):
+        await digest.sync({"a": Every("1m"), **wrong})
+    assert set(await listed(digest)) == {"kept"}
+
+
+async def test_what_could_not_be_done_is_done_by_the_next_call(stage: Stage) -> None:
+    app, digest, _ = await with_digest(stage)
+    await digest.sync({"old": Every("1m")})
+    wanted = {"a": Every("1m"), "b": Every("1m")}
+    async with not_allowed(stage.server) as broker:
+        app.outbox.release(stage.broker)
+        app.outbox.use(broker, stage.clock)
+        with pytest.raises(AccessRefused) as refused:
+            await digest.sync(wanted)
+        app.outbox.release(broker)
+    assert "3 of 3 loops could not be changed" in refused.value.__notes__[0]
+    app.outbox.use(stage.broker, stage.clock)
+    assert await digest.sync(wanted) == Synced(["a", "b"], [], [], [])
+    assert set(await listed(digest)) == {"a", "b"}
