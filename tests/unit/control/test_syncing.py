@@ -7,6 +7,7 @@ import pytest
 
 from scheduler import Context, Cron, Every, Scheduler
 from scheduler.control.keyed import Synced
+from scheduler.control.seeding import Seeding
 from scheduler.errors import AccessRefused, RegistrationError, UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.sending import CallTask
@@ -57,13 +58,17 @@ def app_task(app: Scheduler, name: str) -> Any:
     return Keyed(app.tasks[name], app.names, app._operations)  # pyright: ignore[reportPrivateUsage]
 
 
-async def test_what_is_as_it_should_be_is_not_touched(stage: Stage) -> None:
+async def test_what_is_as_it_should_be_is_not_touched(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, digest, _ = await with_digest(stage)
     await digest.sync({"a": Every("1m")})
     before = await stage.token(LoopId("digest", "a"))
     await asyncio.sleep(30)
     await digest.sync({"a": Every("1m"), "b": Every("1m")})
     assert await stage.token(LoopId("digest", "a")) == before
+    monkeypatch.setattr(Seeding, "start", None)
+    assert (await digest.sync({"a": Every("1m"), "b": Every("1m")})).unchanged == ["a", "b"]
 
 
 async def test_an_empty_mapping_stops_all(stage: Stage) -> None:
