@@ -1,0 +1,117 @@
+"""What is written wrong in a program or its settings, and programs that fail: a line each."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import CommandLine
+
+APP = """
+import asyncio, os
+from scheduler import Context, RetryLater, Scheduler
+
+app = Scheduler("mistakes")
+
+@app.periodic(every="300ms")
+async def poll(ctx: Context) -> None:
+    raise RetryLater("3s")
+
+@app.task
+async def sell(n: int) -> None: ...
+"""
+SENDS = """
+async def main():
+    async with app:
+        print(await sell.send(5))
+        if "FAIL" in os.environ:
+            raise ValueError("mine")
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> CommandLine:
+    (tmp_path / "shop.py").write_text(APP)
+    (tmp_path / "sends.py").write_text(APP + SENDS)
+    return CommandLine(tmp_path)
+
+
+def run(program: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, "SCHEDULER_BROKER_URL": "memory://", **environment},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def test_a_setting_that_there_is_not_is_answered_with_the_nearest(here: CommandLine) -> None:
+    done = here("dev", "shop.py:app", "--for", "1s", SCHEDULER_CONCURENCY="5")
+    assert done.code == 2
+    assert done.err.splitlines()[-1] == (
+        "scheduler: There is no setting SCHEDULER_CONCURENCY: did you mean SCHEDULER_CONCURRENCY?"
+    )
+    assert "Traceback" not in done.err
+
+
+def test_a_reason_that_there_is_not_is_answered_with_those_that_there_are(
+    here: CommandLine,
+) -> None:
+    done = here("failed", "list", "shop.py:app", "--reason", "exhasted")
+    assert done.code == 2
+    assert "exhausted" in done.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("@app.listen\nasync def hear(event): ...", "is a coroutine function"),
+        ("@app.listen\ndef hear(): ...", "cannot be called with one argument"),
+        ("@app.on_escalation\ndef hook(): ...", "cannot be called with one argument"),
+        ("@app.around\ndef f(ctx, call_next): ...", "takes a coroutine function"),
+        ("@app.task(max_retries=3)\nasync def t(): ...", "takes no max_retries="),
+        ("@app.task(subscribe=[('a', 'b', 'topik')])\nasync def t(): ...", "did you mean 'topic'"),
+        ("@app.task(executor='gpu')\ndef t(): ...", "'thread' or 'process'"),
+        ("@app.task\ndef t():\n    yield", "is a generator"),
+        ("class A:\n    @app.task\n    async def t(self): ...", "self"),
+    ],
+)
+def test_what_is_registered_wrong_is_told_before_anything_runs(
+    here: CommandLine, tmp_path: Path, wrong: str, words: str
+) -> None:
+    (tmp_path / "wrong.py").write_text(APP + wrong + "\n")
+    done = here("dev", "wrong.py:app", "--for", "1s")
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert words in line
+    assert "wrong.py, line" in line
+
+
+def test_who_asks_for_later_without_a_reason_is_told_in_a_line(here: CommandLine) -> None:
+    done = here("dev", "shop.py:app", "--for", "1s")
+    assert done.code == 0
+    assert "attempt 1: RetryLater: The task asked to be tried again later., again at" in done.err
+
+
+def test_a_program_sends_to_the_embedded_broker_without_a_seed(
+    here: CommandLine, tmp_path: Path
+) -> None:
+    done = run(tmp_path / "sends.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+
+
+def test_of_a_program_that_fails_while_it_is_connected_only_its_own_error_is_told(
+    here: CommandLine, tmp_path: Path
+) -> None:
+    done = run(tmp_path / "sends.py", FAIL="1")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "ValueError: mine"
+    assert done.stderr.count("Traceback") == 1
+    assert "Task was destroyed" not in done.stderr
