@@ -142,9 +142,13 @@ class Scheduler(Registration):
         await self.outbox.close()
 
     @contextmanager
-    def lending(self, broker: Broker, clock: Clock) -> Generator[None]:
-        """Have this app's tasks send over a connection inside the block."""
-        self.outbox.use(broker, clock)
+    def lending(self, broker: Broker, clock: Clock, *, everywhere: bool = False) -> Generator[None]:
+        """Have this app's tasks send over a connection inside the block.
+
+        Args:
+            everywhere: from whatever event loop, rather than from this one.
+        """
+        self.outbox.use(broker, clock, everywhere=everywhere)
         try:
             yield
         finally:

@@ -265,6 +265,8 @@ class CallSending(CallEvent):
     """Attributes: headers travel with the call; a listener may add some, as text."""
 
     headers: dict[str, Any]
+    arguments: Mapping[str, Any] = field(repr=False)  # they may be long, and nobody else's business
+    due_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ ROOMS = (
     "metrics",
     "tracing",
     "testing",
+    "pytest_plugin",
     "__init__",
     "cli",
     "__main__",

@@ -64,11 +64,11 @@ class Posting:
 
 
 class Lent(NamedTuple):
-    """A connection of a processor, in its event loop."""
+    """A connection of somebody else, such as a processor, in its event loop; None: in all."""
 
     broker: Broker
     clock: Clock
-    loop: asyncio.AbstractEventLoop
+    loop: asyncio.AbstractEventLoop | None
 
 
 class Outbox:
@@ -99,9 +99,9 @@ class Outbox:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
 
-    def use(self, broker: Broker, clock: Clock) -> None:
-        """Send what is sent in this event loop over this connection, which somebody else closes."""
-        self._lent.append(Lent(broker, clock, asyncio.get_running_loop()))
+    def use(self, broker: Broker, clock: Clock, *, everywhere: bool = False) -> None:
+        """Send what is sent in this event loop, or in all, over somebody else's connection."""
+        self._lent.append(Lent(broker, clock, None if everywhere else asyncio.get_running_loop()))
 
     def release(self, broker: Broker) -> None:
         """Do not send over this connection any more."""
@@ -131,7 +131,7 @@ class Outbox:
     @property
     def home(self) -> asyncio.AbstractEventLoop | None:
         """The event loop of an embedded broker that was lent: it can be reached from no other."""
-        embedded = (lent.loop for lent in reversed(self._lent) if lent.broker.info.is_embedded)
+        embedded = (each.loop for each in reversed(self._lent) if each.broker.info.is_embedded)
         return next(embedded, None)
 
     async def open(self) -> None:
@@ -165,7 +165,7 @@ class Outbox:
         delay = due_at - now
         check_length(delay, given=posting.given)
         call = asked.task, asked.message_id
-        sending = CallSending(*call, headers=dict(asked.headers))
+        sending = CallSending(*call, dict(asked.headers), asked.arguments, due_at)
         self._emit(sending)
         try:
             message = new_call(
@@ -248,7 +248,7 @@ class Outbox:
     def _lent_here(self) -> "Lent | None":
         # A connection belongs to the event loop that opened it.
         loop = asyncio.get_running_loop()
-        return next((lent for lent in reversed(self._lent) if lent.loop is loop), None)
+        return next((lent for lent in reversed(self._lent) if lent.loop in (loop, None)), None)
 
     async def _connected(self, end: float) -> Broker:
         try:

@@ -9,9 +9,10 @@ queue, so that what is of a lower priority stays beyond its time.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from operator import itemgetter
 from typing import Any
 
 from scheduler.brokers.memory.letters import Letter
@@ -44,6 +45,10 @@ class Lanes:
 
     def __len__(self) -> int:
         return sum(map(len, self._lanes.values()))
+
+    def __iter__(self) -> Iterator[QueueEntry]:
+        for lane in sorted(self._lanes, reverse=True):
+            yield from (entry for _, entry in sorted(self._lanes[lane], key=itemgetter(0)))
 
     def push(self, entry: QueueEntry, position: int) -> None:
         """Put an entry into its lane."""

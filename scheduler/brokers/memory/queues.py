@@ -86,6 +86,10 @@ class MemoryQueue:
         getters = self.getters if self._quorum else 0
         return Depth(len(self._ready), len(self.consumers) + getters)
 
+    def letters(self) -> list[Letter]:
+        """What is ready, in the order in which it would be taken."""
+        return [entry.letter for entry in self._ready]
+
     def offer(self, letter: Letter) -> bool:
         """Put a letter at the end of the queue; False when the queue is full and rejects it."""
         now = asyncio.get_running_loop().time()

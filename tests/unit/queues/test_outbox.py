@@ -124,16 +124,18 @@ async def test_all_that_send_at_once_share_one_connection(office: Office) -> Non
     assert len(office.opened) == 1
 
 
-async def test_a_call_is_told_of_before_it_is_sent_and_after(office: Office) -> None:
+async def test_a_call_is_told_of_before_it_is_sent_and_after(
+    office: Office, clock: LoopClock
+) -> None:
     office.suffers(*[Unconfirmed("no")] * 99)
     with pytest.raises(NotSent) as caught:
         await office.outbox.send("sms", {}, Posting(message_id="a", deadline=SECOND))
     office.moods.clear()
     await office.outbox.send("sms", {}, Posting(message_id="b", headers={"x": 1}))
     assert office.events == [
-        CallSending("sms", "a", {}),
+        CallSending("sms", "a", {}, {}, START),
         CallNotSent("sms", "a", caught.value),
-        CallSending("sms", "b", {"x": 1}),
+        CallSending("sms", "b", {"x": 1}, {}, clock.now()),
         CallSent("sms", "b"),
     ]
 

@@ -1,0 +1,73 @@
+"""The fixture `scheduler_kit`, for whoever has pytest: see `scheduler.testing`.
+
+A coroutine test that takes it runs in virtual time, in an event loop of its own, inside the open
+kit; whatever runs the other coroutine tests, and however that is configured, has no part in it.
+
+pytest imports this wherever the package is installed: so all else is imported by who asks for it.
+"""
+
+import inspect
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+if TYPE_CHECKING:
+    from scheduler.app import Scheduler
+    from scheduler.testing import Kit
+
+FIXTURE = "scheduler_kit"
+MARK = f"{FIXTURE}(tasks=None, start=...): what the kit of this test is made with"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", MARK)
+
+
+@pytest.fixture
+def scheduler_app() -> "Scheduler":
+    """The app to test: your own fixture of this name returns it."""
+    pytest.fail(
+        "scheduler_kit works on the app that the fixture scheduler_app returns: define that in "
+        "your conftest.py.",
+        pytrace=False,
+    )
+
+
+@pytest.fixture
+def scheduler_kit(scheduler_app: "Scheduler", request: pytest.FixtureRequest) -> "Kit":
+    """The app at work in virtual time, on a broker of its own: a `scheduler.testing.Kit`."""
+    from scheduler.testing import Kit
+
+    if not inspect.iscoroutinefunction(request.function):
+        pytest.fail("A test that takes scheduler_kit is an `async def`.", pytrace=False)
+    mark = request.node.get_closest_marker(FIXTURE)
+    options: dict[str, Any] = dict(mark.kwargs) if mark else {}
+    return Kit(scheduler_app, **options)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Take over the tests of a kit, before anybody who runs coroutine tests gets to run them."""
+    if not isinstance(item, pytest.Function) or FIXTURE not in item.fixturenames:
+        return
+    if inspect.iscoroutinefunction(item.obj):
+        item.runtest = lambda: _run_virtually(item)
+
+
+def _run_virtually(item: pytest.Function) -> None:
+    from scheduler.testing import run_virtually
+
+    __tracebackhide__ = True
+
+    kit = cast("Kit", item.funcargs[FIXTURE])
+
+    async def test() -> None:
+        __tracebackhide__ = True
+        async with kit:
+            await item.obj(**_arguments_of(item))
+
+    run_virtually(test())
+
+
+def _arguments_of(item: pytest.Function) -> dict[str, Any]:
+    names = inspect.signature(item.obj).parameters
+    return {name: item.funcargs[name] for name in names if name in item.funcargs}

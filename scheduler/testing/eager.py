@@ -1,0 +1,88 @@
+"""What is sent runs at once, in place: for tests of code that sends."""
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from scheduler.app import Scheduler
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, Delivery
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.connection import MemoryConnection
+from scheduler.errors import UsageError
+from scheduler.processor.runs import Execution, Run
+from scheduler.processor.shutdown import Shutdown
+from scheduler.processor.threads import Threads
+from scheduler.protocol.calls import decode_call
+from scheduler.protocol.messages import Message
+from scheduler.timing.clock import SystemClock
+
+
+@contextmanager
+def eager(app: Scheduler, *, state: Any = None) -> Generator[None]:
+    """Have whatever the app's tasks are sent inside the block run at once, in place.
+
+    `await task.send(...)` returns when the task has, and raises what it raises. The arguments are
+    checked and travel as JSON, the functions under `@app.around` and `@app.around_sending` are
+    called, the task's timeout holds, and a `def` task runs in a thread, all as in a processor.
+
+    There is no broker, and nothing waits: `send_later` and `send_at` run at once too. Nothing is
+    tried again, parked or escalated: the first failure is the sender's. There are no loops, keyed
+    or not, no lifespan, no rate, order or expiry, and nothing comes from the exchanges of others:
+    for all of these take a `Kit`.
+
+    Args:
+        state: what runs find at `ctx.state`.
+    """
+    clock = SystemClock()
+    with app.lending(_EagerBroker(app, clock, state), clock, everywhere=True):
+        yield
+
+
+class _EagerBroker(MemoryBroker):
+    """Runs what is published."""
+
+    def __init__(self, app: Scheduler, clock: SystemClock, state: Any) -> None:
+        super().__init__()
+        self._app = app
+        self._clock = clock
+        self._state = state
+
+    async def publish(
+        self,
+        message: Message,
+        *,
+        exchange: str,
+        routing_key: str,
+        timeout: timedelta | None = DEFAULT_TIMEOUT,
+    ) -> None:
+        delivery = _delivered(self._sent(message), exchange, routing_key)
+        around, threads = self._app.around_runs, Threads(1, Shutdown())
+        await Execution(self._run(delivery), self._clock, self._state, around, threads).task
+
+    def _run(self, delivery: Delivery) -> Run:
+        # However long the delay is that stands before it, a key ends with the name of the task.
+        task = self._app.tasks[delivery.routing_key.rpartition(".")[2]]
+        call = decode_call(
+            delivery.message,
+            self._app.namespace,
+            task.name,
+            exchange=delivery.exchange,
+            routing_key=delivery.routing_key,
+        )
+        now, arguments = self._clock.now(), task.arguments.load(call.args or {})
+        return Run(delivery, task, call, arguments, now, received_at=now, started_at=now)
+
+    def _open(self) -> MemoryConnection:
+        raise UsageError(
+            "Inside eager() what is sent runs in place, and there are no loops to start or stop: "
+            "take a scheduler.testing.Kit."
+        )
+
+
+def _delivered(message: Message, exchange: str, routing_key: str) -> Delivery:
+    async def nothing() -> None: ...
+
+    lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    return Delivery(message, "", exchange, routing_key, False, lost, nothing, nothing)

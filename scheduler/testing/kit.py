@@ -1,0 +1,236 @@
+"""An app at work in virtual time: what a test of it needs, with no set-up."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from scheduler.app import Scheduler
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
+from scheduler.errors import UsageError
+from scheduler.events import ProcessorStarted
+from scheduler.processor.processor import Processor
+from scheduler.program import Program, processor
+from scheduler.protocol.messages import PREFIX, Message, lead_of
+from scheduler.protocol.tokens import decode, is_token
+from scheduler.protocol.topology import Exchange, Topology
+from scheduler.queues.failed import read_parked
+from scheduler.tasks.tasks import Task
+from scheduler.testing.records import Heard, Parked, Ran, Records, Sent, shown, table_of
+from scheduler.testing.simulation import DEFAULT_START, in_utc
+from scheduler.testing.virtual_time import VirtualTimeLoop
+from scheduler.timing.clock import LoopClock
+from scheduler.timing.durations import Duration, parse_duration
+from scheduler.timing.moments import moment_of
+
+TICK = timedelta(milliseconds=1)
+"""What is due within it is due now: the timers of a broker count so."""
+
+
+class Kit:
+    """An app at work in virtual time: on a broker of its own, seeded, with one processor.
+
+    To be opened with `async with` in virtual time: the fixture `scheduler_kit` is open, in a test
+    that runs so; elsewhere use `run_virtually`. Inside, tasks are sent, and keyed loops started and
+    stopped, as in the app itself.
+
+    Time passes only in `advance`, `advance_to` and what the test itself awaits, and for as long as
+    a run takes. So a run must not wait for something outside, such as a socket: the clock would
+    jump to its timeout. What a `def` task waits for, in its thread, it may.
+
+    Args:
+        tasks: those that the processor works on; None: all. What is sent to others waits.
+        start: the moment, aware, at which it begins.
+    """
+
+    def __init__(
+        self,
+        app: Scheduler,
+        *,
+        tasks: Iterable[Task[..., Any] | str] | None = None,
+        start: datetime = DEFAULT_START,
+    ) -> None:
+        names = [each.spec.name if isinstance(each, Task) else each for each in tasks or ()]
+        self._app = app
+        self._tasks = app.select(None if tasks is None else names)
+        self._start = in_utc("start", start)
+        self._heard = Heard()
+
+    async def __aenter__(self) -> Self:
+        self._loop = _virtual_time()
+        self._clock = LoopClock(self._start - timedelta(seconds=self._loop.time()))
+        self._server = MemoryServer(self._clock)
+        async with AsyncExitStack() as stack:
+            self._broker = await stack.enter_async_context(MemoryBroker(self._server))
+            stack.enter_context(self._app.events.listening(self._heard.hear))
+            await self._broker.declare(_exchanges_of_others(self._app))
+            await Program(self._app, self._broker, self._clock).seeding.seed()
+            working = await stack.enter_async_context(MemoryBroker(self._server))
+            self._connection = self._server.connections[-1]
+            await self._begin(self._processor(working), stack)
+            await self.run_until_idle()
+            self._opened = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        """Stop as a processor does: runs that go on may finish, within the grace of the settings.
+
+        What was seen can be asked for afterwards.
+        """
+        await self._opened.aclose()
+
+    def __repr__(self) -> str:
+        return f"<Kit of {self._app.namespace}>"
+
+    @property
+    def now(self) -> datetime:
+        """The present moment, in UTC."""
+        return self._clock.now()
+
+    @property
+    def sent(self) -> Records[Sent]:
+        """The messages that were sent, by the test or by runs."""
+        return Records(self._app, self._heard.sent)
+
+    @property
+    def runs(self) -> Records[Ran]:
+        """The runs that have ended, those of retries among them."""
+        return Records(self._app, self._heard.runs)
+
+    @property
+    def parked(self) -> Records[Parked]:
+        """The messages that are parked now."""
+        failed, queues = self._app.names.failed, self._server.router.queues.values()
+        return Records(
+            self._app,
+            [
+                Parked.of(read_parked(letter.message, queue.name, letter.routing_key))
+                for queue in queues
+                if queue.name == failed or queue.name.startswith(f"{failed}.")
+                for letter in queue.letters()
+            ],
+        )
+
+    async def run_until_idle(self) -> None:
+        """Have all run that is due now, with what that sends, until nothing runs any more.
+
+        What is due later waits, retries too. Time passes for as long as runs take.
+        """
+        while (pause := await self._loop.idle()) is not None:
+            if pause > TICK.total_seconds() and not self._is_busy():
+                return
+            await asyncio.sleep(pause)
+
+    async def advance(self, span: Duration) -> None:
+        """Let so much time pass, such as "1d", with all that happens in it; then be idle."""
+        await self.advance_to(self.now + parse_duration(span))
+
+    async def advance_to(self, moment: datetime) -> None:
+        """Let time pass until a moment, with all that happens before; then be idle.
+
+        Raises:
+            UsageError: it is not aware, or has passed.
+        """
+        span = in_utc("moment", moment) - self.now
+        if span < timedelta(0):
+            raise UsageError(f"{moment.isoformat()} has passed: it is {self.now.isoformat()}.")
+        await asyncio.sleep(span.total_seconds())
+        await self.run_until_idle()
+
+    async def publish(self, exchange: str, routing_key: str, body: Any) -> None:
+        """Publish as somebody else does, to an exchange that tasks subscribe to.
+
+        Args:
+            body: of the message: bytes as they are, else what JSON can hold.
+
+        Raises:
+            Unroutable: no task has subscribed to this.
+        """
+        is_raw = isinstance(body, bytes)
+        message = Message(
+            body if is_raw else json.dumps(body).encode(),
+            content_type=None if is_raw else "application/json",
+        )
+        await self._broker.publish(message, exchange=exchange, routing_key=routing_key)
+
+    def assert_ran(self, task: Task[..., Any] | str, *, times: int | None = None) -> Records[Ran]:
+        """Fail, and show what ran instead, unless a task has run; returns its runs.
+
+        Args:
+            times: how often exactly, each attempt counted; None: once at least.
+        """
+        __tracebackhide__ = True
+        ran = Records(self._app, [run for run in self.runs.of(task) if run.skipped is None])
+        if not ran if times is None else len(ran) != times:
+            name = task.spec.name if isinstance(task, Task) else task
+            expected = "at least once" if times is None else f"{times} times"
+            raise AssertionError(
+                f"{name} was to run {expected}, and ran {len(ran)} times until {shown(self.now)}. "
+                f"What ran:\n{table_of(self._heard.runs)}"
+            )
+        return ran
+
+    def _processor(self, broker: MemoryBroker) -> Processor:
+        settings = self._app.settings
+        return processor(
+            self._app,
+            broker,
+            self._clock,
+            tasks=self._tasks,
+            concurrency=settings.concurrency,
+            grace=settings.shutdown_grace,
+            supervises=False,
+        )
+
+    async def _begin(self, process: Processor, stack: AsyncExitStack) -> None:
+        running = asyncio.create_task(process.run(), name="processor of the kit")
+
+        async def end() -> None:
+            process.worker.stop()
+            await running
+
+        stack.push_async_callback(end)
+        started = asyncio.Event()
+        with self._app.events.listening(lambda _: started.set(), ProcessorStarted):
+            starting = asyncio.create_task(started.wait())
+            await asyncio.wait([running, starting], return_when=asyncio.FIRST_COMPLETED)
+        starting.cancel()
+        if running.done():
+            await running  # what kept it from starting
+
+    def _is_busy(self) -> bool:
+        """Whether something runs, or will as soon as its task's rate lets it."""
+        if any(self._is_due(hold.entry.letter.message) for hold in self._connection.holds):
+            return True
+        queues = self._server.router.queues
+        paced = [task.name for task in self._tasks if task.rate and not task.ordered]
+        return any(queues[self._app.names.processor_queue(name)].letters() for name in paced)
+
+    def _is_due(self, message: Message) -> bool:
+        """Whether a message in hand is there for its time, rather than a little before."""
+        if not lead_of(message.headers):
+            return True
+        if is_token(message):
+            due_at = decode(message, self._app.namespace).due_at
+        else:
+            due_at = moment_of(message.headers[f"{PREFIX}due-at-ms"])
+        return due_at <= self.now + TICK
+
+
+def _virtual_time() -> VirtualTimeLoop:
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, VirtualTimeLoop):
+        raise UsageError(
+            "A Kit needs virtual time, and this event loop is a real one: have your test take the "
+            "fixture scheduler_kit, or run it with scheduler.testing.run_virtually."
+        )
+    return loop
+
+
+def _exchanges_of_others(app: Scheduler) -> Topology:
+    """The exchanges that must be there already, whose types nobody tells: as if they were."""
+    there = (each for each in app.topology().exchanges if each.passive)
+    return Topology(tuple(Exchange(each.name, each.type) for each in there), (), ())

@@ -1,0 +1,166 @@
+"""What is sent runs at once, in place."""
+
+import asyncio
+import threading
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Retry, RetryLater
+from scheduler.errors import InvalidArguments, UsageError
+from scheduler.middleware import CallNext, Sending, SendNext
+from scheduler.testing import eager
+from tests.stage import new_app
+
+
+async def test_what_is_sent_has_run_when_sending_returns() -> None:
+    app, ran = new_app(), list[Any]()
+
+    @app.task
+    async def greet(ctx: Context, name: str, on: date | None = None) -> None:
+        ran.append((name, on, ctx.message.headers["trace"], ctx.attempt, ctx.task, ctx.state))
+
+    with eager(app, state="pool"):
+        sender = greet.options(headers={"trace": "a"})
+        message_id = await sender.send("Ada", on=date(2026, 3, 1))
+        assert ran == [("Ada", date(2026, 3, 1), "a", 0, "greet", "pool")]
+        assert isinstance(message_id, str)
+        await sender.send_later("1d", "Bob")
+        await sender.send_at(datetime.now(UTC) + timedelta(days=300), "Cyd")
+        await sender.send_many([{"name": "Dan"}, {"name": "Eve"}])
+    assert [each[0] for each in ran] == ["Ada", "Bob", "Cyd", "Dan", "Eve"]
+
+
+async def test_what_runs_send_runs_within_them_and_in_the_same_event_loop() -> None:
+    app, log = new_app(), list[Any]()
+
+    @app.task
+    async def outer() -> None:
+        await inner.send()
+        log.append("outer")
+
+    @app.task
+    async def inner() -> None:
+        log.append(asyncio.get_running_loop())
+
+    with eager(app):
+        await outer.send()
+    assert log == [asyncio.get_running_loop(), "outer"]
+
+
+@pytest.mark.parametrize("error", [ConnectionError("down"), RetryLater("1s")])
+async def test_a_failure_is_the_senders_and_nothing_is_tried_again(error: Exception) -> None:
+    app, attempts = new_app(), list[int]()
+
+    @app.task(retry=Retry(3, delays=["1s"]))
+    async def call(ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        raise error
+
+    with eager(app):
+        with pytest.raises(type(error)) as raised:
+            await call.send()
+        with pytest.raises(type(error)):
+            await call.send()
+    assert raised.value is error
+    assert attempts == [0, 0]
+
+
+async def test_arguments_are_checked_and_travel_as_they_would() -> None:
+    app, got = new_app(), list[object]()
+
+    @app.task
+    async def greet(name: str, tags: list[str]) -> None:
+        got.append(tags)
+
+    tags = ["a"]
+    with eager(app):
+        await greet.send("Ada", tags)
+        with pytest.raises(InvalidArguments):
+            await greet.send(7, tags)  # pyright: ignore[reportArgumentType]
+    assert got == [tags]
+    assert got[0] is not tags
+
+
+async def test_what_stands_around_runs_and_sending_does_so_here_too() -> None:
+    app, log = new_app(), list[str]()
+
+    @app.around
+    async def run(ctx: Context, call_next: CallNext) -> None:
+        log.append(f"run {ctx.message.headers['by']}")
+        await call_next()
+
+    @app.around_sending
+    async def send(sending: Sending, send_next: SendNext) -> None:
+        sending.headers["by"] = "me"
+        await send_next()
+        log.append("sent")
+
+    @app.task
+    async def greet() -> None:
+        log.append("greet")
+
+    with eager(app):
+        await greet.send()
+    assert log == ["run me", "greet", "sent"]
+
+
+async def test_a_timeout_holds() -> None:
+    app = new_app()
+
+    @app.task(timeout="20ms")
+    async def long() -> None:
+        await asyncio.Event().wait()
+
+    with eager(app), pytest.raises(TimeoutError, match=r"longer than its timeout of 0\.02 s"):
+        await long.send()
+
+
+async def test_plain_functions_run_in_threads() -> None:
+    app, threads = new_app(), list[int]()
+
+    @app.task
+    def shrink() -> None:
+        threads.append(threading.get_ident())
+
+    with eager(app):
+        await shrink.send()
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]
+
+
+def test_code_without_an_event_loop_sends_too() -> None:
+    app, ran = new_app(), list[str]()
+
+    @app.task
+    async def greet(name: str) -> None:
+        ran.append(name)
+
+    with eager(app):
+        greet.blocking.send("Ada")
+    assert ran == ["Ada"]
+
+
+async def test_there_are_no_loops() -> None:
+    app = new_app()
+
+    @app.task
+    async def poll() -> None: ...
+
+    with eager(app), pytest.raises(UsageError, match="^Inside eager.. what is sent runs in place"):
+        await poll.start("berlin", every="1m")
+
+
+async def test_after_the_block_a_message_goes_where_it_went_before() -> None:
+    app, ran = new_app(), list[str]()
+
+    @app.task
+    async def greet() -> None:
+        ran.append("here")
+
+    with eager(app):
+        await greet.send()
+    async with app:
+        await greet.send()
+    assert ran == ["here"]

@@ -1,0 +1,430 @@
+"""What a test of an app sees and does with a kit."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from scheduler import Context, Reject, Retry, Scheduler, StopLoop
+from scheduler.errors import (
+    LifespanError,
+    NotSent,
+    UnknownLoop,
+    Unroutable,
+    UsageError,
+)
+from scheduler.protocol.tokens import Ending
+from scheduler.testing import Kit, VirtualTimeLoop, run_virtually
+from tests.stage import new_app
+
+pytestmark = pytest.mark.usefixtures("clock")
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+STAGES = Retry(2, delays=["10s", "1m"], jitter=0)
+
+
+def after(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+async def nothing() -> None: ...
+
+
+async def test_what_is_due_runs_and_what_is_later_waits() -> None:
+    app, greeted = new_app(), list[str]()
+
+    @app.task
+    async def greet(name: str) -> None:
+        greeted.append(name)
+
+    async with Kit(app, start=START) as kit:
+        await greet.send_later("10m", "later")
+        await greet.send("now")
+        assert greeted == []
+        await kit.run_until_idle()
+        assert greeted == ["now"]
+        assert kit.now == START
+        await kit.advance("9m59s")
+        assert greeted == ["now"]
+        await kit.advance(timedelta(seconds=1))
+        assert greeted == ["now", "later"]
+        assert kit.now == after(600)
+
+
+async def test_what_runs_send_is_run_too_and_time_passes_for_as_long_as_runs_take() -> None:
+    app = new_app()
+
+    @app.task
+    async def first() -> None:
+        await asyncio.sleep(20)
+        await second.send()
+
+    @app.task
+    async def second() -> None:
+        await asyncio.sleep(30)
+
+    async with Kit(app, start=START) as kit:
+        await first.send()
+        await kit.run_until_idle()
+        assert [(run.task, run.started_at) for run in kit.runs] == [
+            ("first", START),
+            ("second", after(20)),
+        ]
+        assert kit.now == after(50)
+
+
+async def test_time_passes_until_a_moment_and_no_loop_is_missed_that_is_due_then() -> None:
+    app = new_app()
+    app.periodic(cron="0 9 * * *", tz="UTC", name="report")(nothing)
+    app.periodic(every="7h", mode="fixed_rate", name="poll")(nothing)
+    async with Kit(app, start=START) as kit:
+        for day in range(2, 30):
+            await kit.advance_to(datetime(2026, 3, day, 9, tzinfo=UTC))
+            assert kit.assert_ran("report", times=day - 1)[-1].started_at == kit.now
+        days = [run.scheduled_at.day for run in kit.runs.of("report")]
+        assert days == list(range(2, 30))
+        assert {run.scheduled_at - run.started_at for run in kit.runs} == {timedelta(0)}
+
+
+async def test_what_leaves_its_timer_a_little_early_still_waits_for_its_time() -> None:
+    app = new_app()
+    app.periodic(every="1m", mode="fixed_rate", name="poll")(nothing)
+    async with Kit(app, start=START) as kit:
+        await kit.advance("2m")
+        await kit.advance("59990ms")
+        assert kit.now == after(179.99)
+        kit.assert_ran("poll", times=2)
+        await kit.advance("10ms")
+        kit.assert_ran("poll", times=3)
+
+
+async def test_time_does_not_go_back() -> None:
+    async with Kit(new_app(), start=START) as kit:
+        with pytest.raises(UsageError, match=r"^2026-03-01T11:59:00\+00:00 has passed: it is 20"):
+            await kit.advance_to(after(-60))
+        with pytest.raises(UsageError, match="^The moment is an aware datetime, got 2026-03-01T1"):
+            await kit.advance_to(START.replace(tzinfo=None))
+
+
+def test_a_start_is_aware() -> None:
+    with pytest.raises(UsageError, match="^The start is an aware datetime, got 2026-03-01T12:00"):
+        Kit(new_app(), start=START.replace(tzinfo=None))
+
+
+async def test_retries_come_when_time_has_passed_and_the_last_failure_is_parked() -> None:
+    app = new_app()
+
+    @app.task(retry=STAGES)
+    async def call(number: int) -> None:
+        raise ConnectionError(f"{number} is busy")
+
+    async with Kit(app, start=START) as kit:
+        await call.send(7)
+        await kit.run_until_idle()
+        assert [(run.attempt, run.ending) for run in kit.runs] == [(0, Ending.RETRIED)]
+        assert kit.parked == []
+        await kit.advance("70s")
+        assert [(run.attempt, run.started_at, run.ending) for run in kit.runs] == [
+            (0, START, Ending.RETRIED),
+            (1, after(10), Ending.RETRIED),
+            (2, after(70), Ending.ESCALATED),
+        ]
+        assert repr(kit.runs[-1]) == (
+            "Ran(call, attempt 3 at 2026-03-01 12:01:10.000 escalated: "
+            "ConnectionError('7 is busy'))"
+        )
+        (parked,) = kit.parked
+        assert (parked.task, parked.reason, parked.attempts) == ("call", "exhausted", 3)
+        assert parked.arguments == {"number": 7}
+        assert repr(parked) == "Parked(call(number=7), exhausted: ConnectionError: 7 is busy)"
+
+
+async def test_what_is_parked_is_told_in_its_order_whatever_it_is() -> None:
+    app = new_app()
+
+    @app.periodic(every="1h", args={"city": "Bonn"}, retry=Retry(0))
+    async def poll(city: str) -> None:
+        raise OSError("down")
+
+    @app.task(subscribe=[("orders", "order.paid")])
+    async def ship(order: dict[str, int]) -> None:
+        raise Reject("no such order")
+
+    async with Kit(app, start=START) as kit:
+        await kit.advance("1h")
+        await kit.publish("orders", "order.paid", {"number": 1})
+        await kit.run_until_idle()
+        await kit.publish("orders", "order.paid", b"{")
+        await kit.run_until_idle()
+        assert [(each.task, each.reason, each.arguments) for each in kit.parked] == [
+            ("poll", "exhausted", {"city": "Bonn"}),
+            ("ship", "rejected", None),
+            ("ship", "invalid-arguments", None),
+        ]
+        with pytest.raises(Unroutable):
+            await kit.publish("orders", "order.lost", {})
+
+
+async def test_what_is_sent_is_told_with_its_arguments_and_when_it_is_due() -> None:
+    app = new_app()
+
+    @app.task
+    async def greet(name: str, times: int = 1) -> None: ...
+
+    app.task(name="other")(nothing)
+
+    async with Kit(app, start=START) as kit:
+        await greet.options(headers={"trace": "a"}).send_later("1m", "Ada", times=2)
+        message_id = await greet.send("Bob")
+        assert [(each.arguments, each.due_at) for each in kit.sent] == [
+            ({"name": "Ada", "times": 2}, after(60)),
+            ({"name": "Bob"}, START),
+        ]
+        assert kit.sent[0].headers == {"trace": "a"}
+        assert kit.sent[1].message_id == message_id
+        assert repr(kit.sent[0]) == "Sent(greet(name='Ada', times=2), due 2026-03-01 12:01:00.000)"
+        assert kit.sent.of(greet) == kit.sent.of("greet") == kit.sent
+        assert kit.sent.of("other") == []
+
+
+async def test_what_was_not_sent_is_not_told() -> None:
+    app = new_app()
+
+    @app.task
+    async def greet() -> None: ...
+
+    @app.around_sending
+    async def refuse(sending: object, send_next: object) -> None: ...
+
+    async with Kit(app, start=START) as kit:
+        with pytest.raises(NotSent):
+            await greet.send()
+        assert kit.sent == []
+
+
+async def test_records_are_asked_for_by_task_or_loop_and_no_name_is_misspelt() -> None:
+    app = new_app()
+    poll = app.task(name="poll")(nothing)
+    async with Kit(app, start=START) as kit:
+        await poll.start("berlin", every="1m")
+        await poll.start("paris", every="30s")
+        await poll.send()
+        await kit.advance("1m")
+        assert [run.loop for run in kit.runs.of("poll.berlin")] == ["poll.berlin"]
+        assert [run.key for run in kit.runs.of("poll.paris")] == ["paris", "paris"]
+        assert len(kit.runs.of(poll)) == 4
+        assert kit.runs.of("poll.rome") == []
+        with pytest.raises(UnknownLoop, match="^There is no task or loop 'pol'; did you mean"):
+            kit.runs.of("pol")
+
+
+async def test_keyed_loops_are_started_and_stopped() -> None:
+    app = new_app()
+    poll = app.task(name="poll")(nothing)
+    async with Kit(app, start=START) as kit:
+        await poll.start("berlin", every="1m", mode="fixed_rate")
+        await kit.advance("3m")
+        assert [run.started_at for run in kit.runs] == [after(60), after(120), after(180)]
+        await poll.stop("berlin")
+        await kit.advance("1h")
+        kit.assert_ran("poll.berlin", times=3)
+
+
+async def test_a_loop_that_stops_itself_is_still() -> None:
+    app = new_app()
+
+    @app.periodic(every="1m")
+    async def once(ctx: Context) -> None:
+        raise StopLoop("done")
+
+    async with Kit(app, start=START) as kit:
+        await kit.advance("1d")
+        (run,) = kit.runs
+        assert (run.seq, run.ending) == (0, Ending.STOPPED)
+
+
+async def test_threads_are_waited_for_and_the_clock_stands_still_meanwhile() -> None:
+    app, may_end = new_app(), threading.Event()
+
+    @app.task(timeout="1s")
+    def shrink() -> None:
+        assert may_end.wait(30)
+
+    async with Kit(app, start=START) as kit:
+        await shrink.send()
+        later = threading.Timer(0.1, may_end.set)
+        later.start()
+        await kit.run_until_idle()
+        later.join()
+        assert [run.ending for run in kit.runs] == [Ending.SUCCEEDED]
+        assert kit.now == START
+
+
+async def test_ordered_messages_wait_behind_one_that_is_tried_again() -> None:
+    app = new_app()
+
+    @app.task(ordered=True, retry=STAGES)
+    async def book(ctx: Context, number: int) -> None:
+        if not number and not ctx.attempt:
+            raise ConnectionError
+
+    async with Kit(app, start=START) as kit:
+        await book.send_many([{"number": 0}, {"number": 1}])
+        await kit.run_until_idle()
+        assert [run.ending for run in kit.runs] == [Ending.RETRIED]
+        assert kit.now == START
+        await kit.advance("10s")
+        assert [run.ending for run in kit.runs] == [Ending.RETRIED, *[Ending.SUCCEEDED] * 2]
+
+
+async def test_what_waits_for_its_turn_by_a_rate_is_due() -> None:
+    app = new_app()
+    call = app.task(name="call", rate="2/s")(nothing)
+    async with Kit(app, start=START) as kit:
+        await call.send_many(dict[str, str]() for _ in range(5))
+        await kit.run_until_idle()
+        kit.assert_ran(call, times=5)
+        assert after(1.5) <= kit.now <= after(2.5)
+
+
+async def test_chosen_tasks_run_and_what_is_sent_to_others_waits() -> None:
+    app = new_app()
+    one, other = app.task(name="one")(nothing), app.task(name="other")(nothing)
+    async with Kit(app, tasks=[one], start=START) as kit:
+        await one.send()
+        await other.send()
+        await kit.advance("1d")
+        assert [run.task for run in kit.runs] == ["one"]
+        assert [each.task for each in kit.sent] == ["one", "other"]
+    with pytest.raises(UnknownLoop):
+        Kit(app, tasks=["two"])
+
+
+async def test_what_did_not_run_as_often_is_told_with_what_ran_instead() -> None:
+    app = new_app()
+    greet = app.task(name="greet")(nothing)
+
+    @app.task
+    async def fail() -> None:
+        raise Reject("no")
+
+    async with Kit(app, start=START) as kit:
+        with pytest.raises(AssertionError) as none:
+            kit.assert_ran(greet)
+        assert str(none.value) == (
+            "greet was to run at least once, and ran 0 times until 2026-03-01 12:00:00.000. "
+            "What ran:\n    nothing"
+        )
+        await greet.send()
+        await fail.send()
+        await kit.run_until_idle()
+        assert kit.assert_ran("greet") == kit.assert_ran(greet, times=1) == kit.runs.of(greet)
+        with pytest.raises(AssertionError) as once:
+            kit.assert_ran("greet", times=2)
+        assert str(once.value).splitlines()[1:] == [
+            "    greet at 2026-03-01 12:00:00.000 succeeded",
+            "    fail at 2026-03-01 12:00:00.000 escalated: Reject('no')",
+        ]
+
+
+async def test_what_was_skipped_has_not_run() -> None:
+    app = new_app()
+
+    @app.task(concurrency=1, expires="10s")
+    async def shrink() -> None:
+        await asyncio.sleep(11)
+
+    async with Kit(app, start=START) as kit:
+        await shrink.send_many([{}, {}])
+        await kit.run_until_idle()
+        kit.assert_ran(shrink, times=1)
+        assert [run.skipped for run in kit.runs] == [None, "it expired 1.0 s ago"]
+        assert [each.reason for each in kit.parked] == ["expired"]
+
+
+async def test_the_year_of_a_schedule_follows_the_clocks_on_the_wall() -> None:
+    app, berlin = new_app(), ZoneInfo("Europe/Berlin")
+    app.periodic(cron="30 2 * * *", tz="Europe/Berlin", name="backup")(nothing)
+    async with Kit(app, start=datetime(2026, 1, 1, tzinfo=berlin)) as kit:
+        await kit.advance("365d")
+    ticks = [run.started_at for run in kit.runs]
+    assert len(ticks) == 365
+    odd = [
+        tick.astimezone(berlin) for tick in ticks if f"{tick.astimezone(berlin):%H:%M}" != "02:30"
+    ]
+    # A time that does not exist is the first instant after the gap; one that exists twice is once.
+    assert odd == [datetime(2026, 3, 29, 3, tzinfo=berlin)]
+    assert [tick.hour for tick in ticks if f"{tick:%m-%d}" == "10-25"] == [0]
+
+
+async def test_runs_share_what_the_lifespan_has_opened() -> None:
+    log = list[str]()
+
+    @asynccontextmanager
+    async def pool(app: Scheduler) -> AsyncGenerator[str]:
+        await asyncio.sleep(5)
+        log.append("opened")
+        yield "pool"
+        log.append("closed")
+
+    app = new_app(lifespan=pool)
+
+    @app.task
+    async def greet(ctx: Context[str]) -> None:
+        log.append(ctx.state)
+
+    async with Kit(app, start=START) as kit:
+        assert log == ["opened"]
+        await greet.send()
+        await kit.run_until_idle()
+    assert log == ["opened", "pool", "closed"]
+
+
+async def test_what_keeps_the_processor_from_starting_is_raised() -> None:
+    @asynccontextmanager
+    async def pool(app: Scheduler) -> AsyncGenerator[None]:
+        raise OSError("no database")
+        yield
+
+    with pytest.raises(LifespanError, match="no database"):
+        async with Kit(new_app(lifespan=pool)):
+            raise AssertionError("it has begun")
+
+
+async def test_an_app_is_as_it_was_when_its_kit_has_gone() -> None:
+    app = new_app()
+    greet = app.task(name="greet")(nothing)
+    for _ in range(2):
+        async with Kit(app, start=START) as kit:
+            await greet.send_later("1m")
+            assert kit.now == START
+        assert len(kit.sent) == 1
+        assert not app.outbox.is_open
+        assert not app.events.has_listeners(object)  # pyright: ignore[reportArgumentType]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_it_needs_virtual_time() -> None:
+    async def open_kit() -> None:
+        async with Kit(new_app()):
+            raise AssertionError("it has begun")
+
+    with pytest.raises(UsageError, match="^A Kit needs virtual time, and this event loop is a r"):
+        asyncio.run(open_kit())
+
+
+def test_an_event_loop_tells_how_far_it_is_to_what_goes_on_next() -> None:
+    async def look() -> list[float | None]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        found = [await loop.idle()]
+        ticking = asyncio.create_task(asyncio.sleep(3))
+        found.append(await loop.idle())
+        assert loop.time() == 0
+        await ticking
+        return [*found, loop.time()]
+
+    assert run_virtually(look()) == [None, 3, 3]
