@@ -14,7 +14,7 @@ The longer one does not hold up the shorter one that was sent after it:
 """
 
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from scheduler import Context, Scheduler
 
@@ -31,4 +31,4 @@ async def book(ctx: Context) -> None:
     name = f"appointment {ctx.seq + 1}"
     logging.info("%s made", name)
     await remind.send_later("10s", f"{name} is now")
-    await remind.send_at(datetime.now(UTC) + timedelta(seconds=7), f"{name} is soon")
+    await remind.send_at(ctx.started_at + timedelta(seconds=7), f"{name} is soon")
