@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Retry, RetryLater
-from scheduler.errors import InvalidArguments, UsageError
+from scheduler.errors import InvalidArguments, TooLarge, UsageError
 from scheduler.middleware import CallNext, Sending, SendNext
 from scheduler.testing import eager
 from tests.stage import new_app
@@ -79,6 +79,8 @@ async def test_arguments_are_checked_and_travel_as_they_would() -> None:
         await greet.send("Ada", tags)
         with pytest.raises(InvalidArguments):
             await greet.send(7, tags)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(TooLarge):
+            await greet.options(headers={"long": "x" * 200_000}).send("Ada", [])
     assert got == [tags]
     assert got[0] is not tags
 

@@ -164,8 +164,41 @@ async def test_what_is_parked_is_told_in_its_order_whatever_it_is() -> None:
             ("ship", "rejected", None),
             ("ship", "invalid-arguments", None),
         ]
+        await kit.publish(app.names.processor, "task.gone", {})
+        await kit.advance("1h")  # it is tried again for a while, as its queue may be on its way
+        assert "unknown-task" in [each.reason for each in kit.parked]
         with pytest.raises(Unroutable):
             await kit.publish("orders", "order.lost", {})
+
+
+async def test_what_is_parked_is_told_as_it_would_be_taken_the_urgent_first() -> None:
+    app = new_app()
+
+    @app.task
+    async def call(number: int) -> None:
+        raise Reject
+
+    async with Kit(app, start=START) as kit:
+        await call.send(1)
+        await call.options(priority=9).send(2)
+        await call.send(3)
+        await kit.run_until_idle()
+        assert [each.arguments for each in kit.parked] == [{"number": n} for n in (2, 1, 3)]
+
+
+async def test_no_run_is_missed_that_is_due_at_an_odd_moment() -> None:
+    app = new_app()
+
+    @app.periodic(every="1s")
+    async def poll(ctx: Context) -> None:
+        await asyncio.sleep(0.1234567)
+
+    async with Kit(app, start=START) as kit:
+        await kit.advance("2s")
+        for number in range(2, 50):
+            last = kit.runs[-1]
+            await kit.advance_to(last.started_at + last.duration + timedelta(seconds=1))
+            kit.assert_ran(poll, times=number)
 
 
 async def test_what_is_sent_is_told_with_its_arguments_and_when_it_is_due() -> None:
@@ -389,9 +422,11 @@ async def test_what_keeps_the_processor_from_starting_is_raised() -> None:
         raise OSError("no database")
         yield
 
+    begun = False
     with pytest.raises(LifespanError, match="no database"):
         async with Kit(new_app(lifespan=pool)):
-            raise AssertionError("it has begun")
+            begun = True
+    assert not begun
 
 
 async def test_an_app_is_as_it_was_when_its_kit_has_gone() -> None:
@@ -401,6 +436,7 @@ async def test_an_app_is_as_it_was_when_its_kit_has_gone() -> None:
         async with Kit(app, start=START) as kit:
             await greet.send_later("1m")
             assert kit.now == START
+            await kit.advance("1h")
         assert len(kit.sent) == 1
         assert not app.outbox.is_open
         assert not app.events.has_listeners(object)  # pyright: ignore[reportArgumentType]
@@ -425,6 +461,13 @@ def test_an_event_loop_tells_how_far_it_is_to_what_goes_on_next() -> None:
         found.append(await loop.idle())
         assert loop.time() == 0
         await ticking
+        gone = asyncio.create_task(loop.idle())
+        await asyncio.sleep(0)
+        gone.cancel()
+        working = asyncio.create_task(asyncio.to_thread(threading.Event().wait, 0.1))
+        await asyncio.sleep(0)
+        await loop.idle()
+        assert working.done()
         return [*found, loop.time()]
 
     assert run_virtually(look()) == [None, 3, 3]
