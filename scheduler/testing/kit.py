@@ -217,7 +217,7 @@ class Kit:
             due_at = decode(message, self._app.namespace).due_at
         else:
             due_at = moment_of(message.headers[f"{PREFIX}due-at-ms"])
-        return due_at <= self.now + TICK
+        return due_at <= self.now
 
 
 def _virtual_time() -> VirtualTimeLoop:
