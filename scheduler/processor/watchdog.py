@@ -57,12 +57,14 @@ class Watchdog:
             self._answered.clear()
             if self._over.is_set():
                 return
-            # A call that does not let go of the interpreter has held up this thread as well: it is
-            # late then, and the loop's thread is still in that line.
-            found = self.look() if monotonic() > asked_at + self._after else None
-            self._loop.call_soon_threadsafe(self._answered.set)
-            if found is None and not self._answered.wait(self._after):
-                found = self.look()
+            # Who has nothing to do is not woken up to say so.
+            if (found := self.look()) is not None:
+                # A call that does not let go of the interpreter has held up this thread as well: it
+                # is late then, and the loop's thread is still in that line.
+                is_late = monotonic() > asked_at + self._after
+                self._loop.call_soon_threadsafe(self._answered.set)
+                if not is_late:
+                    found = None if self._answered.wait(self._after) else self.look()
             if found is not None:
                 self._tell(*found, asked_at)
             asked_at = monotonic() + ASK_AGAIN_S
