@@ -82,8 +82,10 @@ class Threads:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([thread, *unless], return_when=asyncio.FIRST_COMPLETED)
 
-    def _note_end(self, _: object) -> None:
+    def _note_end(self, thread: asyncio.Future[Any]) -> None:
         self._going -= 1
+        if not thread.cancelled():
+            thread.exception()  # of a run whose time is over, nobody asks for it
 
 
 def _called(work: Callable[[], Any]) -> Any:
