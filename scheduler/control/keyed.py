@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast
 
-from scheduler.control.reports import Did
+from scheduler.control.reports import Did, Report
 from scheduler.errors import AccessRefused, ScheduleError, UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
@@ -109,14 +109,8 @@ class Keyed:
         except ScheduleError as error:
             raise ScheduleError(f"The schedule of {name}.{key}: {error}") from None
         loop = loop_of(self._keyed_spec, when, args, self._checked(key))
-        try:
-            async with self._connect() as operations:
-                return (await operations.seeding.start(loop)).did
-        except AccessRefused as error:
-            raise AccessRefused(
-                f"{error} To start loops at run time, the broker's user must have the right to "
-                f"configure {self._names.hatchery(loop.id)!r}. Nothing was started."
-            ) from None
+        async with self._connect() as operations:
+            return (await self._started(operations, loop)).did
 
     async def stop(self, key: str) -> bool:
         """End a loop; says whether there was one. A run that is going on is its last."""
@@ -154,8 +148,8 @@ class Keyed:
             there = await self._there(operations)
             changed = [loop for key, loop in wanted.items() if not _is_same(there.get(key), loop)]
             ending = [loop for key, loop in there.items() if key not in wanted]
-            starts, ends = operations.seeding.start, operations.removal.remove
-            did = await _all_done([*map(starts, changed), *map(ends, ending)])
+            starts = [self._started(operations, loop) for loop in changed]
+            did = await _all_done([*starts, *map(operations.removal.remove, ending)])
         began = {loop.id.key: report.did for loop, report in zip(changed, did, strict=False)}
         return Synced(
             [key for key, what in began.items() if what in (Did.CREATED, Did.REPAIRED)],
@@ -163,6 +157,15 @@ class Keyed:
             [loop.id.key for loop in ending],
             [key for key in wanted if began.get(key, Did.UNCHANGED) is Did.UNCHANGED],
         )
+
+    async def _started(self, operations: Operations, loop: Loop) -> Report:
+        try:
+            return await operations.seeding.start(loop)
+        except AccessRefused as error:
+            raise AccessRefused(
+                f"{error} To start loops at run time, the broker's user must have the right to "
+                f"configure {self._names.hatchery(loop.id)!r}. It was not started."
+            ) from None
 
     def _wanted(self, key: str, value: object) -> Loop:
         schedule, args = cast("tuple[Any, Any]", value if _is_pair(value) else (value, {}))

@@ -6,7 +6,6 @@ happens, it ends, and the process ends itself.
 """
 
 import importlib
-import inspect
 import logging
 import multiprocessing
 import os
@@ -24,6 +23,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
 from scheduler.errors import UsageError
+from scheduler.processor.threads import called
 from scheduler.protocol.messages import summary_of
 from scheduler.tasks.context import Context
 from scheduler.tasks.tasks import Task, TaskSpec
@@ -200,11 +200,7 @@ def _end_with(lifeline: Connection) -> None:
 
 def _call(job: Job, context: Context[Any]) -> Any:
     given = {job.takes_context: context} if job.takes_context else {}
-    result = _function_of(job)(**given, **context.arguments)
-    if inspect.iscoroutine(result):
-        result.close()
-        raise TypeError("it is a `def` that returned a coroutine: write `async def`")
-    return result
+    return called(partial(_function_of(job), **given, **context.arguments))
 
 
 def _function_of(job: Job) -> Any:

@@ -41,7 +41,7 @@ class Threads:
         """
         context = copy_context()
         loop = asyncio.get_running_loop()
-        thread = loop.run_in_executor(self._pool, lambda: context.run(_called, work))
+        thread = loop.run_in_executor(self._pool, lambda: context.run(called, work))
         self._going += 1
         thread.add_done_callback(self._note_end)
         return thread
@@ -88,7 +88,12 @@ class Threads:
             thread.exception()  # of a run whose time is over, nobody asks for it
 
 
-def _called(work: Callable[[], Any]) -> Any:
+def called(work: Callable[[], Any]) -> Any:
+    """What the work returns.
+
+    Raises:
+        TypeError: that is a coroutine, which nobody would await.
+    """
     result = work()
     if inspect.iscoroutine(result):
         result.close()

@@ -104,7 +104,9 @@ async def test_what_could_not_be_done_is_done_by_the_next_call(stage: Stage) -> 
     async with not_allowed(stage.server) as broker:
         app.outbox.release(stage.broker)
         app.outbox.use(broker, stage.clock)
-        with pytest.raises(AccessRefused) as refused:
+        with pytest.raises(
+            AccessRefused, match="the right to configure 'test.v1.hatchery"
+        ) as refused:
             await digest.sync(wanted)
         app.outbox.release(broker)
     assert "3 of 3 loops could not be changed" in refused.value.__notes__[0]
