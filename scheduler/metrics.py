@@ -87,6 +87,7 @@ from scheduler.events import (
 )
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.timing.clock import Clock, SystemClock
+from scheduler.timing.once import Once
 from scheduler.timing.schedules import Every, Schedule
 
 OUTCOMES = (*(ending.value for ending in Ending), "lost", "returned")
@@ -189,7 +190,9 @@ class Series:
         self._wait(event.by)
 
     def _wait(self, token: Token) -> None:
-        if token.state is State.PAUSED:
+        if token.state is State.DONE:
+            self.due_at = None
+        elif token.state is State.PAUSED:
             # Due at no time that this processor knows: another one may see it go on.
             self.due_at = self.paused_at = self.ended_at
         else:
@@ -210,6 +213,8 @@ class Series:
     @property
     def period(self) -> float | None:
         if self.schedule is None or self.tick is None:
+            return None
+        if isinstance(self.schedule, Once):
             return None
         if isinstance(self.schedule, Every):
             return self.schedule.period / SECOND

@@ -14,6 +14,7 @@ from scheduler.control.declaring import Declaring
 from scheduler.control.doctor import Doctor
 from scheduler.control.doubles import Doubles
 from scheduler.control.dry_run import DryRun
+from scheduler.control.endings import Endings
 from scheduler.control.fit import Fit
 from scheduler.control.follow_up import FollowUp
 from scheduler.control.location import Locator
@@ -78,6 +79,7 @@ class Program:
     ) -> None:
         names, here = app.names, (app, broker)
         self.broker = broker
+        self.clock = clock
         self.failed = FailedQueues(broker, names, clock)
         self.lead = Lead(app.settings.longest_lead)
         self.hatchery = Hatchery(broker, names, clock, self.failed, self.lead)
@@ -97,7 +99,7 @@ class Program:
         self.fit = Fit(*here)
         declares = self.declaring, self.fit, Migration(*here, self.fit)
         self.seeding = Seeding(
-            app, *begins, self.beginnings, self.repairs, self.removal, *declares, patience
+            app, clock, *begins, self.beginnings, self.repairs, self.removal, *declares, patience
         )
         self.dry_run = DryRun(*here, clock, *begins, self.fit)
         self.verbs = Verbs(broker, clock, *begins, self.beginnings, patience)
@@ -174,6 +176,7 @@ def supervisor(
         program.declaring,
         Doubles(program.journal, clock),
         Notes(program.roster, listing, app.namespace, clock),
+        Endings(app, listing, program.removal, clock),
     )
 
 

@@ -37,7 +37,7 @@ from scheduler.tasks.tasks import (
     task_spec,
 )
 from scheduler.timing.durations import Duration
-from scheduler.timing.schedules import Schedule, ScheduleOptions, schedule_of
+from scheduler.timing.schedules import Recurring, ScheduleOptions, schedule_of
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -90,7 +90,7 @@ class Registration:
         *,
         every: Duration | None = None,
         cron: str | None = None,
-        schedule: Schedule | None = None,
+        schedule: Recurring | None = None,
         args: Mapping[str, Any] | None = None,
         name: str | None = None,
         retry: Retry | None = None,
@@ -305,9 +305,9 @@ def _schedule(
     task: str,
     every: Duration | None,
     cron: str | None,
-    schedule: Schedule | None,
+    schedule: Recurring | None,
     options: ScheduleOptions,
-) -> Schedule:
+) -> Recurring:
     try:
         return schedule_of(every=every, cron=cron, schedule=schedule, **options)
     except ScheduleError as error:

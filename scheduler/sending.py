@@ -1,14 +1,18 @@
 """Tasks that can be sent messages: `send`, `send_later`, `send_at`, `send_many`."""
 
+import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from scheduler.brokers.properties import encoded
 from scheduler.control.keyed import Connect, Keyed
+from scheduler.control.once import OneOffs
 from scheduler.errors import InvalidArguments, Unencodable, UsageError
 from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.outbox import BlockingBridge, Outbox, Posting, run_in
 from scheduler.tasks.tasks import Task, TaskSpec
@@ -22,12 +26,26 @@ TRAVELLING = "priority", "correlation_id", "message_id", "headers"
 
 
 class Sender(Generic[Q]):
-    """Sends calls of one task."""
+    """Sends calls of one task.
 
-    def __init__(self, spec: TaskSpec, outboxes: "Outboxes", posting: Posting) -> None:
+    Args:
+        one_offs: where it schedules what is to be unique.
+        unique: for how long a call is not repeated; None: it is sent each time.
+    """
+
+    def __init__(
+        self,
+        spec: TaskSpec,
+        outboxes: "Outboxes",
+        posting: Posting,
+        one_offs: OneOffs,
+        unique: Duration | None = None,
+    ) -> None:
         self._spec = spec
         self._outboxes = outboxes
         self._posting = posting
+        self._one_offs = one_offs
+        self._unique = unique
 
     def options(
         self,
@@ -38,6 +56,7 @@ class Sender(Generic[Q]):
         message_id: str | None = None,
         headers: Mapping[str, Any] | None = None,
         deadline: Duration | None = None,
+        unique: Duration | None = None,
     ) -> "Sender[Q]":
         """The same sender, with other options for what it sends.
 
@@ -50,6 +69,9 @@ class Sender(Generic[Q]):
             message_id: identifies the message; a new UUID by default.
             headers: travel with the message.
             deadline: how long to try to have it confirmed; 30 s by default.
+            unique: a call with the same arguments is not repeated while it waits or runs, nor for
+                so long after its time. It is a named one-off then (`once`), with what that costs,
+                rather than a message with a priority or headers; what `send` returns is its name.
 
         Raises:
             UsageError: one of them cannot travel in a message.
@@ -73,7 +95,13 @@ class Sender(Generic[Q]):
             encoded(Message(**travelling))
         except Unencodable as error:
             raise UsageError(f"An option for {self._spec.name!r} cannot be sent. {error}") from None
-        return Sender(self._spec, self._outboxes, replace(self._posting, **known))
+        posting = replace(self._posting, **known)
+        if unique is not None and (others := _beside_unique(posting)):
+            raise UsageError(
+                f"What {self._spec.name!r} is sent uniquely is no message of its own: take "
+                f"{', '.join(others)} away."
+            )
+        return Sender(self._spec, self._outboxes, posting, self._one_offs, unique or self._unique)
 
     async def send(self, *args: Q.args, **kwargs: Q.kwargs) -> str:
         """Have the task run as soon as a processor is free; returns the message id.
@@ -118,6 +146,8 @@ class Sender(Generic[Q]):
             NotSent, Unroutable: as `send`; none was confirmed.
             UsageError: both a delay and a moment are given, or one message id for all.
         """
+        if self._unique is not None:
+            raise UsageError("send_many sends each call: take unique= away, or send one by one.")
         if delay is not None and at is not None:
             raise UsageError("send_many takes a delay or a moment, got both.")
         if self._posting.message_id is not None:
@@ -140,7 +170,22 @@ class Sender(Generic[Q]):
         self, posting: Posting, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Coroutine[Any, Any, str]:
         name, arguments = self._spec.name, self._spec.arguments.bind(*args, **kwargs)
+        if self._unique is not None:
+            return self._post_once(posting, arguments, self._unique)
         return self._outboxes.through(lambda outbox: outbox.send(name, arguments, posting))
+
+    async def _post_once(
+        self, posting: Posting, arguments: Mapping[str, Any], unique: Duration
+    ) -> str:
+        name = f"u-{_digest_of(arguments)}"
+        await self._one_offs.once(
+            name,
+            at=posting.at,
+            after=posting.delay if posting.at is None else None,
+            args=self._spec.arguments.load(arguments),
+            unique=unique,
+        )
+        return str(LoopId(self._spec.name, name))
 
     def _after(self, delay: Duration) -> Posting:
         return replace(self._posting, delay=parse_duration(delay), given=shown(delay))
@@ -211,7 +256,18 @@ class Outboxes:
         return await self.bridge.run_beside(send(self.beside))
 
 
-class PeriodicTask(Task[P, R], Keyed):
+def _digest_of(arguments: Mapping[str, Any]) -> str:
+    canonical = json.dumps(arguments, sort_keys=True)
+    return blake2b(canonical.encode(errors="replace"), digest_size=10).hexdigest()
+
+
+def _beside_unique(posting: Posting) -> list[str]:
+    plain = Posting()
+    kept = ("expires", "priority", "correlation_id", "message_id", "headers", "deadline")
+    return [f"{name}=" for name in kept if getattr(posting, name) != getattr(plain, name)]
+
+
+class PeriodicTask(Task[P, R], Keyed, OneOffs):
     """A task that is a loop, and can have more. Calling it runs the function in place."""
 
     def __init__(
@@ -223,9 +279,10 @@ class PeriodicTask(Task[P, R], Keyed):
     ) -> None:
         Task.__init__(self, function, spec)  # pyright: ignore[reportUnknownMemberType]
         Keyed.__init__(self, spec, names, connect)
+        OneOffs.__init__(self, spec, names, connect)
 
 
-class CallTask(Task[P, R], Sender[Q], Keyed, Generic[P, Q, R]):
+class CallTask(Task[P, R], Sender[Q], Keyed, OneOffs, Generic[P, Q, R]):
     """A task that runs when it is sent a message. Calling it runs the function in place."""
 
     def __init__(
@@ -238,4 +295,5 @@ class CallTask(Task[P, R], Sender[Q], Keyed, Generic[P, Q, R]):
     ) -> None:
         Task.__init__(self, function, spec)  # pyright: ignore[reportUnknownMemberType]
         Keyed.__init__(self, spec, names, connect)
-        Sender.__init__(self, spec, outboxes, Posting(expires=spec.expires))  # pyright: ignore[reportUnknownMemberType]
+        OneOffs.__init__(self, spec, names, connect)
+        Sender.__init__(self, spec, outboxes, Posting(expires=spec.expires), self)  # pyright: ignore[reportUnknownMemberType]

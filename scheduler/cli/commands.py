@@ -21,7 +21,9 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 failed = typer.Typer(no_args_is_help=True, help="Messages that could not be run: parked, not lost.")
+scheduled = typer.Typer(no_args_is_help=True, help="Named one-offs: runs at a moment, by name.")
 topology = typer.Typer(no_args_is_help=True, help="What the app needs in the broker.")
+cli.add_typer(scheduled, name="scheduled")
 cli.add_typer(failed, name="failed")
 cli.add_typer(topology, name="topology")
 
@@ -86,6 +88,14 @@ OneTask = Annotated[
 OneReason = Annotated[
     str | None,
     typer.Option("--reason", help="Only those parked for this reason, such as exhausted."),
+]
+OneOff = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME",
+        help="Which one-off, as `scheduler scheduled list` names it: remind.order-7. It has to be "
+        "said.",
+    ),
 ]
 All = Annotated[bool, typer.Option("--all", help="All that are parked, instead of IDs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -435,6 +445,33 @@ def failed_purge(
         yes=yes,
         as_json=as_json,
     )
+
+
+@command(scheduled, "list")
+def scheduled_list(app: AppArgument = None, task: OneTask = None, as_json: Json = False) -> None:
+    """What is to run at a moment, or runs, or whose name is kept; what is due first, first."""
+    scheduler.cli.scheduled.show_all(app, task=task, as_json=as_json)
+
+
+@command(scheduled, "move")
+def scheduled_move(
+    app: AppArgument = None,
+    name: OneOff = None,
+    at: Annotated[
+        str | None,
+        typer.Option(help="The moment, such as 2026-06-01T09:00+02:00; without an offset, here."),
+    ] = None,
+    after: Annotated[str | None, typer.Option(help="How long from now, such as 10m.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Give a one-off another time. One that runs just now runs again then."""
+    scheduler.cli.scheduled.move(app, name, at=at, after=after, as_json=as_json)
+
+
+@command(scheduled, "cancel")
+def scheduled_cancel(app: AppArgument = None, name: OneOff = None, as_json: Json = False) -> None:
+    """Take a one-off back. A run that is going on ends."""
+    scheduler.cli.scheduled.cancel(app, name, as_json=as_json)
 
 
 @command(topology, "show")

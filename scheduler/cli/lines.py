@@ -225,6 +225,8 @@ def _(event: TokenSuperseded) -> Line:
 
 @line_of.register
 def _(event: TokenOvertaken) -> Line:
+    if event.by.state is State.DONE:
+        return Line(INFO, f"its run was settled meanwhile: #{event.by.seq} waits to be removed")
     if event.by.state is State.PAUSED:
         return Line(INFO, f"its loop was paused meanwhile: #{event.by.seq} waits to be resumed")
     return Line(INFO, f"found another token in its slot: #{event.by.seq} goes on")
@@ -273,6 +275,8 @@ def _then(event: RunFinished) -> str:
         return ", and was paused, changed or repaired meanwhile"
     if token.state is State.PAUSED:
         return ", paused"
+    if token.state is State.DONE:
+        return ", which was its only run"
     ended_at = event.started_at + event.duration
     return f", {'again' if token.attempt else 'next'} at {_later(token.due_at, ended_at)}"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from scheduler.control.reports import Report
 from scheduler.control.status import Status
-from scheduler.protocol.tokens import LastRun, State
+from scheduler.protocol.tokens import LastRun
 from scheduler.queues.failed import Parked
 from scheduler.queues.journal import JournalEntry
 from scheduler.timing.schedules import describe
@@ -16,8 +16,7 @@ Row = dict[str, Any]
 
 def row_of_report(report: Report) -> Row:
     token = report.token
-    # A paused token is due when it is resumed.
-    due_at = None if token is None or token.state is State.PAUSED else token.due_at
+    due_at = None if token is None or token.rests else token.due_at
     return {
         "loop": str(report.loop),
         "schedule": describe(report.loop.schedule),

@@ -76,7 +76,7 @@ class Beginnings:
         Args:
             before: the loop's last entry in the roster, if it has one.
             change: what the verb does to the token.
-            reason: why the loop is paused, if it is; None: what it was.
+            reason: why the loop is paused, or gone, if it is; None: why it was paused before.
             brand_new: there is no older token of this loop, anywhere.
 
         Raises:
@@ -139,9 +139,9 @@ class Beginnings:
 
 
 def _reason(entry: Entry, before: Listed | None, reason: str | None) -> str:
-    if entry.state is not LoopState.PAUSED:
-        return ""
-    return before.reason if reason is None and before is not None else reason or ""
+    if reason is None and before is not None and entry.state is LoopState.PAUSED:
+        return before.reason
+    return reason or ""
 
 
 def _checkpoint(verb: Verb, before: Listed | None, now: datetime) -> Checkpoint | None:

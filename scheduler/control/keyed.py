@@ -17,8 +17,10 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.tasks import TaskSpec
+from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND, Duration, shown
-from scheduler.timing.schedules import Cron, Every, Schedule, ScheduleOptions, schedule_of
+from scheduler.timing.once import Once
+from scheduler.timing.schedules import Cron, Every, Recurring, ScheduleOptions, schedule_of
 
 if TYPE_CHECKING:  # every program has tasks, and few of them start loops
     from scheduler.control.loops import Loops
@@ -35,7 +37,7 @@ class KeyedLoop:
     """A loop that was started at run time."""
 
     key: str
-    schedule: Schedule
+    schedule: Recurring
     args: Mapping[str, Any]
 
 
@@ -59,6 +61,7 @@ class Synced:
 class Operations(Protocol):
     """What starting and stopping loops needs, over one connection."""
 
+    clock: Clock
     loops: "Loops"
     seeding: "Seeding"
     removal: "Removal"
@@ -81,7 +84,7 @@ class Keyed:
         *,
         every: Duration | None = None,
         cron: str | None = None,
-        schedule: Schedule | None = None,
+        schedule: Recurring | None = None,
         args: Mapping[str, Any] | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> Did:
@@ -108,13 +111,16 @@ class Keyed:
             when = schedule_of(every=every, cron=cron, schedule=schedule, **options)
         except ScheduleError as error:
             raise ScheduleError(f"The schedule of {name}.{key}: {error}") from None
-        loop = loop_of(self._keyed_spec, when, args, self._checked(key))
+        loop = loop_of(self._keyed_spec, when, args, checked_key(self._keyed_spec, key))
         async with self._connect() as operations:
-            return (await self._started(operations, loop)).did
+            return (await started(operations, self._names, loop)).did
 
     async def stop(self, key: str) -> bool:
-        """End a loop; says whether there was one. A run that is going on is its last."""
-        loop = LoopId(self._keyed_spec.name, self._checked(key))
+        """End a loop, or a named one-off; says whether there was one.
+
+        A run that is going on is its last.
+        """
+        loop = LoopId(self._keyed_spec.name, checked_key(self._keyed_spec, key))
         async with self._connect() as operations:
             # Also one that is gone from the roster: whoever stopped it may have come no further.
             ended = await operations.removal.remove(Loop(loop, self._keyed_spec, Every(SECOND), {}))
@@ -124,15 +130,20 @@ class Keyed:
         """The loops of this task that were started and not stopped."""
         async with self._connect() as operations:
             loops = await self._there(operations)
-        return [KeyedLoop(key, loop.schedule, loop.args) for key, loop in loops.items()]
+        return [
+            KeyedLoop(key, loop.schedule, loop.args)
+            for key, loop in loops.items()
+            if not isinstance(loop.schedule, Once)
+        ]
 
     async def sync(
-        self, loops: Mapping[str, Schedule | tuple[Schedule, Mapping[str, Any]]]
+        self, loops: Mapping[str, Recurring | tuple[Recurring, Mapping[str, Any]]]
     ) -> Synced:
         """Make the keyed loops of this task be those of a mapping: start, reschedule, stop.
 
-        Those that are as they should be are not touched. All are checked before anything is done;
-        what fails on the way is done by the next call. An empty mapping stops all of them.
+        Those that are as they should be are not touched, nor are named one-offs. All are checked
+        before anything is done; what fails on the way is done by the next call. An empty mapping
+        stops all of them.
 
         Args:
             loops: by key, the schedule, or a pair of it and the arguments for the function's
@@ -147,8 +158,12 @@ class Keyed:
         async with self._connect() as operations:
             there = await self._there(operations)
             changed = [loop for key, loop in wanted.items() if not _is_same(there.get(key), loop)]
-            ending = [loop for key, loop in there.items() if key not in wanted]
-            starts = [self._started(operations, loop) for loop in changed]
+            ending = [
+                loop
+                for key, loop in there.items()
+                if key not in wanted and not isinstance(loop.schedule, Once)
+            ]
+            starts = [started(operations, self._names, loop) for loop in changed]
             did = await _all_done([*starts, *map(operations.removal.remove, ending)])
         began = {loop.id.key: report.did for loop, report in zip(changed, did, strict=False)}
         return Synced(
@@ -158,15 +173,6 @@ class Keyed:
             [key for key in wanted if began.get(key, Did.UNCHANGED) is Did.UNCHANGED],
         )
 
-    async def _started(self, operations: Operations, loop: Loop) -> Report:
-        try:
-            return await operations.seeding.start(loop)
-        except AccessRefused as error:
-            raise AccessRefused(
-                f"{error} To start loops at run time, the broker's user must have the right to "
-                f"configure {self._names.hatchery(loop.id)!r}. It was not started."
-            ) from None
-
     def _wanted(self, key: str, value: object) -> Loop:
         schedule, args = cast("tuple[Any, Any]", value if _is_pair(value) else (value, {}))
         if not isinstance(schedule, Every | Cron) or not isinstance(args, Mapping):
@@ -175,26 +181,47 @@ class Keyed:
                 f"and its arguments, got: {shown(value)}. Nothing was changed."
             )
         named = cast("Mapping[str, Any]", args)
-        return loop_of(self._keyed_spec, schedule, named, self._checked(key))
+        return loop_of(self._keyed_spec, schedule, named, checked_key(self._keyed_spec, key))
 
     async def _there(self, operations: Operations) -> dict[str, Loop]:
         ours = self._keyed_spec.name
         loops = await operations.loops.all()
         return {loop.id.key: loop for loop in loops if loop.id.key and loop.id.task == ours}
 
-    def _checked(self, key: str) -> str:
-        if len(key) > LONGEST_KEY or not KEY.fullmatch(key):
-            raise UsageError(
-                f"A key has 1 to {LONGEST_KEY} letters, digits, '_' or '-', and between them '.', "
-                f"'@' or '+', got {key!r}."
-            )
-        if ".task." in f".{key}":
-            # The broker would hand the loop's token to the task of that name as well.
-            raise UsageError(
-                f"The loop {self._keyed_spec.name}.{key} would be taken for a call of the task "
-                f"{key.rpartition('.')[2]!r}: choose a key without the word 'task' before a '.'."
-            )
-        return key
+
+async def started(operations: Operations, names: Names, loop: Loop) -> Report:
+    """Start a keyed loop, or give it another schedule or other arguments.
+
+    Raises:
+        AccessRefused: this user may not declare its queue; the message says which right is missing.
+    """
+    try:
+        return await operations.seeding.start(loop)
+    except AccessRefused as error:
+        raise AccessRefused(
+            f"{error} To start loops at run time, the broker's user must have the right to "
+            f"configure {names.hatchery(loop.id)!r}. It was not started."
+        ) from None
+
+
+def checked_key(spec: TaskSpec, key: str) -> str:
+    """The key, if a loop of this task may have it.
+
+    Raises:
+        UsageError: it may not.
+    """
+    if len(key) > LONGEST_KEY or not KEY.fullmatch(key):
+        raise UsageError(
+            f"A key has 1 to {LONGEST_KEY} letters, digits, '_' or '-', and between them '.', "
+            f"'@' or '+', got {key!r}."
+        )
+    if ".task." in f".{key}":
+        # The broker would hand the loop's token to the task of that name as well.
+        raise UsageError(
+            f"The loop {spec.name}.{key} would be taken for a call of the task "
+            f"{key.rpartition('.')[2]!r}: choose a key without the word 'task' before a '.'."
+        )
+    return key
 
 
 def _is_pair(value: object) -> bool:

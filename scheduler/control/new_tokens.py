@@ -32,7 +32,8 @@ def first_token(loop: Loop, entry: Entry, verb: Verb, now: datetime, reason: str
 def going_on(first: Token, found: Iterable[Token], latest: int) -> Token:
     """The first token of an epoch, with what was found in the slot, if that is of the same life.
 
-    Paused by its own run, the loop stays so. It keeps its time, unless its schedule was changed.
+    Paused by its own run, the loop stays so. It keeps its time, unless its schedule was changed: so
+    what is done, and gets another time, is to be done again.
 
     Args:
         latest: the epoch before its own.
@@ -43,8 +44,8 @@ def going_on(first: Token, found: Iterable[Token], latest: int) -> Token:
     assert first.act is not None
     # Of two that have come as far, the older one is void: it may have been paused, and resumed.
     last = max(alive, key=lambda token: (token.position.progress, token.epoch))
-    paused = State.PAUSED in (first.state, last.state)
-    timing = first if first.act.verb is Verb.RESCHEDULE else last
+    rescheduled = first.act.verb is Verb.RESCHEDULE
+    timing = first if rescheduled else last
     known = first.act.verb is not Verb.REPAIR
     return replace(
         last,
@@ -56,9 +57,15 @@ def going_on(first: Token, found: Iterable[Token], latest: int) -> Token:
         scheduled_at=timing.scheduled_at,
         due_at=timing.due_at,
         known=known and is_last(last.position, latest, known=last.known),
-        state=State.PAUSED if paused else State.ARMED,
+        state=_state(first, last, rescheduled=rescheduled),
         act=first.act,
     )
+
+
+def _state(first: Token, last: Token, *, rescheduled: bool) -> State:
+    if last.state is State.DONE and not rescheduled:
+        return State.DONE
+    return State.PAUSED if State.PAUSED in (first.state, last.state) else State.ARMED
 
 
 def paused(token: Token, reason: str) -> Token:

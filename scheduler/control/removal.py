@@ -1,14 +1,15 @@
 """Ending loops: those that were started at run time, and those that the code no longer has."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings, Begun
 from scheduler.control.concurrency import AT_ONCE, side_by_side
-from scheduler.control.loops import as_listed
+from scheduler.control.loops import as_listed, hatchery_of
 from scheduler.control.new_tokens import first_token
+from scheduler.control.one_offs import DONE
 from scheduler.control.reports import Did, Report
 from scheduler.control.together import Together
 from scheduler.errors import UnknownLoop, UsageError
@@ -68,6 +69,27 @@ class Removal:
         async with self._hatchery.mutex(self._patience):
             listing = await self._roster.compacted()
             return await side_by_side(lambda loop: self.take_away(loop, listing), loops)
+
+    async def finish(self, done: Collection[tuple[Loop, int]]) -> None:
+        """Remove named one-offs whose run has ended, each in an epoch.
+
+        One of which a later epoch has begun meanwhile is left alone.
+
+        Raises:
+            AccessRefused: this user may not delete their queues.
+        """
+        async with self._hatchery.mutex(self._patience):
+            listing = await self._roster.compacted()
+            still = [loop for loop, epoch in done if listing.known(loop.id) == epoch]
+            for loop in still[
+                :1
+            ]:  # what may declare it may delete it: so nothing is left half done
+                await self._broker.declare(hatchery_of(self._app, loop.id))
+            await side_by_side(lambda loop: self._forget(loop, listing), still)
+
+    async def _forget(self, loop: Loop, listing: Listing) -> None:
+        await self._beginnings.begin(Verb.GONE, loop, listing.get(loop.id), reason=DONE)
+        await self._broker.delete(self._app.names.hatchery(loop.id))
 
     async def take_away(self, loop: Loop, listing: Listing) -> Report:
         """End a loop, with the mutex in hand."""

@@ -15,6 +15,7 @@ from scheduler.control.fit import Fit
 from scheduler.control.location import Sighting
 from scheduler.control.loops import as_listed, keyed_loops_of, orphans_of
 from scheduler.control.migration import Migration
+from scheduler.control.one_offs import is_over, is_taken, was_done
 from scheduler.control.removal import Removal
 from scheduler.control.repairs import Repairs
 from scheduler.control.reports import Did, Report
@@ -27,6 +28,7 @@ from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.roster import Listed, Listing, Roster
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
+from scheduler.timing.clock import Clock
 
 STARTED_AT_ONCE = 200  # that takes a second or two
 
@@ -41,6 +43,7 @@ class Seeding:
     def __init__(
         self,
         app: App,
+        clock: Clock,
         hatchery: Hatchery,
         roster: Roster,
         beginnings: Beginnings,
@@ -52,6 +55,7 @@ class Seeding:
         patience: timedelta,
     ) -> None:
         self._app = app
+        self._clock = clock
         self._hatchery = hatchery
         self._roster = roster
         self._beginnings = beginnings
@@ -140,6 +144,7 @@ class Seeding:
             listing, lacking = await both(
                 self._roster.compacted(), self._declaring.without_slot(loops)
             )
+            lacking = [loop for loop in lacking if not was_done(loop, listing.get(loop.id))]
             new = await self._declaring.slots(lacking)
             return await self._seed_all(loops, listing, new)
 
@@ -192,21 +197,20 @@ class Seeding:
     async def _begin(self, loop: Loop, listing: Listing, new: Collection[str]) -> Report | None:
         """Begin an epoch of a loop, if it is to be started or changed, or lost its queue."""
         names, listed = self._app.names, listing.get(loop.id)
-        before = listed
+        if was_done(loop, listed):
+            return Report(loop, Did.UNCHANGED)
+        if is_taken(loop, listed):
+            loop = as_listed(loop, listing)
         slot_is_new = names.hatchery(loop.id) in new
-        token = None if listed or slot_is_new else await self._unlisted(loop)
-        if token is not None:
+        if listed or slot_is_new or not (token := await _unlisted(self._hatchery, loop)):
+            before, needed = listed, _needed(loop, listed, slot_is_new)
+        else:
             latest = Entry(token.epoch, LoopState.ACTIVE, token.life)
             before = Listed(loop.id, loop.schedule, loop.args, latest)
-            verb, did = Verb.RESCHEDULE, Did.REPAIRED
-        elif listed is None or listed.is_gone:
-            verb, did = Verb.START, Did.CREATED
-        elif (listed.schedule, dict(listed.args)) != (loop.schedule, dict(loop.args)):
-            verb, did = Verb.RESCHEDULE, Did.RESCHEDULED
-        elif slot_is_new:
-            verb, did = Verb.REPAIR, Did.REPAIRED
-        else:
+            needed = Verb.RESCHEDULE, Did.REPAIRED
+        if needed is None:
             return None
+        verb, did = needed
         # The roster may be new, and the loop be older.
         no_older = names.roster not in new or names.processor_queue(loop.id.task) in new
         epoch = await self._beginnings.begin(
@@ -218,15 +222,28 @@ class Seeding:
         assert epoch is not None
         return Report(loop, did, epoch.token)
 
-    async def _unlisted(self, loop: Loop) -> Token | None:
-        """The token of a loop that the roster has lost."""
-        try:
-            return await self._hatchery.look(loop.id)
-        except QueueNotFound:
-            return None
-
     async def _checked(self, loop: Loop, sighting: Sighting, listing: Listing) -> Report:
         """Leave a loop alone, unless its token is nowhere."""
+        listed = listing.get(loop.id)
+        if is_taken(loop, listed) and is_over(sighting.token, self._clock.now()):
+            epoch = await self._beginnings.begin(Verb.RESCHEDULE, loop, listed)
+            return Report(loop, Did.CREATED, epoch and epoch.token)
         if not sighting.is_lost:
             return Report(loop, Did.UNCHANGED, sighting.token)
         return Report(loop, Did.REPAIRED, await self._repairs.put_again(loop, listing))
+
+
+async def _unlisted(hatchery: Hatchery, loop: Loop) -> Token | None:
+    """The token of a loop that the roster has lost."""
+    try:
+        return await hatchery.look(loop.id)
+    except QueueNotFound:
+        return None
+
+
+def _needed(loop: Loop, listed: Listed | None, slot_is_new: bool) -> tuple[Verb, Did] | None:
+    if listed is None or listed.is_gone:
+        return Verb.START, Did.CREATED
+    if (listed.schedule, dict(listed.args)) != (loop.schedule, dict(loop.args)):
+        return Verb.RESCHEDULE, Did.RESCHEDULED
+    return (Verb.REPAIR, Did.REPAIRED) if slot_is_new else None

@@ -31,10 +31,14 @@ class Where(StrEnum):
 
     WAITING = "waiting"
     PAUSED = "paused"
+    DONE = "done"
     READY = "ready"
     RUNNING = "running"
     LOST = "lost"
     UNSEEDED = "unseeded"
+
+
+WAITING_AS = {State.PAUSED: Where.PAUSED, State.DONE: Where.DONE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +177,11 @@ def _begun(status: Status, listed: Listed | None) -> Status:
 
 
 def _waiting(loop: Loop, token: Token, processors: int) -> Status:
-    paused = token.state is State.PAUSED
     return Status(
         loop,
-        Where.PAUSED if paused else Where.WAITING,
+        WAITING_AS.get(token.state, Where.WAITING),
         processors,
-        due_at=None if paused else token.due_at,
+        due_at=None if token.rests else token.due_at,
         seq=token.seq,
         attempt=token.attempt,
         reason=token.reason,

@@ -8,7 +8,8 @@ the current epoch's token  what is done
 =========================  =====================================================================
 put twice since the last   nothing, and nobody looks: it has gone on meanwhile
 round, one after the other
-in the slot, at its head   nothing; if it waits for long, it is noted (`control.notes`)
+in the slot, at its head   nothing; if it waits for long, it is noted (`control.notes`); if it is
+                           done, its loop is removed (`control.endings`)
 ready for its task         nothing: a processor will take it
 in a hand                  nothing: it is running, or being settled
 nowhere, twice             lost: a new epoch begins, which goes on from where the journal heard last
@@ -34,6 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scheduler.brokers.contract import Broker
 from scheduler.control.declaring import Declaring
 from scheduler.control.doubles import Doubles, Lines, Trail
+from scheduler.control.endings import Endings
 from scheduler.control.location import Locator, Place, Sighting
 from scheduler.control.loops import loops_of, orphans_of
 from scheduler.control.notes import Notes
@@ -42,7 +44,7 @@ from scheduler.control.seeding import Seeding
 from scheduler.errors import AccessRefused, BrokerError, QueueNotFound
 from scheduler.events import CensusTaken, LoopReported, SupervisionDelayed
 from scheduler.protocol.epochs import Watch
-from scheduler.protocol.tokens import LoopId, Token
+from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.roster import Listing
 from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
@@ -61,6 +63,7 @@ PATIENCE = 20 * SECOND  # how long a round waits for others who create tokens
 
 NOT_DECLARED = (Place.NO_SLOT, Place.NO_TASK)
 ADVICE = {
+    "done": "Its run has ended, and we may not delete its queue: `scheduler remove` it.",
     "orphan": "The code does not have it: `scheduler seed --prune` removes it.",
     "unattended": "It is due, and nobody consumes from its queue: start a processor for its task.",
     "stuck": "The broker keeps its token back, or takes none, and we may not delete its queue: "
@@ -127,7 +130,11 @@ class Memory(BaseModel):
 
 
 class Supervisor:
-    """The part that one processor takes in supervision."""
+    """The part that one processor takes in supervision.
+
+    Attributes:
+        endings: removes what is done.
+    """
 
     def __init__(
         self,
@@ -141,6 +148,7 @@ class Supervisor:
         declaring: Declaring,
         doubles: Doubles,
         notes: Notes,
+        endings: Endings,
     ) -> None:
         self._app = app
         self._broker = broker
@@ -152,6 +160,7 @@ class Supervisor:
         self._declaring = declaring
         self._doubles = doubles
         self._notes = notes
+        self.endings = endings
         self._suspects: Suspects = {}
         self._watching: asyncio.Task[None] | None = None
 
@@ -195,11 +204,14 @@ class Supervisor:
         incomplete = bool(gone) or await self._lacks_queues()
         adopted = not incomplete or await self._adopt()
         suspects = await self._examine(turn, sightings, memory.suspects)
+        waiting = _tokens_in(sightings)
+        left = {} if await self.endings.sweep(waiting) else _done(waiting)
         troubles = {
             **{str(loop): "orphan" for loop in orphans_of(self._app, self._listing)},
             **{str(loop): "missing" for loop in gone if not adopted},
             **{str(loop): "unattended" for loop in turn if sightings[loop.id].is_unattended},
             **_stuck(suspects),
+            **left,
         }
         self._report(troubles, memory.reported)
         took = self._clock.now() - began
@@ -210,7 +222,7 @@ class Supervisor:
             suspects=_first(suspects),
             reported=_first(troubles),
             trail=lines.trail if ended else memory.trail,
-            noted=await self._notes.take(_tokens_in(sightings), memory.noted),
+            noted=await self._notes.take(waiting, memory.noted),
         )
 
     async def _find(self, loops: Collection[Loop]) -> dict[LoopId, Sighting]:
@@ -327,6 +339,10 @@ def _of(suspects: Suspects, loop: Loop) -> Suspicion:
 
 def _tokens_in(sightings: Mapping[LoopId, Sighting]) -> list[Token]:
     return [seen.token for seen in sightings.values() if seen.token is not None]
+
+
+def _done(tokens: Collection[Token]) -> dict[str, str]:
+    return {str(token.loop): "done" for token in tokens if token.state is State.DONE}
 
 
 def _stuck(suspects: Suspects) -> dict[str, str]:

@@ -11,7 +11,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings, Begun, Change
 from scheduler.control.new_tokens import paused, resumed
 from scheduler.control.reports import Did, Report
-from scheduler.errors import QueueNotFound
+from scheduler.errors import QueueNotFound, UnknownLoop
 from scheduler.protocol.epochs import LoopState, Verb
 from scheduler.protocol.tokens import State, Token
 from scheduler.queues.hatchery import Hatchery
@@ -102,7 +102,13 @@ class Verbs:
                 f"The loop {loop} is not in {self._broker.address} yet. Nothing was changed; "
                 "run `scheduler seed` first."
             )
-        return listed, token if token and token.epoch >= listed.epoch else None
+        if token is None or token.epoch < listed.epoch:
+            return listed, None
+        if token.state is State.DONE:
+            raise UnknownLoop(
+                f"The run of {loop} has ended, and it was its only one. Nothing was changed."
+            )
+        return listed, token
 
     async def _begin(
         self,

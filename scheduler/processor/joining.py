@@ -22,9 +22,11 @@ def joined(first: Token, heard: Heard) -> Token:
     # The creator had not found the one that it goes on from: that may be due, or run late.
     took_its_place = act is not None and act.verb in TOOK_ITS_PLACE
     still_holds = act is None or last.schedule == first.schedule or last.due_at <= act.at
-    timing = last if took_its_place and still_holds else first
-    # Paused by its own run meanwhile, it stays so.
-    stopped = took_its_place and last.state is State.PAUSED
+    # Done, and given another time since, it is to be done again.
+    again = last.state is State.DONE and act is not None and act.verb is Verb.RESCHEDULE
+    timing = last if took_its_place and still_holds and not again else first
+    # Paused by its own run meanwhile, or done, it stays so.
+    rests = took_its_place and last.rests and not again
     return replace(
         last,
         schedule=first.schedule,
@@ -35,7 +37,7 @@ def joined(first: Token, heard: Heard) -> Token:
         known=False,
         scheduled_at=timing.scheduled_at,
         due_at=timing.due_at,
-        state=State.PAUSED if stopped else State.ARMED,
-        reason=last.reason if stopped else None,
+        state=last.state if rests else State.ARMED,
+        reason=last.reason if rests else None,
         act=None,
     )

@@ -8,7 +8,13 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.follow_up import FollowUp
 from scheduler.control.preparation import Preparation
 from scheduler.control.supervision import Supervisor
-from scheduler.events import Connected, EscalationHook, TokenSuperseded
+from scheduler.events import (
+    Connected,
+    EscalationHook,
+    RunFinished,
+    RunSettled,
+    TokenSuperseded,
+)
 from scheduler.middleware import Around
 from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
 from scheduler.processor.lifespan import HasLifespan, Lifespan
@@ -95,6 +101,8 @@ class Processor:
                 stack.enter_context(
                     self._app.events.listening(self._follow_up.hear, TokenSuperseded)
                 )
+                endings = await stack.enter_async_context(self._supervisor.endings)
+                stack.enter_context(listening(endings.hear, RunFinished, RunSettled))
             stack.enter_context(self._app.lending(self._broker, self._clock))
             prepare(self._tasks)
             # Last, as it may send; what is told to stop before it is open, takes nothing in.

@@ -26,6 +26,7 @@ from scheduler.protocol.messages import one_line, summary_of
 from scheduler.protocol.tokens import Ending, LastRun, State, Token
 from scheduler.tasks.outcomes import Reject, StopLoop
 from scheduler.tasks.policy import Policy
+from scheduler.timing.once import Once
 from scheduler.timing.schedules import jittered, plan_next
 
 
@@ -189,7 +190,7 @@ def _go_on(run: Finished, ending: Ending, *, carry: Any, error: str | None = Non
     plan = plan_next(run.token.schedule, run.tick, run.ended_at)
     successor = replace(
         run.token,
-        state=State.ARMED,
+        state=State.DONE if isinstance(run.token.schedule, Once) else State.ARMED,
         reason=None,
         act=None,
         seq=run.token.seq + 1,
@@ -243,7 +244,7 @@ def _stop(run: Finished, reason: str) -> Settlement:
 
 
 def _paused(settled: Settlement, reason: str) -> Settlement:
-    if settled.put is None:
+    if settled.put is None or settled.put.state is State.DONE:
         return settled
     return replace(settled, put=replace(settled.put, state=State.PAUSED, reason=one_line(reason)))
 

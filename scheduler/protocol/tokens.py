@@ -26,7 +26,7 @@ first                                 true: it is the first of its epoch, made b
 known                                 of a first one, true: its creator knew what the journal heard
 seq                                   how many ticks of the loop have been settled before this one
 attempt                               how many attempts of this tick have failed
-state                                 armed, paused or replay
+state                                 armed, paused, done or replay
 scheduled_at_ms                       nominal time of the tick, milliseconds since the Unix epoch
 due_at_ms                             when it is due: the tick with its jitter, or a retry
 previous_at_ms                        nominal time of the tick before; none: this is the first
@@ -87,14 +87,16 @@ class LoopId(NamedTuple):
 
 
 class State(StrEnum):
-    """What a waiting token is: due at its time, or held by an operator.
+    """What a waiting token is: due at its time, or held by an operator, or done.
 
-    A replay is a parked tick that an operator runs once more, beside its loop: it has no
-    successor, and its epoch means nothing.
+    What is done is a named one-off after its run: it waits to be removed. A replay is a parked tick
+    that an operator runs once more, beside its loop: it has no successor, and its epoch means
+    nothing.
     """
 
     ARMED = "armed"
     PAUSED = "paused"
+    DONE = "done"
     REPLAY = "replay"
 
 
@@ -171,6 +173,11 @@ class Token:
     last: LastRun | None = None
     act: Act | None = None
     trace: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def rests(self) -> bool:
+        """Whether it is due at no time: it waits until somebody acts."""
+        return self.state in (State.PAUSED, State.DONE)
 
     @property
     def triggered(self) -> bool:

@@ -48,8 +48,10 @@ class Checkpoint:
 
 def checkpoint_of(token: Token, namespace: str, now: datetime) -> Checkpoint | None:
     """What to note of a token that waits in its slot; None: nothing, as it is soon due."""
+    if token.state is State.DONE or token.first:
+        return None
     paused = token.state is State.PAUSED
-    if token.first or not (paused or token.due_at - now >= LONG):
+    if not (paused or token.due_at - now >= LONG):
         return None
     message = encode(token, namespace, expiration=None)
     if len(message.body) > MOST_BYTES:

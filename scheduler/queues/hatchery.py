@@ -9,7 +9,7 @@ from datetime import timedelta
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery
 from scheduler.errors import MessageError, Rejected
 from scheduler.protocol.epochs import Refused, refused
-from scheduler.protocol.tokens import LoopId, State, Token, decode, encode
+from scheduler.protocol.tokens import LoopId, Token, decode, encode
 from scheduler.protocol.topology import Names, routing_key
 from scheduler.queues.failed import FailedQueues, Reason
 from scheduler.timing.backoff import backoff
@@ -102,7 +102,7 @@ class Hatchery:
         """Put a token if the slot is free; says whether it was."""
         due_in = AT_ONCE if at_once else max(token.due_at - self._clock.now(), AT_ONCE)
         lead = min(self._lead.length, due_in)
-        wait = None if token.state is State.PAUSED else min(due_in - lead, LONGEST_WAIT)
+        wait = None if token.rests else min(due_in - lead, LONGEST_WAIT)
         try:
             await self._broker.publish(
                 encode(token, self._names.namespace, expiration=wait, lead=lead),

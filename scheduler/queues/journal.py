@@ -16,7 +16,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerError, MessageError
 from scheduler.protocol.epochs import Position, adopted
 from scheduler.protocol.messages import MOST_COUNTED, Message
-from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, claims_of, decode
+from scheduler.protocol.tokens import Act, LastRun, LoopId, Token, claims_of, decode
 from scheduler.protocol.topology import Names
 from scheduler.queues.failed import PARKED_SEQ, is_record, read_parked
 from scheduler.timing.clock import Clock
@@ -386,7 +386,7 @@ def _of_run(token: Token, last: LastRun) -> JournalEntry:
 
 
 def _next_due(token: Token) -> datetime | None:
-    return None if token.state is State.PAUSED else token.due_at
+    return None if token.rests else token.due_at
 
 
 def look_backs(schedules: Iterable[Schedule], clock: Clock) -> tuple[datetime, datetime]:

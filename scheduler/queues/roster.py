@@ -8,7 +8,7 @@ has, and what tells who reads it to its end which tokens are void. An entry is a
 ``epoch``, ``life``   the epoch that begins, and that of the loop's last start
 ``state``             active, paused or gone
 ``schedule, args``    with which it goes on
-``reason``            why it is paused
+``reason``            why it is paused, or gone
 ``by``, ``at_ms``     who began the epoch, and when
 ``checkpoint``        how far the loop had come, where that is known (`checkpoints`)
 ====================  ============================================================
@@ -42,6 +42,7 @@ from scheduler.timing.schedules import Schedule, from_wire, to_wire
 ENTRY_TYPE = "scheduler.roster"
 READING_TIMEOUT = timedelta(minutes=2)
 FEW = 1_000  # are read without a snapshot
+REMEMBERED = timedelta(days=1)  # what is gone: no clocks disagree by so much
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Listed:
     """A loop, as its latest epoch began.
 
     Attributes:
-        reason: why it is paused.
+        reason: why it is paused, or gone.
         by: who began the epoch.
         at: when.
         checkpoint: how far it had come; None: that is for the journal to say.
@@ -74,16 +75,34 @@ class Listed:
 
 
 class Listing(dict[LoopId, Listed]):
-    """What the roster says of each loop, also of those that are gone; and which epochs began."""
+    """What the roster says of each loop, also of those that are gone; and which epochs began.
 
-    def __init__(self) -> None:
+    Args:
+        forgotten: the greatest epoch of the loops that it has forgotten.
+    """
+
+    def __init__(self, forgotten: int = 0) -> None:
         super().__init__()
+        self.forgotten = forgotten
         self._learned: dict[LoopId, int] = {}
 
     def known(self, loop: LoopId) -> int:
-        """The greatest epoch of a loop that was seen: in an entry, a roll call, or a token."""
+        """The greatest epoch of a loop that was seen: in an entry, a roll call, or a token.
+
+        A loop that it does not have may be one that it has forgotten.
+        """
         listed, heard = self.get(loop), self._learned.get(loop, 0)
-        return heard if listed is None else learned(heard, listed.epoch)
+        return learned(heard, self.forgotten if listed is None else listed.epoch)
+
+    def forget(self, before: datetime) -> None:
+        """Leave out the loops that were gone before a moment. Their tokens stay void.
+
+        Epochs are numbered by the time, so that whoever starts one of them begins a later one.
+        """
+        for listed in [each for each in self.values() if each.is_gone and each.at < before]:
+            del self[listed.loop]
+            self._learned.pop(listed.loop, None)
+            self.forgotten = learned(self.forgotten, listed.epoch)
 
     def learn(self, loop: LoopId, epoch: int) -> None:
         """Take note that this epoch of a loop has begun."""
@@ -108,7 +127,7 @@ class Listing(dict[LoopId, Listed]):
 
     def copied(self) -> "Listing":
         """The same, to go on with."""
-        copy = Listing()
+        copy = Listing(self.forgotten)
         copy.update(self)
         copy._learned |= self._learned
         return copy
@@ -159,7 +178,7 @@ class Roster:
         read = await self._read()
         if read.up_to is not None and read.since_snapshot > max(FEW, len(read.listing) // 4):
             entries = [_wire(listed) for listed in read.listing.values()]
-            await self._snapshots.append(Snapshot(read.up_to, entries))
+            await self._snapshots.append(Snapshot(read.up_to, entries, read.listing.forgotten))
             self._reached = replace(read, since_snapshot=0)
         return read.listing.copied()
 
@@ -173,9 +192,10 @@ class Roster:
         return read
 
     async def _read_snapshot(self) -> "_Read":
-        listing, snapshot = Listing(), await self._snapshots.latest()
+        snapshot = await self._snapshots.latest()
         if snapshot is None:
-            return _Read(listing)
+            return _Read(Listing())
+        listing = Listing(snapshot.forgotten)
         for entry in snapshot.entries:
             _enter(entry, listing)
         return _Read(listing, snapshot.up_to)
@@ -204,6 +224,7 @@ class Roster:
                 first = first or last
                 count += 1
                 _enter_from(last, listing)
+        listing.forget(self._clock.now() - REMEMBERED)
         up_to = None if last is None else Bookmark.at(last)
         known = 0 if before.up_to is None else 1
         return _Read(listing, up_to, before.since_snapshot + count - known), first

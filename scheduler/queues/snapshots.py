@@ -5,7 +5,8 @@ that entry, and knows by it that this is the roster of which it tells: where ano
 place, the roster was made anew, or has forgotten it, and is read from its first entry on. So no
 snapshot is wrong, and an older one only means that there is more to read.
 
-Its body is JSON, compressed: ``offset`` and ``digest`` of that entry, and the ``entries``.
+Its body is JSON, compressed: ``offset`` and ``digest`` of that entry, the ``entries``, and
+``forgotten``, the greatest epoch of those that are left out, as their loops are gone for long.
 """
 
 import gzip
@@ -56,6 +57,7 @@ class Snapshot:
 
     up_to: Bookmark
     entries: Sequence[Any]
+    forgotten: int = 0
 
 
 class Snapshots:
@@ -102,6 +104,7 @@ def _message_of(snapshot: Snapshot) -> Message:
         "offset": snapshot.up_to.offset,
         "digest": snapshot.up_to.digest,
         "entries": list(snapshot.entries),
+        "forgotten": snapshot.forgotten,
     }
     return Message(
         gzip.compress(json.dumps(wire).encode(), compresslevel=1),
@@ -117,7 +120,7 @@ def _snapshot_of(message: Message) -> Snapshot:
     except (OSError, EOFError, zlib.error) as error:
         raise Undecodable(f"The snapshot cannot be decompressed: {error}.") from None
     wire = validated(_Snapshot, parsed_json(body), "snapshot")
-    return Snapshot(Bookmark(wire.offset, wire.digest), wire.entries)
+    return Snapshot(Bookmark(wire.offset, wire.digest), wire.entries, wire.forgotten)
 
 
 class _Snapshot(BaseModel):
@@ -126,3 +129,4 @@ class _Snapshot(BaseModel):
     offset: int = Field(ge=0)
     digest: str
     entries: list[Any]
+    forgotten: int = Field(default=0, ge=0)

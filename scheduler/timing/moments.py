@@ -1,11 +1,33 @@
-"""Moments as they travel: in whole milliseconds since the Unix epoch."""
+"""Moments: aware, of years that a calendar has; on the wire, in milliseconds since 1970."""
 
 from datetime import UTC, datetime, timedelta
+
+from scheduler.errors import ScheduleError
 
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_YEAR = 9000
 LATEST = datetime(LAST_YEAR, 1, 1, tzinfo=UTC)
 LATEST_MS = (LATEST - UNIX_EPOCH) // timedelta(milliseconds=1)
+
+
+def utc_of(moment: datetime) -> datetime:
+    """The same moment, in UTC.
+
+    Raises:
+        ScheduleError: it is naive, or not of the years 1970 to 9000.
+    """
+    if moment.utcoffset() is None:
+        raise ScheduleError(
+            f"expected an aware moment, got: {moment.isoformat()}; "
+            "give it a time zone, such as tzinfo=datetime.UTC"
+        )
+    # So that no tick, in no zone, falls off the calendar.
+    if not UNIX_EPOCH.year <= moment.year <= LAST_YEAR:
+        raise ScheduleError(
+            f"expected a moment of the years {UNIX_EPOCH.year} to {LAST_YEAR}, "
+            f"got: {moment.isoformat()}"
+        )
+    return moment.astimezone(UTC)
 
 
 def milliseconds_since_epoch(moment: datetime) -> int:

@@ -28,7 +28,14 @@ from scheduler.timing.durations import (
     parse_duration,
     shown,
 )
-from scheduler.timing.moments import LAST_YEAR, UNIX_EPOCH
+from scheduler.timing.moments import (
+    LATEST_MS,
+    UNIX_EPOCH,
+    milliseconds_since_epoch,
+    moment_of,
+    utc_of,
+)
+from scheduler.timing.once import Once
 
 Mode: TypeAlias = Literal["fixed_delay", "fixed_rate"]
 CatchUp: TypeAlias = Literal["latest", "skip", "all"]
@@ -115,7 +122,7 @@ class Every:
         Raises:
             ScheduleError: the moment is naive, or not of the years 1970 to 9000.
         """
-        moment = _utc(moment)
+        moment = utc_of(moment)
         if not self.has_grid:
             return moment + self.period
         return self._tick(self._index(moment) + 1)
@@ -128,11 +135,11 @@ class Every:
         """
         if not self.has_grid:
             raise ScheduleError('a fixed delay has no grid of ticks: use mode="fixed_rate"')
-        return self._tick(self._index(_utc(moment)))
+        return self._tick(self._index(utc_of(moment)))
 
     def count_between(self, after: datetime, until: datetime) -> int:
         """How many ticks of the grid are in (after, until]."""
-        return max(0, self._index(_utc(until)) - self._index(_utc(after)))
+        return max(0, self._index(utc_of(until)) - self._index(utc_of(after)))
 
     def _index(self, moment: datetime) -> int:
         return (moment - UNIX_EPOCH - self.offset) // self.period
@@ -207,7 +214,7 @@ class Cron:
         Raises:
             ScheduleError: the moment is naive, or not of the years 1970 to 9000.
         """
-        return self._next(_utc(moment))
+        return self._next(utc_of(moment))
 
     def latest_until(self, moment: datetime) -> datetime:
         """The last tick that is not after the moment, in UTC.
@@ -215,7 +222,7 @@ class Cron:
         Raises:
             ScheduleError: as `next_after`.
         """
-        end, step = _utc(moment), timedelta(minutes=1)
+        end, step = utc_of(moment), timedelta(minutes=1)
         while (tick := self._next(end - step)) > end:
             step *= 2
         while end - tick >= SECOND:  # ticks are whole seconds
@@ -228,7 +235,7 @@ class Cron:
 
     def count_between(self, after: datetime, until: datetime) -> int:
         """How many ticks are in (after, until]; counts no further than MISSED_COUNT_LIMIT."""
-        tick, until, count = _utc(after), _utc(until), 0
+        tick, until, count = utc_of(after), utc_of(until), 0
         while count < MISSED_COUNT_LIMIT and (tick := self._next(tick)) <= until:
             count += 1
         return count
@@ -287,7 +294,9 @@ class Cron:
         return moment.astimezone(self._zone).utcoffset()
 
 
-Schedule: TypeAlias = Every | Cron
+Recurring: TypeAlias = Every | Cron
+Schedule: TypeAlias = Recurring | Once
+"""What a token travels by: what a user gives a loop, or the one moment of a named one-off."""
 
 
 def jittered(schedule: Schedule, loop: str, tick: datetime) -> datetime:
@@ -296,7 +305,7 @@ def jittered(schedule: Schedule, loop: str, tick: datetime) -> datetime:
     The same loop and tick give the same moment, on every machine. It is in whole milliseconds
     after the tick and, on a grid, before the next tick.
     """
-    tick, limit = _utc(tick), schedule.jitter
+    tick, limit = utc_of(tick), schedule.jitter
     if limit and schedule.has_grid:
         limit = min(limit, schedule.next_after(tick) - tick - MILLISECOND)
     if limit < MILLISECOND:
@@ -340,7 +349,9 @@ def admit(schedule: Schedule, tick: datetime, now: datetime) -> Admission:
     `missed` is exact; for a `Cron`, up to MISSED_COUNT_LIMIT.
     A tick in the future, which is a matter of clocks that disagree, is run.
     """
-    tick, now = _utc(tick), _utc(now)
+    tick, now = utc_of(tick), utc_of(now)
+    if isinstance(schedule, Once):
+        return Admission(tick, True, 0)
     in_grace = now - tick <= schedule.grace
     if tick >= now or schedule.catch_up == "all" or (schedule.catch_up == "skip" and in_grace):
         return Admission(tick, True, 0)
@@ -354,10 +365,13 @@ def admit(schedule: Schedule, tick: datetime, now: datetime) -> Admission:
 def plan_next(schedule: Schedule, tick: datetime, now: datetime) -> Plan:
     """The tick after the run that stood for `tick` and ended `now`.
 
-    At a fixed delay it is a period from now. Otherwise it is the first tick after now, and those
+    At a fixed delay it is a period from now; after a named one-off there is none, and it stays the
+    same. Otherwise it is the first tick after now, and those
     that went by during the run are missed; with catch_up="all" it is the one after `tick`.
     """
-    tick, now = _utc(tick), _utc(now)
+    tick, now = utc_of(tick), utc_of(now)
+    if isinstance(schedule, Once):
+        return Plan(tick, 0)
     if not schedule.has_grid:
         return Plan(schedule.next_after(now), 0)
     following = schedule.next_after(tick)
@@ -366,13 +380,13 @@ def plan_next(schedule: Schedule, tick: datetime, now: datetime) -> Plan:
     return Plan(schedule.next_after(now), schedule.count_between(tick, now))
 
 
-def _latest(schedule: Schedule, tick: datetime, now: datetime) -> datetime:
+def _latest(schedule: Recurring, tick: datetime, now: datetime) -> datetime:
     if not schedule.has_grid or schedule.next_after(tick) > now:
         return tick
     return schedule.latest_until(now)
 
 
-def _limited(schedule: Schedule, missed: int) -> int:
+def _limited(schedule: Recurring, missed: int) -> int:
     return min(missed, MISSED_COUNT_LIMIT) if isinstance(schedule, Cron) else missed
 
 
@@ -399,9 +413,9 @@ def schedule_of(
     *,
     every: Duration | None = None,
     cron: str | None = None,
-    schedule: Schedule | None = None,
+    schedule: Recurring | None = None,
     **options: Any,
-) -> Schedule:
+) -> Recurring:
     """The schedule that a decorator's arguments describe.
 
     Args:
@@ -431,6 +445,8 @@ def schedule_of(
 
 def describe(schedule: Schedule) -> str:
     """The schedule in one phrase, such as "every 30s" or "0 9 * * MON-FRI in Europe/Berlin"."""
+    if isinstance(schedule, Once):
+        return f"once at {schedule.at.isoformat(' ', timespec='seconds')}"
     if isinstance(schedule, Cron):
         return f"{schedule.expression} in {schedule.tz}"
     rate = " at fixed rate" if schedule.has_grid else ""
@@ -459,7 +475,9 @@ _WIRE = {
         "catch_up": "catch_up",
         "grace_ms": "grace",
     },
+    Once: {"once_ms": "at", "kept_ms": "kept"},
 }
+_KINDS: Mapping[str, type[Schedule]] = {next(iter(keys)): kind for kind, keys in _WIRE.items()}
 _DEFAULTS = {
     "mode": "fixed_delay",
     "offset": ZERO,
@@ -467,6 +485,7 @@ _DEFAULTS = {
     "jitter": ZERO,
     "catch_up": "latest",
     "grace": DEFAULT_GRACE,
+    "kept": ZERO,
 }
 
 
@@ -487,9 +506,12 @@ def from_wire(wire: object) -> Schedule:
         ScheduleError: it is anything else. No other error is raised, whatever the value is.
     """
     values = cast("dict[object, object]", wire)
-    if not isinstance(wire, dict) or ("every_ms" in wire) == ("cron" in wire):
-        raise ScheduleError(f"expected an object with every_ms or cron, got: {shown(values)}")
-    kind = Every if "every_ms" in values else Cron
+    kinds = [kind for key, kind in _KINDS.items() if isinstance(wire, dict) and key in wire]
+    if len(kinds) != 1:
+        raise ScheduleError(
+            f"expected an object with every_ms, cron or once_ms, got: {shown(values)}"
+        )
+    (kind,) = kinds
     if unknown := [key for key in values if key not in _WIRE[kind]]:
         raise ScheduleError(f"expected only {', '.join(_WIRE[kind])}; got also: {shown(unknown)}")
     options: dict[str, Any] = {
@@ -505,7 +527,7 @@ def from_wire(wire: object) -> Schedule:
 def _of_wire(kind: type[Schedule], **options: Any) -> Schedule:
     if kind is Every:
         return Every(options.pop("period"), **options)
-    return Cron(options.pop("expression"), **options)
+    return kind(**options)
 
 
 def fingerprint(schedule: Schedule) -> str:
@@ -515,6 +537,8 @@ def fingerprint(schedule: Schedule) -> str:
 
 
 def _to_wire_value(value: object) -> object:
+    if isinstance(value, datetime):
+        return milliseconds_since_epoch(value)
     return milliseconds(value) if isinstance(value, timedelta) else value
 
 
@@ -523,10 +547,21 @@ def _from_wire_value(key: str, value: object) -> object:
         if isinstance(value, str):
             return value
         raise ScheduleError(f"{key}: expected a text, got: {shown(value)}")
+    if key == "once_ms":
+        return _moment(key, value)
     if type(value) is int and 0 <= value <= milliseconds(LONGEST):
         return timedelta(milliseconds=value)
     raise ScheduleError(
         f"{key}: expected a whole number of milliseconds up to 100 years, got: {shown(value)}"
+    )
+
+
+def _moment(key: str, value: object) -> datetime:
+    if type(value) is int and 0 <= value <= LATEST_MS:
+        return moment_of(value)
+    raise ScheduleError(
+        f"{key}: expected milliseconds since the Unix epoch up to the year 9000, "
+        f"got: {shown(value)}"
     )
 
 
@@ -543,7 +578,7 @@ def _check_options(source: str, options: Iterable[str]) -> None:
         )
 
 
-def _instance(schedule: object) -> Schedule:
+def _instance(schedule: object) -> Recurring:
     if isinstance(schedule, Every | Cron):
         return schedule
     raise ScheduleError(f"schedule: expected an Every or a Cron, got: {shown(schedule)}")
@@ -588,21 +623,6 @@ def _choice(name: str, value: object, choices: tuple[str, ...]) -> object:
     raise ScheduleError(
         f"{name}: expected one of {', '.join(map(repr, choices))}, got: {shown(value)}"
     )
-
-
-def _utc(moment: datetime) -> datetime:
-    if moment.utcoffset() is None:
-        raise ScheduleError(
-            f"expected an aware moment, got: {moment.isoformat()}; "
-            "give it a time zone, such as tzinfo=datetime.UTC"
-        )
-    # So that no tick, in no zone, falls off the calendar.
-    if not UNIX_EPOCH.year <= moment.year <= LAST_YEAR:
-        raise ScheduleError(
-            f"expected a moment of the years {UNIX_EPOCH.year} to {LAST_YEAR}, "
-            f"got: {moment.isoformat()}"
-        )
-    return moment.astimezone(UTC)
 
 
 def _zone(name: object) -> ZoneInfo:

@@ -26,6 +26,7 @@ ORDERS = f"{EXAMPLES / 'poll_orders.py'}:app"
 ORDER_SERVICE = f"{EXAMPLES / 'order_service.py'}:app"
 REMINDERS = f"{EXAMPLES / 'reminders.py'}:app"
 REQUEST_IDS = f"{EXAMPLES / 'request_ids.py'}:app"
+APPOINTMENTS = f"{EXAMPLES / 'appointments.py'}:app"
 THUMBNAILS = f"{EXAMPLES / 'thumbnails.py'}:app"
 SMS = f"{EXAMPLES / 'sms.py'}:app"
 
@@ -47,6 +48,14 @@ def test_the_heartbeat_beats_on_the_embedded_broker() -> None:
     beats = [int(count) for count in re.findall(r"beat #\d+  beat (\d+)", done.err)]
     assert beats == list(range(1, len(beats) + 1))
     assert len(beats) >= 2
+
+
+def test_an_appointment_that_is_moved_has_one_reminder() -> None:
+    done = scheduler("dev", APPOINTMENTS, "--for", "11s")
+    assert done.code == 0, done.err
+    told = re.findall(r"reminder of Ann: (\w+)", done.err)
+    assert told == ["created", "unchanged", "rescheduled"]
+    assert done.err.count("Ann, your appointment is in a minute") == 1
 
 
 def test_what_blocks_is_done_in_threads() -> None:

@@ -13,7 +13,7 @@ from scheduler.control.reports import Report
 from scheduler.control.verbs import Verbs
 from scheduler.errors import BrokerError
 from scheduler.program import Program
-from scheduler.timing.schedules import Schedule, schedule_of
+from scheduler.timing.schedules import Recurring, schedule_of
 from tests.chaos.storm import (
     HELD,
     KEYS,
@@ -77,7 +77,7 @@ class Operator:
     def _verbs(self) -> Verbs:
         return self._program.verbs
 
-    def _of_another_code(self, loop: str, schedule: Schedule) -> Program:
+    def _of_another_code(self, loop: str, schedule: Recurring) -> Program:
         code = Scheduler(app.namespace, app.settings)
         code.module = app.module
         code.periodic(schedule=schedule, name=loop)(body_of(loop))

@@ -14,7 +14,7 @@ from scheduler.timing.schedules import (
     MISSED_COUNT_LIMIT,
     Cron,
     Every,
-    Schedule,
+    Recurring,
     admit,
     describe,
     fingerprint,
@@ -111,7 +111,7 @@ delays = spans(0, 10**9) | spans(0, 10**5)
 
 @lawful
 @given(schedules, moments)
-def test_ticks_strictly_increase_and_are_never_in_the_past(schedule: Schedule, moment: datetime):
+def test_ticks_strictly_increase_and_are_never_in_the_past(schedule: Recurring, moment: datetime):
     for _ in range(5):
         following = schedule.next_after(moment)
         assert following > moment
@@ -121,7 +121,7 @@ def test_ticks_strictly_increase_and_are_never_in_the_past(schedule: Schedule, m
 
 @lawful
 @given(schedules, moments)
-def test_the_same_question_has_the_same_answer(schedule: Schedule, moment: datetime):
+def test_the_same_question_has_the_same_answer(schedule: Recurring, moment: datetime):
     twin = from_wire(to_wire(schedule))
     assert twin.next_after(moment.astimezone(UTC)) == schedule.next_after(moment)
 
@@ -129,7 +129,7 @@ def test_the_same_question_has_the_same_answer(schedule: Schedule, moment: datet
 @lawful
 @given(grids, moments, delays)
 def test_a_later_question_has_no_earlier_answer(
-    schedule: Schedule, moment: datetime, delay: timedelta
+    schedule: Recurring, moment: datetime, delay: timedelta
 ):
     later = moment.astimezone(UTC) + delay
     following = schedule.next_after(moment)
@@ -140,7 +140,7 @@ def test_a_later_question_has_no_earlier_answer(
 
 @lawful
 @given(grids, moments)
-def test_the_latest_tick_and_the_next_are_neighbours(schedule: Schedule, moment: datetime):
+def test_the_latest_tick_and_the_next_are_neighbours(schedule: Recurring, moment: datetime):
     latest, following = schedule.latest_until(moment), schedule.next_after(moment)
     assert latest <= moment < following
     assert schedule.next_after(latest) == following
@@ -151,7 +151,7 @@ def test_the_latest_tick_and_the_next_are_neighbours(schedule: Schedule, moment:
 
 @lawful
 @given(grids, moments, st.integers(0, 20))
-def test_ticks_are_counted_as_they_come(schedule: Schedule, moment: datetime, count: int):
+def test_ticks_are_counted_as_they_come(schedule: Recurring, moment: datetime, count: int):
     until = moment.astimezone(UTC)
     for _ in range(count):
         until = schedule.next_after(until)
@@ -161,7 +161,7 @@ def test_ticks_are_counted_as_they_come(schedule: Schedule, moment: datetime, co
 @lawful
 @given(schedules, moments, delays)
 def test_a_token_is_worth_at_most_one_run_of_a_tick_that_is_due(
-    schedule: Schedule, moment: datetime, delay: timedelta
+    schedule: Recurring, moment: datetime, delay: timedelta
 ):
     tick = schedule.next_after(moment)
     now = tick + delay
@@ -180,7 +180,7 @@ def test_a_token_is_worth_at_most_one_run_of_a_tick_that_is_due(
 
 @lawful
 @given(schedules, moments, delays)
-def test_a_tick_in_the_future_is_run(schedule: Schedule, moment: datetime, delay: timedelta):
+def test_a_tick_in_the_future_is_run(schedule: Recurring, moment: datetime, delay: timedelta):
     tick = schedule.next_after(moment)
     assert admit(schedule, tick, tick - delay).tick == tick
     assert admit(schedule, tick, tick - delay).run
@@ -189,7 +189,7 @@ def test_a_tick_in_the_future_is_run(schedule: Schedule, moment: datetime, delay
 @lawful
 @given(schedules, moments, delays)
 def test_the_plan_goes_on_after_the_tick_and_only_all_goes_back(
-    schedule: Schedule, moment: datetime, delay: timedelta
+    schedule: Recurring, moment: datetime, delay: timedelta
 ):
     tick = schedule.next_after(moment)
     now = tick + delay
@@ -203,7 +203,7 @@ def test_the_plan_goes_on_after_the_tick_and_only_all_goes_back(
 @lawful
 @given(grids, moments, delays, delays)
 def test_every_tick_is_either_run_or_counted_as_missed(
-    schedule: Schedule, moment: datetime, late: timedelta, long: timedelta
+    schedule: Recurring, moment: datetime, late: timedelta, long: timedelta
 ):
     assume(schedule.catch_up != "all")
     tick = schedule.next_after(moment)
@@ -218,7 +218,7 @@ def test_every_tick_is_either_run_or_counted_as_missed(
 @lawful
 @given(schedules, moments, st.text(max_size=20))
 def test_jitter_stays_within_bounds_and_before_the_next_tick(
-    schedule: Schedule, moment: datetime, loop: str
+    schedule: Recurring, moment: datetime, loop: str
 ):
     tick = schedule.next_after(moment)
     start = jittered(schedule, loop, tick)
@@ -231,7 +231,7 @@ def test_jitter_stays_within_bounds_and_before_the_next_tick(
 
 @lawful
 @given(schedules)
-def test_a_schedule_survives_the_wire(schedule: Schedule):
+def test_a_schedule_survives_the_wire(schedule: Recurring):
     wire = json.loads(json.dumps(to_wire(schedule)))
     assert from_wire(wire) == schedule
     assert fingerprint(from_wire(wire)) == fingerprint(schedule)

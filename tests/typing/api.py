@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from scheduler import Context, Cron, Every, Retry, Scheduler
 from scheduler.control.keyed import Synced
+from scheduler.control.reports import Did
 from scheduler.events import Escalated, Event
 from scheduler.middleware import CallNext, Sending, SendNext
 
@@ -98,6 +99,16 @@ async def calls(ctx: Context) -> None:
     await urgent.send(1)  # pyright: ignore[reportArgumentType]
     plain.options(priority="high")  # pyright: ignore[reportArgumentType]
     plain.options(urgent=True)  # pyright: ignore[reportCallIssue]
+
+    assert_type(await plain.options(unique="5m").send("1"), str)
+
+    # What a name stands for is any task's.
+    assert_type(await plain.once("order-7", at=datetime.now(UTC), args={"phone": "1"}), Did)
+    assert_type(await report.once("bonn", after="10m", unique=timedelta(hours=1)), Did)
+    assert_type([each.at for each in await plain.scheduled()], list[datetime])
+    await plain.once(7)  # pyright: ignore[reportArgumentType]
+    await plain.once("order-7", at="tomorrow")  # pyright: ignore[reportArgumentType]
+    await plain.once("order-7", delay="10m")  # pyright: ignore[reportCallIssue]
 
     # A loop is not sent.
     await report("Köln")

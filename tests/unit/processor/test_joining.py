@@ -10,6 +10,7 @@ from scheduler.processor.joining import joined
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
 from scheduler.queues.journal import Heard
+from scheduler.timing.once import Once
 from scheduler.timing.schedules import Every
 from tests.stage import START
 
@@ -110,3 +111,19 @@ def test_a_loop_that_its_own_run_has_paused_stays_so_until_it_is_resumed(
 def test_a_first_token_that_does_not_say_who_made_it_goes_on_as_it_says():
     nobodys = replace(FIRST, act=None, known=True)
     assert joined_to(LAST, first=nobodys) == joined_to(LAST, first=made_by(Verb.TRIGGER))
+
+
+DONE = replace(LAST, schedule=Once(START), state=State.DONE)
+
+
+def test_what_is_done_stays_so_when_it_is_repaired() -> None:
+    token = joined_to(DONE, first=made_by(Verb.REPAIR, schedule=DONE.schedule))
+    assert (token.state, token.seq, token.last) == (State.DONE, DONE.seq, RAN)
+
+
+def test_what_is_done_and_was_given_another_time_is_due_then() -> None:
+    later = Once(START + HOUR)
+    first = made_by(Verb.RESCHEDULE, schedule=later, scheduled_at=later.at, due_at=later.at)
+    token = joined_to(DONE, first=first)
+    assert (token.state, token.seq, token.schedule) == (State.ARMED, DONE.seq, later)
+    assert (token.scheduled_at, token.due_at) == (later.at, later.at)

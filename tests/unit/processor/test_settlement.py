@@ -23,6 +23,7 @@ from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token
 from scheduler.tasks.outcomes import Reject, RetryLater, StopLoop
 from scheduler.tasks.policy import Policy
 from scheduler.tasks.retries import Retry
+from scheduler.timing.once import Once
 from scheduler.timing.schedules import Cron, Every, Schedule, jittered
 
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
@@ -472,3 +473,36 @@ def test_a_call_that_is_too_old_is_parked_or_dropped():
     assert str(settlement.park.error) == "it expired 5.0 s ago"
     dropped = settle_call(0, late, replace(SPREAD, expired="drop"), chance=float)
     assert dropped == Settlement(Ending.SKIPPED)
+
+
+ONE_OFF = replace(TOKEN, schedule=Once(NINE), seq=0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ending", "parked"),
+    [
+        (Returned("after"), Ending.SUCCEEDED, False),
+        (Raised(StopLoop("enough")), Ending.STOPPED, False),
+        (Raised(Reject("no")), Ending.ESCALATED, True),
+    ],
+)
+@pytest.mark.parametrize("after_failure", ["continue", "pause"])
+def test_a_named_one_off_is_done_however_its_run_ended(
+    outcome: Outcome,
+    ending: Ending,
+    parked: bool,
+    after_failure: Literal["continue", "pause"],
+) -> None:
+    settlement = settled(outcome, ONE_OFF, replace(POLICY, after_failure=after_failure))
+    assert settlement.put is not None
+    assert settlement.put.last is not None
+    assert (settlement.ending, settlement.put.last.ending) == (ending, ending)
+    assert (settlement.put.state, settlement.put.seq, settlement.put.rests) == (State.DONE, 1, True)
+    assert (settlement.park is not None, settlement.missed) == (parked, 0)
+
+
+def test_a_named_one_off_that_failed_is_tried_again() -> None:
+    settlement = settled(Raised(FAILURE), ONE_OFF)
+    assert settlement.put is not None
+    assert (settlement.put.state, settlement.put.seq) == (State.ARMED, 0)
+    assert (settlement.put.attempt, settlement.put.due_at) == (1, ENDED + 10 * SECOND)

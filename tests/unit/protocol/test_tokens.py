@@ -283,8 +283,8 @@ def test_a_bad_body_is_refused_and_told(body: bytes, told: str):
 @pytest.mark.parametrize(
     ("schedule", "told"),
     [
-        ("{}", "every_ms or cron"),
-        ('{"every_ms":30000,"cron":"* * * * *"}', "every_ms or cron"),
+        ("{}", "every_ms, cron or once_ms"),
+        ('{"every_ms":30000,"cron":"* * * * *"}', "every_ms, cron or once_ms"),
         ('{"every_ms":"30s"}', "every_ms: expected"),
         ('{"every_ms":true}', "every_ms: expected"),
         ('{"every_ms":-1}', "every_ms: expected"),

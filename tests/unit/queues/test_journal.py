@@ -17,7 +17,7 @@ from scheduler.protocol.tokens import TOKEN_TYPE, Ending, LastRun, LoopId, State
 from scheduler.protocol.topology import UNROUTED_FOR
 from scheduler.queues.journal import MARGIN, Heard, JournalEntry, look_backs
 from scheduler.timing.clock import LoopClock
-from scheduler.timing.schedules import Schedule
+from scheduler.timing.schedules import Recurring
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, Stage, journal_of, new_app, program_of, seconds_of
 
@@ -37,7 +37,7 @@ def looping(
     raised: BaseException | None = None,
     *,
     takes: float = 0,
-    schedule: Schedule = EVERY_HOUR,
+    schedule: Recurring = EVERY_HOUR,
     retry: Retry = ONE_RETRY,
 ) -> Scheduler:
     """An app with a loop whose runs all end in the same way."""
@@ -509,7 +509,7 @@ async def test_marks_of_readers_are_no_history(stage: Stage) -> None:
     ],
 )
 async def test_a_lines_last_token_is_looked_for_nearby_first(
-    clock: LoopClock, schedules: list[Schedule], near: int, far: int
+    clock: LoopClock, schedules: list[Recurring], near: int, far: int
 ) -> None:
     now, minute = START - MARGIN, timedelta(minutes=1)
     assert look_backs(schedules, clock) == (now - near * minute, now - far * minute)

@@ -19,7 +19,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.checkpoints import Checkpoint, checkpoint_of
-from scheduler.queues.roster import ENTRY_TYPE, Listed, Listing, Roster
+from scheduler.queues.roster import ENTRY_TYPE, REMEMBERED, Listed, Listing, Roster
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.moments import UNIX_EPOCH
 from tests.faulty import Call, FaultyBroker
@@ -549,3 +549,51 @@ async def test_without_a_place_for_snapshots_all_is_read(
     assert caplog.text.count("No snapshot of the roster can be written") == 1
     assert len(caplog.records) == 1
     assert await measured(broker, clock) == (all_at(4), 20)
+
+
+def test_what_is_gone_for_long_is_forgotten_and_its_tokens_stay_void() -> None:
+    listing = Listing()
+    for listed in A_GONE, B:
+        listing.enter(listed)
+    listing.learn(A.loop, 20)
+    listing.forget(START)
+    assert A.loop in listing
+    listing.forget(START + timedelta(milliseconds=1))
+    assert list(listing) == [B.loop]
+    assert (listing.known(A.loop), listing.known(B.loop)) == (A_GONE.epoch, B.epoch)
+    assert listing.known(LoopId("never", "there")) == A_GONE.epoch
+    assert listing.copied().known(A.loop) == A_GONE.epoch
+
+
+def test_a_loop_that_was_forgotten_can_be_started_again_with_a_later_epoch() -> None:
+    listing = Listing(forgotten=A_GONE.epoch)
+    assert listing.enter(A_AGAIN)
+    assert listing.known(A.loop) == A_AGAIN.epoch
+
+
+async def test_a_reader_forgets_what_is_gone_for_long(
+    broker: FaultyBroker, roster: Roster, clock: LoopClock
+) -> None:
+    for listed in A_GONE, B:
+        await roster.append(listed)
+    assert set(await roster.read()) == {A.loop, B.loop}
+    await asyncio.sleep(REMEMBERED.total_seconds() + 1)
+    for reader in roster, roster_of(NAMES, broker, clock):
+        listing = await reader.read()
+        assert set(listing) == {B.loop}
+        assert listing.known(A.loop) == A_GONE.epoch
+
+
+async def test_a_snapshot_tells_what_was_forgotten(
+    broker: FaultyBroker, roster: Roster, clock: LoopClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.queues.roster.FEW", 1)
+    for listed in A_GONE, B:
+        await roster.append(listed)
+    await asyncio.sleep(REMEMBERED.total_seconds() + 1)
+    await roster.compacted()
+    reader = roster_of(NAMES, broker, clock)
+    assert (await reader.read()).known(A.loop) == A_GONE.epoch
+    assert [call.target for call in broker.calls if call.operation == "last"][-1:] == [
+        NAMES.snapshots
+    ]

@@ -20,7 +20,7 @@ from scheduler.timing.schedules import (
     Cron,
     Every,
     Plan,
-    Schedule,
+    Recurring,
     admit,
     describe,
     fingerprint,
@@ -43,7 +43,7 @@ NOON = at("06-15 12:00")
 """A Monday."""
 
 
-def ticks(schedule: Schedule, start: datetime, count: int) -> list[datetime]:
+def ticks(schedule: Recurring, start: datetime, count: int) -> list[datetime]:
     found = [schedule.next_after(start)]
     while len(found) < count:
         found.append(schedule.next_after(found[-1]))
@@ -270,7 +270,7 @@ def test_without_a_change_of_the_clocks_a_thousand_expressions_mean_what_cronite
         (datetime.min.replace(tzinfo=UTC), "expected a moment of the years 1970 to 9000"),
     ],
 )
-def test_a_moment_is_aware_and_on_the_calendar(schedule: Schedule, moment: datetime, message: str):
+def test_a_moment_is_aware_and_on_the_calendar(schedule: Recurring, moment: datetime, message: str):
     for question in (schedule.next_after, schedule.latest_until):
         with pytest.raises(ScheduleError, match=message):
             question(moment)
@@ -280,7 +280,7 @@ GRIDS = [Every("1h", mode="fixed_rate"), Cron("0 * * * *"), Cron("0 0-23/1 * * *
 
 
 @pytest.mark.parametrize("schedule", [*GRIDS, Every("1h")])
-def test_moments_are_of_the_years_1970_to_9000(schedule: Schedule):
+def test_moments_are_of_the_years_1970_to_9000(schedule: Recurring):
     first, last = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 12, 31, 23, tzinfo=UTC)
     assert schedule.next_after(first) == first + HOUR
     assert schedule.next_after(last) == last + HOUR
@@ -290,7 +290,7 @@ def test_moments_are_of_the_years_1970_to_9000(schedule: Schedule):
 
 
 @pytest.mark.parametrize("schedule", GRIDS)
-def test_a_tick_is_the_latest_until_itself_and_not_the_next_after_itself(schedule: Schedule):
+def test_a_tick_is_the_latest_until_itself_and_not_the_next_after_itself(schedule: Recurring):
     little = timedelta(microseconds=1)
     assert schedule.has_grid
     assert schedule.latest_until(NOON) == schedule.latest_until(NOON + HOUR - little) == NOON
@@ -322,7 +322,7 @@ def test_ticks_may_be_seconds_apart(pace: int):
     ],
 )
 def test_ticks_are_counted_after_one_moment_and_until_another(
-    schedule: Schedule, after: str, until: str, count: int
+    schedule: Recurring, after: str, until: str, count: int
 ):
     assert schedule.count_between(at(after), at(until)) == count
 
@@ -337,7 +337,7 @@ SCHEDULES = [
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=describe)
-def test_a_schedule_is_a_value(schedule: Schedule):
+def test_a_schedule_is_a_value(schedule: Recurring):
     for twin in (
         copy.deepcopy(schedule),
         pickle.loads(pickle.dumps(schedule)),
@@ -377,7 +377,7 @@ def test_schedules_are_equal_whenever_their_zone_was_read():
         (Cron("@daily"), "@daily in UTC"),
     ],
 )
-def test_a_schedule_describes_itself(schedule: Schedule, phrase: str):
+def test_a_schedule_describes_itself(schedule: Recurring, phrase: str):
     assert describe(schedule) == phrase
 
 
@@ -394,7 +394,7 @@ def test_jitter_is_the_same_for_the_same_loop_and_tick():
 @pytest.mark.parametrize(
     "schedule", [Every("1h", jitter="10m"), Cron("0 * * * *", tz="Asia/Tokyo", jitter="10m")]
 )
-def test_jitter_spreads_over_its_whole_range_in_milliseconds(schedule: Schedule):
+def test_jitter_spreads_over_its_whole_range_in_milliseconds(schedule: Recurring):
     late = [jittered(schedule, f"loop {number}", NOON) - NOON for number in range(500)]
     assert all(timedelta(0) <= each <= 10 * MINUTE for each in late)
     assert all(each.microseconds % 1000 == 0 for each in late)
@@ -405,7 +405,7 @@ def test_jitter_spreads_over_its_whole_range_in_milliseconds(schedule: Schedule)
 @pytest.mark.parametrize(
     "schedule", [Every("1s", mode="fixed_rate", jitter="1h"), Cron("* * * * * *", jitter="1h")]
 )
-def test_jitter_never_reaches_the_next_tick(schedule: Schedule):
+def test_jitter_never_reaches_the_next_tick(schedule: Recurring):
     late = [jittered(schedule, f"loop {number}", NOON) - NOON for number in range(500)]
     assert max(late) < SECOND
     assert max(late) > 0.9 * SECOND
@@ -418,7 +418,7 @@ def test_jitter_never_reaches_the_next_tick(schedule: Schedule):
         (Every("1s", mode="fixed_rate", jitter="10m"), timedelta(milliseconds=352)),
     ],
 )
-def test_jitter_is_the_same_in_every_version(schedule: Schedule, late: timedelta):
+def test_jitter_is_the_same_in_every_version(schedule: Recurring, late: timedelta):
     assert jittered(schedule, "poll", NOON) == NOON + late
 
 
@@ -546,7 +546,7 @@ HOURLY_ALL = Every("1h", mode="fixed_rate", catch_up="all")
     ],
 )
 def test_what_a_token_is_worth(
-    schedule: Schedule, tick: str, now: str, admission: tuple[str, bool, int]
+    schedule: Recurring, tick: str, now: str, admission: tuple[str, bool, int]
 ):
     nominal, run, missed = admission
     assert admit(schedule, at(tick), at(now)) == Admission(at(nominal), run, missed)
@@ -597,7 +597,7 @@ def test_what_a_token_is_worth(
         ),
     ],
 )
-def test_what_comes_after_a_run(schedule: Schedule, tick: str, now: str, plan: tuple[str, int]):
+def test_what_comes_after_a_run(schedule: Recurring, tick: str, now: str, plan: tuple[str, int]):
     following, missed = plan
     assert plan_next(schedule, at(tick), at(now)) == Plan(at(following), missed)
 
@@ -669,7 +669,7 @@ def test_a_punctual_token_costs_one_look_at_the_calendar_at_most(
         ),
     ],
 )
-def test_a_schedule_travels_without_its_defaults(schedule: Schedule, wire: dict[str, Any]):
+def test_a_schedule_travels_without_its_defaults(schedule: Recurring, wire: dict[str, Any]):
     assert to_wire(schedule) == wire
     assert from_wire(wire) == schedule
 
@@ -677,11 +677,11 @@ def test_a_schedule_travels_without_its_defaults(schedule: Schedule, wire: dict[
 @pytest.mark.parametrize(
     ("wire", "message"),
     [
-        (None, "expected an object with every_ms or cron, got: None"),
-        ([], "expected an object with every_ms or cron"),
-        ("every 30s", "expected an object with every_ms or cron"),
-        ({}, "expected an object with every_ms or cron"),
-        ({"every_ms": 1000, "cron": "@daily"}, "expected an object with every_ms or cron"),
+        (None, "expected an object with every_ms, cron or once_ms, got: None"),
+        ([], "expected an object with every_ms, cron or once_ms"),
+        ("every 30s", "expected an object with every_ms, cron or once_ms"),
+        ({}, "expected an object with every_ms, cron or once_ms"),
+        ({"every_ms": 1000, "cron": "@daily"}, "expected an object with every_ms, cron or once_ms"),
         ({"every_ms": 1000, "tz": "UTC"}, r"expected only every_ms, mode.*got also: \['tz'\]"),
         ({"cron": "@daily", "mode": "fixed_rate"}, "expected only cron, tz"),
         ({"cron": "@daily", 1: 2}, r"got also: \[1\]"),
@@ -763,7 +763,7 @@ def test_a_fingerprint_and_jitter_are_the_same_in_every_process():
         ({"schedule": SCHEDULES[3]}, SCHEDULES[3]),
     ],
 )
-def test_arguments_become_a_schedule(arguments: dict[str, Any], schedule: Schedule):
+def test_arguments_become_a_schedule(arguments: dict[str, Any], schedule: Recurring):
     assert schedule_of(**arguments) == schedule
 
 

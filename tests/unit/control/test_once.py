@@ -1,0 +1,400 @@
+"""Named one-offs: one run of each name, from wherever and however often it is asked for."""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Retry, Scheduler, StopLoop
+from scheduler.control.reports import Did
+from scheduler.control.status import Where
+from scheduler.errors import AccessRefused, ScheduleError, UnknownLoop, UsageError
+from scheduler.events import LoopReported, RunStarted
+from scheduler.protocol.tokens import LoopId
+from scheduler.queues.roster import REMEMBERED
+from scheduler.sending import CallTask
+from scheduler.tasks.tasks import SUPERVISION
+from scheduler.timing.moments import UNIX_EPOCH
+from tests.faulty import FaultyBroker
+from tests.stage import START, Stage, new_app, of, seconds_of
+
+SEVEN = LoopId("remind", "order-7")
+MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
+
+
+@dataclass
+class Shop:
+    """An app that reminds of orders, and what it did."""
+
+    app: Scheduler
+    remind: CallTask[Any, Any, Any]
+    takes: float = 0
+    raises: list[Exception] = field(default_factory=list[Exception])
+    runs: list[tuple[str, int, int, int]] = field(default_factory=list[tuple[str, int, int, int]])
+
+
+def a_shop(takes: float = 0, *raises: Exception) -> Shop:
+    app = new_app()
+
+    @app.task(retry=Retry(1, delays=["10s"], jitter=0))
+    async def remind(ctx: Context, order: int = 0) -> None:
+        shop.runs.append((ctx.key, order, ctx.seq, ctx.attempt))
+        await asyncio.sleep(shop.takes)
+        if shop.raises:
+            raise shop.raises.pop(0)
+
+    shop = Shop(app, remind, takes, list(raises))
+    return shop
+
+
+def starts(stage: Stage) -> list[float]:
+    """When the runs of one-offs started, in seconds since the beginning."""
+    runs = [run for run in of(RunStarted, stage.events) if run.loop != SUPERVISION]
+    return seconds_of([run.started_at for run in runs])
+
+
+async def in_broker(stage: Stage, loop: LoopId = SEVEN) -> bool:
+    return await stage.broker.depth(stage.app.names.hatchery(loop)) is not None
+
+
+async def test_it_runs_at_its_moment_and_nothing_is_left_of_it(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        at = START + 90 * SECOND
+        assert await shop.remind.once("order-7", at=at, args={"order": 7}) is Did.CREATED
+        (waiting,) = await shop.remind.scheduled()
+        assert (waiting.name, waiting.at, waiting.args) == ("order-7", at, {"order": 7})
+        await asyncio.sleep(100)
+        assert await shop.remind.scheduled() == []
+        assert not await in_broker(stage)
+    assert shop.runs == [("order-7", 7, 0, 0)]
+    assert starts(stage) == [90]
+    assert await stage.history("remind.order-7") == ["seeded", "succeeded"]
+
+
+@pytest.mark.parametrize("pause", [0, 89.99, 91, 7200])
+async def test_asked_for_again_it_is_the_same_also_when_it_has_run(
+    stage: Stage, pause: float
+) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        at = START + 90 * SECOND
+        await shop.remind.once("order-7", at=at, args={"order": 7})
+        await asyncio.sleep(pause)
+        assert await shop.remind.once("order-7", at=at, args={"order": 7}) is Did.UNCHANGED
+        await asyncio.sleep(100)
+        assert not await in_broker(stage)
+    assert shop.runs == [("order-7", 7, 0, 0)]
+
+
+async def test_the_roster_forgets_in_a_day_what_has_run(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        at = START + 90 * SECOND
+        await shop.remind.once("order-7", at=at)
+        await asyncio.sleep(100)
+        assert SEVEN in await stage.listing()
+        await asyncio.sleep(REMEMBERED.total_seconds())
+        assert SEVEN not in await stage.listing()
+        assert await shop.remind.once("order-7", at=at) is Did.CREATED
+        await asyncio.sleep(1)
+    assert [run[0] for run in shop.runs] == ["order-7"] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "runs", "began"),
+    [
+        ({"at": START + 30 * SECOND, "args": {"order": 7}}, [7], [30]),
+        ({"at": START + 120 * SECOND, "args": {"order": 7}}, [7], [120]),
+        ({"at": START + 90 * SECOND, "args": {"order": 8}}, [8], [90]),
+        ({"after": "20s", "args": {"order": 9}}, [9], [30]),
+    ],
+)
+async def test_what_waits_is_moved(
+    stage: Stage, change: dict[str, Any], runs: list[int], began: list[float]
+) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        await shop.remind.once("order-7", at=START + 90 * SECOND, args={"order": 7})
+        await asyncio.sleep(10)
+        assert await shop.remind.once("order-7", **change) is Did.RESCHEDULED
+        await asyncio.sleep(200)
+    assert [run[1] for run in shop.runs] == runs
+    assert starts(stage) == pytest.approx(began, abs=0.5)
+
+
+async def test_what_runs_and_is_given_another_time_runs_again_after(stage: Stage) -> None:
+    shop = a_shop(takes=30)
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        await shop.remind.once("order-7", args={"order": 7})
+        await asyncio.sleep(5)
+        assert await shop.remind.once("order-7", after="1s", args={"order": 8}) is Did.RESCHEDULED
+        await asyncio.sleep(100)
+        assert not await in_broker(stage)
+    assert [run[:3] for run in shop.runs] == [("order-7", 7, 0), ("order-7", 8, 1)]
+    assert starts(stage)[1] >= 30
+
+
+async def test_what_has_run_is_asked_for_anew_with_another_time(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    async with stage.processor():  # which removes nothing
+        await shop.remind.once("order-7")
+        await asyncio.sleep(5)
+        assert await stage.where(SEVEN) is Where.DONE
+        assert await shop.remind.once("order-7", after="20s") is Did.RESCHEDULED
+        await asyncio.sleep(30)
+        assert [run[2] for run in shop.runs] == [0, 1]
+        assert await stage.where(SEVEN) is Where.DONE
+
+
+async def test_it_is_taken_back(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        at = START + MINUTE
+        await shop.remind.once("order-7", at=at)
+        assert await shop.remind.stop("order-7")
+        assert await shop.remind.scheduled() == []
+        assert await shop.remind.once("order-7", at=at) is Did.CREATED
+        assert await shop.remind.stop("order-7")
+        assert not await shop.remind.stop("order-7")
+        await asyncio.sleep(200)
+    assert shop.runs == []
+
+
+@pytest.mark.parametrize(
+    ("raised", "runs", "parked"),
+    [
+        ([ValueError()], [0, 1], 0),
+        ([ValueError(), ValueError()], [0, 1], 1),
+        ([StopLoop("no more")], [0], 0),
+    ],
+)
+async def test_however_its_run_ends_it_is_over(
+    stage: Stage, raised: list[Exception], runs: list[int], parked: int
+) -> None:
+    shop = a_shop(0, *raised)
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        await shop.remind.once("order-7")
+        await asyncio.sleep(30)
+        assert not await in_broker(stage)
+    assert [run[3] for run in shop.runs] == runs
+    assert len(await stage.parked()) == parked
+
+
+async def test_one_whose_token_was_lost_when_it_was_due_runs(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    await shop.remind.once("order-7", after="10s")
+    await stage.lose(SEVEN)
+    async with stage.supervised():
+        await asyncio.sleep(300)
+        assert not await in_broker(stage)
+    assert [run[0] for run in shop.runs] == ["order-7"]
+
+
+async def test_what_is_done_and_was_lost_is_not_run_again(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    async with stage.processor():
+        await shop.remind.once("order-7")
+        await asyncio.sleep(1)
+    await stage.lose(SEVEN)
+    async with stage.supervised():
+        await asyncio.sleep(300)
+        assert not await in_broker(stage)
+    assert len(shop.runs) == 1
+
+
+async def test_supervision_removes_what_nobody_else_came_to(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    async with stage.processor():
+        await shop.remind.once("order-7")
+        await asyncio.sleep(1)
+    assert await stage.where(SEVEN) is Where.DONE
+    async with stage.supervised():
+        await asyncio.sleep(120)
+        assert not await in_broker(stage)
+    assert len(shop.runs) == 1
+
+
+async def test_it_is_told_where_a_processor_may_not_remove_it(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    restricted = FaultyBroker(stage.server)
+    async with stage.supervised(over=restricted):
+        for operation in ("declare", "delete"):
+            restricted.on(operation).fails(AccessRefused())
+        await shop.remind.once("order-7")
+        await asyncio.sleep(300)
+        assert await stage.where(SEVEN) is Where.DONE
+    told = [event for event in of(LoopReported, stage.events) if event.loop == SEVEN]
+    assert [event.trouble for event in told] == ["done"]
+    assert len(shop.runs) == 1
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "trigger"])
+async def test_nothing_can_be_done_to_what_has_run(stage: Stage, verb: str) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    async with stage.processor():
+        await shop.remind.once("order-7")
+        await asyncio.sleep(1)
+        loop = await stage.loops.find("remind.order-7")
+        with pytest.raises(UnknownLoop, match=r"The run of remind\.order-7 has ended"):
+            await getattr(stage.verbs, verb)(loop)
+        assert await stage.where(SEVEN) is Where.DONE
+
+
+async def test_what_waits_is_triggered_paused_and_resumed(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        for name in ("now", "later"):
+            await shop.remind.once(name, after="1h")
+        now, later = [await stage.loops.find(f"remind.{name}") for name in ("now", "later")]
+        assert (await stage.verbs.trigger(now)).did is Did.TRIGGERED
+        assert (await stage.verbs.pause(later)).did is Did.PAUSED
+        await asyncio.sleep(7000)
+        assert [run[0] for run in shop.runs] == ["now"]
+        assert (await stage.verbs.resume(later)).did is Did.RESUMED
+        await asyncio.sleep(10)
+    assert [run[0] for run in shop.runs] == ["now", "later"]
+
+
+async def test_a_seed_leaves_them_alone(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    async with stage.processor():
+        await shop.remind.once("done")
+        await shop.remind.once("kept", unique="1s")
+        await shop.remind.once("waits", after="1h")
+        await asyncio.sleep(5)
+        dids = {str(report.loop): report.did for report in await stage.seeding.seed()}
+        await asyncio.sleep(5)
+    assert set(dids.values()) == {Did.UNCHANGED}
+    assert Counter(run[0] for run in shop.runs) == {"done": 1, "kept": 1}
+
+
+async def test_keyed_loops_and_one_offs_are_told_apart(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    await shop.remind.start("daily", every="1d")
+    await shop.remind.once("order-7", after="1h")
+    assert [loop.key for loop in await shop.remind.list()] == ["daily"]
+    assert [each.name for each in await shop.remind.scheduled()] == ["order-7"]
+    assert (await shop.remind.sync({})).stopped == ["daily"]
+    assert [each.name for each in await shop.remind.scheduled()] == ["order-7"]
+
+
+async def test_a_name_that_is_taken_is_left_alone_by_who_wants_it_unique(stage: Stage) -> None:
+    shop = a_shop(takes=5)
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        for pause, did, order in (
+            (0, Did.CREATED, 1),
+            (0.5, Did.UNCHANGED, 2),  # it waits
+            (2, Did.UNCHANGED, 3),  # it runs
+            (10, Did.UNCHANGED, 4),  # it has run, and its name is kept
+            (60, Did.CREATED, 5),
+        ):
+            await asyncio.sleep(pause)
+            args = {"order": order}
+            assert await shop.remind.once("order-7", unique="30s", after="1s", args=args) is did
+        await asyncio.sleep(100)
+        assert not await in_broker(stage)
+    assert [run[1] for run in shop.runs] == [1, 5]
+
+
+async def test_a_call_that_is_sent_uniquely_is_not_repeated(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    unique = shop.remind.options(unique="1m")
+    async with stage.supervised():
+        names = [await unique.send(order) for order in (1, 1, 2)]
+        await asyncio.sleep(10)
+        names.append(await unique.send(order=1))
+        await asyncio.sleep(120)
+        names.append(await unique.send_later("5s", 1))
+        names.append(await unique.send_at(stage.clock.now() + MINUTE, 1))
+        await asyncio.sleep(100)
+    assert len(set(names)) == 2
+    assert all(name.startswith("remind.u-") for name in names)
+    assert [run[1] for run in shop.runs] == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"priority": 1},
+        {"headers": {"a": 1}},
+        {"expires": "1h"},
+        {"message_id": "m"},
+        {"correlation_id": "c"},
+        {"deadline": "1s"},
+    ],
+)
+async def test_what_travels_with_a_message_does_not_go_with_unique(others: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=f"take {next(iter(others))}= away"):
+        a_shop().remind.options(unique="1m", **others)
+
+
+async def test_many_are_not_sent_uniquely() -> None:
+    with pytest.raises(UsageError, match="take unique= away"):
+        await a_shop().remind.options(unique="1m").send_many([{"order": 1}])
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "error", "message"),
+    [
+        ("", {}, UsageError, "A key has 1 to 100"),
+        ("a b", {}, UsageError, "A key has 1 to 100"),
+        ("order-7", {"at": START, "after": "1s"}, UsageError, "got both at= and after="),
+        (
+            "order-7",
+            {"at": datetime(2026, 6, 1)},  # noqa: DTZ001 - that is the point
+            ScheduleError,
+            r"The moment of remind\.order-7: expected an aware moment",
+        ),
+        ("order-7", {"after": "soon"}, ScheduleError, "soon"),
+        ("order-7", {"unique": "-1s"}, ScheduleError, "-1s"),
+        ("order-7", {"args": {"oder": 7}}, UsageError, "oder"),
+    ],
+)
+async def test_what_cannot_be_used_is_refused(
+    stage: Stage, name: str, given: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    with pytest.raises(error, match=message):
+        await shop.remind.once(name, **given)
+    assert await shop.remind.scheduled() == []
+
+
+async def test_those_that_are_due_first_are_listed_first(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    for name, hours in (("b", 2), ("c", 1), ("a", 2)):
+        await shop.remind.once(name, at=START + timedelta(hours=hours))
+    assert [each.name for each in await shop.remind.scheduled()] == ["c", "a", "b"]
+
+
+async def test_a_moment_that_has_passed_means_now(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        await shop.remind.once("order-7", at=UNIX_EPOCH.astimezone(UTC))
+        await asyncio.sleep(1)
+    assert len(shop.runs) == 1
+    assert seconds_of([START])[0] <= starts(stage)[0] < 1
