@@ -27,6 +27,7 @@ check: .venv/dev ## lint, check the format, check the types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/mypy --strict tests/typing
 
 model: .venv/dev ## take the epochs through all that can happen (ARGS="--small", ARGS="--show R4")
 	@$(BIN)/python -m tests.model $(ARGS)

@@ -1,6 +1,7 @@
-"""What a type checker says of programs: read by pyright, never run.
+"""What type checkers say of programs: read by pyright and mypy, never run.
 
-A line that is wrong is marked, and the mark itself is an error where nothing is wrong.
+A line that is wrong is marked for both, and the mark itself is an error where nothing is wrong. Of
+what a call in place returns, mypy says no more than Any where the function takes a `Context`.
 """
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
@@ -55,9 +56,9 @@ async def report(city: str = "Bonn") -> None: ...
 async def calls(ctx: Context) -> None:
     # In place, a task is the function that it was.
     assert_type(await plain("1"), int)
-    assert_type(await with_context(ctx, "1"), str)
-    assert_type(await paid(ctx, Order(number=1)), None)
-    await plain(1)  # pyright: ignore[reportArgumentType]
+    assert_type(await with_context(ctx, "1"), str)  # type: ignore[assert-type]
+    assert_type(await paid(ctx, Order(number=1)), None)  # type: ignore[assert-type]
+    await plain(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await with_context("1")  # pyright: ignore[reportCallIssue]
 
     # It is sent with the same arguments, but for its Context.
@@ -68,17 +69,17 @@ async def calls(ctx: Context) -> None:
     assert_type(await nothing.send(), str)
     assert_type(await bare.send("1"), str)
     await bare.send()  # pyright: ignore[reportCallIssue]
-    app.task(max_retries=3)  # pyright: ignore[reportCallIssue]
-    app.periodic(evry="1s")  # pyright: ignore[reportCallIssue]
-    Retry(max=3)  # pyright: ignore[reportCallIssue]
-    await plain.send()  # pyright: ignore[reportCallIssue]
-    await plain.send(1)  # pyright: ignore[reportArgumentType]
-    await plain.send("1", colour="red")  # pyright: ignore[reportCallIssue]
-    await plain.send("1", "hello", 2)  # pyright: ignore[reportCallIssue]
+    app.task(max_retries=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    app.periodic(evry="1s")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Retry(max=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await plain.send()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await plain.send(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await plain.send("1", colour="red")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await plain.send("1", "hello", 2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await with_context.send(ctx, "1")  # pyright: ignore[reportArgumentType]
     await with_context.send("1", text=None)  # pyright: ignore[reportArgumentType]
     await paid.send({"number": 1})  # pyright: ignore[reportArgumentType]
-    await nothing.send(1)  # pyright: ignore[reportCallIssue]
+    await nothing.send(1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
     # The delay comes first, and is no argument of the task.
     assert_type(await plain.send_later("10m", "1"), str)
@@ -86,19 +87,19 @@ async def calls(ctx: Context) -> None:
     assert_type(await plain.send_at(datetime.now(UTC), "1"), str)
     assert_type(await plain.send_many({"phone": each} for each in "12"), list[str])
     assert_type(await plain.send_many([], delay="10m"), list[str])
-    await plain.send_many(["1"])  # pyright: ignore[reportArgumentType]
-    await plain.send_later(10, "1")  # pyright: ignore[reportArgumentType]
-    await plain.send_later("10m")  # pyright: ignore[reportCallIssue]
-    await plain.send_later("10m", 1)  # pyright: ignore[reportArgumentType]
-    await plain.send_at("tomorrow", "1")  # pyright: ignore[reportArgumentType]
+    await plain.send_many(["1"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    await plain.send_later(10, "1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await plain.send_later("10m")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await plain.send_later("10m", 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await plain.send_at("tomorrow", "1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await with_context.send_at(datetime.now(UTC), ctx, "1")  # pyright: ignore[reportArgumentType]
 
     # Options keep the arguments.
     urgent = plain.options(priority=5, expires="1h", headers={"traceparent": "00"}, deadline="5s")
     assert_type(await urgent.send("1"), str)
-    await urgent.send(1)  # pyright: ignore[reportArgumentType]
-    plain.options(priority="high")  # pyright: ignore[reportArgumentType]
-    plain.options(urgent=True)  # pyright: ignore[reportCallIssue]
+    await urgent.send(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    plain.options(priority="high")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    plain.options(urgent=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
     assert_type(await plain.options(unique="5m").send("1"), str)
 
@@ -106,22 +107,22 @@ async def calls(ctx: Context) -> None:
     assert_type(await plain.once("order-7", at=datetime.now(UTC), args={"phone": "1"}), Did)
     assert_type(await report.once("bonn", after="10m", unique=timedelta(hours=1)), Did)
     assert_type([each.at for each in await plain.scheduled()], list[datetime])
-    await plain.once(7)  # pyright: ignore[reportArgumentType]
-    await plain.once("order-7", at="tomorrow")  # pyright: ignore[reportArgumentType]
-    await plain.once("order-7", delay="10m")  # pyright: ignore[reportCallIssue]
+    await plain.once(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await plain.once("order-7", at="tomorrow")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await plain.once("order-7", delay="10m")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
     # A loop is not sent.
     await report("Köln")
-    report.send()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    report.send()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
 
 def blocks() -> None:
     assert_type(plain.blocking.send("1", times=2), str)
     assert_type(with_context.blocking.send_later("10m", "1"), str)
     assert_type(plain.options(priority=1).blocking.send_at(datetime.now(UTC), "1"), str)
-    plain.blocking.send(1)  # pyright: ignore[reportArgumentType]
+    plain.blocking.send(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with_context.blocking.send()  # pyright: ignore[reportCallIssue]
-    plain.blocking.send_later("10m", colour="red")  # pyright: ignore[reportCallIssue]
+    plain.blocking.send_later("10m", colour="red")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 class Pool(BaseModel):
@@ -138,12 +139,12 @@ async def undecorated(app: Scheduler) -> AsyncGenerator[Pool]:
 
 
 pooled = Scheduler("typing", lifespan=open_pool)
-Scheduler("typing", lifespan=undecorated)  # pyright: ignore[reportArgumentType]
+Scheduler("typing", lifespan=undecorated)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 @pooled.task
 async def with_state(ctx: Context[Pool], phone: str) -> int:
-    await plain(ctx.state.size)  # pyright: ignore[reportArgumentType]
+    await plain(ctx.state.size)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return assert_type(ctx.state.size, int)
 
 
@@ -169,15 +170,15 @@ async def around_sendings(sending: Sending, send_next: SendNext) -> None:
     assert_type(await send_next(), None)
 
 
-@pooled.around  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+@pooled.around  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
 async def around_nothing(ctx: Context) -> None: ...
 
 
-@pooled.around  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+@pooled.around  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
 def around_plainly(ctx: Context, call_next: CallNext) -> None: ...
 
 
-@pooled.around_sending  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
+@pooled.around_sending  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportUntypedFunctionDecorator]
 async def around_a_run(ctx: Context, call_next: CallNext) -> None: ...
 
 
@@ -188,7 +189,7 @@ async def states(ctx: Context, pooled: Context[Pool]) -> None:
     await with_state(ctx, "1")
     await with_state(pooled, "1")
     await with_context(pooled, "1")
-    await with_state.send(pooled, "1")  # pyright: ignore[reportCallIssue]
+    await with_state.send(pooled, "1")  # type: ignore[arg-type, call-arg]  # pyright: ignore[reportCallIssue]
 
 
 async def from_a_program() -> None:
@@ -208,9 +209,9 @@ async def coroutine_hook(event: Escalated) -> None: ...
 def listener(event: Event) -> None: ...
 
 
-app.task(expired="bin")  # pyright: ignore[reportArgumentType]
-app.task(subscribe=[("orders",)])  # pyright: ignore[reportArgumentType]
-app.task(subscribe=[("orders", "#", "headers")])  # pyright: ignore[reportArgumentType]
+app.task(expired="bin")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+app.task(subscribe=[("orders",)])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+app.task(subscribe=[("orders", "#", "headers")])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
 
 
 @app.task(retry=Retry(3))
@@ -225,15 +226,15 @@ def blocking_loop(city: str = "Bonn") -> None: ...
 async def syncs() -> None:
     assert_type(await plain.sync({"a": Every("1m"), "b": (Cron("@daily"), {"times": 2})}), Synced)
     await report.sync({})
-    await plain.sync({"a": "1m"})  # pyright: ignore[reportArgumentType]
+    await plain.sync({"a": "1m"})  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]
 
 
 async def calls_of_what_blocks(ctx: Context) -> None:
-    assert_type(blocking_task(ctx, "1"), int)
+    assert_type(blocking_task(ctx, "1"), int)  # type: ignore[assert-type]
     assert_type(await blocking_task.send("1"), str)
     await blocking_task.send(ctx, "1")  # pyright: ignore[reportCallIssue]
     assert_type(blocking_loop("Köln"), None)
 
 
-@app.on_escalation  # pyright: ignore[reportArgumentType]
+@app.on_escalation  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 def hook_of_nothing() -> None: ...

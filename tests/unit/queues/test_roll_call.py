@@ -81,7 +81,7 @@ class Room:
         return [message.type or "" async for message in self.broker.read(NAMES.roll_call)]
 
     async def say(self, body: bytes, **properties: str) -> None:
-        message = Message(body, **properties)  # type: ignore[arg-type]
+        message = Message(body, **properties)  # pyright: ignore[reportArgumentType]
         await self.broker.publish(message, exchange=NAMES.control, routing_key=NAMES.roll_call)
 
 
@@ -288,7 +288,7 @@ async def test_who_is_counted_hears_the_question(room: Room) -> None:
         order.append("is counted")
         return await consuming(*args, **options)
 
-    broker.follow, broker.consume = follow, consume  # type: ignore[method-assign]
+    broker.follow, broker.consume = follow, consume  # pyright: ignore[reportAttributeAccessIssue]
     async with RollCall(broker, NAMES, Hand()) as processor:
         assert (order, processor.present) == (["hears", "is counted"], True)
         assert await room.present() == 1
