@@ -18,7 +18,7 @@ class Note:
         who: the process; a new one in the place of an old one has another name.
         what: a moment of a run's body (start, end, failed, cancelled), the name of an event, or
             what the runner, the sender and the operator did.
-        message: the id of a one-off message.
+        message: the id of a one-off message, or the name of a named one-off.
         carried: what the run was handed by the one before.
         epoch: of a run's token; of a verb's report, the epoch that it began.
         life: of a run's token: the epoch of its loop's last start.

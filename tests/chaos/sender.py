@@ -1,16 +1,23 @@
-"""A program that sends one-off messages, and writes down each one that was confirmed."""
+"""A program that sends one-off messages, and writes down each one that was confirmed.
+
+Named ones it asks for twice: they are to be there once.
+"""
 
 import asyncio
 import itertools
 import random
 import signal
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 
-from scheduler.errors import NotSent
-from tests.chaos.storm import app, fussy, note, post
+from scheduler.errors import BrokerError, NotSent
+from scheduler.protocol.tokens import LoopId
+from scheduler.timing.clock import SystemClock
+from tests.chaos.storm import app, fussy, note, post, remember
 
 STREAMS = 3
 PAUSE = 0.4
+NAMED = 1.5
 
 
 async def main() -> None:
@@ -22,6 +29,7 @@ async def main() -> None:
         async with asyncio.TaskGroup() as streams:
             for _ in range(STREAMS):
                 streams.create_task(send(numbers, stopped))
+            streams.create_task(name(numbers, stopped))
 
 
 async def send(numbers: Iterator[int], stopped: asyncio.Event) -> None:
@@ -38,6 +46,27 @@ async def send(numbers: Iterator[int], stopped: asyncio.Event) -> None:
         else:
             note("sent", message=message)
         await asyncio.sleep(PAUSE * random.uniform(0.5, 1.5))
+
+
+async def name(numbers: Iterator[int], stopped: asyncio.Event) -> None:
+    while not stopped.is_set():
+        loop = LoopId("remember", f"n{next(numbers)}")
+        at = SystemClock().now() + timedelta(seconds=random.uniform(0, 3))
+        for _ in range(2):
+            await insist(loop.key, at)
+            await asyncio.sleep(NAMED * random.uniform(0.5, 1.5))
+        note("sent", message=str(loop))
+
+
+async def insist(name: str, at: datetime) -> None:
+    while True:
+        try:
+            await remember.once(name, at=at)
+        except BrokerError as error:
+            note("not named", detail=str(error))
+            await asyncio.sleep(PAUSE)
+        else:
+            return
 
 
 if __name__ == "__main__":

@@ -186,6 +186,13 @@ async def visit(ctx: Context) -> None:
     await body_of(ctx.key)(ctx)
 
 
+@app.task(concurrency=50)
+async def remember(ctx: Context) -> None:
+    """What named one-offs do."""
+    await beat(ctx)
+    note("done once", message=ctx.loop)
+
+
 def keyed(key: str, schedule: Schedule) -> Loop:
     return loop_of(visit.spec, schedule, {}, key)
 

@@ -488,7 +488,7 @@ def undone(notes: Iterable[Note]) -> list[Note]:
     for note in notes:
         if note.what == "sent":
             sent[note.message] = note
-        elif note.message and note.what in ("end", "MessageParked", "parked"):
+        elif note.message and note.what in ("end", "done once", "MessageParked", "parked"):
             done.add(note.message)
     return [note for message, note in sent.items() if message not in done]
 
