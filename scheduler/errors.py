@@ -20,6 +20,7 @@
     └── BrokerError               the broker could not do it
         ├── BrokerUnavailable       there is no connection to it
         │   ├── Unconfirmed           the connection went before the answer came
+        │   ├── QueueUnresponsive     none of its replicas leads a queue
         │   ├── NoReplica             the node has none of a stream: another one may have
         │   └── StreamTooLong         a stream could not be read in the time that there was
         ├── AccessRefused           wrong credentials, or a right is missing
@@ -143,6 +144,10 @@ class StreamTooLong(BrokerUnavailable):
 
 class Unconfirmed(BrokerUnavailable):
     """The connection went before the broker's answer came: it may or may not have been done."""
+
+
+class QueueUnresponsive(BrokerUnavailable):
+    """The queue does not answer: none of its replicas leads it."""
 
 
 class AccessRefused(BrokerError):

@@ -78,8 +78,7 @@ class Program:
         patience: timedelta = OPERATORS_PATIENCE,
     ) -> None:
         names, here = app.names, (app, broker)
-        self.broker = broker
-        self.clock = clock
+        self.broker, self.clock = broker, clock
         self.failed = FailedQueues(broker, names, clock)
         self.lead = Lead(app.settings.longest_lead)
         self.hatchery = Hatchery(broker, names, clock, self.failed, self.lead)
@@ -92,11 +91,13 @@ class Program:
         self.declaring = Declaring(app, broker)
         self.processors = Processors(broker, names, resting(app))
         self.locator = Locator(broker, names, self.hatchery, self.roll_call, self.processors)
-        self.beginnings = Beginnings(clock, self.hatchery, self.roster, self.roll_call)
-        begins = self.hatchery, self.roster
-        self.repairs = Repairs(*here, *begins, self.locator, self.beginnings, patience)
-        self.removal = Removal(*here, clock, *begins, self.failed, self.beginnings, patience)
         self.fit = Fit(*here)
+
+        begins = self.hatchery, self.roster
+        self.beginnings = Beginnings(clock, *begins, self.roll_call, self.declaring)
+        repairs = self.declaring, *begins, self.locator, self.beginnings, patience
+        self.repairs = Repairs(app, *repairs)
+        self.removal = Removal(*here, clock, *begins, self.failed, self.beginnings, patience)
         declares = self.declaring, self.fit, Migration(*here, self.fit)
         self.seeding = Seeding(
             app, clock, *begins, self.beginnings, self.repairs, self.removal, *declares, patience

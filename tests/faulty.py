@@ -186,9 +186,9 @@ class FaultyBroker(MemoryBroker):
                 message, exchange=exchange, routing_key=routing_key, timeout=timeout
             )
 
-    async def get(self, queue: str) -> Delivery | None:
+    async def get(self, queue: str, *, aside: bool = False) -> Delivery | None:
         async with self._asked("get", queue):
-            return await super().get(queue)
+            return await super().get(queue, aside=aside)
 
     async def read(
         self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET

@@ -200,11 +200,13 @@ class Broker(Protocol):
         """
         ...
 
-    async def get(self, queue: str) -> Delivery | None:
-        """Take the message at the head of the queue, or None when nothing is ready.
+    async def get(self, queue: str, *, aside: bool = False) -> Delivery | None:
+        """Take the message at the head of a queue, if one is ready.
+
+        Aside, that is over a second connection, which a queue that does not answer may end.
 
         Raises:
-            QueueNotFound: there is no such queue.
+            QueueNotFound, QueueUnresponsive: there is no such queue; it does not answer, and aside.
         """
         ...
 

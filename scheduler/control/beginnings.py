@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from scheduler.control.declaring import Declaring
 from scheduler.control.new_tokens import first_token, going_on
-from scheduler.errors import QueueNotFound
+from scheduler.errors import QueueUnresponsive
 from scheduler.protocol.epochs import Entry, LoopState, Step, Verb, begun, steps, unaware
 from scheduler.protocol.tokens import Token
 from scheduler.queues.checkpoints import Checkpoint
@@ -54,12 +55,18 @@ class Beginnings:
     """
 
     def __init__(
-        self, clock: Clock, hatchery: Hatchery, roster: Roster, roll_call: RollCall
+        self,
+        clock: Clock,
+        hatchery: Hatchery,
+        roster: Roster,
+        roll_call: RollCall,
+        declaring: Declaring,
     ) -> None:
         self._clock = clock
         self._hatchery = hatchery
         self._roster = roster
         self._roll_call = roll_call
+        self._declaring = declaring
 
     async def begin(
         self,
@@ -113,11 +120,13 @@ class Beginnings:
         return epoch
 
     async def _clear(self, verb: Verb, loop: Loop, brand_new: bool) -> list[Token]:
+        if verb is Verb.GONE:
+            await self._declaring.remove_slot(loop)
+            return []
         try:
             return await self._hatchery.clear(loop.id, is_new=brand_new)
-        except QueueNotFound:
-            if verb is not Verb.GONE:
-                raise
+        except QueueUnresponsive:
+            await self._declaring.renew_slot(loop)
             return []
 
     async def _put(self, verb: Verb, token: Token) -> Token:

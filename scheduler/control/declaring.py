@@ -73,6 +73,23 @@ class Declaring:
             await self._declare(wanted)
         return {queue.name for queue in wanted.queues}
 
+    async def renew_slot(self, loop: Loop) -> None:
+        """Make the hatchery queue of a loop anew, without what was in it.
+
+        Raises:
+            AccessRefused: this user may not declare.
+        """
+        await self.remove_slot(loop)
+        await self._declare(hatchery_of(self._app, loop.id))
+
+    async def remove_slot(self, loop: Loop) -> None:
+        """Delete the hatchery queue of a loop, with what is in it, if it is there.
+
+        Raises:
+            AccessRefused: this user may not delete it.
+        """
+        await self._broker.delete(self._app.names.hatchery(loop.id))
+
     async def _missing_of(self, wanted: Topology) -> set[str]:
         gone = set(await self.absent(queue.name for queue in wanted.queues))
         if gone:

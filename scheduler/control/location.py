@@ -8,7 +8,7 @@ from enum import Enum
 from scheduler.brokers.contract import Broker
 from scheduler.control.concurrency import side_by_side
 from scheduler.control.processors import Processors
-from scheduler.errors import QueueNotFound
+from scheduler.errors import QueueNotFound, QueueUnresponsive
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
 from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS, Hatchery
@@ -23,6 +23,7 @@ class Place(Enum):
     HAND = "in the hand of a processor"
     NOWHERE = "nowhere, as all say"
     UNKNOWN = "nowhere, as far as was answered"
+    UNRESPONSIVE = "its hatchery queue does not answer"
     NO_SLOT = "its hatchery queue does not exist"
     NO_TASK = "the queue of its task does not exist"
 
@@ -48,6 +49,11 @@ class Sighting:
     def is_lost(self) -> bool:
         """Whether it was nowhere, and all were asked."""
         return self.place is Place.NOWHERE
+
+    @property
+    def is_kept_back(self) -> bool:
+        """Whether to put it again does not help: its slot takes nothing, or does not answer."""
+        return self.refused or self.place is Place.UNRESPONSIVE
 
     @property
     def is_unattended(self) -> bool:
@@ -108,6 +114,8 @@ class Locator:
                 token = await self._hatchery.look(loop)
             except QueueNotFound:
                 return Sighting(Place.NO_SLOT)
+            except QueueUnresponsive:
+                return Sighting(Place.UNRESPONSIVE)
             queue = await self._broker.depth(self._names.processor_queue(loop.task))
             if queue is None:
                 return Sighting(Place.NO_TASK)

@@ -89,19 +89,15 @@ class Removal:
 
     async def _forget(self, loop: Loop, listing: Listing) -> None:
         await self._beginnings.begin(Verb.GONE, loop, listing.get(loop.id), reason=DONE)
-        await self._broker.delete(self._app.names.hatchery(loop.id))
 
     async def take_away(self, loop: Loop, listing: Listing) -> Report:
         """End a loop, with the mutex in hand."""
         listed = listing.get(loop.id)
         was_there = listed is not None and not listed.is_gone
-        queue = self._app.names.hatchery(loop.id)
+        has_slot = await self._broker.depth(self._app.names.hatchery(loop.id)) is not None
         loop = as_listed(loop, listing)
         epoch = await self._beginnings.begin(Verb.GONE, loop, listed)
-        if await self._broker.depth(queue) is not None:
-            await self._broker.delete(queue)
-            was_there = True
-        if epoch is None or not was_there:
+        if epoch is None or not (was_there or has_slot):
             return Report(loop, Did.NOT_THERE)
         await self._tell(loop, epoch)
         if loop.id.task not in self._app.tasks:
@@ -111,10 +107,7 @@ class Removal:
     async def _tell(self, loop: Loop, epoch: Begun) -> None:
         """Have the journal hear of it: with its queue gone, that is the only one that does."""
         token = first_token(loop, epoch.listed.entry, Verb.GONE, self._clock.now())
-        seq = max((token.seq for token in epoch.found), default=0)
-        message = encode(
-            replace(token, seq=seq, state=State.PAUSED), self._app.namespace, expiration=None
-        )
+        message = encode(replace(token, state=State.PAUSED), self._app.namespace, expiration=None)
         await self._broker.publish(
             message, exchange=self._app.names.scheduler, routing_key=routing_key(loop.id)
         )

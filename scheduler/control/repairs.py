@@ -9,11 +9,11 @@ from collections.abc import Collection
 from contextlib import suppress
 from datetime import timedelta
 
-from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings
 from scheduler.control.concurrency import side_by_side
+from scheduler.control.declaring import Declaring
 from scheduler.control.location import Locator, Sighting
-from scheduler.control.loops import as_listed, hatchery_of
+from scheduler.control.loops import as_listed
 from scheduler.errors import Rejected
 from scheduler.events import LoopRepaired
 from scheduler.protocol.epochs import Verb, Watch
@@ -40,7 +40,7 @@ class Repairs:
     def __init__(
         self,
         app: App,
-        broker: Broker,
+        declaring: Declaring,
         hatchery: Hatchery,
         roster: Roster,
         locator: Locator,
@@ -48,7 +48,7 @@ class Repairs:
         patience: timedelta,
     ) -> None:
         self._app = app
-        self._broker = broker
+        self._declaring = declaring
         self._hatchery = hatchery
         self._roster = roster
         self._locator = locator
@@ -94,8 +94,7 @@ class Repairs:
         async with self._hatchery.mutex(self._patience):
             listing = await self._roster.compacted()
             for loop in loops:
-                await self._broker.delete(self._app.names.hatchery(loop.id))
-                await self._broker.declare(hatchery_of(self._app, loop.id))
+                await self._declaring.renew_slot(loop)
                 await self.put_again(loop, listing)
                 detail = "the broker kept its token back, or took none: its queue was made anew"
                 self._app.events.emit(LoopRepaired(loop.id, "stuck", detail))

@@ -20,7 +20,7 @@ from scheduler.control.removal import Removal
 from scheduler.control.repairs import Repairs
 from scheduler.control.reports import Did, Report
 from scheduler.control.together import Together
-from scheduler.errors import OtherArguments, QueueNotFound
+from scheduler.errors import OtherArguments, QueueNotFound, QueueUnresponsive
 from scheduler.events import LoopRepaired, LoopSeeded
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import LoopId, Token
@@ -237,7 +237,7 @@ async def _unlisted(hatchery: Hatchery, loop: Loop) -> Token | None:
     """The token of a loop that the roster has lost."""
     try:
         return await hatchery.look(loop.id)
-    except QueueNotFound:
+    except (QueueNotFound, QueueUnresponsive):
         return None
 
 

@@ -162,7 +162,7 @@ def _status(loop: Loop, seen: Sighting, listed: Listed | None) -> Status:
             return Status(loop, Where.READY, seen.processors)
         case Place.HAND:
             return Status(loop, Where.RUNNING, seen.processors)
-        case Place.NOWHERE:
+        case Place.NOWHERE | Place.UNRESPONSIVE:
             return Status(loop, Where.LOST, seen.processors)
         case Place.UNKNOWN:  # what is likely
             likely = Where.RUNNING if seen.processors else Where.LOST

@@ -15,6 +15,7 @@ in a hand                  nothing: it is running, or being settled
 nowhere, twice             lost: a new epoch begins, which goes on from where the journal heard last
 nowhere, though put again  stuck: the queue is made anew, if we may, and a new epoch begins
 in a hand, and refused     the same, if the slot keeps refusing what the processor puts
+nobody can tell            the same, if its slot does not answer: none of its replicas leads it
 nowhere, not all answer    nothing yet
 no slot                    the queue is declared, if we may, and a new epoch begins
 heard of in two lines      doubled: a new epoch begins, so that both are void (`control.doubles`)
@@ -248,9 +249,9 @@ class Supervisor:
         suspects = dict[str, Suspicion]()
         for loop in loops:
             seen, suspicion = sightings[loop.id], before.get(str(loop), Suspicion())
-            if seen.is_lost or seen.refused:
+            if seen.is_lost or seen.is_kept_back:
                 epoch = self._listing.known(loop.id)
-                suspects[str(loop)] = suspicion.missed(epoch, refused=seen.refused)
+                suspects[str(loop)] = suspicion.missed(epoch, refused=seen.is_kept_back)
             elif seen.place is Place.UNKNOWN and suspicion != Suspicion():
                 suspects[str(loop)] = suspicion
         stuck = [loop for loop in loops if _of(suspects, loop).is_stuck]

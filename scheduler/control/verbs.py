@@ -11,7 +11,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings, Begun, Change
 from scheduler.control.new_tokens import paused, resumed
 from scheduler.control.reports import Did, Report
-from scheduler.errors import QueueNotFound, UnknownLoop
+from scheduler.errors import QueueNotFound, QueueUnresponsive, UnknownLoop
 from scheduler.protocol.epochs import LoopState, Verb
 from scheduler.protocol.tokens import State, Token
 from scheduler.queues.hatchery import Hatchery
@@ -94,7 +94,7 @@ class Verbs:
         """What the roster says of a loop, and the token of its epoch in the slot."""
         try:
             listed = (await self._roster.compacted()).get(loop.id)
-            token = await self._hatchery.find(loop.id)
+            token = await self._found(loop)
         except QueueNotFound:
             listed = token = None
         if listed is None or listed.is_gone:
@@ -109,6 +109,12 @@ class Verbs:
                 f"The run of {loop} has ended, and it was its only one. Nothing was changed."
             )
         return listed, token
+
+    async def _found(self, loop: Loop) -> Token | None:
+        try:
+            return await self._hatchery.find(loop.id)
+        except QueueUnresponsive:  # it is made anew
+            return None
 
     async def _begin(
         self,

@@ -167,9 +167,10 @@ class Hatchery:
 
         Raises:
             QueueNotFound: the hatchery queue does not exist.
+            QueueUnresponsive: it does not answer.
         """
         queue = self._names.hatchery(loop)
-        while delivery := await self._broker.get(queue):
+        while delivery := await self._broker.get(queue, aside=True):
             try:
                 return Occupant(decode(delivery.message, self._names.namespace), delivery)
             except MessageError as error:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerError, MessageError
-from scheduler.protocol.epochs import Position, adopted
+from scheduler.protocol.epochs import Position, Verb, adopted
 from scheduler.protocol.messages import MOST_COUNTED, Message
 from scheduler.protocol.tokens import Act, LastRun, LoopId, Token, claims_of, decode
 from scheduler.protocol.topology import Names
@@ -364,7 +364,7 @@ def _of_act(token: Token, act: Act) -> JournalEntry:
         act.at,
         str(token.loop),
         act.verb.value,
-        token.seq,
+        None if act.verb is Verb.GONE else token.seq,  # whoever ends a loop does not look for it
         token.attempt,
         due_at=_next_due(token),
         note=token.reason or "",

@@ -3,16 +3,21 @@
 import asyncio
 import gc
 import weakref
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from aiormq.exceptions import AMQPError, ChannelInvalidStateError, ConnectionInternalError
+from yarl import URL
 
-from scheduler.brokers.amqp import driver, followers, session
+from scheduler.brokers.amqp import driver, followers, getting, session
 from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.brokers.amqp.channels import DriverChannel
 from scheduler.brokers.contract import DEFAULT_TIMEOUT
-from scheduler.errors import DeliveryLost, Unconfirmed
+from scheduler.errors import DeliveryLost, QueueUnresponsive, Unconfirmed
 from scheduler.events import Connected, ConnectionLost, Event
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Queue, QueueType, Topology, topology
@@ -237,3 +242,130 @@ async def test_what_was_acked_in_a_hurry_does_not_come_again(
         await closed_down_to(before - 1)
         await send(wire.broker, queue, b"next")
         assert await take_all(wire.broker, queue, 1) == [b"next"]
+
+
+CHANNEL_CLOSE = b"\x00\x14\x00\x28"  # class 20, method 40
+
+
+@asynccontextmanager
+async def session_to(url: URL) -> AsyncGenerator[session.Session]:
+    opened = session.Session(await driver.connect(url, None))
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def test_a_channel_whose_closing_is_not_answered_in_time_is_closed_once(
+    broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, forwarded = URL(broker_url), list[tuple[Way, bytes]]()
+
+    def tap(way: Way, data: bytes) -> None:
+        forwarded.append((way, data))
+
+    async with Proxy(url.host or "", url.port or 5672, tap=tap) as proxy:
+        through = url.with_host("127.0.0.1").with_port(proxy.port)
+        async with session_to(through) as opened:
+            channel = await opened.open_channel()
+            monkeypatch.setattr(opened.connection.connection_tune, "heartbeat", 0.2)
+            proxy.swallow(Way.DOWN)
+            await channel.close()
+            await opened.connection.written()
+        up = b"".join(data for way, data in forwarded if way is Way.UP)
+    assert up.count(CHANNEL_CLOSE) == 1
+
+
+async def test_nothing_is_written_to_a_channel_that_the_broker_has_closed(broker_url: str) -> None:
+    async with session_to(URL(broker_url)) as opened:
+        channel, over = await opened.open_channel(), asyncio.Event()
+        close = channel.close
+
+        async def slowly(*args: Any, **kwargs: Any) -> None:
+            await over.wait()
+            await close(*args, **kwargs)
+
+        channel.close = slowly
+        got = asyncio.ensure_future(channel.get("there-is-no-such-queue"))
+        async with asyncio.timeout(5):
+            while _takes_more(channel):  # noqa: ASYNC110 - the broker is to close it meanwhile
+                await asyncio.sleep(0)
+        over.set()
+        with pytest.raises(AMQPError):
+            await got
+        other = await opened.open_channel()
+        await other.basic_qos(prefetch_count=1)
+
+
+def _takes_more(channel: DriverChannel) -> bool:
+    try:
+        channel.requeue(1)
+    except ChannelInvalidStateError:
+        return False
+    return True
+
+
+async def test_a_queue_that_does_not_answer_costs_no_more_than_the_connection_beside(
+    broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(getting, "LED_WITHIN_S", 0.3)
+    events, get, stuck = list[Event](), DriverChannel.get, list[str]()
+    closings = list[asyncio.Future[None]]()
+
+    async def breaking_off(self: DriverChannel, queue: str) -> Any:
+        if queue not in stuck:
+            return await get(self, queue)
+        self._got = got = asyncio.get_running_loop().create_future()  # pyright: ignore[reportPrivateUsage]
+        # As RabbitMQ 4.0 says it of a queue that none of its replicas leads.
+        told = f"Cannot get a message from queue 'queue '{queue}' in vhost '/'': {{timeout,"
+        error = ConnectionInternalError(f"INTERNAL_ERROR - {told}")
+        await asyncio.wait([got], timeout=0.1)
+        closings.append(asyncio.ensure_future(self.connection.close(error)))
+        return await got
+
+    monkeypatch.setattr(DriverChannel, "get", breaking_off)
+    async with (
+        RabbitWire(queue_type, broker_url) as wire,
+        AmqpBroker(broker_url, emit=events.append) as broker,
+    ):
+        one, other, sound = [await wire.declare_queue() for _ in range(3)]
+        stuck += [one, other]
+        await send(broker, sound, b"a")
+        await has_depth(broker, sound, ready=1)
+        held = await broker.get(sound)
+        got = await asyncio.gather(
+            *(broker.get(queue, aside=True) for queue in (one, other, sound)),
+            return_exceptions=True,
+        )
+        assert [type(each) for each in got] == [QueueUnresponsive, QueueUnresponsive, type(None)]
+        assert [one in str(got[0]), other in str(got[1])] == [True, True]
+        assert held is not None
+        await held.requeue()
+        again = await broker.get(sound, aside=True)
+        assert again is not None
+        await again.ack()
+    assert not [event for event in events if isinstance(event, ConnectionLost)]
+
+
+async def test_what_was_got_aside_is_back_when_the_connection_goes(
+    broker_url: str, queue_type: QueueType
+) -> None:
+    url = urlsplit(broker_url)
+    async with (
+        Proxy(url.hostname or "", url.port or 5672) as proxy,
+        RabbitWire(queue_type, broker_url) as wire,
+    ):
+        through = f"amqp://{url.username}:{url.password}@127.0.0.1:{proxy.port}{url.path}"
+        queue = await wire.declare_queue()
+        async with AmqpBroker(through) as broker:
+            await send(broker, queue, b"a")
+            await has_depth(wire.broker, queue, ready=1)
+            held = await broker.get(queue, aside=True)
+            assert held is not None
+            beside = connections[-1]
+            for connection in connections:
+                if connection.url.port == proxy.port and connection is not beside:
+                    await connection.close(ConnectionError())
+            await asyncio.wait_for(held.lost, 10)
+            await has_depth(wire.broker, queue, ready=1)
+            assert await take_all(broker, queue, 1) == [b"a"]

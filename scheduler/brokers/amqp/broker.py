@@ -13,15 +13,15 @@ from typing import Literal
 
 from yarl import URL
 
-from scheduler.brokers.amqp.asking import asking, calling
+from scheduler.brokers.amqp.asking import asking
 from scheduler.brokers.amqp.browsing import browsing
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.consumers import AmqpConsumer, RecoveringConsumer
 from scheduler.brokers.amqp.declaration import declare, unbind
-from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.followers import AmqpFollower
 from scheduler.brokers.amqp.frames import Taken
+from scheduler.brokers.amqp.getting import Getting
 from scheduler.brokers.amqp.mutex import Mutexes
 from scheduler.brokers.amqp.publishing import Publisher
 from scheduler.brokers.amqp.streams import Streams
@@ -70,6 +70,7 @@ class AmqpBroker:
         self._mutexes = Mutexes(self._connection)
         self._publisher = Publisher(self._connection)
         self._streams = Streams(self._connection)
+        self._getting = Getting(self._connection)
 
     @property
     def address(self) -> str:
@@ -108,24 +109,8 @@ class AmqpBroker:
     ) -> None:
         await self._publisher.publish(message, exchange, routing_key, timeout)
 
-    async def get(self, queue: str) -> Delivery | None:
-        session = await self._connection.ready()
-        lease = session.borrow_getter()
-        try:
-            with calling(self._connection, session, lease):
-                channel = await lease.channel()
-                taken = await channel.get(queue)
-        except BaseException:
-            session.return_getter(lease)
-            raise
-        if taken is None:
-            session.return_getter(lease)
-            return None
-        assert lease.lost is not None
-        deliveries = DeliveryChannel(
-            self._connection, channel, lease.lost, lambda: session.return_getter(lease)
-        )
-        return deliveries.delivery(taken, queue)
+    async def get(self, queue: str, *, aside: bool = False) -> Delivery | None:
+        return await (self._getting.get_aside(queue) if aside else self._getting.get(queue))
 
     def browse(self, queue: str, *, limit: int) -> Browsed:
         return browsing(self._connection, queue, limit, self.depth)

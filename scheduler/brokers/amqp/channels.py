@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import aiormq
 from aiormq.abc import ChannelFrame, DeliveredMessage
 from aiormq.exceptions import ChannelInvalidStateError
+from pamqp import commands as spec
+from pamqp.base import Frame
 
 from scheduler.brokers.amqp.closing import closing_of
 from scheduler.brokers.amqp.frames import (
@@ -71,8 +73,8 @@ class Settlements:
 class DriverChannel(aiormq.Channel):
     """A channel over which messages are published, got, delivered and settled.
 
-    Nothing is settled any more once its closing has begun: RabbitMQ closes the connection over what
-    comes after the end of a channel.
+    Nothing is written any more once its closing has begun, from either end: RabbitMQ closes the
+    connection (CHANNEL_ERROR) over what comes after the end of a channel.
     """
 
     write_queue: asyncio.Queue[ChannelFrame]
@@ -93,6 +95,17 @@ class DriverChannel(aiormq.Channel):
     async def close(self, *args: Any, **kwargs: Any) -> None:
         self._ends = True
         await super().close(*args, **kwargs)
+
+    async def _on_close_frame(self, frame: spec.Channel.Close) -> None:
+        self._ends = True
+        await super()._on_close_frame(frame)
+
+    async def _Channel__close_after_failure(self, frame: Frame | None) -> None:
+        # It has no other way in, to where it closes a channel over which a call was broken off.
+        self._ends = True
+        if not isinstance(frame, spec.Channel.Close):  # that is on its way
+            close: Any = super()._Channel__close_after_failure  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue, reportUnknownVariableType]
+            await close(frame)
 
     async def end(self) -> None:
         """Close it, when the broker has taken note of what was settled over it."""

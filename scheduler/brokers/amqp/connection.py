@@ -123,6 +123,16 @@ class Connection:
         assert self._session is not None
         return self._session
 
+    async def beside(self) -> Session:
+        """A session that may be ended without harm to the open one, and ends with it.
+
+        Raises:
+            BrokerUnavailable: the broker cannot be reached.
+        """
+        session = await self.ready()
+        with self.translated():
+            return await session.beside()
+
     @asynccontextmanager
     async def brief_channel(self) -> AsyncGenerator[DriverChannel]:
         """A channel of its own, for what is answered at once: a refusal closes it."""
@@ -149,7 +159,7 @@ class Connection:
         return translated(self.address)
 
     async def _connect(self) -> None:
-        session = Session(await self._endpoint.connect())
+        session = Session(await self._endpoint.connect(), self._endpoint.connect_beside)
         try:
             await self._replicas.check(session, self.address)
         except BaseException:

@@ -62,6 +62,16 @@ class Endpoint:
             UntrustedBroker: its certificate does not show that it is the broker.
             SettingsError: the URL, a password or a certificate cannot be read.
         """
+        node, connection = await self._first_that_answers()
+        self._last = self.address = node.address
+        return connection
+
+    async def connect_beside(self) -> driver.DriverConnection:
+        """The same, for a connection beside the one that we are known by."""
+        _, connection = await self._first_that_answers()
+        return connection
+
+    async def _first_that_answers(self) -> "tuple[Node, driver.DriverConnection]":
         # Anew each time: a password or a certificate may have been changed meanwhile.
         nodes = await asyncio.to_thread(self._read)
         random.shuffle(nodes)
@@ -70,12 +80,9 @@ class Endpoint:
         refusals: list[BrokerError] = []
         for node in nodes:
             try:
-                connection = await node.connect(timeout)
+                return node, await node.connect(timeout)
             except BrokerError as error:
                 refusals.append(error)
-            else:
-                self._last = self.address = node.address
-                return connection
         self.address = _together([node.url for node in nodes])
         raise _summed_up(refusals)
 

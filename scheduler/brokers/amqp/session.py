@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -14,6 +14,7 @@ from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import BrokerInfo
 from scheduler.brokers.credentials import user_of
 
+Connect = Callable[[], Awaitable[DriverConnection]]
 ANSWER_TIMEOUT = timedelta(seconds=20)
 """Before whoever asked gives up, and leaves a connection that is of no use."""
 
@@ -21,10 +22,17 @@ UNBLOCKED_WITHIN = timedelta(seconds=0.1)
 
 
 class Session:
-    """One live connection, with a channel to publish on and channels to get with."""
+    """One live connection, with a channel to publish on and channels to get with.
 
-    def __init__(self, connection: DriverConnection) -> None:
+    Args:
+        connect_beside: makes a second one; None: this is one.
+    """
+
+    def __init__(self, connection: DriverConnection, connect_beside: Connect | None = None) -> None:
         self.connection = connection
+        self._connect_beside = connect_beside
+        self._beside: Session | None = None
+        self._opening_beside = asyncio.Lock()
         properties: Any = connection.server_properties
         self.info = BrokerInfo(
             str(properties["product"]),
@@ -61,6 +69,19 @@ class Session:
             self._publishers[exchange] = Lease(self, publisher_confirms=True)
         return self._publishers[exchange]
 
+    async def beside(self) -> "Session":
+        """A session that may be ended without harm to this one, and ends with it."""
+        async with self._opening_beside:
+            if self._beside is None or closing_of(self._beside.connection).done():
+                assert self._connect_beside is not None
+                if self._beside is not None:
+                    await self._beside.close()
+                self._beside = Session(await self._connect_beside())
+                closing_of(self._beside.connection).add_done_callback(_told_to_who_waits)
+            if closing_of(self.connection).done():
+                await self._beside.close()
+            return self._beside
+
     def borrow_getter(self) -> "Lease":
         if self._idle_getters:
             return self._idle_getters.pop()
@@ -76,6 +97,8 @@ class Session:
         RabbitMQ (3.10 to 4.3) remembers on a channel of what type the queue was that one got from,
         and breaks off the connection (INTERNAL_ERROR) when that name is of another type meanwhile.
         """
+        if self._beside is not None:
+            await self._beside.renew_getters()
         idle, self._idle_getters = self._idle_getters, []
         for lease in idle:
             if (channel := lease.give_up()) is not None:
@@ -134,6 +157,8 @@ class Session:
         return reason_of(closing)
 
     async def close(self) -> None:
+        if self._beside is not None:
+            await self._beside.close()
         if self._watching is not None and self._given_up_for is None:
             await cancelled(self._watching)
         # Whatever closing it may raise, the connection is of no further use.
@@ -141,6 +166,12 @@ class Session:
             await self.connection.written()
             await self.connection.close()
             await self.connection.left()
+
+
+def _told_to_who_waits(closed: asyncio.Future[Any]) -> None:
+    """Why a connection beside has ended, each learns that waits for an answer over it."""
+    if not closed.cancelled():
+        closed.exception()
 
 
 class Question:

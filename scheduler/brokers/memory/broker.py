@@ -88,7 +88,7 @@ class MemoryBroker:
         check_size(properties, FRAME_MAX, self.address)
         return decoded(properties, message.body)
 
-    async def get(self, queue: str) -> Delivery | None:
+    async def get(self, queue: str, *, aside: bool = False) -> Delivery | None:
         connection, source = self._open(), self._server.queue(queue)
         entry = source.take()
         if not entry:

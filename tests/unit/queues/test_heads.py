@@ -93,8 +93,8 @@ async def test_before_the_next_seed_there_is_no_place_for_notes(stage: Stage) ->
 class SlowToTakeBack(MemoryBroker):
     """A broker to which it takes a moment to put back what is requeued, as it does to RabbitMQ."""
 
-    async def get(self, queue: str) -> Delivery | None:
-        delivery = await super().get(queue)
+    async def get(self, queue: str, *, aside: bool = False) -> Delivery | None:
+        delivery = await super().get(queue, aside=aside)
         if delivery is None:
             return None
         requeue = delivery._requeue  # pyright: ignore[reportPrivateUsage]
