@@ -103,7 +103,7 @@ class Program:
             app, clock, *begins, self.beginnings, self.repairs, self.removal, *declares, patience
         )
         self.dry_run = DryRun(*here, clock, *begins, self.fit)
-        self.verbs = Verbs(broker, clock, *begins, self.beginnings, patience)
+        self.verbs = Verbs(*here, clock, *begins, self.beginnings, patience)
         self.survey = Survey(app, clock, self.journal, self.roster, self.locator)
         self.watch = Watch(clock, self.survey, self.journal, self.locator)
         self.doctor = Doctor(app, broker, self.survey, self.loops, self.locator, self.fit)

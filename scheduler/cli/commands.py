@@ -24,6 +24,8 @@ failed = typer.Typer(no_args_is_help=True, help="Messages that could not be run:
 scheduled = typer.Typer(no_args_is_help=True, help="Named one-offs: runs at a moment, by name.")
 topology = typer.Typer(no_args_is_help=True, help="What the app needs in the broker.")
 cli.add_typer(scheduled, name="scheduled")
+schedule = typer.Typer(no_args_is_help=True, help="The schedule of one loop, beside its code.")
+cli.add_typer(schedule, name="schedule")
 cli.add_typer(failed, name="failed")
 cli.add_typer(topology, name="topology")
 
@@ -294,7 +296,10 @@ def upcoming(
     count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many times per loop.")] = 5,
     as_json: Json = False,
 ) -> None:
-    """The next times of each loop, from the code: no broker is asked."""
+    """The next times of each loop, from the code: no broker is asked.
+
+    Of a schedule that was set in place of the code's, `scheduler status` tells.
+    """
     scheduler.cli.upcoming.show(app, count=count, as_json=as_json)
 
 
@@ -341,6 +346,76 @@ def remove(app: AppArgument = None, loop: LoopArgument = None, as_json: Json = F
     It was started at run time, or the code does not have it any more.
     """
     scheduler.cli.verbs.remove(app, loop, as_json=as_json)
+
+
+@command(schedule, "set")
+def schedule_set(
+    app: AppArgument = None,
+    loop: LoopArgument = None,
+    every: Annotated[
+        str | None, typer.Option(help="The period, such as 5m, from the end of a run.")
+    ] = None,
+    fixed_rate: Annotated[
+        bool,
+        typer.Option("--fixed-rate", help="With --every: at the multiples of the period, instead."),
+    ] = False,
+    offset: Annotated[
+        str | None, typer.Option(help="With --fixed-rate: so much later, such as 10m.")
+    ] = None,
+    cron: Annotated[
+        str | None, typer.Option(help="A cron expression, such as '0 9 * * MON-FRI'.")
+    ] = None,
+    tz: Annotated[
+        str | None, typer.Option(help="With --cron: its zone, such as Europe/Berlin; else UTC.")
+    ] = None,
+    jitter: Annotated[
+        str | None, typer.Option(help="Start each run up to so much later, such as 10s.")
+    ] = None,
+    catch_up: Annotated[
+        str | None,
+        typer.Option(help="What to do of missed times: latest, skip or all; else latest."),
+    ] = None,
+    grace: Annotated[
+        str | None, typer.Option(help="With --catch-up skip: how late a run may start.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Have a loop go by another schedule than that of the code.
+
+    It holds, whatever is seeded, until it is cleared; `scheduler status` tells who has set it. A
+    loop that was started at run time gets it for good.
+    """
+    scheduler.cli.schedules.set_one(
+        app,
+        loop,
+        {
+            "every": every,
+            "mode": "fixed_rate" if fixed_rate else None,
+            "offset": offset,
+            "cron": cron,
+            "tz": tz,
+            "jitter": jitter,
+            "catch_up": catch_up,
+            "grace": grace,
+        },
+        as_json=as_json,
+    )
+
+
+@command(schedule, "clear")
+def schedule_clear(
+    app: AppArgument = None, loop: LoopArgument = None, as_json: Json = False
+) -> None:
+    """Have a loop go by the schedule of the code again."""
+    scheduler.cli.schedules.clear(app, loop, as_json=as_json)
+
+
+@command(schedule, "show")
+def schedule_show(
+    app: AppArgument = None, loop: LoopArgument = None, as_json: Json = False
+) -> None:
+    """The schedule of a loop, who has set it, and what the code says."""
+    scheduler.cli.schedules.show(app, loop, as_json=as_json)
 
 
 @command(cli, "history")

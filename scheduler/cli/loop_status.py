@@ -6,6 +6,7 @@ from itertools import islice
 
 from rich.text import Text
 
+from scheduler.cli.overrides import origin_of
 from scheduler.cli.printing import exact, print_line, relative, seconds
 from scheduler.cli.tables import STYLES, console
 from scheduler.control.status import Status, Where
@@ -43,6 +44,8 @@ def _fields(status: Status, now: datetime) -> Iterator[tuple[str, str]]:
     zone = zone_of(schedule)
     yield "loop", str(status.loop)
     yield "schedule", _in_words(schedule)
+    if origin := origin_of(status.loop, now):
+        yield "", origin
     yield "state", f"{status.where.value}: {MEANINGS[status.where]}"
     if status.reason:
         yield "reason", status.reason

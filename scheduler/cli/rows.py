@@ -4,6 +4,7 @@ import base64
 from dataclasses import asdict
 from typing import Any
 
+from scheduler.cli.overrides import row_of_override
 from scheduler.control.reports import Report
 from scheduler.control.status import Status
 from scheduler.protocol.tokens import LastRun
@@ -20,6 +21,7 @@ def row_of_report(report: Report) -> Row:
     return {
         "loop": str(report.loop),
         "schedule": describe(report.loop.schedule),
+        "override": row_of_override(report.loop),
         "did": report.did.value,
         "due_at": due_at,
     }
@@ -29,6 +31,7 @@ def row_of_status(status: Status) -> Row:
     return asdict(status) | {
         "loop": str(status.loop),
         "schedule": describe(status.loop.schedule),
+        "override": row_of_override(status.loop),
         "where": status.where.value,
         "last": _row_of_run(status.last),
     }

@@ -9,6 +9,7 @@ from scheduler.app import Scheduler
 from scheduler.cli.connecting import connected
 from scheduler.cli.loading import ready_app
 from scheduler.cli.meanings import print_meanings, warn_of_doubts
+from scheduler.cli.overrides import schedule_of
 from scheduler.cli.printing import exact, no_loops, print_json, print_line, relative
 from scheduler.cli.progress import Work, working
 from scheduler.cli.rows import row_of_report
@@ -80,17 +81,18 @@ def _print_reports(reports: Sequence[Report]) -> None:
     now = SystemClock().now()
     print_table(
         reports,
-        Columns(("LOOP", "SCHEDULE", "SEED", "DUE"), _cells),
+        Columns(("LOOP", "SCHEDULE", "SEED", "DUE"), lambda report: _cells(report, now)),
         Columns(("LOOP", "SEED", "DUE", "SCHEDULE"), lambda report: _brief_cells(report, now)),
     )
 
 
-def _cells(report: Report) -> Sequence[str]:
+def _cells(report: Report, now: datetime) -> Sequence[str]:
     row = row_of_report(report)
     due_at = exact(row["due_at"], zone_of(report.loop.schedule))
-    return row["loop"], row["schedule"], row["did"], due_at
+    return row["loop"], schedule_of(report.loop, now), row["did"], due_at
 
 
 def _brief_cells(report: Report, now: datetime) -> Sequence[str]:
     row = row_of_report(report)
-    return row["loop"], row["did"], relative(row["due_at"], now), row["schedule"]
+    due = relative(row["due_at"], now)
+    return row["loop"], row["did"], due, schedule_of(report.loop, now)

@@ -12,6 +12,7 @@ from scheduler.app import Scheduler
 from scheduler.cli.connecting import connected
 from scheduler.cli.loading import names_app, ready_app
 from scheduler.cli.loop_status import print_loop
+from scheduler.cli.overrides import schedule_of
 from scheduler.cli.printing import exact, no_loops, print_json, print_line, relative, seconds
 from scheduler.cli.rows import row_of_status
 from scheduler.cli.tables import Columns, fitting, print_table
@@ -118,14 +119,14 @@ def _print(app: Scheduler, picture: Picture) -> None:
 def _of_loops(now: datetime) -> tuple[Columns[Status], Columns[Status]]:
     last = ("LAST", "STARTED", "LATE", "TOOK", "PROCESSORS", "NOTE")
     return (
-        Columns(("LOOP", "STATE", "SEQ", "DUE", *last), _cells),
+        Columns(("LOOP", "STATE", "SEQ", "DUE", *last), lambda each: _cells(each, now)),
         Columns(
             ("LOOP", "STATE", "DUE", "LAST", "STARTED", "NOTE"), lambda each: _brief(each, now)
         ),
     )
 
 
-def _cells(status: Status) -> Sequence[str]:
+def _cells(status: Status, now: datetime) -> Sequence[str]:
     zone, run = zone_of(status.loop.schedule), status.last
     return (
         str(status.loop),
@@ -137,7 +138,7 @@ def _cells(status: Status) -> Sequence[str]:
         "" if run is None else seconds(run.late),
         "" if run is None else seconds(run.duration),
         str(status.processors),
-        _note(status),
+        _note(status, now),
     )
 
 
@@ -145,14 +146,20 @@ def _brief(status: Status, now: datetime) -> Sequence[str]:
     run = status.last
     started = "" if run is None else relative(run.started_at, now)
     due = relative(status.due_at, now)
-    return str(status.loop), status.where.value, due, _ending(run), started, _note(status)
+    return str(status.loop), status.where.value, due, _ending(run), started, _note(status, now)
 
 
 def _ending(run: LastRun | None) -> str:
     return "" if run is None else run.ending.value
 
 
-def _note(status: Status) -> str:
+def _note(status: Status, now: datetime) -> str:
+    trouble = _trouble(status)
+    set_by = schedule_of(status.loop, now) if status.loop.override else ""
+    return "; ".join(filter(None, [trouble, set_by]))
+
+
+def _trouble(status: Status) -> str:
     if status.where is Where.PAUSED and status.by:
         since = exact(status.since, zone_of(status.loop.schedule))
         return f"{status.reason}, since {since} by {status.by}"

@@ -27,30 +27,31 @@ REFUSALS = (Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
 
 
 def pause(reference: str | None, loop: str | None, *, reason: str, as_json: bool) -> None:
-    app, name = _app_and_loop(reference, loop)
+    app, name = app_and_loop(reference, loop)
     report = _done(app, name, lambda program, found: program.verbs.pause(found, reason))
-    _print(report, as_json)
+    print_report(report, as_json)
 
 
 def resume(reference: str | None, loop: str | None, *, at_once: bool, as_json: bool) -> None:
-    app, name = _app_and_loop(reference, loop)
+    app, name = app_and_loop(reference, loop)
     report = _done(app, name, lambda program, found: program.verbs.resume(found, at_once=at_once))
-    _print(report, as_json)
+    print_report(report, as_json)
 
 
 def trigger(reference: str | None, loop: str | None, *, as_json: bool) -> None:
-    app, name = _app_and_loop(reference, loop)
-    _print(_done(app, name, lambda program, found: program.verbs.trigger(found)), as_json)
+    app, name = app_and_loop(reference, loop)
+    print_report(_done(app, name, lambda program, found: program.verbs.trigger(found)), as_json)
 
 
 def remove(reference: str | None, loop: str | None, *, as_json: bool) -> None:
-    app, name = _app_and_loop(reference, loop)
+    app, name = app_and_loop(reference, loop)
     rights = rights_to_start(app.names)
     report = _done(app, name, lambda program, found: program.removal.remove(found), rights)
-    _print(report, as_json)
+    print_report(report, as_json)
 
 
-def _app_and_loop(reference: str | None, loop: str | None) -> tuple[Scheduler, str]:
+def app_and_loop(reference: str | None, loop: str | None) -> tuple[Scheduler, str]:
+    """The app, and the name of a loop, of what was typed."""
     reference, name = app_and_one(reference, loop, "the name of a LOOP")
     return ready_app(reference), name
 
@@ -63,7 +64,8 @@ def _done(app: Scheduler, name: str, operation: Operation, rights: Rights | None
     return asyncio.run(done())
 
 
-def _print(report: Report, as_json: bool) -> None:
+def print_report(report: Report, as_json: bool) -> None:
+    """Print what was done; exits with 1 where it was not."""
     row = row_of_report(report)
     if as_json:
         print_json(row | {"not_confirmed_by": list(report.silent)})

@@ -81,6 +81,7 @@ class Beginnings:
         """Begin an epoch of a loop; None: the verb has nothing to do.
 
         Args:
+            loop: with the schedule, the override and the arguments with which it goes on.
             before: the loop's last entry in the roster, if it has one.
             change: what the verb does to the token.
             reason: why the loop is paused, or gone, if it is; None: why it was paused before.
@@ -102,6 +103,7 @@ class Beginnings:
             _reason(beginning.entry, before, reason),
             by=self._roll_call.processor,
             checkpoint=_checkpoint(verb, before, now),
+            override=None if verb is Verb.GONE else loop.override,
         )
         epoch = Begun(await self._roster.append(listed), None, [])
         for step in steps(verb)[1:]:

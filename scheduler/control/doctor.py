@@ -29,8 +29,10 @@ from scheduler.protocol.rights import (
     rights_to_start,
 )
 from scheduler.protocol.topology import Queue, Topology
+from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
 from scheduler.timing.durations import format_duration
+from scheduler.timing.schedules import describe
 
 # RabbitMQ's consumer_timeout, unless it was configured.
 CONSUMER_TIMEOUT = timedelta(minutes=30)
@@ -247,6 +249,8 @@ class Doctor:
         for status in statuses:
             if (finding := _check_loop(status)) is not None:
                 yield finding
+            if (finding := _check_schedule(status.loop)) is not None:
+                yield finding
         yield Finding("loops", "ok", f"{len(statuses)} looked at")
         if await self._fit.other_app() is not None:
             return  # all of its loops would be told to be pruned
@@ -326,6 +330,18 @@ def _check_timeouts(app: App) -> list[Finding]:
             f"all below the broker's consumer_timeout of {limit}, without what `ctx.extend` adds",
         )
     ]
+
+
+def _check_schedule(loop: Loop) -> Finding | None:
+    if loop.override is None or loop.of_code is None:
+        return None
+    return Finding(
+        f"loop {loop}",
+        "warning",
+        f"goes by a schedule that {loop.override.by} has set: {describe(loop.schedule)}, where the "
+        f"code says: {describe(loop.of_code)}",
+        "Run `scheduler schedule clear` when the code's shall hold again.",
+    )
 
 
 def _check_loop(status: Status) -> Finding | None:

@@ -2,7 +2,7 @@
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.fit import Fit
-from scheduler.control.loops import orphans_of
+from scheduler.control.loops import as_to_be_seeded, orphans_of
 from scheduler.control.new_tokens import first_token
 from scheduler.control.reports import Did, Report
 from scheduler.errors import QueueNotFound
@@ -44,7 +44,8 @@ class DryRun:
             listing = await self._roster.read()
         except QueueNotFound:
             listing = Listing()
-        planned = [await self._plan(loop, listing) for loop in self._app.loops.values()]
+        loops = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
+        planned = [await self._plan(loop, listing) for loop in loops]
         orphans = orphans_of(self._app, listing) if prune else []
         return [*planned, *(Report(loop, Did.REMOVED) for loop in orphans)]
 

@@ -21,7 +21,24 @@ def hatchery_of(app: App, loop: LoopId) -> Topology:
 def as_listed(loop: Loop, listing: Listing) -> Loop:
     """The loop with the schedule and arguments that it was seeded with, whatever this code says."""
     listed = listing.get(loop.id)
-    return loop if listed is None else replace(loop, schedule=listed.schedule, args=listed.args)
+    return loop if listed is None else as_entered(loop, listed)
+
+
+def as_entered(loop: Loop, listed: Listed) -> Loop:
+    """The same, of its entry."""
+    return replace(
+        loop,
+        schedule=listed.schedule,
+        args=listed.args,
+        override=listed.override,
+        of_code=loop.of_code if loop.override else loop.schedule,
+    )
+
+
+def as_to_be_seeded(loop: Loop, listing: Listing) -> Loop:
+    """The loop of the code, with the schedule that somebody has set in place of its own."""
+    listed = as_listed(loop, listing)
+    return replace(listed, args=loop.args) if listed.override else loop
 
 
 def keyed_loops_of(app: App, listing: Listing) -> list[Loop]:
@@ -52,7 +69,8 @@ def orphans_of(app: App, listing: Listing) -> list[Loop]:
 
 
 def _orphan(listed: Listed) -> Loop:
-    return Loop(listed.loop, absent(listed.loop.task), listed.schedule, listed.args)
+    task = absent(listed.loop.task)
+    return Loop(listed.loop, task, listed.schedule, listed.args, listed.override)
 
 
 class Loops:

@@ -23,6 +23,7 @@ class Did(StrEnum):
     NOT_PAUSED = "not paused"
     IS_PAUSED = "is paused"
     NOT_THERE = "not there"
+    NOT_SET = "not set"
 
 
 @dataclass(frozen=True, slots=True)

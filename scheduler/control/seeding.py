@@ -13,7 +13,7 @@ from scheduler.control.concurrency import both, side_by_side
 from scheduler.control.declaring import Declaring
 from scheduler.control.fit import Fit
 from scheduler.control.location import Sighting
-from scheduler.control.loops import as_listed, keyed_loops_of, orphans_of
+from scheduler.control.loops import as_listed, as_to_be_seeded, keyed_loops_of, orphans_of
 from scheduler.control.migration import Migration
 from scheduler.control.one_offs import is_over, is_taken, was_done
 from scheduler.control.removal import Removal
@@ -73,8 +73,8 @@ class Seeding:
         """Declare everything, and see to it that each loop has its token.
 
         A loop that waits is left alone, unless its schedule or arguments were changed: then it goes
-        on with the new ones from where it was. A paused loop stays paused. A token that is nowhere
-        is put again.
+        on with the new ones from where it was; but a schedule that an operator has set holds until
+        it is cleared. A paused loop stays paused. A token that is nowhere is put again.
 
         Args:
             prune: remove the loops that this code does not have.
@@ -95,7 +95,8 @@ class Seeding:
                 raise await self._fit.refusal_of(error) from None
             await self._fit.note()
             listing = await self._roster.compacted()
-            loops = [*self._app.loops.values(), *keyed_loops_of(self._app, listing)]
+            loops = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
+            loops += keyed_loops_of(self._app, listing)
             new |= await self._declaring.keyed_slots(loops)
             await self._seed_all([self._app.supervision], listing, new)
             reports = await self._seed_all(loops, listing, new, tell=self._tell)

@@ -1,4 +1,4 @@
-"""The operator's verbs: pause, resume, trigger; each begins an epoch.
+"""The operator's verbs: pause, resume, trigger, set a schedule; each begins an epoch.
 
 They are done under the mutex under which tokens are created. What a verb did is told by the token
 that it put, and so by the journal.
@@ -9,15 +9,18 @@ from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings, Begun, Change
+from scheduler.control.loops import as_entered
 from scheduler.control.new_tokens import paused, resumed
 from scheduler.control.reports import Did, Report
-from scheduler.errors import QueueNotFound, QueueUnresponsive, UnknownLoop
+from scheduler.errors import QueueNotFound, QueueUnresponsive, UnknownLoop, UsageError
 from scheduler.protocol.epochs import LoopState, Verb
 from scheduler.protocol.tokens import State, Token
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.roster import Listed, Roster
-from scheduler.tasks.loops import Loop
+from scheduler.tasks.loops import Loop, Override
+from scheduler.tasks.registry import App
 from scheduler.timing.clock import Clock
+from scheduler.timing.schedules import Schedule
 
 
 class Verbs:
@@ -29,6 +32,7 @@ class Verbs:
 
     def __init__(
         self,
+        app: App,
         broker: Broker,
         clock: Clock,
         hatchery: Hatchery,
@@ -36,6 +40,7 @@ class Verbs:
         beginnings: Beginnings,
         patience: timedelta,
     ) -> None:
+        self._app = app
         self._broker = broker
         self._clock = clock
         self._hatchery = hatchery
@@ -90,6 +95,55 @@ class Verbs:
             )
             return Report(loop, Did.TRIGGERED, epoch.token)
 
+    async def set_schedule(self, loop: Loop, schedule: Schedule, *, by: str) -> Report:
+        """Have a loop go on by this schedule from now on.
+
+        In place of that of the code it holds, whatever is seeded, until it is cleared. A loop that
+        was started at run time has no other than this.
+
+        Args:
+            by: who says so.
+
+        Raises:
+            UsageError: no task of this code runs the loop.
+        """
+        if loop.id.task not in self._app.tasks:
+            raise UsageError(
+                f"The loop {loop} is in the broker, and not in this code, which would not run it. "
+                "Nothing was changed."
+            )
+        async with self._hatchery.mutex(self._patience):
+            listed, token = await self._look(loop)
+            before = as_entered(loop, listed)
+            override = Override(by, self._clock.now()) if loop.id in self._app.loops else None
+            if (before.schedule, before.override is None) == (schedule, override is None):
+                return Report(before, Did.UNCHANGED, token)
+            return await self._reschedule(
+                replace(before, schedule=schedule, override=override), listed
+            )
+
+    async def clear_schedule(self, loop: Loop) -> Report:
+        """Have a loop go on by the schedule of this code again.
+
+        Raises:
+            UsageError: the code has none for it.
+        """
+        if (of_code := self._app.loops.get(loop.id)) is None:
+            raise UsageError(
+                f"The loop {loop} is not in the code, which has no schedule for it to go back to. "
+                "Nothing was changed; `scheduler schedule set` gives it another."
+            )
+        async with self._hatchery.mutex(self._patience):
+            listed, token = await self._look(loop)
+            if listed.override is None:
+                return Report(as_entered(of_code, listed), Did.NOT_SET, token)
+            return await self._reschedule(replace(of_code, args=listed.args), listed)
+
+    async def _reschedule(self, loop: Loop, listed: Listed) -> Report:
+        epoch = await self._beginnings.begin(Verb.RESCHEDULE, loop, listed)
+        assert epoch is not None
+        return Report(loop, Did.RESCHEDULED, epoch.token)
+
     async def _look(self, loop: Loop) -> tuple[Listed, Token | None]:
         """What the roster says of a loop, and the token of its epoch in the slot."""
         try:
@@ -124,8 +178,7 @@ class Verbs:
         change: Change,
         reason: str | None = None,
     ) -> Begun:
-        # As it was seeded, whatever this code says of it.
-        loop = replace(loop, schedule=listed.schedule, args=listed.args)
+        loop = as_entered(loop, listed)
         epoch = await self._beginnings.begin(verb, loop, listed, change=change, reason=reason)
         assert epoch is not None
         return epoch

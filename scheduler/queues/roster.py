@@ -11,6 +11,7 @@ has, and what tells who reads it to its end which tokens are void. An entry is a
 ``reason``            why it is paused, or gone
 ``by``, ``at_ms``     who began the epoch, and when
 ``checkpoint``        how far the loop had come, where that is known (`checkpoints`)
+``override``          who has set the schedule in place of the code's (``by``), and when (``at_ms``)
 ====================  ============================================================
 
 Entries may be read in any order, and twice: of each loop, the one of the latest epoch holds. So a
@@ -35,6 +36,7 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.checkpoints import Checkpoint, WireCheckpoint, wire_of
 from scheduler.queues.snapshots import Bookmark, Snapshot, Snapshots
+from scheduler.tasks.loops import Override
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import LATEST_MS, UNIX_EPOCH, milliseconds_since_epoch, moment_of
 from scheduler.timing.schedules import Schedule, from_wire, to_wire
@@ -54,6 +56,7 @@ class Listed:
         by: who began the epoch.
         at: when.
         checkpoint: how far it had come; None: that is for the journal to say.
+        override: who has set the schedule in place of the code's; None: nobody has.
     """
 
     loop: LoopId
@@ -64,6 +67,7 @@ class Listed:
     by: str = ""
     at: datetime = UNIX_EPOCH
     checkpoint: Checkpoint | None = None
+    override: Override | None = None
 
     @property
     def epoch(self) -> int:
@@ -294,6 +298,7 @@ def _wire(listed: Listed) -> dict[str, Any]:
         "by": listed.by,
         "at_ms": milliseconds_since_epoch(listed.at),
         **({"checkpoint": wire_of(listed.checkpoint)} if listed.checkpoint else {}),
+        **({"override": _wire_of_override(listed.override)} if listed.override else {}),
     }
 
 
@@ -307,7 +312,19 @@ def _listed(wire: "_Entry") -> Listed:
         wire.by,
         moment_of(wire.at_ms),
         wire.checkpoint and wire.checkpoint.checkpoint,
+        wire.override and Override(wire.override.by, moment_of(wire.override.at_ms)),
     )
+
+
+def _wire_of_override(override: Override) -> dict[str, Any]:
+    return {"by": override.by, "at_ms": milliseconds_since_epoch(override.at)}
+
+
+class _Override(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    by: str
+    at_ms: int = Field(ge=0, le=LATEST_MS)
 
 
 class _Entry(BaseModel):
@@ -324,3 +341,4 @@ class _Entry(BaseModel):
     by: str = ""
     at_ms: int = Field(ge=0, le=LATEST_MS)
     checkpoint: WireCheckpoint | None = None
+    override: _Override | None = None

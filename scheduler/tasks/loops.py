@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.errors import InvalidArguments, RegistrationError
@@ -17,13 +17,28 @@ SUPERVISION_TIMEOUT = timedelta(minutes=3)  # a busy journal takes its time to b
 
 
 @dataclass(frozen=True, slots=True)
+class Override:
+    """Who has set the schedule of a loop, in place of the code's, and when."""
+
+    by: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
-    """A task and a schedule: what `seed` makes a token of."""
+    """A task and a schedule: what `seed` makes a token of.
+
+    Attributes:
+        override: who has set its schedule; None: it is that of the code, or of whoever started it.
+        of_code: the schedule that the code has instead, where the roster was looked at.
+    """
 
     id: LoopId
     task: TaskSpec
     schedule: Schedule
     args: Mapping[str, Any]
+    override: Override | None = None
+    of_code: Schedule | None = None
 
     def __str__(self) -> str:
         return str(self.id)

@@ -58,6 +58,9 @@ COMMANDS = {
     "resume": ("report", FINE, "report: not paused"),
     "trigger": ("report", FINE, "report: triggered"),
     "remove": ("report", MISUSE, "The loop report is in the code"),
+    "schedule set": ("report --every 5m", FINE, "; code: every 1h"),
+    "schedule clear": ("report", FINE, "report: not set"),
+    "schedule show": ("report", FINE, "report: every 1h"),
     "history": ("", FINE, "report"),
     "failed list": ("", FINE, "ERROR"),
     "failed show": ("some-id", WRONG, "no parked message 'some-id'"),
@@ -89,8 +92,8 @@ def test_no_command_is_left_out(offline: CommandLine):
         _, _, lines = offline(*group, "--help").out.partition("Commands:\n")
         return {" ".join((*group, name)) for name in re.findall(r"^  (\w+)", lines, re.MULTILINE)}
 
-    groups = {"failed", "topology"}
-    assert listed() - groups | listed("failed") | listed("topology") == set(COMMANDS)
+    groups = {"failed", "schedule", "topology"}
+    assert listed().difference(groups).union(*map(listed, groups)) == set(COMMANDS)
 
 
 def every_command() -> Iterator[tuple[str, Any]]:

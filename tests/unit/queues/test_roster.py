@@ -20,6 +20,7 @@ from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.checkpoints import Checkpoint, checkpoint_of
 from scheduler.queues.roster import ENTRY_TYPE, REMEMBERED, Listed, Listing, Roster
+from scheduler.tasks.loops import Override
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.moments import UNIX_EPOCH
 from tests.faulty import Call, FaultyBroker
@@ -31,6 +32,7 @@ A = Listed(LoopId("a"), Every("1m"), {}, Entry(7, ACTIVE, 7), by="me", at=START)
 A_PAUSED = replace(A, entry=Entry(8, PAUSED, 7), reason="stocktaking")
 A_GONE = replace(A, entry=Entry(9, GONE, 7))
 A_AGAIN = replace(A, entry=Entry(10, ACTIVE, 10))
+A_OVERRIDDEN = replace(A, override=Override("anna@host", START))
 B = Listed(
     LoopId("b", "bonn"),
     Cron("0 9 * * MON-FRI", tz="Europe/Berlin"),
@@ -60,6 +62,20 @@ async def test_of_each_loop_the_entry_of_its_latest_epoch_holds(roster: Roster) 
     assert listing == {A.loop: A_PAUSED, B.loop: B}
     assert [listing.entry(loop) for loop in (A.loop, B.loop)] == [A_PAUSED.entry, B.entry]
     assert listing.entry(LoopId("never", "there")) is None
+
+
+async def test_an_entry_tells_who_has_set_a_schedule_only_where_somebody_has(
+    roster: Roster, broker: FaultyBroker
+) -> None:
+    for listed in A_OVERRIDDEN, B:
+        await roster.append(listed)
+    assert await roster.read() == {A.loop: A_OVERRIDDEN, B.loop: B}
+    reading = broker.read_to_end(NAMES.roster, exchange=NAMES.control, routing_key=NAMES.roster)
+    entries = [json.loads(each.body) async for each in reading if each.type == ENTRY_TYPE]
+    assert [entry.get("override") for entry in entries] == [
+        {"by": "anna@host", "at_ms": START.timestamp() * 1000},
+        None,
+    ]
 
 
 async def test_loops_that_are_gone_are_known_and_not_there(roster: Roster) -> None:
@@ -390,10 +406,11 @@ async def test_who_could_not_read_on_goes_on_from_where_it_was(
 async def test_a_snapshot_tells_all_of_an_entry(
     broker: FaultyBroker, roster: Roster, clock: LoopClock
 ) -> None:
-    for listed in (A, *[A_PAUSED] * MANY, B):
+    paused = replace(A_PAUSED, override=A_OVERRIDDEN.override)
+    for listed in (A, *[paused] * MANY, B):
         await roster.append(listed)
     await roster.compacted()
-    assert await roster.read() == {A.loop: A_PAUSED, B.loop: B}
+    assert await roster_of(NAMES, broker, clock).read() == {A.loop: paused, B.loop: B}
     assert (await measured(broker, clock))[1] == 1
 
 

@@ -1,0 +1,102 @@
+"""Schedules beside the code: set and cleared by an operator, and who has set them is told."""
+
+import getpass
+import re
+import socket
+
+import pytest
+
+from tests.acceptance.conftest import CommandLine
+
+WRONG, MISUSE = 1, 2
+WHO = f"{getpass.getuser()}@{socket.gethostname()}"
+TOLD = re.compile(rf"every 5m, set by {re.escape(WHO)} \d+ s ago; code: every 1h$")
+
+
+def test_a_schedule_is_set_told_and_cleared(seeded: CommandLine) -> None:
+    done = seeded("schedule", "set", "report", "--every", "5m")
+    first, second = done.out.splitlines()
+    assert first.startswith("report: rescheduled, due ")
+    assert TOLD.match(second)
+    (line,) = seeded("schedule", "show", "report").out.splitlines()
+    assert TOLD.match(line.removeprefix("report: "))
+
+    (note,) = [line for line in seeded("status").out.splitlines() if line.startswith("report ")]
+    assert TOLD.search(note)
+    whole = seeded("status", "report").out.splitlines()
+    assert whole[1] == "schedule     every 5m, from the end of a run"
+    assert TOLD.match(f"every 5m, {whole[2].strip()}")
+    for command in (["seed"], ["seed", "--dry-run"]):
+        (line,) = [each for each in seeded(*command).out.splitlines() if "report " in each]
+        assert re.search(rf"every 5m, set by {WHO} .*; code: every 1h +unchanged", line)
+
+    assert seeded("schedule", "clear", "report").out.splitlines()[1] == "every 1h"
+    assert seeded("schedule", "clear", "report").out.startswith("report: not set")
+    assert seeded("schedule", "show", "report").out == "report: every 1h\n"
+    assert "set by" not in seeded("status").out
+
+
+def test_programs_are_told_who_has_set_a_schedule(seeded: CommandLine) -> None:
+    done = seeded("schedule", "set", "report", "--cron", "0 9 * * *", "--json").json
+    assert (done["did"], done["schedule"]) == ("rescheduled", "0 9 * * * in UTC")
+    (row,) = [each for each in seeded("status", "--json").json["loops"] if each["override"]]
+    override = {"by": WHO, "at": row["override"]["at"], "code": "every 1h"}
+    assert (row["loop"], row["schedule"], row["override"]) == (
+        *("report", "0 9 * * * in UTC"),
+        override,
+    )
+    shown = seeded("schedule", "show", "report", "--json").json
+    assert shown == {
+        **{"loop": "report", "schedule": "0 9 * * * in UTC", "code": "every 1h"},
+        "override": override,
+    }
+    assert [each["override"] for each in seeded("seed", "--json").json] == [override, None, None]
+
+
+def test_all_options_of_a_schedule_can_be_given(seeded: CommandLine) -> None:
+    fixed = ("--every", "1h", "--fixed-rate", "--offset", "5m", "--jitter", "2s")
+    done = seeded("schedule", "set", "report", *fixed, "--catch-up", "skip", "--grace", "10m")
+    assert done.out.splitlines()[1].startswith("every 1h at fixed rate, offset 5m, set by ")
+    done = seeded("schedule", "set", "sell", "--cron", "0 9 * * *", "--tz", "Europe/Berlin")
+    assert done.out.splitlines()[1].startswith("0 9 * * * in Europe/Berlin: at 09:00")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], "A schedule is --every or --cron, one of them: --every 5m, or --cron "),
+        (["--every", "5m", "--cron", "@daily"], "A schedule is --every or --cron, one of them"),
+        (["--every", "5m", "--tz", "UTC"], "--tz goes with --cron, not with --every"),
+        (["--every", "5x"], "--every: expected a number and a unit"),
+        (["--every", "10ms"], "--every: expected at least 100ms, got: 10ms"),
+        (["--every", "1m", "--catch-up", "al"], "--catch-up: expected one of 'latest', "),
+        (
+            ["--every", "1m", "--catch-up", "all"],
+            "--catch-up all needs a grid to catch up on: use --fixed-rate, or --catch-up latest",
+        ),
+        (["--cron", "0 9 * * MOX"], "the day of week field takes 0-7 or SUN-SAT"),
+        (["--cron", "0 9 * * *", "--tz", "Europe/Berln"], "did you mean Europe/Berlin"),
+    ],
+)
+def test_a_bad_schedule_is_told_in_the_words_of_the_command(
+    offline: CommandLine, options: list[str], told: str
+) -> None:
+    environment = {"SCHEDULER_APP": f"{__file__.rpartition('/')[0]}/apps/shop.py"}
+    done = offline("schedule", "set", "report", *options, **environment)
+    assert (done.code, done.out) == (MISUSE, "")
+    assert told in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_a_schedule_of_no_loop_is_refused(scheduler: CommandLine) -> None:
+    done = scheduler("schedule", "set", "report", "--every", "5m")
+    assert done.code == WRONG
+    assert "run `scheduler seed` first" in done.err
+    assert scheduler("schedule", "show", "report").out == (
+        "report: every 1h, in the code; it is not seeded\n"
+    )
+    done = scheduler("schedule", "clear", "reports")
+    assert (done.code, done.err) == (
+        MISUSE,
+        "scheduler: There is no loop 'reports'; did you mean 'report'?\n",
+    )

@@ -1,0 +1,239 @@
+"""Schedules that somebody has set in place of the code's: they hold until they are cleared."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Cron, Every, Scheduler
+from scheduler.control.doctor import Finding
+from scheduler.control.reports import Did
+from scheduler.control.status import Where
+from scheduler.errors import QueueNotFound, UsageError
+from scheduler.protocol.tokens import LoopId, State
+from scheduler.tasks.loops import Loop, Override
+from scheduler.timing.schedules import Schedule
+from tests.stage import START, Stage, new_app, program_of, seconds_of
+
+TASK, CODE, SET = LoopId("task"), Every("30s"), Every("5m")
+Deed = Callable[[Stage], Awaitable[Any]]
+
+
+def coded(schedule: Schedule = CODE, n: int = 1, *, also: str = "") -> Scheduler:
+    """A release of the code, in which the loop has this schedule and these arguments."""
+    app = new_app()
+
+    @app.periodic(schedule=schedule, args={"n": n})
+    async def task(ctx: Context, n: int) -> None: ...
+
+    async def nothing() -> None: ...
+
+    if also:
+        app.periodic(every="1h", name=also)(nothing)
+    return app
+
+
+def the_loop(stage: Stage) -> Loop:
+    return stage.app.loop("task")
+
+
+async def overridden(stage: Stage) -> None:
+    await stage.seed(coded())
+    await asyncio.sleep(10)
+    report = await stage.verbs.set_schedule(the_loop(stage), SET, by="anna@host")
+    assert report.did is Did.RESCHEDULED
+    assert report.loop.of_code == CODE
+
+
+async def seed(stage: Stage, app: Scheduler) -> None:
+    reports = await program_of(app, stage.broker, stage.clock).seeding.seed()
+    assert [report.did for report in reports if report.loop.id == TASK] == [Did.UNCHANGED]
+
+
+async def holds(stage: Stage, schedule: Schedule = SET) -> bool:
+    """Whether the roster, the token and the status agree that this schedule was set by Anna."""
+    listed = (await stage.listing())[TASK]
+    (status,) = [each for each in await stage.survey.status() if each.loop.id == TASK]
+    anna = Override("anna@host", START + timedelta(seconds=10))
+    schedules = {listed.schedule, status.loop.schedule, (await stage.token(TASK)).schedule}
+    return {listed.override, status.loop.override} == {anna} and schedules == {schedule}
+
+
+async def test_a_loop_runs_by_the_schedule_that_was_set_until_it_is_cleared(stage: Stage) -> None:
+    await overridden(stage)
+    async with stage.processor():
+        await asyncio.sleep(650)
+        cleared = await stage.verbs.clear_schedule(the_loop(stage))
+        assert (cleared.did, cleared.loop.schedule) == (Did.RESCHEDULED, CODE)
+        await asyncio.sleep(61)
+    assert stage.starts() == [310.0, 610.0, 690.0, 720.0]
+    assert (await stage.listing())[TASK].override is None
+    assert (await stage.verbs.clear_schedule(the_loop(stage))).did is Did.NOT_SET
+
+
+async def pause_and_resume(stage: Stage) -> None:
+    await stage.verbs.pause(the_loop(stage))
+    await stage.verbs.resume(the_loop(stage))
+
+
+async def trigger(stage: Stage) -> None:
+    await stage.verbs.trigger(the_loop(stage))
+
+
+async def lose_and_repair(stage: Stage) -> None:
+    await stage.lose(TASK)
+    await stage.put_again(TASK)
+
+
+async def lose_and_seed(stage: Stage) -> None:
+    await stage.lose(TASK)
+    await program_of(coded(), stage.broker, stage.clock).seeding.seed()
+
+
+async def seed_another_release(stage: Stage) -> None:
+    await seed(stage, coded(Cron("0 9 * * *"), also="other"))
+
+
+async def lose_the_queue_and_adopt(stage: Stage) -> None:
+    await stage.broker.delete(stage.app.names.hatchery(TASK))
+    await stage.seeding.adopt(patience=timedelta(0))
+
+
+async def lose_the_roster_and_adopt(stage: Stage) -> None:
+    known = await stage.listing()
+    await stage.broker.delete(stage.app.names.roster)
+    await stage.seeding.adopt(known, patience=timedelta(0))
+
+
+async def have_supervision_note(stage: Stage) -> None:
+    async with stage.supervised():
+        await asyncio.sleep(700)
+
+
+async def set_it_again(stage: Stage) -> None:
+    again = await stage.verbs.set_schedule(the_loop(stage), SET, by="bert@host")
+    assert again.did is Did.UNCHANGED
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        *(pause_and_resume, trigger, lose_and_repair, lose_and_seed, seed_another_release),
+        *(lose_the_queue_and_adopt, lose_the_roster_and_adopt, have_supervision_note),
+        set_it_again,
+    ],
+)
+async def test_whatever_is_done_to_a_loop_it_keeps_the_schedule_that_was_set(
+    stage: Stage, deed: Deed
+) -> None:
+    await overridden(stage)
+    await deed(stage)
+    async with stage.processor():  # what is put again is run at once
+        await asyncio.sleep(1)
+    assert await holds(stage)
+
+
+async def test_the_arguments_of_the_code_take_effect_under_a_schedule_that_was_set(
+    stage: Stage,
+) -> None:
+    await overridden(stage)
+    newer = program_of(coded(n=2), stage.broker, stage.clock)
+    plan = [(report.did, report.loop.schedule) for report in await newer.dry_run.plan()]
+    did = [(report.did, report.loop.schedule) for report in await newer.seeding.seed()]
+    assert plan == did == [(Did.RESCHEDULED, SET)]
+    assert await holds(stage)
+    assert (await stage.token(TASK)).args == {"n": 2}
+
+
+async def test_what_is_cleared_is_the_schedule_of_the_code_that_clears_it(stage: Stage) -> None:
+    await overridden(stage)
+    app = coded(Cron("0 9 * * *"))
+    newer = program_of(app, stage.broker, stage.clock)
+    await newer.verbs.clear_schedule(await newer.loops.find("task"))
+    assert (await stage.token(TASK)).schedule == Cron("0 9 * * *")
+    await seed(stage, app)
+
+
+async def test_the_schedule_of_the_code_is_held_on_to_if_it_was_set(stage: Stage) -> None:
+    await stage.seed(coded())
+    await asyncio.sleep(10)
+    await stage.verbs.set_schedule(the_loop(stage), CODE, by="anna@host")
+    await seed(stage, coded(Every("1h")))
+    assert await holds(stage, CODE)
+
+
+async def test_a_loop_that_is_removed_and_comes_back_has_the_schedule_of_the_code(
+    stage: Stage,
+) -> None:
+    await overridden(stage)
+    without = program_of(new_app(), stage.broker, stage.clock)
+    await without.removal.remove(await without.loops.find("task"))
+    assert (await stage.listing())[TASK].override is None
+    await program_of(coded(), stage.broker, stage.clock).seeding.seed()
+    assert (await stage.token(TASK)).schedule == CODE
+
+
+async def test_a_paused_loop_stays_so_under_another_schedule(stage: Stage) -> None:
+    await stage.seed(coded())
+    await stage.verbs.pause(the_loop(stage), "stocktaking")
+    await stage.verbs.set_schedule(the_loop(stage), SET, by="anna@host")
+    assert await stage.where(TASK) is Where.PAUSED
+    token = await stage.token(TASK)
+    assert (token.state, token.reason) == (State.PAUSED, "stocktaking")
+    resumed = await stage.verbs.resume(the_loop(stage))
+    assert resumed.token is not None
+    assert seconds_of([resumed.token.due_at]) == [300]
+
+
+async def test_a_keyed_loop_gets_another_schedule_for_good(stage: Stage) -> None:
+    await stage.seed(app := coded())
+    keyed: Any = app.tasks["task"]
+    from scheduler.control.keyed import Keyed
+
+    tasks = Keyed(keyed, app.names, app._operations)  # pyright: ignore[reportPrivateUsage]
+    await tasks.start("a", every="1m", args={"n": 7})
+    loop = await stage.loops.find("task.a")
+    assert (await stage.verbs.set_schedule(loop, SET, by="anna@host")).did is Did.RESCHEDULED
+    (found,) = await tasks.list()
+    assert (found.schedule, found.args) == (SET, {"n": 7})
+    assert (await stage.listing())[loop.id].override is None
+    assert (await stage.verbs.set_schedule(loop, SET, by="anna@host")).did is Did.UNCHANGED
+    with pytest.raises(UsageError, match=r"task\.a is not in the code, .* Nothing was changed"):
+        await stage.verbs.clear_schedule(loop)
+
+
+async def test_no_schedule_is_set_where_nobody_runs_the_loop(stage: Stage) -> None:
+    await overridden(stage)
+    without = program_of(new_app(), stage.broker, stage.clock)
+    orphan = await without.loops.find("task")
+    assert orphan.override is not None
+    assert orphan.of_code is None
+    with pytest.raises(UsageError, match=r"not in this code.* Nothing was changed"):
+        await without.verbs.set_schedule(orphan, CODE, by="anna@host")
+    with pytest.raises(UsageError, match="is not in the code"):
+        await without.verbs.clear_schedule(orphan)
+    assert await holds(stage)
+
+
+async def test_no_schedule_is_set_of_a_loop_that_was_never_seeded(stage: Stage) -> None:
+    await stage.seed(coded())
+    newer = program_of(app := coded(also="other"), stage.broker, stage.clock)
+    with pytest.raises(QueueNotFound, match="scheduler seed"):
+        await newer.verbs.set_schedule(app.loop("other"), SET, by="anna@host")
+    with pytest.raises(QueueNotFound, match="scheduler seed"):
+        await newer.verbs.clear_schedule(app.loop("other"))
+
+
+async def test_the_doctor_tells_of_a_schedule_that_was_set(stage: Stage) -> None:
+    await overridden(stage)
+    found = [each async for each in stage.program.doctor.examine() if each.about == "loop task"]
+    assert found == [
+        Finding(
+            "loop task",
+            "warning",
+            "goes by a schedule that anna@host has set: every 5m, where the code says: every 30s",
+            "Run `scheduler schedule clear` when the code's shall hold again.",
+        )
+    ]
