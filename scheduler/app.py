@@ -5,13 +5,15 @@ from collections.abc import (
     AsyncGenerator,
     Callable,
     Generator,
+    Mapping,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.keyed import Operations
+from scheduler.control.keyed import Operations, Synced
 from scheduler.errors import RegistrationError
 from scheduler.events import EscalationHook, Event, EventStream, require_one_parameter
 from scheduler.middleware import Around, AroundSending, require_around
@@ -140,6 +142,30 @@ class Scheduler(Registration):
     async def __aexit__(self, *exception: object) -> None:
         self._operating = None
         await self.outbox.close()
+
+    async def sync_file(
+        self, path: str | PathLike[str], *, dry_run: bool = False
+    ) -> Mapping[str, Synced]:
+        """Make the keyed loops of tasks those of a file, in TOML, or JSON if it ends in `.json`.
+
+        By task and key, it has the schedule and `args`, as in `[digest."user-42"]` of
+        `every = "1h"`. For each task in the file this is `task.sync`; no other task is touched.
+        All is checked before anything is done.
+
+        Args:
+            dry_run: only say what it would do.
+
+        Returns:
+            What it did, by task.
+
+        Raises:
+            UsageError: the file, or something in it, cannot be used; nothing was changed.
+            AccessRefused: this user may not declare a queue.
+            BrokerError: the broker could not do it; what is left is done by the next call.
+        """
+        from scheduler.control.loop_files import sync_file  # few programs have one
+
+        return await sync_file(path, self.tasks, self.names, self._operations, dry_run=dry_run)
 
     @contextmanager
     def lending(self, broker: Broker, clock: Clock, *, everywhere: bool = False) -> Generator[None]:

@@ -348,6 +348,27 @@ def remove(app: AppArgument = None, loop: LoopArgument = None, as_json: Json = F
     scheduler.cli.verbs.remove(app, loop, as_json=as_json)
 
 
+@command(cli, "sync")
+def sync(
+    app: AppArgument = None,
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE", help="TOML, or JSON if it ends in .json. It has to be said."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make keyed loops those of a file: start, reschedule, stop.
+
+    It has a table for each, such as [digest."user-42"], with every or cron, the other options of a
+    schedule, and args. Tasks that are not in it are not touched. All is checked before anything is
+    done.
+    """
+    scheduler.cli.syncing.sync(app, file, dry_run=dry_run, as_json=as_json)
+
+
 @command(schedule, "set")
 def schedule_set(
     app: AppArgument = None,

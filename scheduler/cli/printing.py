@@ -45,10 +45,11 @@ def print_line(line: str) -> None:
 
 def print_error(error: SchedulerError, as_json: bool) -> None:
     """An error, in a paragraph on stderr, or as JSON on stdout."""
+    message = " ".join([str(error), *getattr(error, "__notes__", [])])
     if as_json:
-        print_json({"error": type(error).__name__, "message": str(error)})
+        print_json({"error": type(error).__name__, "message": message})
     else:
-        sys.stderr.write(f"scheduler: {error}\n")
+        sys.stderr.write(f"scheduler: {message}\n")
 
 
 def exact(moment: datetime | None, zone: tzinfo | None = None) -> str:

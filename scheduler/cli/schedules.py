@@ -21,7 +21,7 @@ from scheduler.program import Program
 from scheduler.tasks.loops import Loop
 from scheduler.timing import schedules
 from scheduler.timing.clock import SystemClock
-from scheduler.timing.schedules import Schedule, describe
+from scheduler.timing.schedules import Recurring, describe
 
 Operation = Callable[[Program, Loop], Coroutine[Any, Any, Report]]
 
@@ -87,7 +87,7 @@ def _words(loop: Loop) -> str:
     return ", ".join(filter(None, [meaning_of(loop.schedule), origin]))
 
 
-def _schedule(options: Mapping[str, Any]) -> Schedule:
+def _schedule(options: Mapping[str, Any]) -> Recurring:
     if (options.get("every") is None) == (options.get("cron") is None):
         raise UsageError(
             "A schedule is --every or --cron, one of them: --every 5m, or --cron '0 9 * * MON-FRI'."

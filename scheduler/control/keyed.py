@@ -137,7 +137,10 @@ class Keyed:
         ]
 
     async def sync(
-        self, loops: Mapping[str, Recurring | tuple[Recurring, Mapping[str, Any]]]
+        self,
+        loops: Mapping[str, Recurring | tuple[Recurring, Mapping[str, Any]]],
+        *,
+        dry_run: bool = False,
     ) -> Synced:
         """Make the keyed loops of this task be those of a mapping: start, reschedule, stop.
 
@@ -148,13 +151,14 @@ class Keyed:
         Args:
             loops: by key, the schedule, or a pair of it and the arguments for the function's
                 parameters.
+            dry_run: only say what it would do.
 
         Raises:
             UsageError: a key, a schedule or arguments cannot be used; nothing was changed.
             AccessRefused: this user may not declare a queue.
             BrokerError: the broker could not do it; the message tells how much was done.
         """
-        wanted = {key: self._wanted(key, value) for key, value in loops.items()}
+        wanted = {key: wanted_loop(self._keyed_spec, key, each) for key, each in loops.items()}
         async with self._connect() as operations:
             there = await self._there(operations)
             changed = [loop for key, loop in wanted.items() if not _is_same(there.get(key), loop)]
@@ -163,25 +167,19 @@ class Keyed:
                 for key, loop in there.items()
                 if key not in wanted and not isinstance(loop.schedule, Once)
             ]
-            starts = [started(operations, self._names, loop) for loop in changed]
-            did = await _all_done([*starts, *map(operations.removal.remove, ending)])
-        began = {loop.id.key: report.did for loop, report in zip(changed, did, strict=False)}
+            if dry_run:
+                did = [Did.RESCHEDULED if loop.id.key in there else Did.CREATED for loop in changed]
+            else:
+                starts = [started(operations, self._names, loop) for loop in changed]
+                ends = map(operations.removal.remove, ending)
+                did = [report.did for report in await _all_done([*starts, *ends])]
+        began = {loop.id.key: what for loop, what in zip(changed, did, strict=False)}
         return Synced(
             [key for key, what in began.items() if what in (Did.CREATED, Did.REPAIRED)],
             [key for key, what in began.items() if what is Did.RESCHEDULED],
             [loop.id.key for loop in ending],
             [key for key in wanted if began.get(key, Did.UNCHANGED) is Did.UNCHANGED],
         )
-
-    def _wanted(self, key: str, value: object) -> Loop:
-        schedule, args = cast("tuple[Any, Any]", value if _is_pair(value) else (value, {}))
-        if not isinstance(schedule, Every | Cron) or not isinstance(args, Mapping):
-            raise UsageError(
-                f"The loop {self._keyed_spec.name}.{key} is an Every or a Cron, or a pair of that "
-                f"and its arguments, got: {shown(value)}. Nothing was changed."
-            )
-        named = cast("Mapping[str, Any]", args)
-        return loop_of(self._keyed_spec, schedule, named, checked_key(self._keyed_spec, key))
 
     async def _there(self, operations: Operations) -> dict[str, Loop]:
         ours = self._keyed_spec.name
@@ -202,6 +200,25 @@ async def started(operations: Operations, names: Names, loop: Loop) -> Report:
             f"{error} To start loops at run time, the broker's user must have the right to "
             f"configure {names.hatchery(loop.id)!r}. It was not started."
         ) from None
+
+
+def wanted_loop(spec: TaskSpec, key: str, value: object) -> Loop:
+    """The keyed loop of a task that somebody wants.
+
+    Args:
+        value: its schedule, or a pair of that and its arguments.
+
+    Raises:
+        UsageError: it cannot be one.
+    """
+    schedule, args = cast("tuple[Any, Any]", value if _is_pair(value) else (value, {}))
+    if not isinstance(schedule, Every | Cron) or not isinstance(args, Mapping):
+        raise UsageError(
+            f"The loop {spec.name}.{key} is an Every or a Cron, or a pair of that and its "
+            f"arguments, got: {shown(value)}. Nothing was changed."
+        )
+    named = cast("Mapping[str, Any]", args)
+    return loop_of(spec, schedule, named, checked_key(spec, key))
 
 
 def checked_key(spec: TaskSpec, key: str) -> str:

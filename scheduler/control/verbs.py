@@ -20,7 +20,8 @@ from scheduler.queues.roster import Listed, Roster
 from scheduler.tasks.loops import Loop, Override
 from scheduler.tasks.registry import App
 from scheduler.timing.clock import Clock
-from scheduler.timing.schedules import Schedule
+from scheduler.timing.once import Once
+from scheduler.timing.schedules import Recurring
 
 
 class Verbs:
@@ -95,7 +96,7 @@ class Verbs:
             )
             return Report(loop, Did.TRIGGERED, epoch.token)
 
-    async def set_schedule(self, loop: Loop, schedule: Schedule, *, by: str) -> Report:
+    async def set_schedule(self, loop: Loop, schedule: Recurring, *, by: str) -> Report:
         """Have a loop go on by this schedule from now on.
 
         In place of that of the code it holds, whatever is seeded, until it is cleared. A loop that
@@ -105,7 +106,7 @@ class Verbs:
             by: who says so.
 
         Raises:
-            UsageError: no task of this code runs the loop.
+            UsageError: no task of this code runs the loop, or it is a named one-off.
         """
         if loop.id.task not in self._app.tasks:
             raise UsageError(
@@ -114,6 +115,11 @@ class Verbs:
             )
         async with self._hatchery.mutex(self._patience):
             listed, token = await self._look(loop)
+            if isinstance(listed.schedule, Once):
+                raise UsageError(
+                    f"{loop} is a named one-off: it has a moment, and no schedule. Nothing was "
+                    "changed; `scheduler scheduled move` gives it another moment."
+                )
             before = as_entered(loop, listed)
             override = Override(by, self._clock.now()) if loop.id in self._app.loops else None
             if (before.schedule, before.override is None) == (schedule, override is None):

@@ -58,6 +58,7 @@ COMMANDS = {
     "resume": ("report", FINE, "report: not paused"),
     "trigger": ("report", FINE, "report: triggered"),
     "remove": ("report", MISUSE, "The loop report is in the code"),
+    "sync": (f"{APPS}/shop.py:app nowhere.toml", MISUSE, "nowhere.toml: it cannot be read"),
     "schedule set": ("report --every 5m", FINE, "; code: every 1h"),
     "schedule clear": ("report", FINE, "report: not set"),
     "schedule show": ("report", FINE, "report: every 1h"),

@@ -24,6 +24,7 @@ from tests.acceptance.conftest import CommandLine, Done
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ORDERS = f"{EXAMPLES / 'poll_orders.py'}:app"
 ORDER_SERVICE = f"{EXAMPLES / 'order_service.py'}:app"
+DIGESTS = f"{EXAMPLES / 'digests.py'}:app"
 REMINDERS = f"{EXAMPLES / 'reminders.py'}:app"
 REQUEST_IDS = f"{EXAMPLES / 'request_ids.py'}:app"
 APPOINTMENTS = f"{EXAMPLES / 'appointments.py'}:app"
@@ -234,6 +235,38 @@ def said_at(lines: list[str], words: str) -> datetime:
     """When the first line with these words was logged."""
     time_of_day = line_with(lines, words).split()[0]
     return datetime.strptime(time_of_day, "%H:%M:%S.%f")  # noqa: DTZ007 - local, as logged
+
+
+@pytest.mark.timeout(120)
+def test_digests_are_sent_as_a_file_says(broker_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "digests.toml"
+    file.write_text((EXAMPLES / "digests.toml").read_text().replace('"10s"', '"300ms"'))
+    url = {"SCHEDULER_BROKER_URL": broker_url}
+
+    def sync(*options: str) -> list[str]:
+        done = scheduler("sync", DIGESTS, str(file), *options, **url)
+        assert (done.code, done.err) == (0, "")
+        return done.out.splitlines()
+
+    anna, bert = "send_digest.anna", "send_digest.bert@example.org"
+    with swept(broker_url, DIGESTS):
+        assert scheduler("seed", DIGESTS, **url).code == 0
+        started = [
+            "send_digest: 2 started, 0 rescheduled, 0 stopped, 0 unchanged",
+            f"  started      {anna}",
+            f"  started      {bert}",
+        ]
+        assert sync("--dry-run") == [*started, "Nothing was changed: this is what it would do."]
+        assert sync() == started
+        assert scheduler("schedule", "set", DIGESTS, "count", "--every", "300ms", **url).code == 0
+        with CommandLine(EXAMPLES).processor(DIGESTS, **url) as processor:
+            processor.until("a digest of invoices for anna")
+            processor.until("2 digests are ordered")
+            file.write_text("[send_digest]")
+            assert sync()[1:] == [f"  stopped      {anna}", f"  stopped      {bert}"]
+            processor.until("0 digests are ordered")
+            processor.signal()
+            assert processor.end().code == 0
 
 
 def line_with(lines: list[str], words: str) -> str:

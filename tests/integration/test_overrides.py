@@ -5,7 +5,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.reports import Did
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import QueueType
-from scheduler.timing.schedules import Schedule
+from scheduler.timing.schedules import Recurring, Schedule
 from tests.integration.conftest import at_rest
 from tests.integration.shop import eventually
 from tests.stage import at_work, hatchery_of, processor_of, program_of
@@ -53,7 +53,7 @@ async def test_a_schedule_that_was_set_holds_until_it_is_cleared(
         assert await at_rest(schedule) == Every("2h")
 
 
-def coded(app: Scheduler, schedule: Schedule, ran: list[Schedule]) -> None:
+def coded(app: Scheduler, schedule: Recurring, ran: list[Schedule]) -> None:
     @app.periodic(schedule=schedule)
     async def task(ctx: Context) -> None:
         ran.append(schedule)

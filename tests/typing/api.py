@@ -6,7 +6,7 @@ what a call in place returns, mypy says no more than Any where the function take
 
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
@@ -226,6 +226,8 @@ def blocking_loop(city: str = "Bonn") -> None: ...
 async def syncs() -> None:
     assert_type(await plain.sync({"a": Every("1m"), "b": (Cron("@daily"), {"times": 2})}), Synced)
     await report.sync({})
+    assert_type(await plain.sync({}, dry_run=True), Synced)
+    assert_type(await app.sync_file("loops.toml", dry_run=True), Mapping[str, Synced])
     await plain.sync({"a": "1m"})  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]
 
 

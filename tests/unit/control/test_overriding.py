@@ -14,14 +14,14 @@ from scheduler.control.status import Where
 from scheduler.errors import QueueNotFound, UsageError
 from scheduler.protocol.tokens import LoopId, State
 from scheduler.tasks.loops import Loop, Override
-from scheduler.timing.schedules import Schedule
+from scheduler.timing.schedules import Recurring, Schedule
 from tests.stage import START, Stage, new_app, program_of, seconds_of
 
 TASK, CODE, SET = LoopId("task"), Every("30s"), Every("5m")
 Deed = Callable[[Stage], Awaitable[Any]]
 
 
-def coded(schedule: Schedule = CODE, n: int = 1, *, also: str = "") -> Scheduler:
+def coded(schedule: Recurring = CODE, n: int = 1, *, also: str = "") -> Scheduler:
     """A release of the code, in which the loop has this schedule and these arguments."""
     app = new_app()
 
@@ -202,6 +202,19 @@ async def test_a_keyed_loop_gets_another_schedule_for_good(stage: Stage) -> None
     assert (await stage.verbs.set_schedule(loop, SET, by="anna@host")).did is Did.UNCHANGED
     with pytest.raises(UsageError, match=r"task\.a is not in the code, .* Nothing was changed"):
         await stage.verbs.clear_schedule(loop)
+
+
+async def test_a_named_one_off_has_a_moment_and_no_schedule(stage: Stage) -> None:
+    app = coded()
+
+    @app.task
+    async def pay() -> None: ...
+
+    await stage.seed(app)
+    await pay.once("order-7", after="1h")
+    with pytest.raises(UsageError, match=r"pay\.order-7 is a named one-off.* Nothing was changed"):
+        await stage.verbs.set_schedule(await stage.loops.find("pay.order-7"), SET, by="anna@host")
+    assert (await stage.token(LoopId("pay", "order-7"))).schedule != SET
 
 
 async def test_no_schedule_is_set_where_nobody_runs_the_loop(stage: Stage) -> None:

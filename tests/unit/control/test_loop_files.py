@@ -1,0 +1,219 @@
+"""Keyed loops made equal to a file, which is checked whole before anything is done."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Cron, Every, Scheduler, UsageError
+from scheduler.control.keyed import Keyed, Operations, Synced
+from scheduler.control.loop_files import loops_in, sync_file
+from scheduler.errors import BrokerUnavailable
+from tests.stage import Stage, new_app
+
+FILE = """
+[digest."user-42"]
+every = "1h"
+args = { user = 42, since = 2026-06-01 }
+
+[digest."user-43"]
+cron = "0 9 * * MON-FRI"
+tz = "Europe/Berlin"
+jitter = "5s"
+catch_up = "skip"
+grace = "10m"
+
+[report.north]
+every = "5m"
+mode = "fixed_rate"
+offset = "1m"
+"""
+REPORTS = '{"report": {"south": {"every": "1h"}}}'
+DIGEST_43 = Cron("0 9 * * MON-FRI", tz="Europe/Berlin", jitter="5s", catch_up="skip", grace="10m")
+NORTH = Every("5m", mode="fixed_rate", offset="1m")
+
+
+def coded() -> Scheduler:
+    app = new_app()
+
+    @app.task
+    async def digest(ctx: Context, user: int = 0, since: date | None = None) -> None: ...
+
+    @app.periodic(every="1h")
+    async def report(ctx: Context) -> None: ...
+
+    @app.task
+    async def other(ctx: Context) -> None: ...
+
+    return app
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "loops.toml"
+
+
+def write(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+async def keyed(app: Scheduler, task: str) -> dict[str, Any]:
+    of_task = Keyed(app.tasks[task], app.names, app._operations)  # pyright: ignore[reportPrivateUsage]
+    return {loop.key: (loop.schedule, loop.args) for loop in await of_task.list()}
+
+
+async def test_loops_become_those_of_a_file(stage: Stage, file: Path) -> None:
+    await stage.seed(app := coded())
+    other = Keyed(app.tasks["other"], app.names, app._operations)  # pyright: ignore[reportPrivateUsage]
+    await other.start("a", every="1h")
+    write(file, FILE)
+    first = {"digest": Synced(["user-42", "user-43"]), "report": Synced(["north"])}
+    before = await stage.listing()
+    assert await app.sync_file(file, dry_run=True) == listed(first)
+    assert await stage.listing() == before
+    assert await app.sync_file(file) == listed(first)
+    assert await keyed(app, "digest") == {
+        "user-42": (Every("1h"), {"user": 42, "since": "2026-06-01"}),
+        "user-43": (DIGEST_43, {}),
+    }
+    assert await keyed(app, "report") == {"north": (NORTH, {})}
+
+    write(file, FILE.replace("user-43", "user-44").replace('"1h"', '"2h"'))
+    second = {
+        "digest": Synced(["user-44"], ["user-42"], ["user-43"]),
+        "report": Synced(unchanged=["north"]),
+    }
+    before = await stage.listing()
+    assert await app.sync_file(file, dry_run=True) == listed(second)
+    assert await stage.listing() == before
+    assert await app.sync_file(str(file)) == listed(second)
+    assert list(await keyed(app, "other")) == ["a"]
+
+
+def listed(synced: dict[str, Synced]) -> dict[str, Synced]:
+    """The same with lists, as `sync` returns them."""
+    return {
+        task: Synced(*map(list, (each.started, each.rescheduled, each.stopped, each.unchanged)))
+        for task, each in synced.items()
+    }
+
+
+async def test_a_file_may_be_json_and_a_task_without_loops_has_its_own_stopped(
+    stage: Stage, tmp_path: Path
+) -> None:
+    await stage.seed(app := coded())
+    file = tmp_path / "loops.json"
+    write(file, REPORTS)
+    await app.sync_file(file)
+    assert await keyed(app, "report") == {"south": (Every("1h"), {})}
+    write(file, '{"report": {}}')
+    assert (await app.sync_file(file))["report"].stopped == ["south"]
+    assert await keyed(app, "report") == {}
+    assert [str(loop) for loop in await stage.loops.all()] == ["report"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[digset.a]\nevery="1h"', ", [digset]: There is no task 'digset'; did you mean 'digest'?"),
+        (
+            '[digest.a]\nevry="1h"',
+            ", [digest.a]: There is no 'evry' in a loop; did you mean 'every'?",
+        ),
+        (
+            '[digest.a]\nfoo="1h"',
+            ", [digest.a]: There is no 'foo' in a loop; there are: every, cron",
+        ),
+        (
+            '[digest]\nevery="1h"',
+            ", [digest]: a task has tables of keyed loops, such as [digest.user",
+        ),
+        ("digest = 1", ", [digest]: a task has tables of keyed loops, got: 1."),
+        ('[digest.u.1]\nevery="1h"', """A key with a '.' stands in quotes: [digest."u.1"]."""),
+        ('[digest.a]\nevery="1x"', ", [digest.a]: every: expected a number and a unit"),
+        ("[digest.a]\nevery=5", ", [digest.a]: every: Input should be a valid string, got 5."),
+        ("[digest.a]", ", [digest.a]: a loop has every or cron, one of them."),
+        ('[digest.a]\nevery="1h"\ncron="@daily"', "a loop has every or cron, one of them."),
+        ('[digest.a]\nevery="1h"\ntz="UTC"', ", [digest.a]: tz= goes with cron=, not with every=."),
+        (
+            '[digest.a]\nevery="1h"\nargs={usr=1}',
+            ", [digest.a.args]: There is no parameter 'usr'; did you mean 'user'?",
+        ),
+        (
+            '[digest.a]\nevery="1h"\nargs={user="one"}',
+            ", [digest.a]: The arguments do not fit digest: user: Input should be a valid integer",
+        ),
+        ('[digest."a b"]\nevery="1h"', """, [digest."a b"]: A key has 1 to 100 letters"""),
+        ("[digest.a", ": it cannot be read: Expected ']'"),
+        ("", ": it names no task, so there is nothing to do."),
+    ],
+)
+async def test_what_cannot_be_used_is_told_with_its_place_and_nothing_is_done(
+    stage: Stage, file: Path, text: str, told: str
+) -> None:
+    await stage.seed(app := coded())
+    before = await stage.listing()
+    good = '[report.north]\nevery = "5m"\n' if text else ""
+    write(file, text if text.startswith("digest =") else good + text)
+    with pytest.raises(UsageError) as error:
+        await app.sync_file(file)
+    assert str(error.value).startswith(str(file))
+    assert told in str(error.value)
+    assert str(error.value).endswith((". Nothing was changed.", "? Nothing was changed."))
+    assert await stage.listing() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("loops.json", b"[1]", "it is an object of tasks, got: [1]."),
+        ("loops.json", b"{", "it cannot be read: Expecting property name"),
+        ("loops.toml", b"\xff", "it cannot be read: 'utf-8' codec"),
+        ("loops.toml", None, "it cannot be read: No such file or directory."),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told(
+    tmp_path: Path, name: str, content: bytes | None, told: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match="Nothing was changed") as error:
+        loops_in(tmp_path / name, coded().tasks)
+    assert told in str(error.value)
+
+
+async def test_where_the_broker_fails_it_is_told_how_far_it_came(stage: Stage, file: Path) -> None:
+    await stage.seed(app := coded())
+    write(file, FILE)
+
+    class Failing:
+        """Fails from the second task on."""
+
+        def __init__(self, operations: Operations) -> None:
+            self.seeding, self.removal, self._loops = (
+                operations.seeding,
+                operations.removal,
+                operations.loops,
+            )
+            self._asked = 0
+
+        @property
+        def loops(self) -> Any:
+            self._asked += 1
+            if self._asked > 1:
+                raise BrokerUnavailable
+            return self._loops
+
+    @asynccontextmanager
+    async def connect() -> AsyncGenerator[Any]:
+        yield Failing(stage.program)
+
+    with pytest.raises(BrokerUnavailable) as error:
+        await sync_file(file, app.tasks, app.names, connect)
+    assert error.value.__notes__ == [
+        "That was at the task 'report'; those before it are done: digest."
+    ]
+    assert list(await keyed(app, "digest")) == ["user-42", "user-43"]
