@@ -94,11 +94,14 @@ class Removal:
         """End a loop, with the mutex in hand."""
         listed = listing.get(loop.id)
         was_there = listed is not None and not listed.is_gone
-        has_slot = await self._broker.depth(self._app.names.hatchery(loop.id)) is not None
+        queue = self._app.names.hatchery(loop.id)
+        has_slot = await self._broker.depth(queue) is not None
         loop = as_listed(loop, listing)
         epoch = await self._beginnings.begin(Verb.GONE, loop, listed)
+        if epoch is None and has_slot:  # the roster has lost it
+            await self._broker.delete(queue)
         if epoch is None or not (was_there or has_slot):
-            return Report(loop, Did.NOT_THERE)
+            return Report(loop, Did.NOT_THERE, silent=epoch.silent if epoch else ())
         await self._tell(loop, epoch)
         if loop.id.task not in self._app.tasks:
             await self._remove_queue_of(loop.id.task)

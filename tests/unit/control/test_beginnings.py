@@ -410,6 +410,16 @@ async def test_a_pause_and_a_stop_return_in_time_and_tell_how_many_do_not_answer
     assert timedelta(seconds=10) == CALLING_TIMEOUT
 
 
+async def test_a_stop_that_is_done_again_tells_too_who_does_not_answer(stage: Stage) -> None:
+    loop = await started(stage, an_office())
+    broker, _ = mute(stage)
+    async with stage.supervised(), stage.supervised(over=broker):
+        await asyncio.sleep(1)
+        dids = [await stage.removal.remove(loop) for _ in range(2)]
+    assert [report.did for report in dids] == [Did.REMOVED, Did.NOT_THERE]
+    assert [report.silent for report in dids] == [["an unknown one (0)"]] * 2
+
+
 async def test_a_pause_of_a_paused_loop_begins_an_epoch_calls_the_roll_and_keeps_its_reason(
     stage: Stage,
 ) -> None:
