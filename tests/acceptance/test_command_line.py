@@ -62,6 +62,9 @@ COMMANDS = {
     "schedule set": ("report --every 5m", FINE, "; code: every 1h"),
     "schedule clear": ("report", FINE, "report: not set"),
     "schedule show": ("report", FINE, "report: every 1h"),
+    "scheduled list": ("", FINE, ""),
+    "scheduled move": ("pay.order-7 --after 10m", MISUSE, "pay.order-7"),
+    "scheduled cancel": ("pay.order-7", MISUSE, "pay.order-7"),
     "history": ("", FINE, "report"),
     "failed list": ("", FINE, "ERROR"),
     "failed show": ("some-id", WRONG, "no parked message 'some-id'"),
@@ -93,7 +96,7 @@ def test_no_command_is_left_out(offline: CommandLine):
         _, _, lines = offline(*group, "--help").out.partition("Commands:\n")
         return {" ".join((*group, name)) for name in re.findall(r"^  (\w+)", lines, re.MULTILINE)}
 
-    groups = {"failed", "schedule", "topology"}
+    groups = {"failed", "schedule", "scheduled", "topology"}
     assert listed().difference(groups).union(*map(listed, groups)) == set(COMMANDS)
 
 
