@@ -19,7 +19,7 @@ from scheduler.program import Program
 from scheduler.protocol.epochs import LoopState, Watch
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, State, decode
-from scheduler.queues.roll_call import TIMEOUT
+from scheduler.queues.assembly import TIMEOUT
 from scheduler.sending import CallTask
 from scheduler.tasks.loops import Loop
 from tests.faulty import Call, Fault, FaultyBroker, Operation

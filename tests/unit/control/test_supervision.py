@@ -935,8 +935,8 @@ async def test_a_processor_that_is_still_preparing_answers_to_no_roll_call(stage
             await asyncio.sleep(10)
             assert of(ProcessorStarted, stage.events) == []
             answers = await asking.ask({TASK: 1}, expected=1, timeout=2 * SECOND)
-            assert answers.hands == {}
+            assert answers.said == {}
             await lock.aclose()
             await asyncio.sleep(5)
             answers = await asking.ask({TASK: 1}, expected=1, timeout=2 * SECOND)
-            assert len(answers.hands) == 1
+            assert len(answers.said) == 1

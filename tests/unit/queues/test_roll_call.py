@@ -16,7 +16,8 @@ from scheduler.protocol.epochs import Answer, Position, awaited, unaware
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.roll_call import TIMEOUT, Answers, InHand, RollCall
+from scheduler.queues.assembly import TIMEOUT
+from scheduler.queues.roll_call import Answers, InHand, RollCall
 from scheduler.timing.clock import LoopClock
 from tests.faulty import Call, FaultyBroker
 
@@ -116,14 +117,14 @@ async def test_who_has_what_is_gathered_from_all(
     processors = [each.processor for each in await room.seat(*hands)]
     answers = await room.ask(A, B)
     assert answers.complete
-    assert set(answers.hands) == set(processors)
+    assert set(answers.said) == set(processors)
     found = {loop: sorted(answers.tokens(loop)) for loop in (A, B)}
     assert found == {loop: sorted(tokens) for loop, tokens in told.items()}
 
 
 async def test_where_there_is_no_processor_nobody_is_asked(room: Room) -> None:
     answers = await room.ask(A)
-    assert (answers.complete, answers.expected, answers.hands) == (True, 0, {})
+    assert (answers.complete, answers.expected, answers.said) == (True, 0, {})
     assert took() == 0
     await asyncio.sleep(1)
     assert await room.said() == []
@@ -132,7 +133,7 @@ async def test_where_there_is_no_processor_nobody_is_asked(room: Room) -> None:
 async def test_one_who_only_asks_is_not_counted_and_does_not_answer(room: Room) -> None:
     await room.seat(Hand())
     assert await room.present() == 1
-    assert len((await room.ask(A)).hands) == 1
+    assert len((await room.ask(A)).said) == 1
     assert await room.said() == ["scheduler.question", "scheduler.answer"]
 
 
@@ -255,7 +256,7 @@ async def test_one_that_came_meanwhile_does_not_answer_for_one_that_is_silent(
     async with RollCall(mute, NAMES, Hand()):
         room.broker.on("publish", NAMES.control, times=1).first(seat_another)
         answers = await room.ask(A)
-    assert (len(answers.hands), answers.silent) == (1, 1)
+    assert (len(answers.said), answers.silent) == (1, 1)
 
 
 async def test_a_question_that_could_not_be_asked_is_answered_by_nobody(room: Room) -> None:
@@ -300,7 +301,7 @@ async def test_who_has_left_neither_answers_nor_is_awaited(room: Room) -> None:
         assert list((await room.ask(A)).tokens(A)) == [A3]
     assert (await room.ask(A)).expected == 0
     answers = await room.asking.ask({A: 6}, expected=1, timeout=TIMEOUT)
-    assert (answers.hands, hand.epochs) == ({}, {A: 5})
+    assert (answers.said, hand.epochs) == ({}, {A: 5})
 
 
 async def test_who_lost_its_place_does_not_answer_for_another(room: Room) -> None:
@@ -365,7 +366,7 @@ async def test_an_answer_to_another_question_is_none_to_this(room: Room) -> None
     asking = asyncio.create_task(room.asking.ask({A: 5}, expected=1, timeout=timedelta(seconds=1)))
     await asyncio.sleep(0.1)
     await room.say(json.dumps(answer).encode(), type="scheduler.answer", correlation_id="old")
-    assert (await asking).hands == {}
+    assert (await asking).said == {}
 
 
 async def test_what_a_question_and_an_answer_hold(room: Room) -> None:
