@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.keyed import Operations, Synced
+from scheduler.control.keyed import Synced
 from scheduler.errors import RegistrationError
 from scheduler.events import EscalationHook, Event, EventStream, require_one_parameter
 from scheduler.middleware import Around, AroundSending, require_around
@@ -30,9 +30,11 @@ from scheduler.timing.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from scheduler.brokers.memory.server import MemoryServer
+    from scheduler.control.cancellation import CancelReport
 
     # It takes a third of the time in which `import scheduler` would be done.
     from scheduler.program import Program
+    from scheduler.queues.running import Running
     from scheduler.settings import Settings
 
 
@@ -180,6 +182,37 @@ class Scheduler(Registration):
         finally:
             self.outbox.release(broker)
 
+    async def running(self, *, stack_of: str | None = None) -> "Running":
+        """What runs now, in all processors: they are asked, which takes some milliseconds.
+
+        Args:
+            stack_of: the run whose stack is told as well, named as for `cancel`.
+
+        Raises:
+            NotRunning, UsageError: there is no such run, or more than one.
+            QueueNotFound: nothing was seeded.
+        """
+        async with self._operations() as operations:
+            return await operations.cancellation.running(stack_of=stack_of)
+
+    async def cancel(self, run: str, *, escalate: bool = False) -> "CancelReport":
+        """End a run that is going on, and wait until it has ended, for at most 10 seconds.
+
+        It is not tried again, and a loop goes on with its next tick. A coroutine is cancelled, a
+        process killed; a thread cannot be stopped, so that its run ends when its function does.
+
+        Args:
+            run: the id of a message, or how it begins; `loop#seq`, or the name of a loop.
+            escalate: whether it counts as failed for the last time: it is parked then.
+
+        Raises:
+            NotRunning: no such run is going on, as far as processors have answered.
+            UsageError: there is more than one.
+            QueueNotFound: nothing was seeded.
+        """
+        async with self._operations() as operations:
+            return await operations.cancellation.cancel(run, escalate=escalate)
+
     @property
     def outbox(self) -> Outbox:
         """What sends the messages of this app's tasks."""
@@ -199,7 +232,7 @@ class Scheduler(Registration):
         return topology_of(self)
 
     @asynccontextmanager
-    async def _operations(self) -> AsyncGenerator[Operations]:
+    async def _operations(self) -> AsyncGenerator["Program"]:
         from scheduler.program import Program  # few programs start loops
 
         async with self.outbox.connection() as broker:

@@ -14,6 +14,7 @@
     │   ├── Unencodable             it has something that no message can carry
     │   ├── InvalidArguments        its arguments do not fit the task
     │   └── TooLarge                its headers do not fit in a frame
+    ├── NotRunning                no such run is going on
     ├── CarryError                a carried value that cannot travel
     ├── LifespanError             what the runs share could not be opened, or has failed
     ├── PortUnavailable           a port to be asked at cannot be had
@@ -104,6 +105,10 @@ class TooLarge(MessageError):
     def __init__(self, message: str | None = None, *, excess: int = 0) -> None:
         super().__init__(message)
         self.excess = excess
+
+
+class NotRunning(SchedulerError):
+    """No such run is going on."""
 
 
 class CarryError(SchedulerError):

@@ -334,6 +334,7 @@ class RunFinished(RunEvent):
     """How a run ended.
 
     Attributes:
+        error: what it has raised; that it was cancelled, and by whom; None: neither.
         successor: the loop's next token.
         retry_in: when a call is tried again.
         skipped: why it was not run at all.

@@ -4,7 +4,8 @@
 metric, and what tells its series apart   kind       says
 ========================================  =========  ===========================================
 scheduler_runs_total (outcome)            counter    runs that ended: succeeded, retried,
-                                                     escalated, stopped, skipped, lost, returned
+                                                     escalated, stopped, skipped, cancelled, lost,
+                                                     returned
 scheduler_attempts_total                  counter    runs that started
 scheduler_running                         gauge      runs that are going on
 scheduler_run_duration_seconds            histogram  how long a run took

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings
+from scheduler.control.cancellation import Cancellation
 from scheduler.control.declaring import Declaring
 from scheduler.control.doctor import Doctor
 from scheduler.control.doubles import Doubles
@@ -32,6 +33,7 @@ from scheduler.control.verbs import Verbs
 from scheduler.control.watching import Watch
 from scheduler.processor.capacity import Capacity
 from scheduler.processor.escalation import Escalation
+from scheduler.processor.insight import Insight
 from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.loop_turns import LoopTurns
@@ -52,6 +54,7 @@ from scheduler.queues.heads import Heads
 from scheduler.queues.journal import Journal
 from scheduler.queues.roll_call import Hands, RollCall
 from scheduler.queues.roster import Listing, Roster
+from scheduler.queues.running import Inquiry, Runs
 from scheduler.tasks.registry import App, resting
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
@@ -65,6 +68,7 @@ class Program:
 
     Args:
         hands: what it answers to roll calls; None: it only asks.
+        runs: what it answers to those who ask what runs; None: it only asks.
         patience: how long to wait for others who create tokens.
     """
 
@@ -75,6 +79,7 @@ class Program:
         clock: Clock,
         *,
         hands: Hands | None = None,
+        runs: Runs | None = None,
         patience: timedelta = OPERATORS_PATIENCE,
     ) -> None:
         names, here = app.names, (app, broker)
@@ -86,6 +91,8 @@ class Program:
         self.journal = Journal(broker, names)
         self.roster = Roster(broker, names, clock)
         self.roll_call = RollCall(broker, names, hands)
+        self.inquiry = Inquiry(self.roll_call, runs)
+        self.cancellation = Cancellation(self.inquiry)
 
         self.loops = Loops(app, self.roster)
         self.declaring = Declaring(app, broker)
@@ -128,15 +135,16 @@ def processor(
         supervises: whether it takes its part in supervision.
     """
     shutdown, turns = Shutdown(), LoopTurns(listing := Listing())
-    program = Program(app, broker, clock, hands=turns, patience=PATIENCE)
+    lifespan = Lifespan(app, shutdown)
+    threads = Threads(app.settings.threads, shutdown)
+    executions = Executions(clock, shutdown, lifespan, app.around_runs, threads)
+    insight = Insight(executions, app.events)
+    program = Program(app, broker, clock, hands=turns, runs=insight, patience=PATIENCE)
     publisher = PatientPublisher(shutdown, app.events.emit)
     supervises_with = supervisor(program, app, broker, clock, listing) if supervises else None
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
     knowledge = Knowledge(app.names, program.roster, program.roll_call, listing, app.events.emit)
     recognition = _recognition(program, knowledge, turns, publisher, shutdown, clock, app)
-    lifespan = Lifespan(app, shutdown)
-    threads = Threads(app.settings.threads, shutdown)
-    executions = Executions(clock, shutdown, lifespan, app.around_runs, threads)
     room = Capacity(concurrency, app.settings.threads), executions
     pipeline = _pipeline(
         program, app, broker, clock, shutdown, turns, *room, recognition, publisher

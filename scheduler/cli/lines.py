@@ -184,7 +184,7 @@ def _(event: EventLoopBlocked) -> Line:
 
 @line_of.register
 def _(event: MessageParked) -> Line:
-    escalated = event.reason in ("exhausted", "rejected")  # Escalated says so
+    escalated = event.reason in ("exhausted", "rejected", "cancelled")  # Escalated says so
     return Line(
         DEBUG if escalated else ERROR,
         f"a message for {event.routing_key} was parked ({event.reason}): {event.error}",
@@ -250,6 +250,8 @@ def _(event: RunFinished) -> Line:
     match event.ending:
         case Ending.SKIPPED:
             return Line(WARNING, f"skipped: {event.skipped}{_then(event)}")
+        case Ending.CANCELLED:
+            return Line(WARNING, f"{event.error} after {_span(event.duration)}{_then(event)}")
         case Ending.STOPPED:
             return Line(WARNING, f"stopped its loop {took}: {error}")
         case Ending.RETRIED:

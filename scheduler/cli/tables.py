@@ -19,7 +19,8 @@ LEAST = 12  # columns for what may be cut
 GOOD, ODD, BAD = "green", "yellow", "red"
 STYLES: Mapping[str, str] = {
     **dict.fromkeys(("running", "succeeded", "created", "resumed", "replayed", "ok"), GOOD),
-    **dict.fromkeys(("paused", "retried", "skipped", "stopped", "repaired", "warning"), ODD),
+    **dict.fromkeys(("paused", "retried", "skipped", "stopped", "cancelled"), ODD),
+    **dict.fromkeys(("repaired", "warning"), ODD),
     **dict.fromkeys(("lost", "unseeded", "escalated", "parked", "PROBLEM"), BAD),
 }
 """The colours of states on a terminal, which names them in words as well."""

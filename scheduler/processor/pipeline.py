@@ -43,6 +43,7 @@ from scheduler.processor.recognition import JOINED, VOID, Interrupted, Recogniti
 from scheduler.processor.runs import Executions, Run
 from scheduler.processor.settlement import (
     Broken,
+    Cancelled,
     DeliveredTooOften,
     Disposition,
     Finished,
@@ -347,7 +348,7 @@ def _finished(run: Run, settlement: Settlement, void: bool) -> RunFinished:
         started_at=run.started_at,
         duration=duration(run.started_at, run.ended_at),
         ending=settlement.ending,
-        error=run.outcome.error if isinstance(run.outcome, Raised) else None,
+        error=run.outcome.error if isinstance(run.outcome, Raised | Cancelled) else None,
         successor=settlement.put,
         retry_in=settlement.retry_in,
         skipped=run.outcome.reason if isinstance(run.outcome, Skipped) else None,

@@ -2,7 +2,8 @@
 
 A thread of the processor starts the process, and hears from it over a pipe: what it logs, carries
 and extends, and how it ended. A second pipe is its lifeline: when the processor dies, however that
-happens, it ends, and the process ends itself.
+happens, it ends, and the process ends itself. By the way, the processor asks over it where the run
+is, and how far.
 """
 
 import importlib
@@ -14,6 +15,8 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -23,9 +26,11 @@ from multiprocessing.process import BaseProcess
 from typing import Any, cast
 
 from scheduler.errors import UsageError
+from scheduler.processor import threads as processor_threads
+from scheduler.processor.stacks import of_thread
 from scheduler.processor.threads import called
 from scheduler.protocol.messages import summary_of
-from scheduler.tasks.context import Context
+from scheduler.tasks.context import Context, Progress
 from scheduler.tasks.tasks import Task, TaskSpec
 
 # Not forked off the processor, whose threads may hold locks at that moment.
@@ -33,7 +38,12 @@ WAY = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() el
 STARTING: Any = multiprocessing.get_context(WAY)  # its type has no processes
 LEAVING = timedelta(seconds=5)
 ORPHANED = 70
+OURS = __file__, processor_threads.__file__
 WRAPPED = "__wrapped__"  # where `functools.update_wrapper` puts it
+
+
+Told = tuple[Progress | None, str]
+"""How far the run in a process has come, and its stack."""
 
 
 class ProcessEnded(Exception):
@@ -69,7 +79,13 @@ class Child:
 
     def __init__(self, task: TaskSpec, context: Context[Any]) -> None:
         self._context = context
-        alone = replace(context, state=None, _extend=_unreachable, _hand_on=_unreachable)
+        alone = replace(
+            context,
+            state=None,
+            _extend=_unreachable,
+            _hand_on=_unreachable,
+            _note_progress=_unreachable,
+        )
         function, level = task.function, logging.getLogger().getEffectiveLevel()
         self._job = Job(
             task.name,
@@ -81,6 +97,8 @@ class Child:
         )
         self._starting = threading.Lock()
         self._process: BaseProcess | None = None
+        self._hold: Connection | None = None
+        self._asked: Future[Told] | None = None
         self._killed = False
 
     def run(self) -> Any:
@@ -93,12 +111,14 @@ class Child:
         lifeline, hold = STARTING.Pipe(duplex=False)
         with ours, hold:
             with theirs, lifeline:
-                process = self._start(theirs, lifeline)
+                process = self._start(theirs, lifeline, hold)
             try:
                 what, value = self._hear(ours)
             except (EOFError, OSError):
                 raise ProcessEnded(_how_it_ended(process)) from None
             finally:
+                with self._starting:
+                    self._hold = None
                 process.join(LEAVING.total_seconds())
                 process.kill()  # it has threads, say, that do not end
                 process.join()
@@ -114,11 +134,21 @@ class Child:
             if self._process is not None:
                 self._process.kill()
 
-    def _start(self, theirs: Connection, lifeline: Connection) -> BaseProcess:
+    def ask(self) -> Future[Told]:
+        """Ask where its run is, and how far. A process that cannot answer does not."""
+        with self._starting:
+            if self._asked is None or self._asked.done():
+                self._asked = Future()
+                with suppress(OSError):  # it has just ended
+                    if self._hold is not None:
+                        self._hold.send("where")
+            return self._asked
+
+    def _start(self, theirs: Connection, lifeline: Connection, hold: Connection) -> BaseProcess:
         process = STARTING.Process(target=_work, args=(theirs, lifeline, self._job))
         with self._starting:
             process.start()
-            self._process = process
+            self._process, self._hold = process, hold
             if self._killed:
                 process.kill()
         return process
@@ -134,6 +164,9 @@ class Child:
                     self._context.carry(value)
                 case "extend":
                     ours.send(self._extended(value))
+                case "where":
+                    assert self._asked is not None
+                    self._asked.set_result(value)
                 case _:
                     return what, value
 
@@ -160,7 +193,7 @@ class _Told(Exception):
         return f"\n{self.args[0]}"
 
 
-def _unreachable(_: object) -> Any:
+def _unreachable(*_: object) -> Any:
     raise UsageError("It belongs to another process.")
 
 
@@ -168,19 +201,21 @@ def _unreachable(_: object) -> Any:
 
 
 def _work(parent: Connection, lifeline: Connection, job: Job) -> None:
-    threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to all its processes
-    sending = threading.Lock()
+    sending, here = threading.Lock(), _Here()
 
     def tell(what: str, value: object) -> None:
         with sending:
             parent.send((what, value))
 
+    serving = (lifeline, tell, here)
+    threading.Thread(target=_serve, args=serving, name="lifeline", daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to all its processes
     _log_to(partial(tell, "log"), job.log_level)
     context = replace(
         job.context,
         _extend=partial(_extend, tell, parent),
         _hand_on=partial(tell, "carry"),
+        _note_progress=here.note,
     )
     try:
         result = _call(job, context)
@@ -191,9 +226,24 @@ def _work(parent: Connection, lifeline: Connection, job: Job) -> None:
         tell("returned", _picklable(result))
 
 
-def _end_with(lifeline: Connection) -> None:
+class _Here:
+    """Where the run is, and how far. Made in its thread."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._progress: Progress | None = None
+
+    def note(self, fraction: float, text: str) -> None:
+        self._progress = Progress(fraction, text)
+
+    def told(self) -> Told:
+        return self._progress, of_thread(self._thread, OURS)
+
+
+def _serve(lifeline: Connection, tell: Callable[[str, object], None], here: _Here) -> None:
     try:
-        lifeline.recv()
+        while True:
+            tell(lifeline.recv(), here.told())
     except (EOFError, OSError):
         os._exit(ORPHANED)
 

@@ -3,7 +3,9 @@
 import asyncio
 import concurrent.futures.thread
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import threading
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -15,15 +17,24 @@ from scheduler.processor import processes as processor_processes
 from scheduler.processor import threads as processor_threads
 from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.processes import Child
-from scheduler.processor.settlement import Broken, Outcome, Raised, Returned
+from scheduler.processor.settlement import (
+    Broken,
+    Cancelled,
+    Outcome,
+    Raised,
+    Returned,
+    RunCancelled,
+)
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.protocol.calls import Call
-from scheduler.protocol.messages import hatched_at, summary_of
+from scheduler.protocol.messages import flat, hatched_at, summary_of
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.queues.failed import replayed_at
 from scheduler.queues.heads import Head
-from scheduler.tasks.context import Context, current_run
+from scheduler.queues.running import Demand
+from scheduler.tasks.context import Context, Progress, current_run
+from scheduler.tasks.outcomes import NamedOutcome
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
 
@@ -73,6 +84,12 @@ class Run(NamedTuple):
         return self.loop, seq, self.subject.attempt, self.delivery.message.message_id or ""
 
     @property
+    def id(self) -> str:
+        """What somebody names it by who has it cancelled; empty: its message has no id."""
+        loop, seq, _, message_id = self.about
+        return flat(message_id) if seq is None else f"{loop}#{seq}"
+
+    @property
     def name(self) -> tuple[str, int | str]:
         """Loop and seq, or task and message id: what log lines name it by."""
         loop, seq, _, message_id = self.about
@@ -105,16 +122,34 @@ class Run(NamedTuple):
 class Execution:
     """The task of a run, going on: cancelled when the delivery is lost, or on demand.
 
+    Made in the asyncio task that settles it afterwards.
+
     Args:
         state: what the runs of the processor share.
         around: stand around the task.
         threads: for functions that block.
+
+    Attributes:
+        id: what somebody names it by who has it cancelled.
+        handling: ends when it is settled.
+        deadline: when it is cancelled for its timeout.
+        demand: that it is to end, and who has asked for that; None: nobody has.
+        progress: what it has told of it last.
+        thread: where its function is going on, if that blocks: a `threading.get_ident()`.
+        child: the process that it has, if it has one.
     """
 
     def __init__(
         self, run: Run, clock: Clock, state: Any, around: Sequence[Around], threads: Threads
     ) -> None:
-        self._run = run
+        self.run = run
+        self.id = run.id or uuid.uuid4().hex
+        self.handling = asyncio.current_task()
+        self.deadline = run.started_at + run.task.timeout
+        self.demand: Demand | None = None
+        self.progress: Progress | None = None
+        self.thread: int | None = None
+        self.child: Child | None = None
         self._clock = clock
         self._state = state
         self._around = around
@@ -126,7 +161,7 @@ class Execution:
 
     async def ended(self) -> None:
         """Wait until it has ended, in whatever way."""
-        run = self._run
+        run = self.run
 
         def cancel(_: object) -> None:
             self.task.cancel()
@@ -140,17 +175,27 @@ class Execution:
         finally:
             run.delivery.lost.remove_done_callback(cancel)
 
+    def cancel(self, demand: Demand) -> bool:
+        """Have it end, as somebody asks for it; says whether it was going on."""
+        # Whoever catches it, in the task, is told by whom.
+        going_on = self.task.cancel(_cancelled(demand).reason)
+        if going_on:
+            self.demand = demand
+        return going_on
+
     def outcome(self, *, interrupted: bool) -> Outcome:
         """How it ended.
 
         Args:
-            interrupted: whether it may have been cancelled on demand.
+            interrupted: whether it may have been cancelled as the processor stops.
         """
         error = None if self.task.cancelled() else self.task.exception()
         if self._thread is not None and not self._thread.done():
             return Broken.LEFT_BEHIND
-        if self._run.delivery.lost.done():
+        if self.run.delivery.lost.done():
             return Broken.LOST
+        if self.demand is not None and _gave_in(self.task.cancelled(), error):
+            return Cancelled(_cancelled(self.demand), self.demand.escalate)
         if self.task.cancelled():
             cause = RuntimeError("the task was cancelled from within")
             return Broken.INTERRUPTED if interrupted else Raised(cause)
@@ -161,8 +206,8 @@ class Execution:
         return Raised(error.with_traceback(_below_ours(error.__traceback__)))
 
     async def _call(self) -> None:
-        task = self._run.task
-        current_run.set(self._run.name)
+        task = self.run.task
+        current_run.set(self.run.name)
         deadline = asyncio.timeout(task.timeout.total_seconds())
         context = self._context(deadline)
         try:
@@ -174,22 +219,29 @@ class Execution:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            allowed = (context.deadline - self._run.started_at).total_seconds()
+            allowed = (context.deadline - self.run.started_at).total_seconds()
             raise TimeoutError(f"it ran longer than its timeout of {allowed:g} s") from None
 
     def _work(self, context: Context[Any]) -> Callable[[], Awaitable[Any]]:
-        task = self._run.task
+        task = self.run.task
         if task.executor == "process":
-            child = Child(task, context)
+            child = self.child = Child(task, context)
             return functools.partial(self._in_thread, child.run, stop=child.kill)
         given = {task.arguments.context: context} if task.arguments.context else {}
-        work = functools.partial(task.function, **given, **self._run.arguments)
+        work = functools.partial(task.function, **given, **self.run.arguments)
         return functools.partial(self._in_thread, work) if task.blocks else work
 
     async def _in_thread(
         self, work: Callable[[], Any], stop: Callable[[], None] | None = None
     ) -> Any:
-        self._thread = self._threads.begin(work)
+        def noted() -> Any:
+            self.thread = threading.get_ident()
+            try:
+                return work()
+            finally:
+                self.thread = None
+
+        self._thread = self._threads.begin(noted)
         return await self._threads.result_of(self._thread, stop=stop)
 
     def _extend(self, deadline: asyncio.Timeout, span: timedelta) -> datetime:
@@ -197,17 +249,18 @@ class Execution:
 
         def extend() -> datetime:
             deadline.reschedule(loop.time() + span.total_seconds())
-            return self._clock.now() + span
+            self.deadline = self._clock.now() + span
+            return self.deadline
 
         async def extend_from_thread() -> datetime:
             return extend()
 
-        if not self._run.task.blocks:
+        if not self.run.task.blocks:
             return extend()
         return asyncio.run_coroutine_threadsafe(extend_from_thread(), loop).result()
 
     def _context(self, deadline: asyncio.Timeout) -> Context[Any]:
-        run, subject = self._run, self._run.subject
+        run, subject = self.run, self.run.subject
         token = subject if isinstance(subject, Token) else None
         return Context(
             task=run.task.name,
@@ -220,17 +273,21 @@ class Execution:
             started_at=run.started_at,
             attempt=subject.attempt,
             redelivered=run.delivery.redelivered,
-            deadline=run.started_at + run.task.timeout,
+            deadline=self.deadline,
             carried=self._handed_on,
             message=run.delivery.message if isinstance(subject, Token) else subject.message,
             routing_key=run.delivery.routing_key if token else _original_key(subject),
             state=self._state,
             _extend=functools.partial(self._extend, deadline),
             _hand_on=self._hand_on if token else _refuse_to_carry,
+            _note_progress=self._note_progress,
         )
 
     def _hand_on(self, value: Any) -> None:
         self._handed_on = value
+
+    def _note_progress(self, fraction: float, text: str) -> None:
+        self.progress = Progress(fraction, text)
 
 
 class Executions:
@@ -254,6 +311,9 @@ class Executions:
     def __len__(self) -> int:
         return len(self._going)
 
+    def __iter__(self) -> Iterator[Execution]:
+        return iter(tuple(self._going))
+
     async def outcome_of(self, run: Run) -> Outcome:
         """Run a task to its end."""
         around = () if run.task.builtin else self._around
@@ -269,6 +329,15 @@ class Executions:
         """Cancel all tasks that run now."""
         for execution in self._going:
             execution.task.cancel()
+
+
+def _cancelled(demand: Demand) -> RunCancelled:
+    return RunCancelled(f"cancelled by {demand.by}")
+
+
+def _gave_in(cancelled: bool, error: BaseException | None) -> bool:
+    """Whether a task that was cancelled has not ended in a way that it has chosen itself."""
+    return cancelled or (error is not None and not isinstance(error, NamedOutcome))
 
 
 def _below_ours(traceback: TracebackType | None) -> TracebackType | None:

@@ -8,12 +8,15 @@ raised, retries left         same tick, after the delay    parked again   again,
                                                                           parked, if it cannot
 retries exhausted, `Reject`  parked; next tick, or paused  parked again   parked
 raised `StopLoop`            paused, with the reason       done           done
+was cancelled                next tick                     done           done
+cancelled, to be escalated   parked; next tick, or paused  parked again   parked
 was skipped: too late        next tick                                    parked, or dropped
 was interrupted              requeued                      requeued       requeued
 lost its delivery            nothing: somebody has it      nothing        nothing
 ===========================  ============================  =============  =====================
 
-A run that timed out raised `TimeoutError`.
+A run that timed out raised `TimeoutError`. One that somebody has asked to cancel, and that returns
+all the same, has returned.
 """
 
 from collections.abc import Callable
@@ -51,6 +54,23 @@ class Skipped:
     reason: str
 
 
+class RunCancelled(Reject):
+    """Somebody has cancelled the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Somebody has cancelled the run.
+
+    Attributes:
+        error: says who.
+        escalate: whether it counts as failed for the last time.
+    """
+
+    error: RunCancelled
+    escalate: bool = False
+
+
 class DeliveredTooOften(Reject):
     """It was delivered too often without an ack: it may kill its processors."""
 
@@ -63,7 +83,7 @@ class Broken(Enum):
     LEFT_BEHIND = "the processor ends before its thread does"
 
 
-Outcome = Returned | Raised | Skipped | Broken
+Outcome = Returned | Raised | Cancelled | Skipped | Broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +106,7 @@ class Parking:
     """
 
     token: Token | None
-    reason: Literal["exhausted", "rejected", "expired", "too-large", "delivery-limit"]
+    reason: Literal["exhausted", "rejected", "cancelled", "expired", "too-large", "delivery-limit"]
     error: Exception
 
 
@@ -124,6 +144,9 @@ class Settlement:
     missed: int = 0
 
 
+CANCELLED = Settlement(Ending.CANCELLED)
+
+
 def settle(run: Finished, policy: Policy, *, chance: Callable[[], float]) -> Settlement:
     """Decide what a finished run does to its token.
 
@@ -139,6 +162,11 @@ def settle(run: Finished, policy: Policy, *, chance: Callable[[], float]) -> Set
             return _go_on(run, Ending.SUCCEEDED, carry=carry)
         case Skipped(reason):
             return _go_on(run, Ending.SKIPPED, error=one_line(reason), carry=run.token.carry)
+        case Cancelled(error, escalate=True):
+            return _escalate(run, error, policy)
+        case Cancelled(error):
+            by = one_line(error.reason)
+            return _go_on(run, Ending.CANCELLED, error=by, carry=run.token.carry)
         case Raised(StopLoop() as stop):
             return _stop(run, stop.reason)
         case Raised(error):
@@ -164,6 +192,9 @@ def settle_call(
         case Skipped(reason):
             late = Parking(None, "expired", TimeoutError(reason))
             return Settlement(Ending.SKIPPED, park=late if policy.expired == "park" else None)
+        case Cancelled(error, escalate):
+            parking = Parking(None, _reason_of(error), error)
+            return Settlement(Ending.ESCALATED, park=parking) if escalate else CANCELLED
         case Raised(StopLoop()):
             return Settlement(Ending.STOPPED)
         case Raised(error):
@@ -174,8 +205,12 @@ def settle_call(
             return Settlement(Ending.ESCALATED, park=Parking(None, _reason_of(error), error))
 
 
-def _reason_of(error: Exception) -> Literal["exhausted", "rejected", "delivery-limit"]:
+def _reason_of(
+    error: Exception,
+) -> Literal["exhausted", "rejected", "cancelled", "delivery-limit"]:
     match error:
+        case RunCancelled():
+            return "cancelled"
         case DeliveredTooOften():
             return "delivery-limit"
         case Reject():

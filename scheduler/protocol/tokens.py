@@ -116,6 +116,7 @@ class Ending(StrEnum):
     ESCALATED = "escalated"
     STOPPED = "stopped"
     SKIPPED = "skipped"
+    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)

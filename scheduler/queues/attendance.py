@@ -7,6 +7,8 @@ from scheduler.brokers.contract import Broker
 from scheduler.protocol.messages import Message
 
 QUESTION, ANSWER, GOODBYE = "scheduler.question", "scheduler.answer", "scheduler.goodbye"
+RUNNING_QUESTION, RUNNING_ANSWER = "scheduler.running.question", "scheduler.running.answer"
+QUESTIONS, ANSWERS = (QUESTION, RUNNING_QUESTION), (ANSWER, RUNNING_ANSWER)
 REMEMBERED = 1_000  # of those who were killed, nobody says that they left
 
 
@@ -20,11 +22,11 @@ class Attendance:
     def hear(self, message: Message) -> None:
         """Take note of a question, an answer, or a goodbye."""
         name = message.app_id or ""
-        if message.type == QUESTION:
+        if message.type in QUESTIONS:
             self._questions += 1
-        elif message.type in (ANSWER, GOODBYE):
+        elif message.type in (*ANSWERS, GOODBYE):
             self._last_answered.pop(name, None)
-        if message.type == ANSWER:
+        if message.type in ANSWERS:
             self._last_answered[name] = self._questions
             if len(self._last_answered) > REMEMBERED:
                 del self._last_answered[next(iter(self._last_answered))]

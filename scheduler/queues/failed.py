@@ -84,6 +84,7 @@ class Reason(StrEnum):
 
     EXHAUSTED = "exhausted"
     REJECTED = "rejected"
+    CANCELLED = "cancelled"
     UNDECODABLE = "undecodable"
     INVALID_ARGUMENTS = "invalid-arguments"
     EXPIRED = "expired"

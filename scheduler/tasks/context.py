@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 from typing_extensions import TypeVar  # typing's takes a default from Python 3.13 on
 
-from scheduler.errors import CarryError
+from scheduler.errors import CarryError, UsageError
 from scheduler.protocol.messages import Message
-from scheduler.timing.durations import Duration, parse_duration
+from scheduler.timing.durations import Duration, parse_duration, shown
 
 CARRY_LIMIT = 64 * 1024
 
@@ -20,6 +20,17 @@ current_run: ContextVar[tuple[str, int | str] | None] = ContextVar("current_run"
 
 
 State = TypeVar("State", default=Any)
+
+
+class Progress(NamedTuple):
+    """How far a run has come, as it has told."""
+
+    fraction: float
+    text: str = ""
+
+
+def _tell_nobody(fraction: float, text: str) -> None:
+    """Nobody can ask for the progress of a run that no processor runs."""
 
 
 @dataclass(slots=True)
@@ -61,6 +72,7 @@ class Context(Generic[State]):
     state: State
     _extend: Callable[[timedelta], datetime] = field(repr=False)
     _hand_on: Callable[[Any], None] = field(repr=False)
+    _note_progress: Callable[[float, str], None] = field(default=_tell_nobody, repr=False)
 
     def carry(self, value: Any) -> None:
         """Hand a value to the next run, if this one returns: a failed run changes nothing.
@@ -88,3 +100,22 @@ class Context(Generic[State]):
     def extend(self, timeout: Duration) -> None:
         """Move the deadline of this run to so long from now."""
         self.deadline = self._extend(parse_duration(timeout))
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Have it known how far this run has come, to whoever asks with `scheduler ps`.
+
+        Told as often as you like: it costs next to nothing, unless somebody asks.
+
+        Args:
+            fraction: of the whole, from 0 to 1.
+            text: a few words, such as "page 4 of 10".
+
+        Raises:
+            UsageError: the fraction is none.
+        """
+        if not isinstance(fraction, int | float) or not 0 <= fraction <= 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(
+                f"The progress of a run is a fraction from 0 to 1, such as 0.4, got "
+                f"{shown(fraction)}."
+            )
+        self._note_progress(fraction, text)

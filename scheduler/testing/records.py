@@ -68,8 +68,8 @@ class Ran:
         key: which of the task's loops it is; empty for the task's own.
         seq: which tick of the loop; None for a message that was sent.
         attempt: how many attempts had failed before.
-        ending: succeeded, retried, escalated, stopped or skipped.
-        error: what it raised.
+        ending: succeeded, retried, escalated, stopped, skipped or cancelled.
+        error: what it raised; or who has cancelled it.
         skipped: why it was not run at all.
     """
 

@@ -1,0 +1,135 @@
+"""Ending one run that is going on, and finding it.
+
+The processor that has the run is told over the stream of roll calls. Nothing is stored: if it dies
+before the run is settled, the run is run again, as any other.
+"""
+
+import getpass
+import socket
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import timedelta
+
+from scheduler.errors import NotRunning, UsageError
+from scheduler.protocol.tokens import Ending
+from scheduler.queues.running import Demand, Inquiry, Reply, Running, RunningRun, What
+
+WITHIN = timedelta(seconds=10)
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CancelReport:
+    """What came of cancelling a run.
+
+    Attributes:
+        run: as it was found.
+        ending: how it has ended: "cancelled", or "escalated" where that was asked for; as any other
+            run, if it did not let itself be cancelled; "lost": its processor has lost its message,
+            which is run again; "returned": its processor stops, and has given it back; "gone": it
+            had just ended. None: it had not ended, when this was not waited for any longer.
+        as_asked: whether it has ended as was asked for.
+    """
+
+    run: RunningRun
+    ending: str | None
+    as_asked: bool
+
+
+class Cancellation:
+    """Cancels runs.
+
+    Args:
+        within: how long it waits for a run to end.
+    """
+
+    def __init__(self, inquiry: Inquiry, within: timedelta = WITHIN) -> None:
+        self._inquiry = inquiry
+        self._within = within
+
+    async def running(self, *, stack_of: str | None = None) -> Running:
+        """What runs now.
+
+        Args:
+            stack_of: the run whose stack is told, as for `cancel`.
+
+        Raises:
+            NotRunning, UsageError: there is no such run, or more than one.
+            QueueNotFound: nothing was seeded.
+        """
+        running = await self._inquiry.ask()
+        if stack_of is None:
+            return running
+        return await self._inquiry.ask(stack_of=_found(running, stack_of)[0].id)
+
+    async def cancel(self, run: str, *, escalate: bool = False, by: str = "") -> CancelReport:
+        """Have a run end, and wait until it has, for some seconds.
+
+        Args:
+            run: the id of a one-off call's message, or how it begins, if no other begins so;
+                `loop#seq`; or the name of a loop.
+            escalate: whether it then counts as failed for the last time.
+            by: who asks for it; the user of this machine, unless that is said.
+
+        Raises:
+            NotRunning, UsageError: there is no such run, or more than one.
+            QueueNotFound: nothing was seeded.
+        """
+        # More than one processor has it, if one has lost the broker, and does not know it yet.
+        found = _found(await self._inquiry.ask(), run)
+        demand = Demand(by or operator_here(), escalate)
+        replies = await self._inquiry.cancel(
+            found[-1].id, demand, {each.processor for each in found}, timeout=self._within
+        )
+        ending = _ending([replies.get(each.processor) for each in found])
+        asked = Ending.ESCALATED if escalate else Ending.CANCELLED
+        return CancelReport(found[-1], ending, ending == asked)
+
+
+def operator_here() -> str:
+    """Who runs this program, and where."""
+    try:
+        user = getpass.getuser()
+    except (ImportError, KeyError, OSError):  # which of them depends on the version of Python
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _ending(replies: Collection[Reply | None]) -> str | None:
+    """How the last of a run's processors has ended it; None: one has not."""
+    if any(reply is None or reply.what is What.CANCELLING for reply in replies):
+        return None
+    endings = [reply.ending for reply in replies if reply is not None and reply.ending]
+    return endings[-1] if endings else What.GONE.value
+
+
+def _found(running: Running, reference: str) -> list[RunningRun]:
+    """The run of this name, oldest first where several processors have it."""
+    named = _named(running.runs, reference)
+    ids = list(dict.fromkeys(run.id for run in named))
+    if not ids:
+        raise NotRunning(_not_running(running, reference))
+    if len(ids) > 1:
+        few = ", ".join(ids[:MOST_NAMED]) + (", ..." if len(ids) > MOST_NAMED else "")
+        raise UsageError(f"{reference!r} may be any of {len(ids)} runs: name one of {few}.")
+    return named
+
+
+def _named(runs: Collection[RunningRun], reference: str) -> list[RunningRun]:
+    """Those of this id; else of this loop; else the calls whose ids begin so."""
+    return (
+        [run for run in runs if run.id == reference]
+        or [run for run in runs if run.loop == reference]
+        or [run for run in runs if run.loop is None and reference and run.id.startswith(reference)]
+    )
+
+
+def _not_running(running: Running, reference: str) -> str:
+    if running.unheard:
+        return (
+            f"No run {reference!r} is going on, as far as was answered: nothing was done. Not "
+            f"answered by {', '.join(running.unheard)}, who may have it: try again."
+        )
+    return (
+        f"No run {reference!r} is going on: nothing was done. `scheduler ps` lists those that are."
+    )

@@ -1,0 +1,119 @@
+"""What a processor tells of its runs to whoever asks, and how it ends one on demand."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from scheduler.events import Event, EventStream, RunFinished, RunReturned, RunSettled
+from scheduler.processor.processes import Child
+from scheduler.processor.runs import OURS, Execution, Executions
+from scheduler.processor.stacks import of_coroutine, of_thread
+from scheduler.protocol.messages import one_line
+from scheduler.protocol.tokens import Token
+from scheduler.queues.running import Demand, RunningRun
+from scheduler.tasks.context import Progress
+
+PATIENCE = timedelta(seconds=0.3)  # with a process: whoever asks all processors waits for 0.5 s
+LOST, RETURNED = "lost", "returned"
+
+
+class Insight:
+    """Tells of the runs of a processor, but for the scheduler's own."""
+
+    def __init__(self, executions: Executions, events: EventStream) -> None:
+        self._executions = executions
+        self._events = events
+
+    async def told(self, processor: str, stack_of: str | None) -> Sequence[RunningRun]:
+        """The runs that are going on.
+
+        Args:
+            processor: its name.
+            stack_of: the run whose stack is told.
+        """
+        return await asyncio.gather(
+            *(_told(each, processor, each.id == stack_of) for each in self._going_on())
+        )
+
+    def cancel(self, run: str, demand: Demand, ended: Callable[[str], None]) -> bool:
+        """Have a run end; says whether there is one.
+
+        Args:
+            ended: called when it is settled, with how it has ended.
+        """
+        found = [each for each in self._going_on() if each.id == run and each.cancel(demand)]
+        for each in found:
+            self._follow(each, ended)
+        return bool(found)
+
+    def _going_on(self) -> list[Execution]:
+        return [each for each in self._executions if not each.run.task.builtin]
+
+    def _follow(self, execution: Execution, ended: Callable[[str], None]) -> None:
+        finished = how = LOST  # also where its message could not be acked: it comes again
+
+        def hear(event: Event) -> None:
+            nonlocal finished, how
+            match event:
+                case RunFinished() if _is_of(execution, event):
+                    finished = event.ending.value
+                case RunSettled() if _is_of(execution, event):
+                    how = finished
+                case RunReturned() if _is_of(execution, event):
+                    how = RETURNED
+                case _:
+                    pass
+
+        def tell(_: object) -> None:
+            self._events.forget(hear)
+            ended(how)
+
+        assert execution.handling is not None
+        self._events.listen(hear, RunFinished, RunSettled, RunReturned)
+        execution.handling.add_done_callback(tell)
+
+
+def _is_of(execution: Execution, event: RunFinished | RunSettled | RunReturned) -> bool:
+    about = event.loop, event.seq, event.attempt, event.message_id
+    return about == execution.run.about
+
+
+async def _told(execution: Execution, processor: str, with_stack: bool) -> RunningRun:
+    run, progress, stack = execution.run, execution.progress, None
+    if execution.child is not None:
+        progress, stack = await _asked(execution.child, progress)
+    elif with_stack:
+        stack = _stack_of(execution)
+    token = run.subject if isinstance(run.subject, Token) else None
+    return RunningRun(
+        id=execution.id,
+        task=run.task.name,
+        loop=None if token is None else str(run.loop),
+        key=run.loop.key,
+        seq=None if token is None else token.seq,
+        attempt=run.subject.attempt,
+        started_at=run.started_at,
+        deadline=execution.deadline,
+        executor=run.task.executor or "coroutine",
+        processor=processor,
+        cancelled_by=None if execution.demand is None else execution.demand.by,
+        progress=None if progress is None else progress.fraction,
+        text="" if progress is None else one_line(progress.text),
+        stack=stack if with_stack else None,
+    )
+
+
+def _stack_of(execution: Execution) -> str:
+    if execution.run.task.blocks:
+        found = of_thread(execution.thread, OURS)
+        return found or "  (its thread is about to begin, or has just ended)\n"
+    return of_coroutine(execution.task, OURS) or "  (it is about to begin, or has just ended)\n"
+
+
+async def _asked(child: Child, known: Progress | None) -> tuple[Progress | None, str]:
+    asked = asyncio.wrap_future(child.ask())
+    await asyncio.wait([asked], timeout=PATIENCE.total_seconds())
+    if not asked.done():
+        return known, f"  (its process has not answered within {PATIENCE.total_seconds():g} s)\n"
+    progress, stack = asked.result()
+    return progress or known, stack or "  (it is about to begin, or has just ended)\n"

@@ -1,0 +1,281 @@
+"""Ending runs on demand, on the embedded broker."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from scheduler import Context, NotRunning, Reject, Retry, RetryLater, Scheduler, StopLoop
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.control.cancellation import operator_here
+from scheduler.errors import UsageError
+from scheduler.events import Escalated, RunFinished
+from scheduler.protocol.tokens import Ending, LoopId, State
+from scheduler.queues.failed import EVERYTHING
+from scheduler.queues.outbox import Posting
+from tests.stage import Stage, new_app, of
+
+ME = operator_here()
+
+
+class Doer:
+    """Runs that begin, and wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.free = asyncio.Event()
+        self.seen = list[str]()
+
+    async def __call__(self) -> None:
+        self.begun.set()
+        try:
+            await self.free.wait()
+        except asyncio.CancelledError as error:
+            self.seen.append(str(error))
+            raise
+
+
+@pytest.fixture
+def doer() -> Doer:
+    return Doer()
+
+
+def app_of(doer: Doer, **options: Any) -> Scheduler:
+    app = new_app()
+
+    @app.periodic(every="1h", name="report", retry=Retry(3), **options)
+    async def report(ctx: Context) -> None:
+        ctx.carry("next")
+        await doer()
+
+    @app.task(retry=Retry(3))
+    async def send_sms(n: int = 0) -> None:
+        await doer()
+
+    return app
+
+
+@asynccontextmanager
+async def running(stage: Stage, app: Scheduler, doer: Doer) -> AsyncGenerator[None]:
+    """The loop of an app runs, until the block ends."""
+    await stage.seed(app)
+    async with stage.processor():
+        await stage.verbs.trigger(app.loop("report"))
+        await doer.begun.wait()
+        yield
+        doer.free.set()
+
+
+async def send(app: Scheduler, task: str, message_id: str) -> None:
+    await app.outbox.send(task, {}, Posting(message_id=message_id))
+
+
+def endings(stage: Stage) -> list[Ending]:
+    return [event.ending for event in of(RunFinished, stage.events)]
+
+
+# Loops
+
+
+async def test_a_cancelled_run_is_not_tried_again_and_its_loop_goes_on(
+    stage: Stage, doer: Doer
+) -> None:
+    app = app_of(doer)
+    async with running(stage, app, doer):
+        report = await app.cancel("report")
+        token = await stage.token(LoopId("report"))
+        assert (report.run.id, report.ending, report.as_asked) == ("report#0", "cancelled", True)
+        assert (token.seq, token.attempt, token.state) == (1, 0, State.ARMED)
+        assert token.carry is None  # what it had carried goes with it
+        assert token.last is not None
+        assert (token.last.ending, token.last.error) == (Ending.CANCELLED, f"cancelled by {ME}")
+    assert endings(stage) == [Ending.CANCELLED]
+    assert await stage.parked() == []
+    assert await stage.history("report") == ["seeded", "triggered", "cancelled"]
+
+
+async def test_whoever_is_cancelled_is_told_by_whom(stage: Stage, doer: Doer) -> None:
+    app = app_of(doer)
+    async with running(stage, app, doer):
+        await app.cancel("report#0")
+    assert doer.seen == [f"cancelled by {ME}"]
+    (finished,) = of(RunFinished, stage.events)
+    assert str(finished.error) == f"cancelled by {ME}"
+
+
+@pytest.mark.parametrize(
+    ("after_failure", "state"), [("continue", State.ARMED), ("pause", State.PAUSED)]
+)
+async def test_a_run_that_is_escalated_is_parked_and_told(
+    stage: Stage, doer: Doer, after_failure: Any, state: State
+) -> None:
+    app = app_of(doer, after_failure=after_failure)
+    async with running(stage, app, doer):
+        report = await app.cancel("report", escalate=True)
+        assert (report.ending, report.as_asked) == ("escalated", True)
+        assert (await stage.token(LoopId("report"))).state is state
+    (escalated,) = of(Escalated, stage.events)
+    (parked,) = await stage.parked()
+    assert (parked.reason, parked.error) == ("cancelled", f"RunCancelled: cancelled by {ME}")
+    assert (escalated.paused, str(escalated.error)) == (
+        state is State.PAUSED,
+        f"cancelled by {ME}",
+    )
+
+
+async def test_a_loop_that_is_paused_stays_so_when_its_run_is_cancelled(
+    stage: Stage, doer: Doer
+) -> None:
+    app = app_of(doer)
+    async with running(stage, app, doer):
+        await stage.verbs.pause(app.loop("report"))
+        assert (await app.cancel("report")).as_asked
+        assert (await stage.token(LoopId("report"))).state is State.PAUSED
+
+
+# Calls
+
+
+@pytest.mark.parametrize("escalate", [False, True])
+async def test_a_cancelled_call_is_done_with_or_parked(
+    stage: Stage, doer: Doer, escalate: bool
+) -> None:
+    app = app_of(doer)
+    await stage.seed(app)
+    await send(app, "send_sms", "aaaa-1")
+    async with stage.processor():
+        await doer.begun.wait()
+        assert (await app.cancel("aaaa", escalate=escalate)).as_asked
+    assert endings(stage) == [Ending.ESCALATED if escalate else Ending.CANCELLED]
+    assert [each.reason for each in await stage.parked()] == ["cancelled"] * escalate
+    assert await stage.broker.depth(app.names.processor_queue("send_sms")) is not None
+    assert await stage.waiting() == 1 + escalate  # the loop's token
+
+
+async def test_a_replay_that_is_cancelled_is_done_with(stage: Stage, doer: Doer) -> None:
+    app = app_of(doer)
+    async with running(stage, app, doer):
+        await app.cancel("report", escalate=True)
+        doer.begun.clear()
+        await stage.failed.replay(["report"], EVERYTHING)
+        await doer.begun.wait()
+        assert (await app.cancel("report#0")).as_asked
+    assert endings(stage) == [Ending.ESCALATED, Ending.CANCELLED]
+    assert await stage.parked() == []
+
+
+# How a run may answer
+
+
+async def swallow(ctx: Context) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(1000)
+
+
+def raising(error: Exception) -> Callable[[Context], Any]:
+    async def instead(ctx: Context) -> None:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            raise error from None
+
+    return instead
+
+
+@pytest.mark.parametrize(
+    ("function", "ending"),
+    [
+        (swallow, "succeeded"),
+        (raising(ValueError("in the way")), "cancelled"),
+        (raising(StopLoop("enough")), "stopped"),
+        (raising(Reject("bad")), "escalated"),
+        (raising(RetryLater("1m")), "retried"),
+    ],
+)
+async def test_what_a_run_chooses_itself_when_it_is_cancelled_holds(
+    stage: Stage, function: Any, ending: str
+) -> None:
+    app = new_app()
+    app.periodic(every="1h", name="report")(function)
+    await stage.seed(app)
+    async with stage.processor():
+        await stage.verbs.trigger(app.loop("report"))
+        await asyncio.sleep(1)
+        report = await app.cancel("report")
+    assert (report.ending, report.as_asked) == (ending, ending == "cancelled")
+
+
+async def test_one_that_does_not_end_is_waited_for_some_seconds(stage: Stage) -> None:
+    app, free = new_app(), asyncio.Event()
+
+    @app.periodic(every="1h")
+    async def report() -> None:
+        while not free.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await free.wait()
+
+    await stage.seed(app)
+    async with stage.processor():
+        await stage.verbs.trigger(app.loop("report"))
+        await asyncio.sleep(1)
+        before = stage.clock.now()
+        assert (await app.cancel("report")).ending is None
+        assert (stage.clock.now() - before).total_seconds() == pytest.approx(10, abs=0.1)
+        (run,) = (await app.running()).runs
+        assert run.cancelled_by == ME
+        free.set()
+
+
+async def test_the_time_of_a_run_that_is_cancelled_may_be_over_meanwhile(stage: Stage) -> None:
+    """It is cancelled then, not timed out: it is not tried again."""
+    app = new_app()
+
+    @app.periodic(every="1h", timeout="10s")
+    async def report() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(1000)
+
+    await stage.seed(app)
+    async with stage.processor():
+        await stage.verbs.trigger(app.loop("report"))
+        await asyncio.sleep(5)
+        assert (await app.cancel("report")).ending == "cancelled"
+
+
+# Which run
+
+
+async def test_a_run_is_named_by_id_or_loop_and_a_call_by_how_its_id_begins(
+    stage: Stage, doer: Doer
+) -> None:
+    app = app_of(doer)
+    async with running(stage, app, doer):
+        for message_id in ("aaaa-1", "aaaa-2", "b"):
+            await send(app, "send_sms", message_id)
+        await asyncio.sleep(1)
+        cancellation = stage.program.cancellation
+        for wrong in ("", "c", "report#", "report#1", "rep", "send_sms"):
+            with pytest.raises(NotRunning, match="is going on: nothing was done"):
+                await cancellation.cancel(wrong)
+        with pytest.raises(UsageError, match="any of 2 runs: name one of aaaa-1, aaaa-2"):
+            await cancellation.cancel("aaaa")
+        for right in ("report", "aaaa-1", "b"):
+            assert (await cancellation.cancel(right)).as_asked
+        assert [run.id for run in (await app.running()).runs] == ["aaaa-2"]
+
+
+async def test_where_nobody_runs_it_and_one_has_not_answered_that_is_told(
+    stage: Stage, doer: Doer
+) -> None:
+    app = app_of(doer)
+    await stage.seed(app)
+    async with MemoryBroker(stage.server) as mute:  # an older release, which does not know
+        await mute.consume(app.names.presence, lambda _: None, prefetch=1)
+        with pytest.raises(NotRunning, match=r"Not answered by an unknown one \(0\), who may"):
+            await app.cancel("report")
+        assert (await app.running()).unheard == ["an unknown one (0)"]
