@@ -439,6 +439,55 @@ def schedule_show(
     scheduler.cli.schedules.show(app, loop, as_json=as_json)
 
 
+@command(cli, "ps")
+def ps(
+    app: AppArgument = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            "--stack",
+            metavar="RUN",
+            help="Show where this run is now: the calls that it is in, without any values.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What runs now: where, since when, until when and how far.
+
+    All processors are asked, and answer themselves: nothing of it is stored. How far a run has
+    come, its task tells with ctx.progress.
+    """
+    scheduler.cli.runs.ps(app, stack, as_json=as_json)
+
+
+@command(cli, "cancel")
+def cancel(
+    app: AppArgument = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            autocompletion=_loops,
+            help="Which run, as `scheduler ps` names it: report#7 or report, of a loop; the id of "
+            "a message, or how it begins, of a call. It has to be said.",
+        ),
+    ] = None,
+    escalate: Annotated[
+        bool,
+        typer.Option(
+            "--escalate", help="Count it as failed for the last time: it is parked, and told."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """End a run that is going on.
+
+    It is not tried again, and its loop goes on with the next tick. It is waited for, 10 seconds at
+    most, and told how it has ended. A thread cannot be stopped: such a run ends with its function.
+    """
+    scheduler.cli.runs.cancel(app, run, escalate=escalate, as_json=as_json)
+
+
 @command(cli, "history")
 def history(
     app: AppArgument = None,

@@ -10,6 +10,7 @@ from scheduler.control.status import Status
 from scheduler.protocol.tokens import LastRun
 from scheduler.queues.failed import Parked
 from scheduler.queues.journal import JournalEntry
+from scheduler.queues.running import RunningRun
 from scheduler.timing.schedules import describe
 
 Row = dict[str, Any]
@@ -35,6 +36,11 @@ def row_of_status(status: Status) -> Row:
         "where": status.where.value,
         "last": _row_of_run(status.last),
     }
+
+
+def row_of_run(run: RunningRun) -> Row:
+    row = asdict(run)
+    return row if run.stack is not None else {k: v for k, v in row.items() if k != "stack"}
 
 
 def row_of_entry(entry: JournalEntry) -> Row:

@@ -14,6 +14,7 @@ from scheduler.errors import NotRunning, UsageError
 from scheduler.protocol.tokens import Ending
 from scheduler.queues.running import Demand, Inquiry, Reply, Running, RunningRun, What
 
+LOST = "lost"
 WITHIN = timedelta(seconds=10)
 MOST_NAMED = 5
 
@@ -25,9 +26,10 @@ class CancelReport:
     Attributes:
         run: as it was found.
         ending: how it has ended: "cancelled", or "escalated" where that was asked for; as any other
-            run, if it did not let itself be cancelled; "lost": its processor has lost its message,
-            which is run again; "returned": its processor stops, and has given it back; "gone": it
-            had just ended. None: it had not ended, when this was not waited for any longer.
+            run, if it did not let itself be cancelled; "lost": its processor has died, or lost its
+            message, so that it is run again, unless it was settled before; "returned": its
+            processor stops, and has given it back; "gone": it had just ended. None: it goes on,
+            and was not waited for any longer.
         as_asked: whether it has ended as was asked for.
     """
 
@@ -82,8 +84,16 @@ class Cancellation:
             found[-1].id, demand, {each.processor for each in found}, timeout=self._within
         )
         ending = _ending([replies.get(each.processor) for each in found])
+        if ending is None and not await self._goes_on(found):
+            ending = LOST
         asked = Ending.ESCALATED if escalate else Ending.CANCELLED
         return CancelReport(found[-1], ending, ending == asked)
+
+    async def _goes_on(self, found: Collection[RunningRun]) -> bool:
+        """Whether a processor that had a run has it still."""
+        now = await self._inquiry.ask()
+        before = {(run.processor, run.id, run.attempt) for run in found}
+        return any((run.processor, run.id, run.attempt) in before for run in now.runs)
 
 
 def operator_here() -> str:

@@ -1,9 +1,11 @@
 """What a processor tells of its runs to whoever asks, and how it ends one on demand."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from scheduler.control.cancellation import LOST
 from scheduler.events import Event, EventStream, RunFinished, RunReturned, RunSettled
 from scheduler.processor.processes import Child
 from scheduler.processor.runs import OURS, Execution, Executions
@@ -14,7 +16,7 @@ from scheduler.queues.running import Demand, RunningRun
 from scheduler.tasks.context import Progress
 
 PATIENCE = timedelta(seconds=0.3)  # with a process: whoever asks all processors waits for 0.5 s
-LOST, RETURNED = "lost", "returned"
+RETURNED = "returned"
 
 
 class Insight:
@@ -43,6 +45,7 @@ class Insight:
         """
         found = [each for each in self._going_on() if each.id == run and each.cancel(demand)]
         for each in found:
+            logging.getLogger(__name__).info("%s is to end: %s has it cancelled", run, demand.by)
             self._follow(each, ended)
         return bool(found)
 

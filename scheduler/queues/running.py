@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.errors import BrokerError
-from scheduler.protocol.messages import Message, parsed_json, validated
+from scheduler.protocol.messages import Message, one_line, parsed_json, validated
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.assembly import TIMEOUT, Assembly, Question, Turnout
 from scheduler.queues.attendance import RUNNING_ANSWER, RUNNING_QUESTION
@@ -249,7 +249,7 @@ class Inquiry:
             said = {"what": what.value, "ending": ending}
             self._assembly.answer(self._reply(CANCEL_ANSWER, question, said))
 
-        demand = Demand(asked.by, asked.escalate)
+        demand = Demand(one_line(asked.by), asked.escalate)
         found = runs.cancel(asked.run, demand, partial(reply, What.ENDED))
         reply(What.CANCELLING if found else What.GONE)
 

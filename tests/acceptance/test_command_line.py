@@ -65,6 +65,8 @@ COMMANDS = {
     "scheduled list": ("", FINE, ""),
     "scheduled move": ("pay.order-7 --after 10m", MISUSE, "pay.order-7"),
     "scheduled cancel": ("pay.order-7", MISUSE, "pay.order-7"),
+    "ps": ("", FINE, "Nothing runs."),
+    "cancel": ("report", WRONG, "No run 'report' is going on: nothing was done."),
     "history": ("", FINE, "report"),
     "failed list": ("", FINE, "ERROR"),
     "failed show": ("some-id", WRONG, "no parked message 'some-id'"),
@@ -292,6 +294,50 @@ def test_for_a_misspelt_loop_the_nearest_is_told(scheduler: CommandLine, verb: s
 def test_a_verb_before_seeding_says_what_to_do(scheduler: CommandLine):
     done = scheduler("pause", "report")
     assert_refused(done, WRONG, "loop report is not in", "`scheduler seed`")
+
+
+# Runs that go on
+
+
+def test_what_runs_is_told_and_ended(seeded: CommandLine):
+    assert seeded("trigger", "wait_for_input").code == FINE
+    with seeded.processor() as processor:
+        processor.until("waiting for input")
+        (row,) = seeded("ps").rows
+        assert row[:2] == ["wait_for_input#0", "wait_for_input"]
+        (run,) = seeded("ps", "--json").json["runs"]
+        assert (run["id"], run["executor"], "stack" in run) == (row[0], "coroutine", False)
+        told = seeded("ps", "--stack", "wait_for_input")
+        assert (told.code, told.out.startswith(f"{row[0]} in ")) == (FINE, True)
+        assert "in wait_for_input\n" in told.out
+        done = seeded("cancel", "wait_for_input")
+        assert done.code == FINE
+        assert re.fullmatch(
+            r"wait_for_input#0: cancelled after \d+ s; its loop goes on, unless it is paused\n",
+            done.out,
+        )
+        assert "cancelled by" in processor.until("cancelled by")
+        processor.signal()
+        assert processor.end().code == FINE
+    assert seeded("ps", "--json").json == {"runs": [], "more": 0, "not_answered_by": []}
+    (*_, last) = seeded("history", "wait_for_input", "--json").json
+    assert (last["what"], last["note"].startswith("cancelled by ")) == ("cancelled", True)
+
+
+def test_a_run_that_escalates_is_parked(seeded: CommandLine):
+    assert seeded("trigger", "wait_for_input").code == FINE
+    with seeded.processor() as processor:
+        processor.until("waiting for input")
+        done = seeded("cancel", "wait_for_input#0", "--escalate", "--json")
+        assert (done.code, done.json["ending"], done.json["as_asked"]) == (FINE, "escalated", True)
+        processor.signal()
+        processor.end()
+    (parked,) = seeded("failed", "list", "--json").json
+    assert parked["reason"] == "cancelled"
+
+
+def test_a_run_has_to_be_named(seeded: CommandLine):
+    assert_refused(seeded("cancel"), MISUSE, "needs the RUN, as `scheduler ps` names it")
 
 
 # Processing

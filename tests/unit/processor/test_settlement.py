@@ -7,12 +7,14 @@ import pytest
 
 from scheduler.processor.settlement import (
     Broken,
+    Cancelled,
     Disposition,
     Finished,
     Outcome,
     Parking,
     Raised,
     Returned,
+    RunCancelled,
     Settlement,
     Skipped,
     settle,
@@ -32,6 +34,7 @@ STARTED, ENDED = NINE + SECOND, NINE + MINUTE
 HOURLY = Every("1h", mode="fixed_rate")
 ALL = Every("1h", mode="fixed_rate", catch_up="all")
 FAILURE = ValueError("no")
+ParkedFor = Literal["exhausted", "rejected", "cancelled"]
 POLICY = Policy(Retry(2, delays=["10s", "1m"], jitter=0))
 
 TOKEN = Token(
@@ -81,7 +84,7 @@ def paused(ending: Ending, error: str | None, reason: str) -> Token:
     return replace(next_tick(ending, error), state=State.PAUSED, reason=reason)
 
 
-def parking(error: Exception, token: Token = TOKEN, *, rejected: bool = False) -> Parking:
+def parking(error: Exception, token: Token = TOKEN, *, reason: ParkedFor = "exhausted") -> Parking:
     told = f"{type(error).__name__}: {error}"
     parked = replace(
         token,
@@ -89,11 +92,12 @@ def parking(error: Exception, token: Token = TOKEN, *, rejected: bool = False) -
         attempt=token.attempt + 1,
         last=record(Ending.ESCALATED, told),
     )
-    return Parking(parked, "rejected" if rejected else "exhausted", error)
+    return Parking(parked, reason, error)
 
 
 LAST_ATTEMPT = replace(TOKEN, attempt=2)
 REJECT = Reject("bad order")
+BY_ADA = RunCancelled("cancelled by ada@desk")
 RETRYING = replace(
     TOKEN,
     attempt=1,
@@ -141,7 +145,7 @@ RETRYING = replace(
             Raised(REJECT),
             Settlement(
                 Ending.ESCALATED,
-                park=parking(REJECT, rejected=True),
+                park=parking(REJECT, reason="rejected"),
                 put=next_tick(Ending.ESCALATED, "Reject: bad order"),
             ),
             id="rejected",
@@ -159,6 +163,22 @@ RETRYING = replace(
                 Ending.STOPPED, put=paused(Ending.STOPPED, None, "the task stopped its loop")
             ),
             id="stopped its loop without a reason",
+        ),
+        pytest.param(
+            TOKEN,
+            Cancelled(BY_ADA),
+            Settlement(Ending.CANCELLED, put=next_tick(Ending.CANCELLED, "cancelled by ada@desk")),
+            id="cancelled",
+        ),
+        pytest.param(
+            TOKEN,
+            Cancelled(BY_ADA, escalate=True),
+            Settlement(
+                Ending.ESCALATED,
+                park=parking(BY_ADA, reason="cancelled"),
+                put=next_tick(Ending.ESCALATED, "RunCancelled: cancelled by ada@desk"),
+            ),
+            id="cancelled, to be escalated",
         ),
         pytest.param(
             TOKEN,
@@ -191,9 +211,14 @@ REPLAY = replace(TOKEN, state=State.REPLAY, attempt=3)
         (Raised(FAILURE), Settlement(Ending.ESCALATED, park=parking(FAILURE, REPLAY))),
         (
             Raised(REJECT),
-            Settlement(Ending.ESCALATED, park=parking(REJECT, REPLAY, rejected=True)),
+            Settlement(Ending.ESCALATED, park=parking(REJECT, REPLAY, reason="rejected")),
         ),
         (Raised(StopLoop("enough")), Settlement(Ending.STOPPED)),
+        (Cancelled(BY_ADA), Settlement(Ending.CANCELLED)),
+        (
+            Cancelled(BY_ADA, escalate=True),
+            Settlement(Ending.ESCALATED, park=parking(BY_ADA, REPLAY, reason="cancelled")),
+        ),
         (Broken.INTERRUPTED, Settlement(None, disposition=Disposition.REQUEUE)),
         (Broken.LOST, Settlement(None, disposition=Disposition.NOTHING)),
     ],
@@ -279,6 +304,8 @@ def test_a_retry_is_spread_by_its_jitter(chance: float, delay: int):
         (Raised(REJECT), "before"),
         (Raised(StopLoop("enough")), "before"),
         (Skipped("late"), "before"),
+        (Cancelled(BY_ADA), "before"),
+        (Cancelled(BY_ADA, escalate=True), "before"),
     ],
 )
 def test_only_a_run_that_returned_hands_something_on(outcome: Outcome, carry: str | None):
@@ -440,6 +467,12 @@ def again(error: Exception, delay: timedelta) -> Settlement:
         (0, Raised(SLOW), again(SLOW, 10 * SECOND)),
         (1, Raised(LATER), again(LATER, 3 * HOUR)),
         (0, Raised(StopLoop("enough")), Settlement(Ending.STOPPED)),
+        (0, Cancelled(BY_ADA), Settlement(Ending.CANCELLED)),
+        (
+            0,
+            Cancelled(BY_ADA, escalate=True),
+            Settlement(Ending.ESCALATED, park=Parking(None, "cancelled", BY_ADA)),
+        ),
         (0, Broken.INTERRUPTED, Settlement(None, disposition=Disposition.REQUEUE)),
         (0, Broken.LOST, Settlement(None, disposition=Disposition.NOTHING)),
     ],
