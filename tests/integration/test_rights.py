@@ -18,7 +18,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.control.doctor import Finding, explaining_refusals
 from scheduler.control.reports import Did
 from scheduler.control.status import Where
-from scheduler.errors import AccessRefused, Rejected, Unroutable
+from scheduler.errors import AccessRefused, NotRunning, Rejected, Unroutable
 from scheduler.events import Event, LoopRepaired, MessageParked
 from scheduler.program import Program
 from scheduler.protocol.ladder import key_of
@@ -300,6 +300,15 @@ async def test_a_processor_pauses_resumes_and_triggers(office: Office) -> None:
         assert (await program.verbs.trigger(loop)).did in (Did.TRIGGERED, Did.RUNNING)
 
 
+async def test_a_processor_tells_what_it_runs_to_an_operator(office: Office) -> None:
+    async with office.working(), lent(office, office.processor):
+        await office.until(lambda: bool(office.runs_of("beat")))
+        running = await office.app.running()
+        assert (running.expected, running.complete) == (1, True)
+        with pytest.raises(NotRunning, match="is going on: nothing was done"):
+            await office.app.cancel("nobody")
+
+
 async def test_a_processor_puts_a_lost_token_again(office: Office) -> None:
     (loop,) = office.app.loops
     async with AmqpBroker(office.url) as broker:
@@ -378,15 +387,19 @@ def taking(queue: str) -> Act:
     return act
 
 
+def following(stream: str) -> Act:
+    async def act(broker: AmqpBroker) -> None:
+        await (await broker.follow(stream, lambda message: None)).cancel()
+
+    return act
+
+
 def operations(office: Office) -> dict[str, list[Act]]:
     """What each column of the table means, one way after the other."""
     names = office.names
     slot = hatchery(office.namespace, LoopId("mail", "cell"), "quorum")
     other = f"{names.prefix}.other"
     theirs = f"{office.namespace}.elsewhere"
-
-    async def follow(broker: AmqpBroker) -> None:
-        await (await broker.follow(names.journal, lambda message: None)).cancel()
 
     async def lock(broker: AmqpBroker) -> None:
         async with broker.mutex(names.lock):
@@ -400,13 +413,14 @@ def operations(office: Office) -> dict[str, list[Act]]:
             for exchange in (names.scheduler, names.processor, names.rerouted)
         ],
         "pause, resume, trigger": [lock, publishing(names.control, "nobody")],
+        "see runs, cancel": [publishing(names.control, "nobody"), following(names.roll_call)],
         "start, stop": [
             lambda broker: broker.declare(slot),
             lambda broker: broker.delete(slot.queues[0].name),
         ],
         "take messages": [
             *map(taking, (names.processor_queue("mail"), names.hatchery(LoopId("beat")))),
-            follow,
+            following(names.journal),
         ],
         "park, purge": [
             publishing(names.failed, "task.nobody"),

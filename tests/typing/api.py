@@ -14,10 +14,12 @@ from typing import Any, assert_type
 from pydantic import BaseModel
 
 from scheduler import Context, Cron, Every, Retry, Scheduler
+from scheduler.control.cancellation import CancelReport
 from scheduler.control.keyed import Synced
 from scheduler.control.reports import Did
 from scheduler.events import Escalated, Event
 from scheduler.middleware import CallNext, Sending, SendNext
+from scheduler.queues.running import RunningRun
 
 app = Scheduler("typing")
 
@@ -221,6 +223,18 @@ def blocking_task(ctx: Context, phone: str) -> int:
 
 @app.periodic(every="1h")
 def blocking_loop(city: str = "Bonn") -> None: ...
+
+
+async def runs(ctx: Context) -> None:
+    running = await app.running(stack_of="report#7")
+    assert_type(running.runs, list[RunningRun])
+    assert_type(running.unheard, list[str])
+    assert_type(running.runs[0].progress, float | None)
+    assert_type(await app.cancel("report#7"), CancelReport)
+    assert_type((await app.cancel("report", escalate=True)).ending, str | None)
+    await app.cancel("report", True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    ctx.progress(0.4, "page 4 of 10")
+    ctx.progress("40 %")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def syncs() -> None:

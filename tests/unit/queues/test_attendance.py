@@ -3,7 +3,15 @@
 import pytest
 
 from scheduler.protocol.messages import Message
-from scheduler.queues.attendance import ANSWER, GOODBYE, QUESTION, REMEMBERED, Attendance
+from scheduler.queues.attendance import (
+    ANSWER,
+    GOODBYE,
+    QUESTION,
+    REMEMBERED,
+    RUNNING_ANSWER,
+    RUNNING_QUESTION,
+    Attendance,
+)
 
 
 def attendance(*said: str) -> Attendance:
@@ -45,3 +53,16 @@ def test_who_has_not_answered_for_long_is_forgotten() -> None:
     known = attendance("?", *map(str, range(REMEMBERED)), "0", "new")
     assert len(known.missing((), REMEMBERED + 1)) == REMEMBERED
     assert known.missing({"0", "new"}, REMEMBERED + 1) == sorted(map(str, range(2, REMEMBERED)))
+
+
+def test_who_tells_what_it_runs_is_there_as_well() -> None:
+    known = Attendance()
+    for kind, name in [
+        (RUNNING_QUESTION, ""),
+        (RUNNING_ANSWER, "a"),
+        (ANSWER, "here"),
+        (RUNNING_QUESTION, ""),
+        (RUNNING_ANSWER, "here"),
+    ]:
+        known.hear(Message(type=kind, app_id=name))
+    assert known.missing({"here"}, 1) == ["a"]
