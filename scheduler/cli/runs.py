@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 import typer
-from rich.text import Text
 
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import app_and_one
@@ -14,7 +13,7 @@ from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import exact, print_json, print_line, relative, rough
 from scheduler.cli.rows import row_of_run
 from scheduler.cli.short_ids import shortened
-from scheduler.cli.tables import Columns, fitting, print_table
+from scheduler.cli.tables import Columns, print_table
 from scheduler.control.cancellation import CancelReport
 from scheduler.protocol.messages import printable
 from scheduler.queues.running import Running, RunningRun
@@ -63,13 +62,6 @@ def cancel(reference: str | None, run: str | None, *, escalate: bool, as_json: b
         print_line(f"{report.run.id}: {_said(report)}")
     if not report.as_asked:
         raise typer.Exit(1)
-
-
-def lines_of(running: Running, now: datetime, width: int) -> Iterator[Text]:
-    """What runs, in a terminal that is so wide."""
-    if running.runs:
-        yield from fitting(running.runs, *_columns(running, now), width)
-    yield from map(Text, _remarks(running))
 
 
 async def _running(app: Scheduler, stack_of: str | None) -> Running:

@@ -76,8 +76,8 @@ class _EagerBroker(MemoryBroker):
 
     def _open(self) -> MemoryConnection:
         raise UsageError(
-            "Inside eager() what is sent runs in place, and there are no loops to start or stop: "
-            "take a scheduler.testing.Kit."
+            "Inside eager() what is sent runs in place. There are no loops to start or stop, and "
+            "there is no processor to be asked: take a scheduler.testing.Kit."
         )
 
 

@@ -28,6 +28,7 @@ DIGESTS = f"{EXAMPLES / 'digests.py'}:app"
 REMINDERS = f"{EXAMPLES / 'reminders.py'}:app"
 REQUEST_IDS = f"{EXAMPLES / 'request_ids.py'}:app"
 APPOINTMENTS = f"{EXAMPLES / 'appointments.py'}:app"
+EXPORTS = f"{EXAMPLES / 'exports.py'}:app"
 THUMBNAILS = f"{EXAMPLES / 'thumbnails.py'}:app"
 SMS = f"{EXAMPLES / 'sms.py'}:app"
 
@@ -178,6 +179,18 @@ def test_an_id_follows_each_order_and_every_task_is_measured() -> None:
     measured = dict(re.findall(r"^(\w+): (\d+ runs, \d failed), [\d.]+ ms each$", done.out, re.M))
     assert list(measured) == ["order", "charge", "receipt"]
     assert measured["charge"].endswith((" 1 failed", " 2 failed"))
+
+
+def test_an_export_that_does_not_get_on_is_ended_and_the_others_are_not() -> None:
+    events = simulate(load_app(EXPORTS), "15s")
+    runs = [event for event in events if isinstance(event, RunFinished)]
+    ended = {run.ending: run.duration for run in runs if run.loop.task == "export"}
+    assert set(ended) == {Ending.SUCCEEDED, Ending.ESCALATED}
+    assert timedelta(seconds=1) < ended[Ending.ESCALATED] < timedelta(seconds=4)
+    (given_up,) = [event for event in events if isinstance(event, Escalated)]
+    assert str(given_up.error).startswith("cancelled by ")
+    endings = {run.ending for run in runs if run.loop.task == "look_after"}
+    assert endings == {Ending.SUCCEEDED}
 
 
 @pytest.mark.timeout(180)

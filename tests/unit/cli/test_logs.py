@@ -39,6 +39,7 @@ from scheduler.events import (
     TokenOvertaken,
     TokenSuperseded,
 )
+from scheduler.processor.settlement import RunCancelled
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.tasks.outcomes import StopLoop
 from scheduler.testing import simulate
@@ -180,6 +181,11 @@ OF_RUNS: list[tuple[Event, int, str]] = [
         finished(Ending.STOPPED, StopLoop("sold out"), PAUSED),
         WARNING,
         "stopped its loop in 3 ms: StopLoop: sold out",
+    ),
+    (
+        finished(Ending.CANCELLED, RunCancelled("cancelled by ada@desk"), NEXT),
+        WARNING,
+        f"cancelled by ada@desk after 3 ms, next at {CLOCK}",
     ),
     (
         replace(finished(Ending.SKIPPED), skipped="late by 3.000 s"),

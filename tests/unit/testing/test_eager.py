@@ -49,6 +49,22 @@ async def test_what_runs_send_runs_within_them_and_in_the_same_event_loop() -> N
     assert log == [asyncio.get_running_loop(), "outer"]
 
 
+async def test_a_run_tells_how_far_it_is_though_nobody_can_ask() -> None:
+    app = new_app()
+
+    @app.task
+    async def work(ctx: Context) -> None:
+        ctx.progress(0.5, "half")
+        with pytest.raises(UsageError, match="a fraction from 0 to 1"):
+            ctx.progress(50)
+
+    with eager(app):
+        await work.send()
+        for asking in (app.running(), app.cancel("work")):
+            with pytest.raises(UsageError, match="no processor to be asked"):
+                await asking
+
+
 @pytest.mark.parametrize("error", [ConnectionError("down"), RetryLater("1s")])
 async def test_a_failure_is_the_senders_and_nothing_is_tried_again(error: Exception) -> None:
     app, attempts = new_app(), list[int]()

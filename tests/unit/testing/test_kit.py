@@ -54,6 +54,26 @@ async def test_what_is_due_runs_and_what_is_later_waits() -> None:
         assert kit.now == after(600)
 
 
+async def test_what_runs_is_told_and_ended() -> None:
+    app = new_app()
+
+    @app.task
+    async def work(ctx: Context) -> None:
+        ctx.progress(0.5, "half")
+        await asyncio.sleep(60)
+
+    async with Kit(app, start=START) as kit:
+        message_id = await work.send()
+        await asyncio.sleep(10)
+        (run,) = (await app.running()).runs
+        assert (run.id, run.progress, run.text) == (message_id, 0.5, "half")
+        assert (await app.cancel(message_id)).as_asked
+        await kit.run_until_idle()
+        (ran,) = kit.assert_ran(work)
+        assert ran.ending is Ending.CANCELLED
+        assert "cancelled by" in ran.line
+
+
 async def test_what_runs_send_is_run_too_and_time_passes_for_as_long_as_runs_take() -> None:
     app = new_app()
 
