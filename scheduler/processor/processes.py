@@ -137,11 +137,12 @@ class Child:
     def ask(self) -> Future[Told]:
         """Ask where its run is, and how far. A process that cannot answer does not."""
         with self._starting:
+            if self._hold is None:
+                return Future()  # there is no process, yet or any more
             if self._asked is None or self._asked.done():
                 self._asked = Future()
                 with suppress(OSError):  # it has just ended
-                    if self._hold is not None:
-                        self._hold.send("where")
+                    self._hold.send("where")
             return self._asked
 
     def _start(self, theirs: Connection, lifeline: Connection, hold: Connection) -> BaseProcess:

@@ -19,6 +19,7 @@ from scheduler.brokers.memory.server import MemoryServer
 from scheduler.control.cancellation import Cancellation
 from scheduler.errors import NotRunning
 from scheduler.events import Event, RunFinished, RunStarted
+from scheduler.processor.stacks import LIMIT, of_thread
 from scheduler.protocol.tokens import Ending
 from scheduler.queues.outbox import Posting
 from scheduler.queues.running import RunningRun
@@ -123,8 +124,22 @@ async def test_a_stack_that_is_deep_is_cut_from_outside(stage: Stage) -> None:
         free.set()
     assert run.stack is not None
     assert "204 calls before these are left out" in run.stack
-    assert "wait_inside" in run.stack
+    assert "await wait_inside(free)" in run.stack
+    assert "await down(300)" not in run.stack
     assert len(run.stack) < 17_000
+
+
+def test_a_stack_that_is_long_keeps_its_innermost_calls() -> None:
+    name = "x" * 500
+    code = "".join(
+        f"def {name}{n}(ask):\n    return {f'{name}{n - 1}(ask)' if n else 'ask()'}\n"
+        for n in range(60)
+    )
+    scope = dict[str, Any]()
+    exec(compile(code, "deep.py", "exec"), scope)
+    text = scope[f"{name}59"](lambda: of_thread(threading.get_ident(), {__file__}))
+    assert len(text) <= LIMIT + 100
+    assert text.startswith("  (what comes before this is left out: ")
 
 
 @pytest.mark.parametrize("fraction", [40, -0.1, float("nan"), "0.4", None])

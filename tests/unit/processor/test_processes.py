@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from scheduler import Context, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.errors import RegistrationError
 from scheduler.events import Escalated, RunFinished
-from scheduler.processor.processes import Child
+from scheduler.processor.processes import Child, ProcessEnded
 from scheduler.protocol.tokens import Ending
 from scheduler.queues.outbox import Posting
 from tests.stage import Stage, new_app, of
@@ -193,6 +193,26 @@ def child_of(app: Scheduler, task: str, **args: Any) -> Child:
     run, _ = context()
     run.arguments = args
     return Child(app.tasks[task], run)
+
+
+async def test_who_asks_before_it_has_started_keeps_no_later_answer_away() -> None:
+    app = new_app()
+    app.task(executor="process")(sleep)
+    child = child_of(app, "sleep", seconds=100)
+    too_early = child.ask()
+    running = asyncio.ensure_future(asyncio.to_thread(child.run))
+    try:
+        async with asyncio.timeout(30):
+            asked = too_early
+            while not asked.done():
+                asked = child.ask()
+                await asyncio.wait([asyncio.wrap_future(asked)], timeout=0.1)
+    finally:
+        child.kill()
+        await asyncio.wait([running])
+    progress, _ = asked.result()
+    assert (progress, too_early.done()) == (None, False)
+    assert isinstance(running.exception(), ProcessEnded)
 
 
 @pytest.mark.parametrize("delay", [0, 0.5])
