@@ -5,18 +5,16 @@ from collections.abc import (
     AsyncGenerator,
     Callable,
     Generator,
-    Mapping,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.keyed import Synced
 from scheduler.errors import RegistrationError
 from scheduler.events import EscalationHook, Event, EventStream, require_one_parameter
 from scheduler.middleware import Around, AroundSending, require_around
+from scheduler.operating import Operating
 from scheduler.protocol.topology import Names, Topology
 from scheduler.queues.outbox import BlockingBridge, Outbox
 from scheduler.registration import Registration
@@ -30,11 +28,9 @@ from scheduler.timing.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from scheduler.brokers.memory.server import MemoryServer
-    from scheduler.control.cancellation import CancelReport
 
     # It takes a third of the time in which `import scheduler` would be done.
     from scheduler.program import Program
-    from scheduler.queues.running import Running
     from scheduler.settings import Settings
 
 
@@ -42,7 +38,7 @@ R = TypeVar("R", bound=Around)
 S = TypeVar("S", bound=AroundSending)
 
 
-class Scheduler(Registration):
+class Scheduler(Registration, Operating):
     """A set of tasks that share a namespace in the broker.
 
     Args:
@@ -145,30 +141,6 @@ class Scheduler(Registration):
         self._operating = None
         await self.outbox.close()
 
-    async def sync_file(
-        self, path: str | PathLike[str], *, dry_run: bool = False
-    ) -> Mapping[str, Synced]:
-        """Make the keyed loops of tasks those of a file, in TOML, or JSON if it ends in `.json`.
-
-        By task and key, it has the schedule and `args`, as in `[digest."user-42"]` of
-        `every = "1h"`. For each task in the file this is `task.sync`; no other task is touched.
-        All is checked before anything is done.
-
-        Args:
-            dry_run: only say what it would do.
-
-        Returns:
-            What it did, by task.
-
-        Raises:
-            UsageError: the file, or something in it, cannot be used; nothing was changed.
-            AccessRefused: this user may not declare a queue.
-            BrokerError: the broker could not do it; what is left is done by the next call.
-        """
-        from scheduler.control.loop_files import sync_file  # few programs have one
-
-        return await sync_file(path, self.tasks, self.names, self._operations, dry_run=dry_run)
-
     @contextmanager
     def lending(self, broker: Broker, clock: Clock, *, everywhere: bool = False) -> Generator[None]:
         """Have this app's tasks send over a connection inside the block.
@@ -181,37 +153,6 @@ class Scheduler(Registration):
             yield
         finally:
             self.outbox.release(broker)
-
-    async def running(self, *, stack_of: str | None = None) -> "Running":
-        """What runs now, in all processors: they are asked, which takes some milliseconds.
-
-        Args:
-            stack_of: the run whose stack is told as well, named as for `cancel`.
-
-        Raises:
-            NotRunning, UsageError: there is no such run, or more than one.
-            QueueNotFound: nothing was seeded.
-        """
-        async with self._operations() as operations:
-            return await operations.cancellation.running(stack_of=stack_of)
-
-    async def cancel(self, run: str, *, escalate: bool = False) -> "CancelReport":
-        """End a run that is going on, and wait until it has ended, for at most 10 seconds.
-
-        It is not tried again, and a loop goes on with its next tick. A coroutine is cancelled, a
-        process killed; a thread cannot be stopped, so that its run ends when its function does.
-
-        Args:
-            run: the id of a message, or how it begins; `loop#seq`, or the name of a loop.
-            escalate: whether it counts as failed for the last time: it is parked then.
-
-        Raises:
-            NotRunning: no such run is going on, as far as processors have answered.
-            UsageError: there is more than one.
-            QueueNotFound: nothing was seeded.
-        """
-        async with self._operations() as operations:
-            return await operations.cancellation.cancel(run, escalate=escalate)
 
     @property
     def outbox(self) -> Outbox:

@@ -93,13 +93,11 @@ class Program:
         self.roll_call = RollCall(broker, names, hands)
         self.inquiry = Inquiry(self.roll_call, runs)
         self.cancellation = Cancellation(self.inquiry)
-
         self.loops = Loops(app, self.roster)
         self.declaring = Declaring(app, broker)
         self.processors = Processors(broker, names, resting(app))
         self.locator = Locator(broker, names, self.hatchery, self.roll_call, self.processors)
         self.fit = Fit(*here)
-
         begins = self.hatchery, self.roster
         self.beginnings = Beginnings(clock, *begins, self.roll_call, self.declaring)
         repairs = self.declaring, *begins, self.locator, self.beginnings, patience

@@ -27,6 +27,7 @@ ROOMS = (
     "program",
     "sending",
     "registration",
+    "operating",
     "app",
     "metrics",
     "tracing",
