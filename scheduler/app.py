@@ -76,7 +76,7 @@ class Scheduler(Registration, Operating):
         self._servers = WeakKeyDictionary[asyncio.AbstractEventLoop, "MemoryServer"]()
         names = Names(namespace)
         outboxes = Outboxes(self._new_outbox(names), self._new_outbox(names), BlockingBridge())
-        super().__init__(namespace, outboxes, self._operations)
+        super().__init__(namespace, outboxes, self.operations)
 
     @property
     def settings(self) -> "Settings":
@@ -173,7 +173,8 @@ class Scheduler(Registration, Operating):
         return topology_of(self)
 
     @asynccontextmanager
-    async def _operations(self) -> AsyncGenerator["Program"]:
+    async def operations(self) -> AsyncGenerator["Program"]:
+        """Inside the block, what can be done about this app, over the connection of its tasks."""
         from scheduler.program import Program  # few programs start loops
 
         async with self.outbox.connection() as broker:

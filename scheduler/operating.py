@@ -1,10 +1,9 @@
 """What a program can do about the runs and loops of its app, besides what its tasks can."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from scheduler.control.keyed import Synced
 from scheduler.protocol.topology import Names
@@ -16,20 +15,21 @@ if TYPE_CHECKING:  # few programs do any of it
     from scheduler.queues.running import Running
 
 
-class Operating(ABC):
-    """The part of an app that asks for what runs, ends runs, and makes loops those of a file."""
+class Operated(Protocol):
+    """What has to be there for it."""
 
     names: Names
 
     @property
-    @abstractmethod
-    def tasks(self) -> Mapping[str, TaskSpec]:
-        """The tasks, by name."""
+    def tasks(self) -> Mapping[str, TaskSpec]: ...
 
-    @abstractmethod
-    def _operations(self) -> "AbstractAsyncContextManager[Program]": ...
+    def operations(self) -> "AbstractAsyncContextManager[Program]": ...
 
-    async def running(self, *, stack_of: str | None = None) -> "Running":
+
+class Operating:
+    """The part of an app that asks for what runs, ends runs, and makes loops those of a file."""
+
+    async def running(self: Operated, *, stack_of: str | None = None) -> "Running":
         """What runs now, in all processors: they are asked, which takes some milliseconds.
 
         Args:
@@ -39,10 +39,10 @@ class Operating(ABC):
             NotRunning, UsageError: there is no such run, or more than one.
             QueueNotFound: nothing was seeded.
         """
-        async with self._operations() as operations:
+        async with self.operations() as operations:
             return await operations.cancellation.running(stack_of=stack_of)
 
-    async def cancel(self, run: str, *, escalate: bool = False) -> "CancelReport":
+    async def cancel(self: Operated, run: str, *, escalate: bool = False) -> "CancelReport":
         """End a run that is going on, and wait until it has ended, for at most 10 seconds.
 
         It is not tried again, and a loop goes on with its next tick. A coroutine is cancelled, a
@@ -57,11 +57,11 @@ class Operating(ABC):
             UsageError: there is more than one.
             QueueNotFound: nothing was seeded.
         """
-        async with self._operations() as operations:
+        async with self.operations() as operations:
             return await operations.cancellation.cancel(run, escalate=escalate)
 
     async def sync_file(
-        self, path: str | PathLike[str], *, dry_run: bool = False
+        self: Operated, path: str | PathLike[str], *, dry_run: bool = False
     ) -> Mapping[str, Synced]:
         """Make the keyed loops of tasks those of a file, in TOML, or JSON if it ends in `.json`.
 
@@ -82,4 +82,4 @@ class Operating(ABC):
         """
         from scheduler.control.loop_files import sync_file  # few programs have one
 
-        return await sync_file(path, self.tasks, self.names, self._operations, dry_run=dry_run)
+        return await sync_file(path, self.tasks, self.names, self.operations, dry_run=dry_run)

@@ -279,7 +279,7 @@ def status(
     ] = "2s",
     as_json: Json = False,
 ) -> None:
-    """Where each loop is, and how it ended last; what waits for tasks.
+    """Where each loop is, and how it ended; what waits for tasks.
 
     A loop is waiting, ready, running, paused, lost (nobody has its token) or unseeded. Of one
     loop, all there is to say.
@@ -594,7 +594,10 @@ def failed_purge(
 
 @command(scheduled, "list")
 def scheduled_list(app: AppArgument = None, task: OneTask = None, as_json: Json = False) -> None:
-    """What is to run at a moment, or runs, or whose name is kept; what is due first, first."""
+    """What is to run at a moment; what is due first, first.
+
+    One that runs is among them, and one that has run while its name is kept.
+    """
     scheduler.cli.scheduled.show_all(app, task=task, as_json=as_json)
 
 

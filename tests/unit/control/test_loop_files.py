@@ -61,13 +61,13 @@ def write(file: Path, text: str) -> None:
 
 
 async def keyed(app: Scheduler, task: str) -> dict[str, Any]:
-    of_task = Keyed(app.tasks[task], app.names, app._operations)  # pyright: ignore[reportPrivateUsage]
+    of_task = Keyed(app.tasks[task], app.names, app.operations)
     return {loop.key: (loop.schedule, loop.args) for loop in await of_task.list()}
 
 
 async def test_loops_become_those_of_a_file(stage: Stage, file: Path) -> None:
     await stage.seed(app := coded())
-    other = Keyed(app.tasks["other"], app.names, app._operations)  # pyright: ignore[reportPrivateUsage]
+    other = Keyed(app.tasks["other"], app.names, app.operations)
     await other.start("a", every="1h")
     write(file, FILE)
     first = {"digest": Synced(["user-42", "user-43"]), "report": Synced(["north"])}

@@ -192,7 +192,7 @@ async def test_a_keyed_loop_gets_another_schedule_for_good(stage: Stage) -> None
     keyed: Any = app.tasks["task"]
     from scheduler.control.keyed import Keyed
 
-    tasks = Keyed(keyed, app.names, app._operations)  # pyright: ignore[reportPrivateUsage]
+    tasks = Keyed(keyed, app.names, app.operations)
     await tasks.start("a", every="1m", args={"n": 7})
     loop = await stage.loops.find("task.a")
     assert (await stage.verbs.set_schedule(loop, SET, by="anna@host")).did is Did.RESCHEDULED

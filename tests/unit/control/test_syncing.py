@@ -55,7 +55,7 @@ async def test_loops_are_started_rescheduled_and_stopped(stage: Stage) -> None:
 def app_task(app: Scheduler, name: str) -> Any:
     from scheduler.control.keyed import Keyed
 
-    return Keyed(app.tasks[name], app.names, app._operations)  # pyright: ignore[reportPrivateUsage]
+    return Keyed(app.tasks[name], app.names, app.operations)
 
 
 async def test_what_is_as_it_should_be_is_not_touched(
