@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Tests of a broker wait more than they compute.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3)))
 
-.PHONY: help demo test mutants check model bench growth chaos fuzz format clean
+.PHONY: help demo test mutants check model bench growth chaos fuzz docs format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -50,6 +50,10 @@ chaos: .venv/dev ## kill, freeze, cut off and fill up everything (ARGS="--faults
 fuzz: .venv/dev ## publish what somebody else might, byte by byte (ARGS="--messages 100000 --seed 7")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
+docs: .venv/docs ## build the documentation into build/docs; a warning or a broken link ends it
+	@$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --builder html docs build/docs
+	@echo "build/docs/index.html"
+
 format: .venv/dev ## format the code and mend what the linter can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
@@ -76,6 +80,14 @@ else
 	@# Groups need pip 25.1.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --group dev
+endif
+	@touch $@
+
+.venv/docs: .venv/dev
+ifneq ($(UV),)
+	@uv pip install --quiet --python $(BIN)/python --group docs
+else
+	@$(BIN)/python -m pip install --quiet --group docs
 endif
 	@touch $@
 

@@ -98,11 +98,13 @@ class Settings(BaseSettings):
     """Instead of the user in the broker URL; written as it is, not percent-encoded."""
 
     broker_user_file: Path | None = None
+    """A file that holds it."""
 
     broker_password: Annotated[SecretStr, Field(min_length=1)] | None = None
     """Instead of the password in the broker URL; written as it is, not percent-encoded."""
 
     broker_password_file: Path | None = None
+    """A file that holds it."""
 
     tls_ca_file: Path | None = None
     """Certificates (PEM) of the authorities that may vouch for the broker, instead of those that
@@ -155,6 +157,8 @@ class Settings(BaseSettings):
     """Where it answers /metrics, for Prometheus; may be the same. None: nowhere."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is less important than this is not logged."""
+
     log_format: Literal["text", "dated", "json"] = "text"
     """Lines of text tell the time of day on the clock of this machine; if they are dated, with the
     date and the UTC offset."""

@@ -25,6 +25,7 @@ scheduler-attempt                how many attempts have failed
 scheduler-due-at-ms, -lead-ms    when the next one is due, as above
 scheduler-first-failed-at-ms     when the first did
 scheduler-exchange, -key         where the message was published first, and with which key
+scheduler-replayed-at-ms         when an operator sent it back from its failed queue
 ===============================  ==========================================================
 """
 

@@ -1,0 +1,253 @@
+"""Pages of the reference and the runbooks that are written from the code, at each build."""
+
+import ast
+import inspect
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import typer.main
+import yaml
+from pydantic import SecretStr
+
+import scheduler
+from scheduler.cli.commands import cli
+from scheduler.protocol.ladder import rungs
+from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.topology import Names, Queue, Subscription, Topology, topology
+from scheduler.settings import PREFIX, Settings
+from scheduler.timing.durations import format_duration
+from scheduler.timing.schedules import Cron, Every, to_wire
+
+ROOT = Path(__file__).parents[1]
+ALERTS = ROOT / "k8s/components/monitoring/alerts.yaml"
+NAMESPACE = "NAMESPACE"
+WHILE = "queue, for as long as it is needed"
+FROM_CODE = "<!-- Written from the code by docs/facts.py: change it there. -->"
+
+
+def pages() -> dict[str, str]:
+    """Each generated page, by the name of its file."""
+    return {
+        "settings.md": settings_page(),
+        "commands.md": commands_page(),
+        "queues.md": queues_page(),
+        "api.md": api_page(),
+        "alerts.md": alerts_page(),
+        "schedules.md": schedules_page(),
+    }
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(head), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(
+        f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines
+    )
+
+
+# Settings
+
+
+def settings_page() -> str:
+    said = attribute_docstrings(Settings)
+    rows = [
+        [f"`{PREFIX}{name.upper()}`", f"`{_default(field.default)}`", said[name]]
+        for name, field in Settings.model_fields.items()
+    ]
+    return "\n\n".join([FROM_CODE, table(["variable", "default", "says"], rows)]) + "\n"
+
+
+def attribute_docstrings(kind: type) -> dict[str, str]:
+    """What stands below each attribute of a class, on one line."""
+    (body,) = [
+        node for node in ast.parse(inspect.getsource(kind)).body if isinstance(node, ast.ClassDef)
+    ]
+    found: dict[str, str] = {}
+    for statement, below in zip(body.body, body.body[1:], strict=False):
+        match statement, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ):
+                found[name] = " ".join(text.split())
+            case _:
+                pass
+    return found
+
+
+def _default(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case SecretStr():
+            return value.get_secret_value()
+        case bool():
+            return "on" if value else "off"
+        case timedelta():
+            return format_duration(value)
+        case _:
+            return str(value)
+
+
+# The command line
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Each command that can be typed, by its words."""
+    # Typer has click within it, or beside it: of either, no type can be named here.
+    yield from _below("scheduler", typer.main.get_command(cli))
+
+
+def _below(words: str, command: Any) -> Iterator[tuple[str, Any]]:
+    if hasattr(command, "commands"):
+        for name, each in command.commands.items():
+            yield from _below(f"{words} {name}", each)
+    else:
+        yield words, command
+
+
+def commands_page() -> str:
+    return "\n\n".join([FROM_CODE, *(_command(words, each) for words, each in commands())]) + "\n"
+
+
+def _command(words: str, command: Any) -> str:
+    said = inspect.cleandoc(command.help or "")
+    rows = [[f"`{_spelt(each)}`", each.help or ""] for each in command.params]
+    return f"## `{words}`\n\n{said}\n\n{table(['argument or option', 'says'], rows)}"
+
+
+def _spelt(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return parameter.metavar or parameter.name
+    name = ", ".join(parameter.opts)
+    if getattr(parameter, "is_flag", False):
+        return name
+    return f"{name} {parameter.metavar or parameter.name.upper()}"
+
+
+# Queues, streams and exchanges
+
+
+class Row(NamedTuple):
+    name: str
+    kind: str
+    arguments: Mapping[str, Any]
+    says: str
+
+
+def sample() -> Topology:
+    """What an app of each kind of task and loop needs, under names that stand for any."""
+    return topology(
+        NAMESPACE,
+        ["TASK"],
+        [LoopId("TASK", "KEY")],
+        subscriptions=[Subscription("TASK", "EXCHANGE", "KEY", "topic")],
+        ordered=["TASK"],
+        called=["TASK"],
+    )
+
+
+def named() -> dict[str, str]:
+    """Each name that all namespaces have, and what it is of."""
+    names = Names(NAMESPACE)
+    said = {
+        name: inspect.getdoc(each)
+        for name, each in vars(Names).items()
+        if isinstance(each, property)
+    }
+    found = {getattr(names, name): text or "" for name, text in said.items()}
+    return {name: text for name, text in found.items() if isinstance(name, str)}
+
+
+def rows(wanted: Topology) -> list[Row]:
+    """Its exchanges and queues; the rungs of the ladder but for the first and the last left out."""
+    names = Names(NAMESPACE)
+    said = named()
+    folded = {names.rung(rung) for rung in rungs()[1:-1]}
+    exchanges = [(each.name, f"{each.type} exchange", each.arguments) for each in wanted.exchanges]
+    queues = [(each.name, _kind(each), each.arguments) for each in wanted.queues]
+    declared = [*exchanges, *(each for each in queues if each[0] not in folded)]
+    there = {name for name, *_ in declared}
+    for_a_while = [Row(name, WHILE, {}, text) for name, text in said.items() if name not in there]
+    return [*(Row(*each, said.get(each[0], "")) for each in declared), *for_a_while]
+
+
+def _kind(queue: Queue) -> str:
+    kind = str(queue.arguments.get("x-queue-type", "classic"))
+    return "stream" if kind == "stream" else f"{kind} queue"
+
+
+def queues_page() -> str:
+    cells = [[f"`{row.name}`", row.kind, _arguments(row), row.says] for row in rows(sample())]
+    return "\n\n".join([FROM_CODE, table(["name", "is a", "arguments", "says"], cells)]) + "\n"
+
+
+def _arguments(row: Row) -> str:
+    return ", ".join(f"`{name}: {value}`" for name, value in row.arguments.items())
+
+
+# Schedules on the wire
+
+SCHEDULES = {
+    'Every("30s")': Every("30s"),
+    'Every("1h", mode="fixed_rate", offset="5m")': Every("1h", mode="fixed_rate", offset="5m"),
+    'Cron("0 9 * * MON-FRI", tz="Europe/Berlin", catch_up="skip", grace="5m", jitter="10s")': Cron(
+        "0 9 * * MON-FRI", tz="Europe/Berlin", catch_up="skip", grace="5m", jitter="10s"
+    ),
+}
+
+
+def schedules_page() -> str:
+    cells = [[f"`{said}`", f"`{json.dumps(to_wire(each))}`"] for said, each in SCHEDULES.items()]
+    return "\n\n".join([FROM_CODE, table(["schedule", "on the wire"], cells)]) + "\n"
+
+
+# The public API
+
+
+def api_page() -> str:
+    """Every public name, with its docstring."""
+    errors = [name for name in scheduler.__all__ if _is_error(name)]
+    others = [name for name in scheduler.__all__ if name not in errors]
+    parts = [FROM_CODE, *(_documented(f"scheduler.{name}") for name in others)]
+    parts += ["## Errors", _directive("automodule", "scheduler.errors", no_members=True)]
+    return "\n\n".join([*parts, *(_documented(f"scheduler.{name}") for name in errors)]) + "\n"
+
+
+def _is_error(name: str) -> bool:
+    value = getattr(scheduler, name)
+    return isinstance(value, type) and issubclass(value, scheduler.SchedulerError)
+
+
+def _documented(name: str) -> str:
+    return _directive("autoclass", name)
+
+
+def _directive(kind: str, name: str, *, no_members: bool = False) -> str:
+    members = "" if no_members else "   :members:\n"
+    return f"```{{eval-rst}}\n.. {kind}:: {name}\n{members}```"
+
+
+# The runbook of each alert
+
+
+def alerts() -> list[dict[str, Any]]:
+    rules = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))
+    return [rule for group in rules["spec"]["groups"] for rule in group["rules"]]
+
+
+def alerts_page() -> str:
+    return "\n\n".join([FROM_CODE, *map(_alert, alerts())]) + "\n"
+
+
+def _alert(rule: Mapping[str, Any]) -> str:
+    said = {name: " ".join(text.split()) for name, text in rule["annotations"].items()}
+    return (
+        f"## {rule['alert']}\n\n"
+        f"*{rule['labels']['severity']}*: `{said['summary']}`\n\n"
+        f"**What the system does.** {said['description']}\n\n"
+        f"**What to do.** {said['runbook']}"
+    )

@@ -1,0 +1,116 @@
+"""The reference leaves nothing out: what the code has is looked up in what is told of it."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import scheduler
+from docs import facts, pictures
+from scheduler import Scheduler, events, metrics, testing
+from scheduler.cli.commands import cli
+from scheduler.events import Event
+from scheduler.protocol import calls, tokens
+from scheduler.protocol.ladder import UNITS
+from scheduler.protocol.topology import Names
+from scheduler.settings import Settings
+
+DOCS = Path(facts.__file__).parent
+WRITTEN = facts.pages()
+EVENTS = [
+    each for each in vars(events).values() if inspect.isclass(each) and issubclass(each, Event)
+]
+HEADERS = {*vars(calls)["_Headers"].model_fields, *vars(calls)["_Retried"].model_fields}
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_a_setting_is_told(name: str) -> None:
+    (row,) = [line for line in lines("settings.md") if f"`SCHEDULER_{name.upper()}`" in line]
+    assert len(row.split("|")[3]) > len("  says  ")
+
+
+def test_each_command_is_told() -> None:
+    groups = {each.name: each.typer_instance for each in cli.registered_groups}
+    words = [f"scheduler {each.name}" for each in cli.registered_commands]
+    for name, group in groups.items():
+        assert group
+        words += [f"scheduler {name} {each.name}" for each in group.registered_commands]
+    assert {f"## `{each}`" for each in words} == {
+        line for line in lines("commands.md") if line.startswith("## ")
+    }
+
+
+@pytest.mark.parametrize(("words", "command"), list(facts.commands()))
+def test_each_option_of_a_command_is_told(words: str, command: facts.Any) -> None:
+    told = WRITTEN["commands.md"].split(f"## `{words}`\n")[1].split("\n## ")[0]
+    for parameter in command.params:
+        assert parameter.help
+        assert (parameter.metavar or parameter.opts[0]) in told
+
+
+def test_each_metric_is_told() -> None:
+    registry = metrics.instrument(Scheduler("told"))
+    names = {metric.name for metric in registry.collect() if metric.name.startswith("scheduler_")}
+    table = re.findall(r"^(scheduler_\w+)", f"{metrics.__doc__}", re.MULTILINE)
+    assert {name.removesuffix("_total") for name in table} == names
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [each for each in vars(events).values() if inspect.isclass(each) and issubclass(each, Event)],
+)
+def test_each_event_says_what_it_is(kind: type[Event]) -> None:
+    assert "scheduler.events" in (DOCS / "reference/events.md").read_text()
+    assert kind.__doc__
+    assert not kind.__doc__.startswith(f"{kind.__name__}(")  # which dataclasses put there
+
+
+@pytest.mark.parametrize("name", vars(tokens)["_Wire"].model_fields)
+def test_a_member_of_a_token_is_told(name: str) -> None:
+    assert re.search(rf"\b{name}\b", f"{tokens.__doc__}".split("member of the body")[1])
+
+
+@pytest.mark.parametrize("name", sorted(HEADERS))
+def test_a_header_of_a_call_is_told(name: str) -> None:
+    assert re.search(rf"-{name.replace('_', '-')}\b", f"{calls.__doc__}")
+
+
+def test_each_queue_and_exchange_is_told() -> None:
+    told = set(re.findall(r"^\| `(.+?)`", WRITTEN["queues.md"], re.MULTILINE))
+    names = Names(facts.NAMESPACE)
+    asked = {
+        getattr(names, name) for name, each in vars(Names).items() if isinstance(each, property)
+    }
+    of_all = {name for name in asked if isinstance(name, str)} - {names.namespace, names.prefix}
+    assert of_all <= told
+    wanted = facts.sample()
+    whole = {each.name for each in (*wanted.exchanges, *wanted.queues)}
+    folded = [name for name in whole - told if ".delay." not in name]
+    assert folded == []
+
+
+def test_each_public_name_is_told() -> None:
+    for name in scheduler.__all__:
+        assert f":: scheduler.{name}\n" in WRITTEN["api.md"]
+
+
+@pytest.mark.parametrize("name", testing.__all__)
+def test_each_part_of_the_test_kit_says_what_it_is(name: str) -> None:
+    assert inspect.getdoc(getattr(testing, name))
+
+
+def test_each_alert_has_its_runbook() -> None:
+    named = re.findall(r"- alert: (\w+)", facts.ALERTS.read_text())
+    assert [f"## {name}" for name in named] == [
+        line for line in lines("alerts.md") if line.startswith("## ")
+    ]
+
+
+def test_the_picture_of_the_ladder_has_each_unit() -> None:
+    drawn = pictures.drawn()["ladder.svg"]
+    assert [unit.name for unit in UNITS if f">{unit.name}<" not in drawn] == []
+
+
+def lines(page: str) -> list[str]:
+    return WRITTEN[page].splitlines()
