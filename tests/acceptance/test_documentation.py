@@ -1,0 +1,65 @@
+"""What the documentation shows is what happens: each of its code blocks is run."""
+
+import asyncio
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.snippets import Command, Page, commands_of, is_as_expected
+from tests.acceptance.test_examples import sweep
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    path
+    for path in sorted(ROOT.glob("docs/**/*.md"))
+    if "generated" not in path.parts
+    and re.search("```(python|console)", path.read_text(encoding="utf-8"))
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Where a reader is: at the root of the sources, and what is written there is gone after."""
+    for name in ("examples", "k8s", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    yield tmp_path
+    os.chdir(before)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_does_as_it_says(path: Path, folder: Path, request: pytest.FixtureRequest) -> None:
+    seeded = set(re.findall(r"^\$ scheduler seed (\S+)", path.read_text(), re.MULTILINE))
+    url: str = request.getfixturevalue("broker_url") if seeded else "memory://"
+    page = Page(path, folder, {"SCHEDULER_BROKER_URL": url} if seeded else {})
+    try:
+        page.run()
+    finally:
+        for app in seeded:
+            asyncio.run(sweep(url, app))
+    assert all(page.left_out), "a block is left out, and nothing says why"
+    logging.getLogger(__name__).info("%d blocks were run; not: %s", page.ran, page.left_out)
+
+
+def test_what_varies_counts_as_equal() -> None:
+    assert is_as_expected("10:00:00.123 ran in 1 ms", "23:59:59.001  ran in 17 ms\n")
+    assert is_as_expected("a\n...\nd", "a\nb\nc\nd")
+    assert is_as_expected("due 2026-01-01 00:00:00+01:00", "due 2026-11-24 01:02:03-05:00")
+
+
+def test_what_does_not_vary_does_not() -> None:
+    assert not is_as_expected("ran", "ran twice")
+    assert not is_as_expected("a\nd", "a\nb\nd")
+
+
+def test_a_command_has_what_stands_below_it() -> None:
+    assert list(commands_of("$ a  # first\n1\n2\n$ b\n")) == [
+        Command("a  # first", "1\n2\n"),
+        Command("b", ""),
+    ]
