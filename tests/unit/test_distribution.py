@@ -6,6 +6,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+import yaml
 
 from scheduler.cli.versions import DISTRIBUTION
 
@@ -29,3 +30,15 @@ def test_an_extra_is_never_named_with_another_package(extra: str):
         found for path in texts for found in re.findall(rf"([-\w]+)\[{extra}\]", path.read_text())
     }
     assert named <= {DISTRIBUTION}
+
+
+def test_only_the_step_that_publishes_can_show_who_it_is():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/publish.yml").read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    allowed = {name: job.get("permissions") for name, job in workflow["jobs"].items()}
+    assert allowed == {"build": None, "publish": {"id-token": "write"}}
+    assert workflow["jobs"]["publish"]["environment"]["url"].endswith(f"/{DISTRIBUTION}")
+
+
+def test_what_is_published_has_an_entry_in_the_changelog():
+    assert f"## [{PROJECT['version']}] - " in (ROOT / "CHANGELOG.md").read_text()
