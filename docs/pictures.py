@@ -78,9 +78,9 @@ def ladder() -> str:
             arrow(f"M120 {y + 20}V{y + 42}"),
             words(148, y + 35, "digit 0"),
             arrow(f"M180 {y}H300"),
-            words(240, y - 6, f"digit 1 to {unit.most}"),
+            words(240, y + 14, f"digit 1 to {unit.most}"),
             box(300, y, 190, f"timer queues {timers}", kind="timer"),
-            arrow(f"M395 {y + 20}V{y + 50}H182"),
+            arrow(f"M395 {y + 20}V{y + 48}H182"),
         ]
     end = 40 + len(UNITS) * 62
     parts.append(box(60, end, 120, "delayed", "to the queue of the task"))

@@ -64,6 +64,7 @@ def test_each_event_says_what_it_is(kind: type[Event]) -> None:
     assert "scheduler.events" in (DOCS / "reference/events.md").read_text()
     assert kind.__doc__
     assert not kind.__doc__.startswith(f"{kind.__name__}(")  # which dataclasses put there
+    assert kind.__subclasses__() or re.search(rf"^{kind.__name__} ", f"{events.__doc__}", re.M)
 
 
 @pytest.mark.parametrize("name", vars(tokens)["_Wire"].model_fields)
