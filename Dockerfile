@@ -1,5 +1,5 @@
-# The package with its example apps. An image of your own goes on top: see "On Kubernetes" in
-# README.md. The same commit gives the same wheel, the same dependencies and the same bytecode.
+# The package with its example apps. An image of your own goes on top: see
+# docs/how-to/deploy.md. The same commit gives the same wheel, the same dependencies and the same bytecode.
 FROM python:3.13.14-slim-trixie@sha256:9662417aace5ae7b8e2609cce472b72a8958e134ba372808abe9cc1a0c0125e6 AS build
 ARG SOURCE_DATE_EPOCH=1767225600
 WORKDIR /build

@@ -15,7 +15,7 @@ from tests.acceptance.test_examples import sweep
 ROOT = Path(__file__).parents[2]
 PAGES = [
     path
-    for path in sorted(ROOT.glob("docs/**/*.md"))
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")))
     if "generated" not in path.parts
     and re.search("```(python|console)", path.read_text(encoding="utf-8"))
 ]

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 ROLES = ("client", "processor", "starter", "seed")
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/secure.md"
 
 
 def rights_in(finding: Finding) -> Rights:
@@ -348,12 +348,12 @@ async def lent(office: Office, url: str) -> AsyncGenerator[None]:
             office.app.outbox.release(broker)
 
 
-# Who may do what: each cell of the table in README
+# Who may do what: each cell of the table in the documentation
 
 
 def cells() -> list[tuple[str, str, bool]]:
     """User, operation, and whether he may."""
-    lines = README.read_text().splitlines()
+    lines = PAGE.read_text().splitlines()
     at = next(at for at, line in enumerate(lines) if line.startswith("| the user of a |"))
     _, *operations = fields(lines[at])
     rows = [fields(line) for line in lines[at + 2 : at + 2 + len(ROLES)]]

@@ -113,5 +113,11 @@ def test_the_picture_of_the_ladder_has_each_unit() -> None:
     assert [unit.name for unit in UNITS if f">{unit.name}<" not in drawn] == []
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_what_is_linked_beside_the_site_is_there(name: str) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", (DOCS.parent / name).read_text())
+    assert [link for link in links if not (DOCS.parent / link).exists()] == []
+
+
 def lines(page: str) -> list[str]:
     return WRITTEN[page].splitlines()

@@ -1,4 +1,4 @@
-"""The words that commands and logs use of loops and messages are explained in README."""
+"""The words that commands and logs use of loops and messages are explained in the reference."""
 
 import re
 from pathlib import Path
@@ -10,8 +10,8 @@ from scheduler.control.status import Where
 from scheduler.control.supervision import ADVICE
 from scheduler.protocol.tokens import Ending
 
-README = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-FIRST_CELLS = re.findall(r"^\| (`[^|]+) \|", README, re.MULTILINE)
+PAGE = (Path(__file__).parents[3] / "docs/reference/words.md").read_text(encoding="utf-8")
+FIRST_CELLS = re.findall(r"^\| (`[^|]+) \|", PAGE, re.MULTILINE)
 EXPLAINED = {word for cell in FIRST_CELLS for word in re.findall(r"`(\w+)`", cell)}
 
 
