@@ -27,6 +27,7 @@ suppress_warnings = ["myst.xref_ambiguous"]
 # Docstrings are read in an editor first: there, `name` is code.
 default_role = "code"
 autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"
 napoleon_use_rtype = False

@@ -208,13 +208,36 @@ def schedules_page() -> str:
 # The public API
 
 
+WHOLE = (":members:", ":inherited-members:")
+DECORATED = ("scheduler.sending.CallTask", "scheduler.sending.BlockingSender")
+AROUND = (
+    "scheduler.middleware.Sending",
+    "scheduler.middleware.CallNext",
+    "scheduler.middleware.SendNext",
+)
+
+
 def api_page() -> str:
     """Every public name, with its docstring."""
     errors = [name for name in scheduler.__all__ if _is_error(name)]
     others = [name for name in scheduler.__all__ if name not in errors]
-    parts = [FROM_CODE, *(_documented(f"scheduler.{name}") for name in others)]
-    parts += ["## Errors", _directive("automodule", "scheduler.errors", no_members=True)]
-    return "\n\n".join([*parts, *(_documented(f"scheduler.{name}") for name in errors)]) + "\n"
+    return "\n\n".join(
+        [
+            FROM_CODE,
+            *(_public(name) for name in others),
+            "## What a decorator returns",
+            *(_directive("autoclass", name, *WHOLE) for name in DECORATED),
+            "## Around runs and messages",
+            _directive("autoclass", AROUND[0], ":members:"),
+            *(_directive("autodata", name, ":no-value:") for name in AROUND[1:]),
+            "## Traces",
+            _directive("automodule", "scheduler.tracing", ":members:"),
+            "## Errors",
+            _directive("automodule", "scheduler.errors"),
+            *(_public(name) for name in errors),
+            "",
+        ]
+    )
 
 
 def _is_error(name: str) -> bool:
@@ -222,13 +245,14 @@ def _is_error(name: str) -> bool:
     return isinstance(value, type) and issubclass(value, scheduler.SchedulerError)
 
 
-def _documented(name: str) -> str:
-    return _directive("autoclass", name)
+def _public(name: str) -> str:
+    options = {"Scheduler": WHOLE, "Settings": ()}.get(name, (":members:",))
+    return _directive("autoclass", f"scheduler.{name}", *options)
 
 
-def _directive(kind: str, name: str, *, no_members: bool = False) -> str:
-    members = "" if no_members else "   :members:\n"
-    return f"```{{eval-rst}}\n.. {kind}:: {name}\n{members}```"
+def _directive(kind: str, name: str, *options: str) -> str:
+    lines = [f".. {kind}:: {name}", *(f"   {option}" for option in options)]
+    return "\n".join(["```{eval-rst}", *lines, "```"])
 
 
 # The runbook of each alert

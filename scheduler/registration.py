@@ -76,10 +76,12 @@ class Registration:
 
     @property
     def tasks(self) -> Mapping[str, TaskSpec]:
+        """Every task of the app, by its name."""
         return self._tasks
 
     @property
     def loops(self) -> Mapping[LoopId, Loop]:
+        """Every loop that stands in the code; keyed ones, which are started at run time, do not."""
         return self._loops
 
     @refusing_misnamed("@app.periodic", RegistrationError)
@@ -239,10 +241,8 @@ class Registration:
         Raises:
             UnknownLoop: there is none of a name; the message names the nearest.
         """
-        return [
-            _named("task", name, self._tasks)
-            for name in dict.fromkeys(self._tasks if names is None else names)
-        ]
+        wanted = dict.fromkeys(self._tasks if names is None else names)
+        return [_named("task", name, self._tasks) for name in wanted]
 
     def _add_task(self, spec: TaskSpec) -> None:
         if spec.name in self._tasks:

@@ -1,12 +1,12 @@
 """Traces for OpenTelemetry: a listener that makes a span of each call that is sent, and each run.
 
-======================  ===========  ===============================================================
-span                    is in        and ends
-======================  ===========  ===============================================================
+======================  ============  ==============================================================
+span                    is in         and ends
+======================  ============  ==============================================================
 send {queue}            the caller's  when the broker has confirmed the call, or did not in time
 process {queue}: call   the sender's  when the run ended; so is each of its retries
 process {queue}: loop   its own       when the run ended; a link leads to the run before it
-======================  ===========  ===============================================================
+======================  ============  ==============================================================
 
 What a task does belongs to the span of its run. The context travels in the headers of the W3C
 (https://www.w3.org/TR/trace-context/), also from and to programs that do not use this package; the

@@ -14,6 +14,7 @@ from scheduler.events import Event
 from scheduler.protocol import calls, tokens
 from scheduler.protocol.ladder import UNITS
 from scheduler.protocol.topology import Names
+from scheduler.sending import BlockingSender, CallTask
 from scheduler.settings import Settings
 
 DOCS = Path(facts.__file__).parent
@@ -94,6 +95,16 @@ def test_each_queue_and_exchange_is_told() -> None:
 def test_each_public_name_is_told() -> None:
     for name in scheduler.__all__:
         assert f":: scheduler.{name}\n" in WRITTEN["api.md"]
+
+
+@pytest.mark.parametrize("kind", [Scheduler, CallTask, BlockingSender])
+def test_each_method_of_what_programs_use_says_what_it_does(kind: type) -> None:
+    """Without a docstring, the reference would leave it out."""
+    assert f":: {kind.__module__}.{kind.__name__}" in WRITTEN["api.md"].replace(
+        ":: scheduler.Scheduler", ":: scheduler.app.Scheduler"
+    )
+    said = {name: inspect.getdoc(getattr(kind, name)) for name in dir(kind) if name[0] != "_"}
+    assert [name for name, text in said.items() if not text] == []
 
 
 @pytest.mark.parametrize("name", testing.__all__)
