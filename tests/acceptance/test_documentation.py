@@ -63,3 +63,21 @@ def test_a_command_has_what_stands_below_it() -> None:
         Command("a  # first", "1\n2\n"),
         Command("b", ""),
     ]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "```console\n$ echo one; false\n...\n```\n",
+        "```console\n$ echo one\ntwo\n```\n",
+        "```python\nassert False\n```\n",
+        "```python\nasync def f(): assert False\nawait f()\n```\n",
+        "```python\ndef test_one(): assert False\n```\n",
+    ],
+)
+def test_what_goes_wrong_in_a_block_is_noticed(folder: Path, block: str) -> None:
+    path = folder / "page.md"
+    path.write_text(block)
+    with pytest.raises(AssertionError) as caught:
+        Page(path, folder, {}).run()
+    assert "line 1" in "".join(caught.value.__notes__)
