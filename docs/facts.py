@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 import scheduler
 from scheduler.cli.commands import cli
-from scheduler.protocol.ladder import rungs
+from scheduler.protocol.ladder import UNITS, rungs
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, Queue, Subscription, Topology, topology
 from scheduler.settings import PREFIX, Settings
@@ -24,6 +24,7 @@ from scheduler.timing.schedules import Cron, Every, to_wire
 ROOT = Path(__file__).parents[1]
 ALERTS = ROOT / "k8s/components/monitoring/alerts.yaml"
 NAMESPACE = "NAMESPACE"
+LOOP = LoopId("TASK", "KEY")
 WHILE = "queue, for as long as it is needed"
 FROM_CODE = "<!-- Written from the code by docs/facts.py: change it there. -->"
 
@@ -143,7 +144,7 @@ def sample() -> Topology:
     return topology(
         NAMESPACE,
         ["TASK"],
-        [LoopId("TASK", "KEY")],
+        [LOOP],
         subscriptions=[Subscription("TASK", "EXCHANGE", "KEY", "topic")],
         ordered=["TASK"],
         called=["TASK"],
@@ -151,14 +152,18 @@ def sample() -> Topology:
 
 
 def named() -> dict[str, str]:
-    """Each name that all namespaces have, and what it is of."""
+    """Each name of the sample that is ours, and what it is of."""
     names = Names(NAMESPACE)
-    said = {
-        name: inspect.getdoc(each)
-        for name, each in vars(Names).items()
-        if isinstance(each, property)
+    found = {
+        getattr(names, attribute): inspect.getdoc(each) or ""
+        for attribute, each in vars(Names).items()
+        if isinstance(each, property) and attribute != "prefix"
     }
-    found = {getattr(names, name): text or "" for name, text in said.items()}
+    found |= {names.delay(unit): inspect.getdoc(Names.delay) or "" for unit in range(len(UNITS))}
+    found |= {names.rung(rung): inspect.getdoc(Names.rung) or "" for rung in rungs()}
+    of_task = (Names.processor_queue, Names.failed_queue, Names.head)
+    found |= {each(names, "TASK"): inspect.getdoc(each) or "" for each in of_task}
+    found[names.hatchery(LOOP)] = inspect.getdoc(Names.hatchery) or ""
     return {name: text for name, text in found.items() if isinstance(name, str)}
 
 
@@ -171,7 +176,11 @@ def rows(wanted: Topology) -> list[Row]:
     queues = [(each.name, _kind(each), each.arguments) for each in wanted.queues]
     declared = [*exchanges, *(each for each in queues if each[0] not in folded)]
     there = {name for name, *_ in declared}
-    for_a_while = [Row(name, WHILE, {}, text) for name, text in said.items() if name not in there]
+    for_a_while = [
+        Row(name, WHILE, {}, text)
+        for name, text in said.items()
+        if name not in there and ".delay" not in name
+    ]
     return [*(Row(*each, said.get(each[0], "")) for each in declared), *for_a_while]
 
 

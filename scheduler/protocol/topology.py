@@ -208,10 +208,12 @@ class Names:
 
     @property
     def scheduler(self) -> str:
+        """The exchange by which tokens come to the hatchery queues of their loops."""
         return f"{self.prefix}.scheduler"
 
     @property
     def processor(self) -> str:
+        """The exchange by which tokens that are due come to the queues of their tasks."""
         return f"{self.prefix}.processor"
 
     @property
@@ -246,6 +248,7 @@ class Names:
 
     @property
     def unmatched(self) -> str:
+        """The exchange of what is parked and is no task's."""
         return f"{self.prefix}.unmatched"
 
     @property
@@ -313,9 +316,11 @@ class Names:
         return f"{self.prefix}.delay.{UNITS[unit].name}" if unit < len(UNITS) else self.delayed
 
     def rung(self, rung: Rung) -> str:
+        """A timer queue of the delay ladder."""
         return f"{self.prefix}.delay.{rung.name}"
 
     def hatchery(self, loop: LoopId) -> str:
+        """The queue in which the token of a loop waits until it is due: it holds one."""
         return f"{self.prefix}.hatchery.{loop}"
 
     def way_in(self, routing_key: str) -> str:
@@ -331,9 +336,11 @@ class Names:
         return f"{self.prefix}.head.{task}"
 
     def processor_queue(self, task: str) -> str:
+        """The queue of what is due of a task, from which processors take."""
         return f"{self.processor}.{task}"
 
     def failed_queue(self, task: str) -> str:
+        """The queue of what is parked of a task."""
         return f"{self.failed}.{task}"
 
     def moving(self, queue: str) -> str:

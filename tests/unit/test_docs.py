@@ -90,6 +90,7 @@ def test_each_queue_and_exchange_is_told() -> None:
     whole = {each.name for each in (*wanted.exchanges, *wanted.queues)}
     folded = [name for name in whole - told if ".delay." not in name]
     assert folded == []
+    assert [row.name for row in facts.rows(wanted) if not row.says] == ["EXCHANGE"]
 
 
 def test_each_public_name_is_told() -> None:
