@@ -90,7 +90,6 @@ __all__ = [
     "NotAllSeen",
     "NotAllSent",
     "NotRunning",
-    "NotRunning",
     "NotSent",
     "OtherArguments",
     "PortUnavailable",
