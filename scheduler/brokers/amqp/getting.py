@@ -17,6 +17,7 @@ from scheduler.brokers.contract import Delivery
 from scheduler.errors import QueueUnresponsive, Unconfirmed
 
 LED_WITHIN_S = 8.0  # RabbitMQ itself waits for 10 s, unless a node is down
+OTHERS_WITHIN_S = 30.0
 BROKE_IT_OFF = re.compile(r"Cannot get a message from queue '(queue )?'?(?P<queue>[^']+)")
 
 
@@ -36,21 +37,21 @@ class Getting:
         Raises:
             QueueUnresponsive: this one has, for as long as a leader may take to be found.
         """
-        deadline = asyncio.get_running_loop().time() + LED_WITHIN_S
+        loop, began = asyncio.get_running_loop(), asyncio.get_running_loop().time()
         for pause in pauses():
             session = await self._connection.beside()
             try:
                 return await self._get(queue, session)
             except Unconfirmed as error:
-                by = BROKE_IT_OFF.search(str(error))
-                if by is None:
-                    raise
-                is_late = asyncio.get_running_loop().time() >= deadline
-                if is_late and queue.startswith(by["queue"]):  # what the broker says is cut off
+                took = loop.time() - began
+                if took >= LED_WITHIN_S and _is_ended_by(queue, error):
                     raise QueueUnresponsive(
                         f"The queue {queue!r} in {self._connection.address} does not answer: none "
                         "of its replicas leads it. Supervision makes it anew, if it may declare."
                     ) from None
+                # Whoever was about to ask when another queue ended it is not told by which.
+                if took >= OTHERS_WITHIN_S or not self._connection.connected:
+                    raise
                 await asyncio.sleep(pause)
         raise AssertionError("a backoff has no end")
 
@@ -71,3 +72,9 @@ class Getting:
             self._connection, channel, lease.lost, lambda: session.return_getter(lease)
         )
         return deliveries.delivery(taken, queue)
+
+
+def _is_ended_by(queue: str, error: Unconfirmed) -> bool:
+    """Whether the connection was broken off over this queue; the broker cuts off what it says."""
+    by = BROKE_IT_OFF.search(str(error))
+    return by is not None and queue.startswith(by["queue"])
