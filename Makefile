@@ -9,13 +9,13 @@ BIN := .venv/bin
 # Tests of a broker wait more than they compute.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3)))
 
-.PHONY: help demo test mutants check model bench growth chaos fuzz docs format clean
+.PHONY: help demo test mutants check model bench growth chaos fuzz screenshots docs format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
 
-demo: .venv/package ## run the heartbeat example on the embedded broker (FOR=10s ends it)
-	@$(BIN)/scheduler dev examples/heartbeat.py:app $(if $(FOR),--for $(FOR))
+demo: .venv/package ## run the heartbeat example on the embedded broker, with a dashboard (FOR=10s ends it)
+	@$(BIN)/scheduler dev examples/heartbeat.py:app --port 0 $(if $(FOR),--for $(FOR))
 
 test: .venv/dev ## run the tests on a real broker as well (ARGS="-k retry -n 0")
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
@@ -54,6 +54,9 @@ docs: .venv/docs ## build the documentation into build/docs; a warning or a brok
 	@$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --builder html docs build/docs
 	@echo "build/docs/index.html"
 
+screenshots: .venv/dev ## picture the dashboard of 200 loops under load, in two minutes (ARGS="--warm 10")
+	@$(BIN)/python -m tests.browser.screenshots $(ARGS)
+
 format: .venv/dev ## format the code and mend what the linter can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
@@ -65,11 +68,11 @@ clean: ## delete the virtual environment and all caches
 .venv/package: pyproject.toml
 ifneq ($(UV),)
 	@uv venv --quiet --allow-existing --python '>=3.11' .venv
-	@uv pip install --quiet --python $(BIN)/python --editable .
+	@uv pip install --quiet --python $(BIN)/python --editable '.[dashboard]'
 else
 	@test -n "$(PYTHON)" || { echo "scheduler needs Python 3.11 or newer with venv: install it, or name it: make PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dashboard]'
 endif
 	@touch $@
 

@@ -15,6 +15,7 @@ from scheduler.brokers.contract import (
     BrokerInfo,
     Delivery,
     Depth,
+    Since,
 )
 from scheduler.brokers.marks import silent, too_long
 from scheduler.brokers.memory.broker import MemoryBroker
@@ -191,7 +192,7 @@ class FaultyBroker(MemoryBroker):
             return await super().get(queue, aside=aside)
 
     async def read(
-        self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
+        self, stream: str, *, since: Since = None, quiet: timedelta = DEFAULT_QUIET
     ) -> AsyncGenerator[Message]:
         """Asked for once for each message; where that raises `EOFError`, no more are there."""
         position = 0

@@ -31,6 +31,7 @@ ROOMS = (
     "app",
     "metrics",
     "tracing",
+    "dashboard",
     "testing",
     "pytest_plugin",
     "__init__",
@@ -108,9 +109,10 @@ def test_only_the_clock_asks_the_machine_for_the_time(name: str) -> None:
 
 
 @pytest.mark.parametrize("entrance", ["scheduler", "scheduler.testing", "scheduler.cli.commands"])
-def test_the_driver_is_loaded_by_who_connects_only(entrance: str) -> None:
+def test_the_driver_is_loaded_by_who_connects_only_and_a_server_by_who_shows(entrance: str) -> None:
     script = f"import sys, {entrance}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     loaded = {name.split(".")[0] for name in done.stdout.decode().split()}
     assert "scheduler" in loaded
     assert not loaded & {"aiormq", "pamqp", "yarl"}
+    assert not loaded & {"starlette", "jinja2", "uvicorn"}

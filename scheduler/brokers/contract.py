@@ -129,6 +129,9 @@ class Delivery:
         await self._requeue()
 
 
+Since = datetime | int | None
+"""From where on to read a stream."""
+
 Browsed = AbstractAsyncContextManager[AsyncIterator[Delivery]]
 """Messages of a queue, in hand for as long as a block takes."""
 
@@ -268,13 +271,13 @@ class Broker(Protocol):
         ...
 
     def read(
-        self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
+        self, stream: str, *, since: Since = None, quiet: timedelta = DEFAULT_QUIET
     ) -> AsyncGenerator[Message]:
         """What a stream holds, oldest first; of what is written meanwhile, little or nothing.
 
         Args:
-            since: without what came before this moment, by the broker's clock; but some that came
-                shortly before may be among them. None: from the first on.
+            since: without what came before this moment, by the broker's clock, but for some that
+                came shortly before; or from this offset on, if it is reached. None: all of it.
             quiet: it ends when nothing more has come for so long (the first may take longer), be
                 that all or not.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from scheduler.cli import (
         completion,
+        dashboarding,
         diagnosis,
         failed,
         history,
@@ -37,6 +38,7 @@ else:
 
 __all__ = [
     "completion",
+    "dashboarding",
     "diagnosis",
     "failed",
     "history",

@@ -181,6 +181,12 @@ def dev(
     span: Annotated[
         str | None, typer.Option("--for", help="End after so long, such as 10s; else at Ctrl-C.")
     ] = None,
+    with_dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Show it in a browser, too, at the port 8088.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Another port for it; 0: any that is free.")
+    ] = None,
     log_format: LogFormat = None,
     as_json: Json = False,
 ) -> None:
@@ -189,7 +195,8 @@ def dev(
     It declares, seeds and processes on an embedded broker, which ends with it.
     """
     log_format = "json" if as_json else log_format
-    scheduler.cli.processing.dev(app, span=span, log_format=log_format)
+    shows = with_dashboard or port is not None
+    scheduler.cli.processing.dev(app, span=span, log_format=log_format, shows=shows, port=port)
 
 
 @command(cli, "seed")
@@ -258,6 +265,41 @@ def run(
         health_port=health_port,
         metrics_port=metrics_port,
         log_format="json" if as_json else log_format,
+    )
+
+
+@command(cli, "dashboard")
+def dashboard(
+    app: AppArgument = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="The address to answer at. Where others reach it, --access or --read-only is "
+            "needed."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")
+    ] = 8088,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Nobody may do anything, only look.")
+    ] = False,
+    access: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="A function of the request that returns a scheduler.dashboard.Visitor, or None.",
+        ),
+    ] = None,
+    log_format: LogFormat = None,
+) -> None:
+    """Show what runs in a browser.
+
+    It follows the journal and the roster; no processor needs to be there. It needs the extra
+    `dashboard`.
+    """
+    scheduler.cli.dashboarding.show(
+        app, host=host, port=port, read_only=read_only, access=access, log_format=log_format
     )
 
 

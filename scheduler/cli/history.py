@@ -74,14 +74,20 @@ def _cells(entry: JournalEntry, zone: tzinfo | None) -> Sequence[str]:
         "" if entry.run is None else seconds(entry.run.late),
         "" if entry.run is None else seconds(entry.run.duration),
         exact(entry.due_at, zone),
-        entry.note,
+        _note(entry),
     )
 
 
 def _brief_cells(entry: JournalEntry, now: datetime) -> Sequence[str]:
     took = "" if entry.run is None else seconds(entry.run.duration)
     at = relative(entry.at, now)
-    return at, entry.loop, _seq(entry), entry.what, took, entry.note
+    return at, entry.loop, _seq(entry), entry.what, took, _note(entry)
+
+
+def _note(entry: JournalEntry) -> str:
+    """The reason or the error, and who it was that acted."""
+    by = f"by {entry.by}" if entry.by else ""
+    return ", ".join(filter(None, [entry.note, by]))
 
 
 def _seq(entry: JournalEntry) -> str:

@@ -79,6 +79,23 @@ def load_app(reference: str | None) -> Scheduler:
     return _attribute(module, attribute, whole)
 
 
+def object_named(reference: str) -> object:
+    """What a reference such as `module:attribute` names.
+
+    Raises:
+        AppNotFound: there is nothing of this name.
+        UsageError: its module cannot be imported.
+    """
+    place, separator, attribute = reference.rpartition(":")
+    if not separator or not place or not attribute:
+        raise AppNotFound(f"It is named as {FORMS}, got {reference!r}.")
+    with importing(place):
+        module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    if not hasattr(module, attribute):
+        raise AppNotFound(f"{place!r} has no {attribute!r}.")
+    return getattr(module, attribute)
+
+
 def _is_file_alone(text: str) -> bool:
     """Whether it is a file without an attribute, which is taken for its `:app`."""
     return text.endswith(".py") and Path(text).is_file()

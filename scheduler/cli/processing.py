@@ -13,14 +13,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from wsgiref.types import WSGIApplication
 
+from scheduler import dashboard
 from scheduler.app import Scheduler
 from scheduler.brokers.contract import Broker
 from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
 from scheduler.cli.arguments import span_of
 from scheduler.cli.connecting import remote_broker
+from scheduler.cli.dashboarding import DEFAULT_PORT
 from scheduler.cli.importing import in_lifespan
 from scheduler.cli.loading import ready_app
 from scheduler.cli.meanings import warn_of_doubts
+from scheduler.cli.printing import print_line
 from scheduler.cli.signals import on_signal
 from scheduler.cli.versions import DISTRIBUTION
 from scheduler.control.doctor import explaining_refusals, require_fit
@@ -46,10 +50,21 @@ class Ports:
     metrics: int | None
 
 
-def dev(reference: str | None, *, span: str | None, log_format: str | None) -> None:
+def dev(
+    reference: str | None,
+    *,
+    span: str | None,
+    log_format: str | None,
+    shows: bool = False,
+    port: int | None = None,
+) -> None:
+    if shows:
+        dashboard.require()
     app = ready_app(reference, log_format=log_format)
     warn_of_doubts(app.loops.values())
-    _end_despite(asyncio.run(_develop(app, None if span is None else span_of("--for", span))))
+    ends_after = None if span is None else span_of("--for", span)
+    at = (DEFAULT_PORT if port is None else port) if shows else None
+    _end_despite(asyncio.run(_develop(app, ends_after, at)))
 
 
 def run(
@@ -75,11 +90,26 @@ def run(
     _end_despite(threads)
 
 
-async def _develop(app: Scheduler, span: timedelta | None) -> int:
-    async with MemoryBroker() as broker:
+async def _develop(app: Scheduler, span: timedelta | None, port: int | None) -> int:
+    server = MemoryServer()
+    async with MemoryBroker(server) as broker, _shown(app, server, port):
         await Program(app, broker, SystemClock()).seeding.seed()
         ours = _processor(app, broker, list(app.tasks), None)
         return await _work(ours, app.events.emit, span)
+
+
+@asynccontextmanager
+async def _shown(app: Scheduler, server: MemoryServer, port: int | None) -> AsyncGenerator[None]:
+    """Have a dashboard at a port inside the block, if one is given."""
+    if port is None:
+        yield
+        return
+    from scheduler.dashboard.serving import serving
+
+    pages = dashboard.dashboard(app, connect=lambda: MemoryBroker(server))
+    async with serving(pages, "127.0.0.1", port) as address:
+        print_line(f"the dashboard: {address}")
+        yield
 
 
 async def _process(

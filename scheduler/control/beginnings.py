@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from scheduler.control.acting import actor
 from scheduler.control.declaring import Declaring
 from scheduler.control.new_tokens import first_token, going_on
 from scheduler.errors import QueueUnresponsive
@@ -101,7 +102,7 @@ class Beginnings:
             loop.args,
             beginning.entry,
             _reason(beginning.entry, before, reason),
-            by=self._roll_call.processor,
+            by=actor(self._roll_call.processor),
             checkpoint=_checkpoint(verb, before, now),
             override=None if verb is Verb.GONE else loop.override,
         )
@@ -162,6 +163,6 @@ def _checkpoint(verb: Verb, before: Listed | None, now: datetime) -> Checkpoint 
 
 
 def _first(verb: Verb, loop: Loop, epoch: Begun, now: datetime, brand_new: bool) -> Token:
-    token = first_token(loop, epoch.listed.entry, verb, now, epoch.listed.reason)
+    token = first_token(loop, epoch.listed.entry, verb, now, epoch.listed.reason, epoch.listed.by)
     # Nothing was before its life. But where it is not brand-new, older runs may go on.
     return replace(token, first=not brand_new, known=not brand_new) if verb is Verb.START else token

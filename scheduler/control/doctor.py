@@ -23,6 +23,7 @@ from scheduler.errors import (
 from scheduler.protocol.rights import (
     Rights,
     command,
+    rights_to_look,
     rights_to_process,
     rights_to_seed,
     rights_to_send,
@@ -295,6 +296,7 @@ def _rights_of_users(app: App, vhost: str) -> list[Finding]:
         "seed": (rights_to_seed(names, app.topology()), "`scheduler seed` needs"),
         "processor": (rights_to_process(names), "`scheduler run`, and what operators do, need"),
         "starter": (rights_to_start(names), "whoever starts and stops loops at run time needs"),
+        "viewer": (rights_to_look(names), "`scheduler dashboard --read-only` needs"),
     }
     if any(task.called for task in app.tasks.values()):
         users["client"] = (rights_to_send(names), "a program that only sends messages needs")

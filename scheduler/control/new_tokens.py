@@ -11,7 +11,9 @@ from scheduler.tasks.loops import Loop
 from scheduler.timing.schedules import jittered
 
 
-def first_token(loop: Loop, entry: Entry, verb: Verb, now: datetime, reason: str = "") -> Token:
+def first_token(
+    loop: Loop, entry: Entry, verb: Verb, now: datetime, reason: str = "", by: str = ""
+) -> Token:
     """The token with which an epoch of a loop begins, at its next tick, from no progress."""
     tick = loop.schedule.next_after(now)
     return Token(
@@ -25,7 +27,7 @@ def first_token(loop: Loop, entry: Entry, verb: Verb, now: datetime, reason: str
         args=loop.args,
         state=State.PAUSED if entry.state is LoopState.PAUSED else State.ARMED,
         reason=one_line(reason) or None,
-        act=Act(verb, now),
+        act=Act(verb, now, by),
     )
 
 

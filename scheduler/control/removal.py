@@ -109,7 +109,9 @@ class Removal:
 
     async def _tell(self, loop: Loop, epoch: Begun) -> None:
         """Have the journal hear of it: with its queue gone, that is the only one that does."""
-        token = first_token(loop, epoch.listed.entry, Verb.GONE, self._clock.now())
+        token = first_token(
+            loop, epoch.listed.entry, Verb.GONE, self._clock.now(), by=epoch.listed.by
+        )
         message = encode(replace(token, state=State.PAUSED), self._app.namespace, expiration=None)
         await self._broker.publish(
             message, exchange=self._app.names.scheduler, routing_key=routing_key(loop.id)

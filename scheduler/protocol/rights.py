@@ -72,6 +72,11 @@ def rights_to_send(names: Names) -> Rights:
     return Rights(NOTHING, f"{_pattern(names)}({endings})$", NOTHING)
 
 
+def rights_to_look(names: Names) -> Rights:
+    """What a dashboard needs by which nobody does anything."""
+    return Rights(NOTHING, NOTHING, _pattern(names))
+
+
 def command(rights: Rights, *, user: str, vhost: str) -> str:
     """The command that gives a user these rights, and no others, in a virtual host."""
     patterns = (rights.configure, rights.write, rights.read)

@@ -35,7 +35,7 @@ schedule                              see `scheduler.timing.schedules`
 args                                  the arguments of the task
 carry                                 what the run before handed on
 act                                   what was done to it by somebody else than a run: the ``verb``,
-                                      and when (``at_ms``)
+                                      when (``at_ms``), and ``by`` whom
 last                                  the run before, which the journal records: its ``outcome``,
                                       nominal time (``scheduled_at_ms``), ``started_at_ms``,
                                       ``duration_ms``, and its ``error``, in a line
@@ -102,10 +102,15 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """An operator's, or supervision's, doing."""
+    """An operator's, or supervision's, doing.
+
+    Attributes:
+        by: who did it; empty: that was not told.
+    """
 
     verb: Verb
     at: datetime
+    by: str = ""
 
 
 class Ending(StrEnum):
@@ -261,7 +266,7 @@ def decode(message: Message, namespace: str) -> Token:
             reason=wire.reason,
             previous_at=optional_moment(wire.previous_at_ms),
             last=None if wire.last is None else wire.last.run,
-            act=None if wire.act is None else Act(wire.act.verb, moment_of(wire.act.at_ms)),
+            act=None if wire.act is None else wire.act.act,
             trace=trace_of(message.headers),
         )
     except (ScheduleError, ValueError, OverflowError) as error:
@@ -293,6 +298,11 @@ class _LastRun(_Strict):
 class _Act(_Strict):
     verb: Verb = Field(strict=False)
     at_ms: int = Field(ge=0, le=LATEST_MS)
+    by: str = ""
+
+    @property
+    def act(self) -> Act:
+        return Act(self.verb, moment_of(self.at_ms), self.by)
 
 
 class _Wire(_Strict):
@@ -349,7 +359,8 @@ def _wire_of(token: Token, namespace: str) -> dict[str, Any]:
 def _wire_of_act(act: Act | None) -> dict[str, Any] | None:
     if act is None:
         return None
-    return {"verb": act.verb.value, "at_ms": milliseconds_since_epoch(act.at)}
+    wire = {"verb": act.verb.value, "at_ms": milliseconds_since_epoch(act.at)}
+    return wire | {"by": act.by} if act.by else wire
 
 
 def _wire_of_run(last: LastRun | None) -> dict[str, Any] | None:

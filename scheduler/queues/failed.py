@@ -27,6 +27,7 @@ even park) has no such headers, and no record; the broker's own death record tel
 
 import asyncio
 import json
+import re
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import aclosing, contextmanager, suppress
@@ -71,6 +72,7 @@ ATTEMPT = f"{PREFIX}attempt"
 RECORD_TYPE = "scheduler.parked"
 RECORD_KEY = "scheduler.parked"
 TRACEBACK_LENGTH = 4000
+NAMED = re.compile(r"""'[^']*'|"[^"]*"|[0-9][0-9a-fA-F.:_-]*""")
 FEW = 4  # ids are named where several are meant
 ROUND = timedelta(minutes=5)  # the broker's consumer_timeout is 30 by default
 
@@ -123,6 +125,11 @@ class Parked:
     def task(self) -> str:
         """The task that failed, as far as its queue tells; empty for what no task is known for."""
         return self.loop.split(".")[0]
+
+    @property
+    def kind(self) -> str:
+        """What its error has in common with those that differ in what they name only."""
+        return kind_of(self.error)
 
     @property
     def attempts(self) -> int:
@@ -226,6 +233,7 @@ class Selection:
         ids: None: any.
         reason: None: any.
         task: None: any.
+        kind: of the error (`kind_of`); None: any.
 
     Raises:
         UsageError: nothing is parked for such a reason.
@@ -234,6 +242,7 @@ class Selection:
     ids: frozenset[str] | None = None
     reason: str | None = None
     task: str | None = None
+    kind: str | None = None
 
     def __post_init__(self) -> None:
         if self.reason not in (None, *REASONS):
@@ -243,7 +252,13 @@ class Selection:
         """Whether this one is meant."""
         if self.ids is not None and parked.id not in self.ids:
             return False
-        return self.reason in (None, parked.reason) and self.task in (None, parked.task)
+        fits = self.reason in (None, parked.reason) and self.task in (None, parked.task)
+        return fits and self.kind in (None, parked.kind)
+
+
+def kind_of(error: str) -> str:
+    """An error without what it names: numbers, and what stands in quotes."""
+    return NAMED.sub("…", error)
 
 
 EVERYTHING = Selection()

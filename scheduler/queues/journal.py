@@ -41,6 +41,7 @@ class JournalEntry:
         run: the run that ended, if one did.
         due_at: when the loop goes on; None: when somebody resumes it.
         note: the reason or the error, if there is one.
+        by: who did it, if somebody did.
     """
 
     at: datetime | None
@@ -51,6 +52,7 @@ class JournalEntry:
     run: LastRun | None = None
     due_at: datetime | None = None
     note: str = ""
+    by: str = ""
 
 
 class Heard:
@@ -352,11 +354,19 @@ def entry_of(message: Message, namespace: str) -> JournalEntry | None:
     if is_record(message):
         return _of_parked(message)
     token = _token_of(message, namespace)
-    if token is None:
-        return None
+    return None if token is None else entry_of_token(token)
+
+
+def entry_of_token(token: Token) -> JournalEntry | None:
+    """What a token that was put tells; None: nothing has led to it."""
     if token.act is not None:
         return _of_act(token, token.act)
     return None if token.last is None else _of_run(token, token.last)
+
+
+def entry_of_record(record: Message) -> JournalEntry:
+    """What a record tells of what was parked."""
+    return _of_parked(record)
 
 
 def _of_act(token: Token, act: Act) -> JournalEntry:
@@ -368,6 +378,7 @@ def _of_act(token: Token, act: Act) -> JournalEntry:
         token.attempt,
         due_at=_next_due(token),
         note=token.reason or "",
+        by=act.by,
     )
 
 

@@ -177,6 +177,31 @@ class Roster:
         """
         return (await self._read()).listing.copied()
 
+    async def glimpse(self) -> Listing:
+        """The same without a mark in it, so that it takes no right but to read; of what was
+        appended only just now, a part: who follows it hears of that.
+
+        Raises:
+            QueueNotFound: there is no roster: nothing was seeded.
+            BrokerUnavailable: it could not be read.
+        """
+        snapshot = await self._read_snapshot()
+        if snapshot.up_to is not None:
+            first = await self._glance(snapshot.listing, snapshot.up_to.offset)
+            if snapshot.up_to.is_at(first):
+                return snapshot.listing
+        listing = Listing()
+        await self._glance(listing, None)
+        return listing
+
+    async def _glance(self, listing: Listing, since: int | None) -> Message | None:
+        first: Message | None = None
+        async with aclosing(self._broker.read(self._names.roster, since=since)) as messages:
+            async for message in messages:
+                first = first or message
+                _enter_from(message, listing)
+        return first
+
     async def compacted(self) -> Listing:
         """The same; where it took much, with a snapshot for whoever reads it next."""
         read = await self._read()

@@ -1,5 +1,6 @@
 """What a user sees: commands, their output, their exit codes."""
 
+import getpass
 import json
 import platform
 import re
@@ -75,6 +76,7 @@ COMMANDS = {
     "topology show": ("", FINE, ".v1.hatchery.report"),
     "topology export": ("", FINE, ".v1.hatchery.report"),
     "doctor": ("", FINE, "rabbitmqctl"),
+    "dashboard": ("--host 0.0.0.0", MISUSE, "Others than this machine reach"),
 }
 
 
@@ -219,10 +221,11 @@ def test_a_loop_is_paused_and_resumed(seeded: CommandLine):
     assert (paused.code, paused.out) == (FINE, "report: paused\n")
     (status, *_) = seeded("status", "--json").json["loops"]
     assert (status["where"], status["reason"], status["due_at"]) == ("paused", "stocktaking", None)
-    assert status["by"].startswith(f"{socket.gethostname()}:")
+    assert status["by"].startswith(f"{getpass.getuser()} at {socket.gethostname()}:")
     at = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d"
     told = rf"stocktaking, since {at} by {re.escape(status['by'])}\n"
     assert re.search(told, seeded("status").out)
+    assert f"stocktaking, by {status['by']}\n" in seeded("history", "report").out
     assert seeded("pause", "report").out == "report: unchanged\n"
     resumed = seeded("resume", "report", "--json")
     assert (resumed.code, resumed.json["did"]) == (FINE, "resumed")

@@ -107,6 +107,14 @@ async def test_a_message_is_read_as_it_was_published(wire: Wire, broker: Broker)
     assert [each async for each in broker.read(stream)] == [message]
 
 
+async def test_a_short_reading_begins_at_an_offset(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, *numbered(*range(10)))
+    for since in (0, 7):
+        read = [message async for message in broker.read(stream, since=since, quiet=QUIET)]
+        assert [message.offset for message in read] == list(range(since, 10))
+
+
 async def test_a_reader_may_stop_early(wire: Wire, broker: Broker) -> None:
     stream = await wire.declare_stream()
     await send(broker, stream, b"a", b"b", b"c")

@@ -7,7 +7,7 @@ refused gets one to throw away.
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Literal
 
@@ -33,6 +33,7 @@ from scheduler.brokers.contract import (
     Browsed,
     Delivery,
     Depth,
+    Since,
 )
 from scheduler.brokers.credentials import parse_urls
 from scheduler.brokers.marks import written_into
@@ -139,7 +140,7 @@ class AmqpBroker:
         return await follower.start(self._consumers)
 
     def read(
-        self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
+        self, stream: str, *, since: Since = None, quiet: timedelta = DEFAULT_QUIET
     ) -> AsyncGenerator[Message]:
         return self._streams.read(stream, since=since, quiet=quiet)
 
@@ -149,7 +150,7 @@ class AmqpBroker:
         *,
         exchange: str,
         routing_key: str,
-        since: datetime | int | None = None,
+        since: Since = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         async def write(mark: Message) -> None:

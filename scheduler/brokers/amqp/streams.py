@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.readings import Reading
+from scheduler.brokers.contract import Since
 from scheduler.brokers.marks import is_mark, new_mark
 from scheduler.protocol.messages import Message
 
@@ -24,10 +25,8 @@ class Streams:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def read(
-        self, stream: str, *, since: datetime | None, quiet: timedelta
-    ) -> AsyncGenerator[Message]:
-        async with self._reading(stream, since or "first") as reading:
+    async def read(self, stream: str, *, since: Since, quiet: timedelta) -> AsyncGenerator[Message]:
+        async with self._reading(stream, "first" if since is None else since) as reading:
             await reading.look_for_end()
             # That the stream is not empty, RabbitMQ says seconds later.
             entry = await reading.next(max(quiet, FIRST_ENTRY_TIMEOUT).total_seconds())
@@ -41,7 +40,7 @@ class Streams:
         self,
         stream: str,
         write: Write,
-        since: datetime | int | None,
+        since: Since,
         timeout: timedelta,
     ) -> AsyncGenerator[Message]:
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
@@ -57,7 +56,7 @@ class Streams:
     async def _reading_past(
         self,
         stream: str,
-        since: datetime | int | None,
+        since: Since,
         mark: Message,
         write: Write,
         deadline: float,

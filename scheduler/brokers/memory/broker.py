@@ -10,7 +10,7 @@ a reconnect. Not here at all: limits in bytes (but for streams), transient queue
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Literal, Self
 
 from scheduler.brokers.contract import (
@@ -23,6 +23,7 @@ from scheduler.brokers.contract import (
     Consumer,
     Delivery,
     Depth,
+    Since,
 )
 from scheduler.brokers.marks import is_mark, new_mark, silent, too_long, written_into
 from scheduler.brokers.memory.browsing import browsing
@@ -126,11 +127,7 @@ class MemoryBroker:
         return follower
 
     async def read(
-        self,
-        stream: str,
-        *,
-        since: datetime | None = None,
-        quiet: timedelta = DEFAULT_QUIET,
+        self, stream: str, *, since: Since = None, quiet: timedelta = DEFAULT_QUIET
     ) -> AsyncGenerator[Message]:
         self._open()
         source = self._server.stream(stream)
@@ -148,7 +145,7 @@ class MemoryBroker:
         *,
         exchange: str,
         routing_key: str,
-        since: datetime | int | None = None,
+        since: Since = None,
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> AsyncGenerator[Message]:
         self._open()

@@ -121,6 +121,7 @@ ALL_WELL = {
     "rights of a seed": "ok",
     "rights of a processor": "ok",
     "rights of a starter": "ok",
+    "rights of a viewer": "ok",
 }
 
 
@@ -324,6 +325,7 @@ async def test_the_rights_that_users_need_are_told_as_commands(
         rf"'^shop\.v1\.lock(\.next)?$' {ours} {ours}",
         "rights of a starter": "rabbitmqctl set_permissions -p / shop-starter "
         rf"'^shop\.v1\.(hatchery\.|lock(\.next)?$)' {ours} {ours}",
+        "rights of a viewer": f"rabbitmqctl set_permissions -p / shop-viewer '^$' '^$' {ours}",
     }
 
 

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from scheduler import Context, Scheduler
-from scheduler.brokers.contract import DEFAULT_QUIET
+from scheduler.brokers.contract import DEFAULT_QUIET, Since
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.protocol.messages import Message
@@ -28,7 +28,7 @@ class HaltingBroker(MemoryBroker):
         self._before = before
 
     async def read(
-        self, stream: str, *, since: datetime | None = None, quiet: timedelta = DEFAULT_QUIET
+        self, stream: str, *, since: Since = None, quiet: timedelta = DEFAULT_QUIET
     ) -> AsyncGenerator[Message]:
         position = 0
         async for message in super().read(stream, since=since, quiet=quiet):

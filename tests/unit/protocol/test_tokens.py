@@ -187,6 +187,7 @@ LAST = LastRun(Ending.SUCCEEDED, MONDAY, MONDAY, timedelta(0))
         replace(PLAIN, last=replace(LAST, error="ValueError")),
         *[replace(PLAIN, state=state) for state in State],
         *[replace(PLAIN, act=Act(verb, MONDAY)) for verb in Verb],
+        replace(PLAIN, act=Act(Verb.PAUSE, MONDAY, "alice at pod-1")),
         *[replace(PLAIN, last=replace(LAST, ending=ending)) for ending in Ending],
     ],
 )
@@ -209,7 +210,7 @@ def test_a_member_that_may_be_missing_is_not_missed(member: str):
 
 
 def test_headers_and_members_of_others_are_ignored():
-    message = on_the_wire(FIRST, tracing="abc", act__by="me")
+    message = on_the_wire(FIRST, tracing="abc", act__mood="good")
     other = replace(message, headers={"x-death": [{"count": 1}], "scheduler-seq": 7})
     assert decode(other, "shop") == FIRST
 

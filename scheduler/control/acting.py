@@ -1,0 +1,25 @@
+"""Who it is that acts: told in the roster and in the journal of what is done to loops."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from scheduler.protocol.messages import one_line
+
+_ACTING = ContextVar("acting", default="")
+
+
+@contextmanager
+def acting_as(name: str) -> Generator[None]:
+    """Have what is done inside the block be told of this person, besides the program."""
+    token = _ACTING.set(one_line(name))
+    try:
+        yield
+    finally:
+        _ACTING.reset(token)
+
+
+def actor(program: str) -> str:
+    """Who acts: a person, if one is known, at a program."""
+    name = _ACTING.get()
+    return f"{name} at {program}" if name else program

@@ -1,0 +1,81 @@
+"""The dashboard: what runs, what is due, what failed, and what to do about it.
+
+It follows the journal and the roster, and asks no processor for anything; needs the extra
+`dashboard` (Starlette, Jinja2, uvicorn).
+"""
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from scheduler.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.app import Scheduler
+    from scheduler.brokers.contract import Broker
+    from scheduler.dashboard.access import Access, Visitor
+else:
+
+    def __getattr__(name):
+        if name not in ("Access", "Visitor"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        require()
+        from scheduler.dashboard import access
+
+        return getattr(access, name)
+
+
+__all__ = ["Access", "Visitor", "dashboard"]
+
+NEEDED = ("starlette", "jinja2", "uvicorn", "python_multipart")
+DISTRIBUTION = "rabbit-scheduler"
+
+
+def is_installed() -> bool:
+    """Whether there is all that the dashboard needs."""
+    return not _missing()
+
+
+def require() -> None:
+    """Refuse to go on without what the dashboard needs.
+
+    Raises:
+        SettingsError: something is not installed.
+    """
+    if missing := _missing():
+        raise SettingsError(
+            f"The dashboard needs {', '.join(missing)}, which this Python does not have. Nothing "
+            f"was started: pip install '{DISTRIBUTION}[dashboard]'."
+        )
+
+
+def dashboard(
+    app: "Scheduler",
+    *,
+    access: "Access | None" = None,
+    read_only: bool = False,
+    connect: "Callable[[], Broker] | None" = None,
+) -> Any:
+    """An ASGI application that shows an app, to be run alone or mounted in another one.
+
+    It connects when it is started, or first asked for something, with the settings of the app.
+
+    Args:
+        access: a function of the request, plain or coroutine, that returns a `Visitor`, or None
+            for who may not look. Without it, only this machine may look, directly; and do all.
+        read_only: nobody may do anything.
+        connect: makes the connection, which is not open yet; by default that of the settings.
+
+    Raises:
+        SettingsError: the extra `dashboard` is not installed; or the broker is the embedded one,
+            and it was not said how to reach it.
+    """
+    require()
+    from scheduler.dashboard import building
+
+    return building.build(app, access=access, read_only=read_only, connect=connect)
+
+
+def _missing() -> list[str]:
+    return [name for name in NEEDED if importlib.util.find_spec(name) is None]

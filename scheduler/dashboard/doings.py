@@ -1,0 +1,103 @@
+"""What visitors have had done: each as it goes on, and what came of it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import datetime
+from secrets import token_urlsafe
+from typing import Any
+
+from scheduler.control.acting import acting_as
+from scheduler.errors import SchedulerError
+from scheduler.timing.clock import Clock
+
+REMEMBERED = 50
+LINES = 50
+PATIENCE_S = 5.0
+
+
+@dataclass(slots=True)
+class Doing:
+    """Something that was begun.
+
+    Attributes:
+        what: in words, such as "pause 3 loops".
+        count: of how many messages or loops it is done.
+        lines: what came of the first of them.
+        error: why it came to no end.
+        version: grows with whatever changes.
+    """
+
+    id: str
+    what: str
+    by: str
+    begun_at: datetime
+    ended_at: datetime | None = None
+    count: int = 0
+    lines: list[str] = field(default_factory=list[str])
+    error: str = ""
+    version: int = 0
+
+    @property
+    def left_out(self) -> int:
+        """How many lines there would be besides."""
+        return max(self.count - len(self.lines), 0)
+
+    def tell(self, line: str) -> None:
+        """Say what came of one more."""
+        self.count += 1
+        self.version += 1
+        if len(self.lines) < LINES:
+            self.lines.append(line)
+
+
+Work = Callable[[Doing], Coroutine[Any, Any, None]]
+
+
+class Doings:
+    """What is being done, and was done last."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._doings: dict[str, Doing] = {}
+        self._tasks = set[asyncio.Task[None]]()
+
+    def get(self, name: str) -> Doing | None:
+        return self._doings.get(name)
+
+    @property
+    def version(self) -> int:
+        """Grows with whatever changes."""
+        return sum(doing.version + 1 for doing in self._doings.values())
+
+    async def begin(self, what: str, by: str, work: Work) -> Doing:
+        """Begin something, and wait a while for its end."""
+        doing = Doing(token_urlsafe(8), what, by, self._clock.now())
+        self._doings[doing.id] = doing
+        while len(self._doings) > REMEMBERED:
+            del self._doings[next(iter(self._doings))]
+        task = asyncio.create_task(self._carry_out(doing, work), name=what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.wait([task], timeout=PATIENCE_S)
+        return doing
+
+    async def close(self) -> None:
+        """Cancel what is going on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _carry_out(self, doing: Doing, work: Work) -> None:
+        try:
+            with acting_as(doing.by):
+                await work(doing)
+        except SchedulerError as error:
+            doing.error = str(error)
+        except Exception as error:
+            logging.getLogger(__name__).exception("%s failed", doing.what)
+            doing.error = f"It failed, and the log says how: {type(error).__name__}: {error}"
+        finally:
+            doing.ended_at = self._clock.now()
+            doing.version += 1

@@ -1,0 +1,177 @@
+"""Feeding the picture: one follower of journal and roster for all who look at it.
+
+What happened before is read back from the journal, the newest first, so that the page tells of now
+at once and of last night soon after. Nothing is written for it, so that a user of the broker that
+may only read can look at the dashboard.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.brokers.contract import Broker
+from scheduler.control.concurrency import side_by_side
+from scheduler.dashboard.picture import Picture
+from scheduler.errors import BrokerError, QueueNotFound
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Names
+from scheduler.queues.roster import Listed, Roster
+from scheduler.timing.backoff import backoff
+from scheduler.timing.clock import Clock
+
+LOOK_BACK = timedelta(hours=24)
+NEAR = (timedelta(minutes=2), timedelta(hours=1))
+CHUNK = 20_000  # messages
+MOST_READ_BACK = 200_000
+BREATHE_EVERY = 200  # messages
+BEAT = timedelta(seconds=1)
+MEASURE_EVERY = timedelta(seconds=5)
+FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=0.5), timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far the journal is read back."""
+
+    span: timedelta = LOOK_BACK
+    messages: int = MOST_READ_BACK
+
+
+A_DAY = Bounds()
+
+
+class Following:
+    """Keeps a picture up to date, over breaks of the connection.
+
+    Args:
+        shown: the queues whose depths somebody is looking at.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        names: Names,
+        clock: Clock,
+        picture: Picture,
+        shown: Callable[[], Collection[str]],
+        bounds: Bounds = Bounds(),
+    ) -> None:
+        self._broker = broker
+        self._names = names
+        self._clock = clock
+        self._picture = picture
+        self._shown = shown
+        self._bounds = bounds
+        self._roster = Roster(broker, names, clock)
+        self._first_live: int | None = None
+
+    async def run(self) -> None:
+        """Follow, until cancelled. The broker has to be open."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._beat(), name="heartbeat of the dashboard")
+            steps = self._follow_journal, self._follow_roster, self._read_roster, self._read_back
+            for step in steps:
+                await self._patiently(step)
+
+    async def _patiently(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do a step of beginning, again and again until it is done."""
+        for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
+            try:
+                await step()
+                self._picture.seeded = True
+                return
+            except QueueNotFound:  # nothing was seeded yet
+                self._picture.seeded = False
+                self._picture.version += 1
+            except BrokerError:
+                pass  # the picture tells that it is away
+            await asyncio.sleep(pause)
+
+    async def _follow_journal(self) -> None:
+        await self._broker.follow(self._names.journal, self._hear)
+
+    async def _follow_roster(self) -> None:
+        picture = self._picture
+
+        def tell(listed: Listed, _: timedelta) -> None:
+            picture.enter(listed)
+
+        await self._roster.follow(picture.listing, tell)
+
+    async def _read_roster(self) -> None:
+        self._picture.list((await self._roster.glimpse()).values())
+
+    def _hear(self, message: Message) -> None:
+        if self._first_live is None:
+            self._first_live = message.offset
+        self._picture.hear(message)
+
+    async def _read_back(self) -> None:
+        """Read what came before, from near to far, as far as the bounds allow."""
+        picture, now = self._picture, self._clock.now()
+        picture.is_reading_back = True
+        try:
+            left, until = self._bounds.messages, now - self._bounds.span
+            begin = await self._read_nearest((*(now - span for span in NEAR), until))
+            while begin and left > 0 and not self._is_back_to(until):
+                before, begin = begin, max(begin - CHUNK, 0)
+                await self._read(begin, before)
+                left -= before - begin
+            if not begin:
+                picture.heard_back_to = until  # there is no more
+        finally:
+            picture.is_reading_back = False
+            picture.version += 1
+
+    async def _read_nearest(self, moments: Iterable[datetime]) -> int | None:
+        """Read from the first of these moments since which anything was written."""
+        for moment in moments:
+            if (begin := await self._read(moment, self._first_live)) is not None:
+                return begin
+        return None
+
+    def _is_back_to(self, until: datetime) -> bool:
+        heard = self._picture.heard_back_to
+        return heard is not None and heard <= until
+
+    async def _read(self, since: datetime | int, before: int | None) -> int | None:
+        """Read to an offset; returns where it began, None: nothing was there."""
+        begin: int | None = None
+        earliest: datetime | None = None
+        reading = self._broker.read(self._names.journal, since=since)
+        async with aclosing(reading) as messages:
+            async for message in messages:
+                offset = message.offset
+                assert offset is not None
+                if before is not None and offset >= before:
+                    break
+                begin = offset if begin is None else begin
+                at = self._picture.hear(message)
+                earliest = earliest or at
+                if offset % BREATHE_EVERY == 0:
+                    await asyncio.sleep(0)
+        if earliest is not None:
+            heard = self._picture.heard_back_to
+            self._picture.heard_back_to = min(earliest, heard) if heard else earliest
+        return begin
+
+    async def _beat(self) -> None:
+        measured = datetime.min.replace(tzinfo=self._clock.now().tzinfo)
+        while True:
+            now = self._clock.now()
+            self._picture.be(self._broker.connected, now)
+            queues = self._shown() if self._broker.connected else ()
+            if queues and now - measured >= MEASURE_EVERY:
+                measured = now
+                await self._measure(sorted(queues))
+            await asyncio.sleep(BEAT.total_seconds())
+
+    async def _measure(self, queues: Sequence[str]) -> None:
+        try:
+            depths = await side_by_side(self._broker.depth, queues)
+        except BrokerError:
+            return  # the next beat tells whether it is away
+        self._picture.measure(dict(zip(queues, depths, strict=True)))

@@ -1,0 +1,95 @@
+"""Parked messages, as they were looked at: grouped by task and error.
+
+A look takes them in hand for a moment, so that it is done when somebody asks for it only.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from scheduler.errors import NotAllSeen
+from scheduler.queues.failed import FailedQueues, Parked, Selection
+from scheduler.queues.journal import PARKED, JournalEntry
+
+MOST_OF_A_GROUP, MOST_KEPT = 200, 1_000
+MOST_LOOKED_AT = 10_000
+
+
+@dataclass(slots=True)
+class Group:
+    """Messages of one task that were parked for one error.
+
+    Attributes:
+        error: of the latest of them.
+        kind: what all their errors have in common.
+        messages: the first of them.
+    """
+
+    task: str
+    reason: str
+    kind: str
+    error: str
+    count: int = 0
+    first_at: datetime | None = None
+    last_at: datetime | None = None
+    messages: list[Parked] = field(default_factory=list[Parked])
+
+    def add(self, at: datetime | None) -> None:
+        self.count += 1
+        if at is not None:
+            self.first_at = min(self.first_at or at, at)
+            self.last_at = max(self.last_at or at, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look has found.
+
+    Attributes:
+        is_whole: whether all that is parked was looked at.
+    """
+
+    at: datetime
+    groups: Sequence[Group]
+    is_whole: bool
+
+    @property
+    def count(self) -> int:
+        return sum(group.count for group in self.groups)
+
+    def find(self, name: str) -> Parked | None:
+        """The message of this id, if it was kept."""
+        messages = (each for group in self.groups for each in group.messages)
+        return next((each for each in messages if each.id == name), None)
+
+
+async def look_at(
+    failed: FailedQueues, tasks: Iterable[str], which: Selection, now: datetime
+) -> Look:
+    """Look at parked messages; the first of each group are kept."""
+    groups: dict[tuple[str, str, str], Group] = {}
+    seen, kept, is_whole = 0, 0, False
+    async with aclosing(failed.look(tasks, which)) as looked_at:
+        with suppress(NotAllSeen):
+            async for parked in looked_at:
+                key = parked.task, parked.reason, parked.kind
+                group = groups.setdefault(key, Group(*key, error=parked.error))
+                group.add(parked.parked_at)
+                if len(group.messages) < MOST_OF_A_GROUP and kept < MOST_KEPT:
+                    group.messages.append(parked)
+                    kept += 1
+                if (seen := seen + 1) >= MOST_LOOKED_AT:
+                    break
+            else:
+                is_whole = True
+    found = sorted(groups.values(), key=lambda group: -group.count)
+    return Look(now, found, is_whole)
+
+
+def heard_of(entries: Iterable[JournalEntry]) -> Counter[tuple[str, str]]:
+    """What the journal tells was parked lately: how many, by task and note."""
+    return Counter(
+        (entry.loop.partition(".")[0], entry.note) for entry in entries if entry.what == PARKED
+    )

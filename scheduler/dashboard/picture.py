@@ -1,0 +1,260 @@
+"""What the dashboard knows: a picture of all loops, made of what journal and roster tell.
+
+It is told of each message of the two streams, in whatever order, and asks nobody anything: no slot
+is looked into, and nothing here waits. It is bounded: so many loops, so many runs of each.
+"""
+
+from bisect import insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import NamedTuple
+
+from scheduler.brokers.contract import Depth
+from scheduler.dashboard.minutes import Minutes
+from scheduler.errors import MessageError
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LastRun, LoopId, State, Token, decode
+from scheduler.queues.failed import is_record
+from scheduler.queues.journal import JournalEntry, entry_of_record, entry_of_token
+from scheduler.queues.roster import Listed, Listing
+from scheduler.tasks.tasks import SUPERVISION
+
+MOST_LOOPS = 20_000
+RUNS_KEPT = 30
+ACTS_KEPT = 10
+ENTRIES_KEPT = 1_000
+MINUTES_KEPT = 24 * 60
+LARGE = 4_096  # bytes
+
+
+class Run(NamedTuple):
+    """A run of a loop, as the journal tells of it."""
+
+    started_at: datetime
+    seq: int
+    attempt: int
+    last: LastRun
+
+
+@dataclass(slots=True)
+class LoopPicture:
+    """What is known of one loop.
+
+    Attributes:
+        listed: what the roster says of it; None: nothing.
+        token: the one that it had come to when it was last heard of.
+        is_large: whether what the token carries was too large to be kept.
+        runs: the last of them, oldest first.
+        acts: what was done to it, or parked of it, oldest first.
+    """
+
+    id: LoopId
+    listed: Listed | None = None
+    token: Token | None = None
+    is_large: bool = False
+    runs: list[Run] = field(default_factory=list[Run])
+    acts: list[JournalEntry] = field(default_factory=list[JournalEntry])
+
+    @property
+    def last(self) -> LastRun | None:
+        return self.runs[-1].last if self.runs else None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it waits to be resumed, by its token or by a later entry of the roster."""
+        if self.token is not None and not self._is_older(self.token):
+            return self.token.state is State.PAUSED
+        return self.listed is not None and self.listed.entry.state.value == "paused"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was to run once, and has."""
+        return self.token is not None and self.token.state is State.DONE
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When it goes on; None: when it is resumed, or nothing was heard of it."""
+        return None if self.token is None or self.is_paused or self.is_done else self.token.due_at
+
+    @property
+    def reason(self) -> str:
+        """Why it is paused."""
+        if self.token is not None and self.token.reason and not self._is_older(self.token):
+            return self.token.reason
+        return self.listed.reason if self.listed is not None else ""
+
+    def _is_older(self, token: Token) -> bool:
+        return self.listed is not None and token.epoch < self.listed.epoch
+
+    def see(self, token: Token, size: int) -> None:
+        """Take note of a token that was put, unless a later one is known."""
+        if self.token is not None and token.position < self.token.position:
+            return
+        self.is_large = size > LARGE
+        self.token = replace(token, carry=None, trace={}) if self.is_large else token
+
+    def has_failed(self, run: Run) -> bool:
+        """Whether an attempt at the tick of a run has failed before it."""
+        return any(each.seq == run.seq and each.started_at < run.started_at for each in self.runs)
+
+    def add(self, run: Run) -> bool:
+        """Take note of a run; says whether it is news."""
+        if run in self.runs:
+            return False
+        insort(self.runs, run, key=lambda each: each.started_at)
+        del self.runs[:-RUNS_KEPT]
+        return True
+
+
+class Picture:
+    """All loops of a namespace, as far as they were heard of.
+
+    Attributes:
+        version: grows with whatever changes.
+        connected: whether the broker can be reached.
+        since: when that last changed.
+        trouble: why the broker lets nobody in, if it says so.
+        seeded: whether there is a journal.
+        is_listed: whether the roster was read.
+        heard_back_to: the journal has been read from here on; None: not at all yet.
+        is_reading_back: whether it is being read further back.
+        depths: how full queues are, as they were asked last.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self.loops: dict[LoopId, LoopPicture] = {}
+        self.minutes = Minutes(MINUTES_KEPT)
+        self.entries: list[JournalEntry] = []
+        self.listing = Listing()
+        self.depths: dict[str, Depth | None] = {}
+        self.version = 0
+        self.connected = False
+        self.trouble = ""
+        self.since: datetime | None = None
+        self.seeded = True
+        self.is_listed = False
+        self.heard_back_to: datetime | None = None
+        self.is_reading_back = False
+        self.left_out = 0
+        self._namespace = namespace
+
+    def be(self, connected: bool, now: datetime) -> None:
+        """Take note of whether the broker can be reached."""
+        if connected != self.connected or self.since is None:
+            self.connected, self.since = connected, now
+            self.trouble = ""
+            self.version += 1
+
+    def fail(self, trouble: str, now: datetime) -> None:
+        """Take note of why the broker cannot be used."""
+        self.be(False, now)
+        self.trouble = trouble
+        self.version += 1
+
+    def hear(self, message: Message) -> datetime | None:
+        """Take note of a message of the journal; returns when what it tells of happened."""
+        if is_record(message):
+            entry = entry_of_record(message)
+            self._note(entry, self.loops.get(_named(entry.loop)))
+            return entry.at
+        try:
+            token = decode(message, self._namespace)
+        except MessageError:
+            return None  # not ours
+        if token.state is State.REPLAY:
+            return None
+        entry = entry_of_token(token)
+        if token.loop == SUPERVISION:
+            return entry.at if entry else None
+        loop = self._loop(token.loop)
+        if loop is not None:
+            loop.see(token, len(message.body))
+            self._hear_of(loop, token, entry)
+        return entry.at if entry else None
+
+    def _hear_of(self, loop: LoopPicture, token: Token, entry: JournalEntry | None) -> None:
+        self.version += 1
+        if entry is None:
+            return
+        if token.act is not None:
+            self._note(entry, loop)
+        elif entry.run is not None and loop.add(_run_of(entry, entry.run)):
+            self.minutes.count(entry.run, is_first=not loop.has_failed(_run_of(entry, entry.run)))
+            self._enter(entry)
+
+    def list(self, listing: Iterable[Listed]) -> None:
+        """Take note of what the roster says."""
+        for listed in listing:
+            self.enter(listed)
+        self.is_listed = True
+        self.version += 1
+
+    def enter(self, listed: Listed) -> None:
+        """Take note of an entry of the roster."""
+        self.listing.enter(listed)
+        if listed.loop == SUPERVISION:
+            return
+        self.version += 1
+        if (loop := self._loop(listed.loop)) is None:
+            return
+        latest = loop.listed = self.listing[listed.loop]
+        if loop.token is None and latest.checkpoint is not None:
+            self._recall(loop, latest)
+
+    def _recall(self, loop: LoopPicture, listed: Listed) -> None:
+        assert listed.checkpoint is not None
+        try:
+            token = listed.checkpoint.token(self._namespace)
+        except MessageError:
+            return  # the journal tells of it, sooner or later
+        loop.see(token, len(listed.checkpoint.body))
+        if token.last is not None:
+            tick = token.seq if token.attempt else max(token.seq - 1, 0)
+            loop.add(Run(token.last.started_at, tick, max(token.attempt - 1, 0), token.last))
+
+    def measure(self, depths: Mapping[str, Depth | None]) -> None:
+        """Take note of how full queues are."""
+        if any(self.depths.get(name, 0) != depth for name, depth in depths.items()):
+            self.depths.update(depths)
+            self.version += 1
+
+    def _loop(self, name: LoopId) -> LoopPicture | None:
+        loop = self.loops.get(name)
+        if loop is None:
+            if len(self.loops) >= MOST_LOOPS:
+                self.left_out += 1
+                return None
+            loop = self.loops[name] = LoopPicture(name, self.listing.get(name))
+        return loop
+
+    def _note(self, entry: JournalEntry, loop: LoopPicture | None) -> None:
+        self.version += 1
+        self._enter(entry)
+        if loop is not None and entry not in loop.acts and entry.at is not None:
+            insort(loop.acts, entry, key=_moment)
+            del loop.acts[:-ACTS_KEPT]
+
+    def _enter(self, entry: JournalEntry) -> None:
+        if entry.at is None:
+            return
+        entries = self.entries
+        if len(entries) >= ENTRIES_KEPT and entry.at < _moment(entries[0]):
+            return
+        insort(entries, entry, key=_moment)
+        del entries[:-ENTRIES_KEPT]
+
+
+def _moment(entry: JournalEntry) -> datetime:
+    assert entry.at is not None
+    return entry.at
+
+
+def _run_of(entry: JournalEntry, last: LastRun) -> Run:
+    assert entry.seq is not None
+    return Run(last.started_at, entry.seq, entry.attempt, last)
+
+
+def _named(loop: str) -> LoopId:
+    task, _, key = loop.partition(".")
+    return LoopId(task, key)

@@ -1,0 +1,181 @@
+"""One dashboard: its connection, its picture, and what visitors have had done."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from scheduler.brokers.contract import Broker
+from scheduler.control.doctor import Finding
+from scheduler.dashboard.access import Access, Visitor
+from scheduler.dashboard.agenda import Agenda, planned
+from scheduler.dashboard.doings import Doings
+from scheduler.dashboard.following import Following
+from scheduler.dashboard.operations import Operations
+from scheduler.dashboard.parked import Look
+from scheduler.dashboard.picture import Picture
+from scheduler.dashboard.standing import Standing, Standings, Verdict, verdict_of
+from scheduler.errors import BrokerError, BrokerUnavailable
+from scheduler.program import Program
+from scheduler.queues.roll_call import Answers
+from scheduler.queues.running import Running
+from scheduler.tasks.registry import App
+from scheduler.timing.backoff import backoff
+from scheduler.timing.clock import Clock
+
+FRESH = timedelta(seconds=1)
+PLANS_HOLD = timedelta(seconds=30)
+MANY = 2_000  # loops, that take long to be judged
+FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
+VIEWED = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judgement:
+    """How all loops stood at a moment."""
+
+    version: int
+    at: datetime
+    standings: list[Standing]
+    verdict: Verdict
+
+    def holds(self, version: int, now: datetime) -> bool:
+        """Whether it is good enough; of many loops, for longer."""
+        count = len(self.standings)
+        if now - self.at >= FRESH * (1 + count // MANY):
+            return False
+        return version == self.version or count >= MANY
+
+
+class Site:
+    """What all pages and actions of one dashboard share.
+
+    Args:
+        connect: makes the broker's connection, which is not open yet.
+        read_only: whether nobody may do anything.
+
+    Attributes:
+        looks: what was found parked, by task; under "", of all tasks.
+        findings: what the doctor found last, and when.
+        answers: who answered the last roll call, and when.
+        running: what ran when processors were asked last, and when that was.
+    """
+
+    def __init__(
+        self, app: App, connect: Callable[[], Broker], clock: Clock, access: Access, read_only: bool
+    ) -> None:
+        self.app = app
+        self.clock = clock
+        self.access = access
+        self.read_only = read_only
+        self.picture = Picture(app.namespace)
+        self.doings = Doings(clock)
+        self.operations = Operations(app, lambda: self.program)
+        self.looks: dict[str, Look] = {}
+        self.findings: tuple[datetime, Sequence[Finding]] | None = None
+        self.answers: tuple[datetime, Answers] | None = None
+        self.running: tuple[datetime, Running] | None = None
+        self._connect = connect
+        self._standings = Standings(app, self.picture)
+        self._judged: _Judgement | None = None
+        self._planned: tuple[datetime, Agenda] | None = None
+        self._program: Program | None = None
+        self._viewed_at: datetime | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def program(self) -> Program:
+        """What acts on the broker.
+
+        Raises:
+            BrokerUnavailable: it was never reached.
+        """
+        if self._program is None:
+            raise BrokerUnavailable("The broker was not reached yet. Nothing was done.")
+        return self._program
+
+    def start(self) -> None:
+        """Begin to follow, in this event loop, unless it has begun."""
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._serve(), name="dashboard")
+
+    async def stop(self) -> None:
+        """End what was begun."""
+        await self.doings.close()
+        if self._serving is not None:
+            self._serving.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._serving
+            self._serving = None
+
+    async def _serve(self) -> None:
+        for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
+            try:
+                await self._follow()
+            except BrokerError as error:  # it does not let us in, or is of no use
+                logging.getLogger(__name__).warning("%s Trying again.", error)
+                self.picture.fail(str(error), self.clock.now())
+            await asyncio.sleep(pause)
+
+    async def _follow(self) -> None:
+        names, picture = self.app.names, self.picture
+        async with self._connect() as broker:
+            self._program = Program(self.app, broker, self.clock)
+            await Following(broker, names, self.clock, picture, self.shown).run()
+
+    def view(self) -> None:
+        """Take note that somebody looks."""
+        self._viewed_at = self.clock.now()
+
+    def shown(self) -> list[str]:
+        """The queues whose depths are on display; none, while nobody looks."""
+        if self._viewed_at is None or self.clock.now() - self._viewed_at > VIEWED:
+            return []
+        names, tasks = self.app.names, self.app.tasks
+        of_tasks = [names.processor_queue(task) for task in tasks]
+        parked = [*map(names.failed_queue, tasks), names.failed]
+        return [*of_tasks, *parked, names.presence]
+
+    def standings(self) -> list[Standing]:
+        """How each loop stands, as of a moment ago."""
+        return self._judgement().standings
+
+    def verdict(self) -> Verdict:
+        """Whether all is well."""
+        return self._judgement().verdict
+
+    def can(self, visitor: Visitor, action: str) -> bool:
+        """Whether a visitor may do something here."""
+        return not self.read_only and visitor.can(action)
+
+    def _judgement(self) -> "_Judgement":
+        now, known = self.clock.now(), self._judged
+        if known is None or not known.holds(self.picture.version, now):
+            standings = self._standings.all(now)
+            known = _Judgement(self.picture.version, now, standings, verdict_of(standings))
+            self._judged = known
+        return known
+
+    def agenda(self) -> Agenda:
+        """What is planned, as of some moments ago."""
+        now = self.clock.now()
+        if self._planned is None or now - self._planned[0] > PLANS_HOLD:
+            self._planned = now, planned(self.standings(), now)
+        return self._planned[1]
+
+    @property
+    def parked(self) -> int | None:
+        """How many messages are parked, as far as was asked; None: not yet."""
+        names = self.app.names
+        queues = [*map(names.failed_queue, self.app.tasks), names.failed]
+        depths = [self.picture.depths.get(queue) for queue in queues]
+        known = [depth.ready for depth in depths if depth is not None]
+        return sum(known) if known else None
+
+    @property
+    def processors(self) -> int | None:
+        """How many processors there are, as far as was asked; None: not yet."""
+        depth = self.picture.depths.get(self.app.names.presence)
+        return None if depth is None else depth.consumers

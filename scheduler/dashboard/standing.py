@@ -1,0 +1,248 @@
+"""How loops stand at a moment: pure judgements over the picture, each one sentence."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from scheduler.brokers.contract import Depth
+from scheduler.dashboard.picture import LoopPicture, Picture
+from scheduler.protocol.tokens import Ending
+from scheduler.protocol.topology import Names
+from scheduler.tasks.loops import Loop
+from scheduler.tasks.registry import App
+from scheduler.tasks.tasks import DEFAULT_TASK_TIMEOUT, SUPERVISION
+from scheduler.timing.schedules import Schedule
+
+MANY = 3
+TOLERANCE = timedelta(seconds=5)
+FAILING = (Ending.RETRIED, Ending.ESCALATED)
+
+
+class State(StrEnum):
+    """How a loop stands; those that want attention come first."""
+
+    UNATTENDED = "unattended"
+    LATE = "late"
+    UNSEEDED = "unseeded"
+    UNHEARD = "unheard"
+    READY = "ready"
+    RUNNING = "running"
+    PAUSED = "paused"
+    WAITING = "waiting"
+    DONE = "done"
+
+
+MARKS = {
+    State.UNATTENDED: "⚠",
+    State.LATE: "!",
+    State.UNSEEDED: "∅",
+    State.UNHEARD: "?",
+    State.READY: "◔",
+    State.RUNNING: "▶",
+    State.PAUSED: "‖",
+    State.WAITING: "○",
+    State.DONE: "●",
+}
+MEANINGS = {
+    State.UNATTENDED: "It is due, and no processor takes messages of its task: start one.",
+    State.LATE: "It is due, and nothing was heard of a run for longer than its task may take.",
+    State.UNSEEDED: "The code has it, the broker does not: run `scheduler seed`.",
+    State.UNHEARD: "It is seeded. The journal, as far as it was read, does not tell of it.",
+    State.READY: "It is due, and waits in the queue of its task for its turn.",
+    State.RUNNING: "It is due, and out of its queue: a processor should have it in hand.",
+    State.PAUSED: "It waits until somebody resumes it.",
+    State.WAITING: "It waits for its time.",
+    State.DONE: "It was to run once, and has; its name is forgotten later.",
+}
+TROUBLES = (State.UNATTENDED, State.LATE, State.UNSEEDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One loop at a moment.
+
+    Attributes:
+        in_code: whether the app has it; else it is in the broker alone.
+        schedule: as it was seeded.
+        failures: how many of its last attempts have failed, in a row.
+    """
+
+    name: str
+    state: State
+    loop: LoopPicture
+    schedule: Schedule
+    in_code: bool
+    failures: int
+
+    @property
+    def mark(self) -> str:
+        return MARKS[self.state]
+
+    @property
+    def meaning(self) -> str:
+        return MEANINGS[self.state]
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether a tick has failed for the last time, or one is failing again and again."""
+        last = self.loop.last
+        return self.failures >= MANY or (last is not None and last.ending is Ending.ESCALATED)
+
+    @property
+    def is_troubled(self) -> bool:
+        return self.state in TROUBLES or self.is_failing
+
+
+class Standings:
+    """Judges the loops of an app by a picture."""
+
+    def __init__(self, app: App, picture: Picture) -> None:
+        self._app = app
+        self._picture = picture
+
+    def all(self, now: datetime) -> list[Standing]:
+        """Each loop of the code, and each that the broker has, by name."""
+        names: Names = self._app.names
+        of_code = {loop.id: loop for loop in self._app.loops.values()}
+        pictures = self._picture.loops
+        queues = {task: names.processor_queue(task) for task in {loop.task for loop in pictures}}
+        found = [
+            self._one(of_code.get(name), pictures.get(name) or LoopPicture(name), queues, now)
+            for name in {**of_code, **pictures}
+            if name != SUPERVISION
+        ]
+        there = [standing for standing in found if standing is not None]
+        return sorted(there, key=lambda standing: standing.name)
+
+    def _one(
+        self, code: Loop | None, loop: LoopPicture, queues: Mapping[str, str], now: datetime
+    ) -> Standing | None:
+        listed = loop.listed
+        if code is None and (listed is None or listed.is_gone):
+            return None
+        schedule = listed.schedule if listed is not None else code and code.schedule
+        assert schedule is not None
+        depth = self._picture.depths.get(queues.get(loop.id.task, ""))
+        task = self._app.tasks.get(loop.id.task)
+        timeout = task.timeout if task else DEFAULT_TASK_TIMEOUT
+        state = state_of(loop, now, depth, timeout)
+        in_code = code is not None or (bool(loop.id.key) and task is not None)
+        return Standing(str(loop.id), state, loop, schedule, in_code, _failures(loop))
+
+
+def state_of(loop: LoopPicture, now: datetime, depth: Depth | None, timeout: timedelta) -> State:
+    """How a loop stands.
+
+    Args:
+        depth: of the queue of its task; None: it is not known.
+        timeout: how long a run of its task may take.
+    """
+    gone = loop.token is None if loop.listed is None else loop.listed.is_gone
+    if gone:
+        return State.UNSEEDED
+    if loop.is_paused:
+        return State.PAUSED
+    if loop.is_done:
+        return State.DONE
+    if (due_at := loop.due_at) is None:
+        return State.UNHEARD
+    overdue = now - due_at
+    if overdue <= timedelta(0):
+        return State.WAITING
+    if depth is not None and not depth.consumers and overdue > TOLERANCE:
+        return State.UNATTENDED
+    if depth is not None and depth.ready:
+        return State.READY if overdue <= timeout else State.LATE
+    return State.RUNNING if overdue <= timeout + TOLERANCE else State.LATE
+
+
+def _failures(loop: LoopPicture) -> int:
+    count = 0
+    for run in reversed(loop.runs):
+        if run.last.ending not in FAILING:
+            break
+        count += 1
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that somebody should look at.
+
+    Attributes:
+        what: in a few words, such as "late".
+        loops: those that it is about, the worst first.
+        query: what shows them on the page of loops.
+    """
+
+    what: str
+    advice: str
+    loops: Sequence[Standing]
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How all loops stand: a sentence, what is wrong, and how many there are of each state."""
+
+    sentence: str
+    troubles: Sequence[Trouble]
+    counts: Mapping[State, int]
+
+    @property
+    def is_fine(self) -> bool:
+        return not self.troubles
+
+
+def verdict_of(standings: Sequence[Standing]) -> Verdict:
+    """Whether all is well, in a sentence."""
+    troubles = list(_troubles(standings))
+    counts = Counter(standing.state for standing in standings)
+    return Verdict(_sentence(standings, troubles, counts), troubles, counts)
+
+
+def _troubles(standings: Sequence[Standing]) -> Iterator[Trouble]:
+    for state in TROUBLES:
+        of_state = [each for each in standings if each.state is state]
+        if of_state:
+            of_state.sort(key=_due)
+            yield Trouble(state.value, MEANINGS[state], of_state, f"state={state.value}")
+    failing = sorted((each for each in standings if each.is_failing), key=lambda x: -x.failures)
+    if failing:
+        advice = "Their runs have raised until no retry was left, or do so again and again."
+        yield Trouble("failing", advice, failing, "failing=1")
+
+
+def _due(standing: Standing) -> float:
+    due_at = standing.loop.due_at
+    return 0.0 if due_at is None else due_at.timestamp()
+
+
+def _sentence(
+    standings: Sequence[Standing], troubles: Sequence[Trouble], counts: Mapping[State, int]
+) -> str:
+    if not standings:
+        return "This app has no loops."
+    paused = counts.get(State.PAUSED, 0)
+    but = f", {paused} of them paused" if paused else ""
+    if not troubles:
+        everyone = "The only loop is" if len(standings) == 1 else f"All {len(standings)} loops are"
+        return f"{everyone} on time{but if len(standings) > 1 else ''}."
+    parts = [f"{len(trouble.loops)} {_of(trouble)}" for trouble in troubles]
+    return f"Of {_counted(len(standings))}, {_listed(parts)}."
+
+
+def _of(trouble: Trouble) -> str:
+    verb = "is" if len(trouble.loops) == 1 else "are"
+    return f"{verb} {trouble.what}"
+
+
+def _counted(count: int) -> str:
+    return f"{count} loop{'' if count == 1 else 's'}"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    *others, last = parts
+    return f"{', '.join(others)} and {last}" if others else last

@@ -1,0 +1,41 @@
+"""Loops of all sorts: fast and slow ones, one that fails, one that can be paused by many tests."""
+
+import os
+
+from scheduler import Context, Retry, Scheduler
+
+app = Scheduler(os.environ.get("CLINIC_NAMESPACE", "clinic"))
+
+
+@app.periodic(every="1s")
+async def pulse(ctx: Context) -> None:
+    ctx.carry({"beats": ctx.seq})
+
+
+@app.periodic(every="2s", retry=Retry(0))
+async def lab() -> None:
+    raise RuntimeError("the centrifuge is out of balance")
+
+
+@app.periodic(cron="30 2 * * *", tz="Europe/Berlin", args={"ward": "north"})
+async def night_round(ward: str) -> None: ...
+
+
+@app.periodic(every="1h")
+async def rounds() -> None: ...
+
+
+@app.periodic(every="1h")
+async def drill() -> None: ...
+
+
+@app.task(retry=Retry(0))
+async def letter(to: str) -> None:
+    if "@" not in to:
+        raise ValueError(f"no address: {to!r}")
+
+
+@app.periodic(every="1h")
+async def post() -> None:
+    for to in ("anna", "bert", "carla"):
+        await letter.send(to)

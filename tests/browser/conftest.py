@@ -1,0 +1,134 @@
+"""A real browser, and somebody who looks at a dashboard with it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+
+from tests import rabbitmq
+
+APPS = Path(__file__).parent / "apps"
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+NO_BROWSER = (
+    "These tests need a browser, and none was found: install Chromium (Debian: apt-get install "
+    "chromium), or name its program in SCHEDULER_TEST_CHROMIUM."
+)
+START_LIMIT_S = 30
+
+
+def find_chromium() -> str | None:
+    named = os.environ.get("SCHEDULER_TEST_CHROMIUM")
+    return named or next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A browser without a window; installed where that can be done. Without one, tests fail.
+
+    It has an event loop of its own, so that it has to be gone before other tests begin theirs.
+    """
+    program = find_chromium()
+    if program is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        with rabbitmq.locked(Path(tempfile.gettempdir(), "scheduler-tests-install.lock")):
+            if find_chromium() is None:
+                rabbitmq.install("chromium")
+        program = find_chromium()
+    if program is None:
+        pytest.fail(NO_BROWSER, pytrace=False)
+    with sync_playwright() as playwright:
+        # Root has no sandbox to be in.
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Dashboard:
+    """A program that shows an app, at a port of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+        self.process = process
+        self.address = address.rstrip("/")
+
+
+@contextmanager
+def shown(*command: str, **environment: str) -> Generator[Dashboard]:
+    """A `scheduler` that answers at an address, which it prints."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SCHEDULER_")}
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "scheduler", *command],
+        env=clean | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        said = process.stdout.readline()
+        found = re.search(r"http://\S+", said)
+        assert found, said
+        yield Dashboard(process, found[0])
+    finally:
+        process.terminate()
+        process.wait(START_LIMIT_S)
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def dev() -> Iterator[Dashboard]:
+    """An app at work on the embedded broker."""
+    with shown("dev", f"{APPS}/clinic.py:app", "--port", "0") as dashboard:
+        yield dashboard
+
+
+class Reader:
+    """Somebody who looks; what goes wrong unseen is looked at in the end."""
+
+    def __init__(self, page: Page, dashboard: Dashboard) -> None:
+        self.page = page
+        self.wrong: list[str] = []
+        self._address = dashboard.address
+        page.on("console", self._note)
+        page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
+        page.on("request", self._watch)
+
+    def open(self, path: str) -> Page:
+        """Go to a page."""
+        self.page.goto(self._address + path)
+        return self.page
+
+    def _note(self, message: Any) -> None:
+        # A browser says so of each lost connection; what a test breaks is its own.
+        if message.type in ("error", "warning") and "ERR_" not in message.text:
+            self.wrong.append(f"{message.type}: {message.text}")
+
+    def _watch(self, request: Request) -> None:
+        if not request.url.startswith((self._address, "data:")):
+            self.wrong.append(f"asks elsewhere: {request.url}")
+
+
+@contextmanager
+def reading(chromium: Browser, dashboard: Dashboard, **options: Any) -> Generator[Reader]:
+    """A reader with a browser of their own, who meets no error."""
+    context = chromium.new_context(**options)
+    context.set_default_timeout(15_000)
+    reader = Reader(context.new_page(), dashboard)
+    try:
+        yield reader
+        assert reader.wrong == []
+    finally:
+        context.close()
+
+
+@pytest.fixture
+def reader(chromium: Browser, dev: Dashboard) -> Iterator[Reader]:
+    with reading(chromium, dev) as reader:
+        yield reader

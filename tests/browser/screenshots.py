@@ -1,0 +1,92 @@
+"""Pictures of the dashboard of 200 loops under load: `make screenshots`.
+
+All pages go to `build/screenshots/`, narrow and wide, in light and dark; two of them to `docs/`.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.browser.conftest import APPS, Dashboard, find_chromium, shown
+
+ROOT = Path(__file__).parents[2]
+PICTURES = ROOT / "build" / "screenshots"
+PAGES = {
+    "overview": "/",
+    "loops": "/loops?sort=state",
+    "loop": "/loop?name=crawl-tokyo",
+    "running": "/running",
+    "tasks": "/tasks",
+    "failed": "/failed",
+    "calendar": "/calendar",
+    "processors": "/processors",
+    "journal": "/journal",
+    "doctor": "/doctor",
+}
+IN_README = {("overview", 1600, "light"): "overview", ("loops", 1600, "dark"): "loops"}
+WIDTHS, SCHEMES = (1600, 360), ("light", "dark")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--warm", type=float, default=100, help="seconds before the first picture")
+    warm: float = options.parse_args().warm
+    program = find_chromium()
+    if program is None:
+        sys.exit("There is no browser: install Chromium, or name it in SCHEDULER_TEST_CHROMIUM.")
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    with shown("dev", f"{APPS}/store.py:app", "--port", "0") as dashboard, sync_playwright() as it:
+        browser = it.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        prepare(browser, dashboard, warm)
+        for path in pictures(browser, dashboard):
+            sys.stdout.write(f"{path}\n")
+        browser.close()
+
+
+def prepare(browser: Browser, dashboard: Dashboard, warm: float) -> None:
+    """Let it work for a while, and have done what pages show then."""
+    page = browser.new_page()
+    page.goto(f"{dashboard.address}/loops?q=poll-&task=poll-oslo")
+    page.wait_for_timeout(warm * 1000)
+    page.goto(f"{dashboard.address}/loop?name=poll-oslo")
+    page.get_by_label("Why").fill("stocktaking until noon")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#doing")).to_contain_text("paused")
+    for path, button in (
+        ("/failed", "Look at them"),
+        ("/running", "Ask what runs"),
+        ("/doctor", "Examine"),
+        ("/processors", "Call the roll"),
+    ):
+        page.goto(dashboard.address + path)
+        page.get_by_role("button", name=button).click()
+        expect(page.locator("#doing")).to_contain_text("done", timeout=60_000)
+    page.close()
+
+
+def pictures(browser: Browser, dashboard: Dashboard) -> Iterator[Path]:
+    for width in WIDTHS:
+        for scheme in SCHEMES:
+            size = {"width": width, "height": 1000 if width > 1000 else 740}
+            context = browser.new_context(viewport=size, color_scheme=scheme)  # pyright: ignore[reportArgumentType]
+            page = context.new_page()
+            for name, path in PAGES.items():
+                yield picture(page, dashboard.address + path, name, width, scheme)
+            context.close()
+
+
+def picture(page: Page, address: str, name: str, width: int, scheme: str) -> Path:
+    page.goto(address)
+    page.wait_for_timeout(1_500)
+    path = PICTURES / f"{name}-{width}-{scheme}.png"
+    page.screenshot(path=path)
+    if (known := IN_README.get((name, width, scheme))) is not None:
+        page.screenshot(path=ROOT / "docs" / f"dashboard-{known}.png")
+    return path
+
+
+if __name__ == "__main__":
+    main()

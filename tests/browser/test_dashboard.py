@@ -1,0 +1,188 @@
+"""The dashboard in a real browser, on the embedded broker."""
+
+import re
+from importlib.resources import files
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import Dashboard, Reader, reading
+
+PATHS = (
+    *("/", "/loops", "/loop?name=lab", "/loop?name=night_round&args=1", "/tasks", "/failed"),
+    *("/running", "/calendar", "/processors", "/journal", "/doctor"),
+)
+AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
+WIDTHS = (360, 1600)
+LATER = """before => {
+    const tick = document.getElementById("facts").innerText.match(/#(\\d+)/);
+    return Number(tick[1]) > before + 1;
+}"""
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_each_page_can_be_used_by_everybody(
+    chromium: Browser, dev: Dashboard, path: str, scheme: str
+) -> None:
+    with reading(chromium, dev, color_scheme=scheme) as reader:
+        page = reader.open(path)
+        expect(page.locator("h1")).to_be_visible()
+        page.evaluate(AXE)
+        found: list[dict[str, Any]] = page.evaluate("async () => (await axe.run()).violations")
+    assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == []
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_page_is_wider_than_its_window(
+    chromium: Browser, dev: Dashboard, path: str, width: int
+) -> None:
+    with reading(chromium, dev, viewport={"width": width, "height": 800}) as reader:
+        page = reader.open(path)
+        over = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.evaluate(over) == 0
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_page_says_the_same_without_javascript(
+    chromium: Browser, dev: Dashboard, path: str
+) -> None:
+    with reading(chromium, dev, java_script_enabled=False) as reader:
+        page = reader.open(path)
+        told = page.locator("main").inner_text()
+        times = page.locator("main time").all_inner_texts()
+    assert len(told) > 30
+    # In UTC, or in the zone of a schedule.
+    assert all(re.fullmatch(r"(\d\d \w{3} )?\d\d:\d\d(:\d\d)? \w+", each) for each in times)
+
+
+def tick_of(page: Page) -> int:
+    """The tick that a loop's page is at."""
+    found = re.search(r"#(\d+)", page.locator("#facts").inner_text())
+    assert found
+    return int(found[1])
+
+
+def test_a_page_follows_what_happens_without_being_loaded_again(reader: Reader) -> None:
+    page = reader.open("/loop?name=pulse")
+    page.evaluate("window.loadedOnce = true")
+    before = tick_of(page)
+    page.wait_for_function(LATER, arg=before)
+    assert page.evaluate("window.loadedOnce")
+
+
+def test_what_a_reader_has_begun_to_write_outlives_what_is_new(reader: Reader) -> None:
+    page = reader.open("/loop?name=pulse")
+    page.get_by_label("Why").fill("the heart is mo")
+    before = tick_of(page)
+    page.wait_for_function(LATER, arg=before)
+    page.keyboard.type("nitored elsewhere")
+    expect(page.get_by_label("Why")).to_have_value("the heart is monitored elsewhere")
+
+
+def test_times_are_told_from_now_with_the_exact_one_on_hover(reader: Reader) -> None:
+    page = reader.open("/loop?name=night_round")
+    due = page.locator("#facts time").first
+    expect(due).to_have_text(re.compile(r"^in \d+ (h \d+ m|m|s)$"))
+    title = due.get_attribute("title") or ""
+    assert re.search(r"02:30:00 CES?T", title), title
+    assert "here: " in title
+
+
+def test_a_search_is_in_the_address_and_outlives_a_reload(reader: Reader) -> None:
+    page = reader.open("/loops")
+    page.keyboard.press("/")
+    page.keyboard.type("night")
+    page.wait_for_url("**/loops?q=night*")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.get_by_label("Search")).to_be_focused()
+    page.reload()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.get_by_label("Search")).to_have_value("night")
+
+
+def test_a_loop_is_paused_and_resumed_with_who_and_why(reader: Reader) -> None:
+    page = reader.open("/loop?name=drill")
+    page.get_by_label("Why").fill("no smoke today")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator("#doing")).to_contain_text("drill: paused")
+    expect(page.locator("#head")).to_contain_text("Paused: no smoke today")
+    expect(page.locator("#events")).to_contain_text("paused")
+    page.get_by_role("button", name="Resume", exact=True).click()
+    expect(page.locator("#doing")).to_contain_text("drill: resumed")
+    expect(page.locator("#head")).to_contain_text("waiting")
+
+
+def test_a_loop_runs_when_it_is_told_to(reader: Reader) -> None:
+    page = reader.open("/loops?q=rounds")
+    page.locator("tr", has_text="rounds").get_by_role("button", name="Run now").click()
+    expect(page.locator("#doing")).to_contain_text("rounds: triggered")
+    row = page.locator("[id='loop-rounds']")
+    expect(row).to_contain_text("succeeded")
+
+
+def test_all_that_a_filter_has_is_done_after_a_question(reader: Reader) -> None:
+    page = reader.open("/loops?q=r&task=rounds")
+    page.get_by_role("button", name="Pause all").click()
+    page = reader.open("/loops?q=l")
+    page.get_by_role("button", name=re.compile("Pause all")).click()
+    expect(page.locator("h1")).to_have_text(re.compile(r"Pause \d loops\?"))
+    expect(page.locator("main")).to_contain_text("drill")
+    page.get_by_role("link", name="No, go back").click()
+    expect(page).to_have_url(re.compile(r"/loops\?q=l$"))
+
+
+def test_messages_that_failed_alike_are_found_and_sent_back_in_three_clicks(reader: Reader) -> None:
+    page = reader.open("/loop?name=post")
+    page.get_by_role("button", name="Run now").click()
+    page.locator("header").get_by_role("link", name="Failed").click()  # or the number
+    expect(page.locator("#parked")).to_contain_text("letter")
+    page.get_by_role("link", name=re.compile("letter")).click()
+    page.get_by_role("button", name=re.compile("Look")).click()
+    group = page.locator("article", has_text="letter")
+    expect(group).to_contain_text("3 × letter")
+    expect(group).to_contain_text("no address")
+    group.get_by_text("The messages").click()
+    group.get_by_role("link").first.click()
+    expect(page.locator("pre")).to_contain_text("ValueError")
+    page.get_by_role("link", name="Show them").click()
+    page.get_by_label("Arguments").fill('{"to": "anna@example.org"}')
+    page.get_by_role("button", name="Replay with these").click()
+    expect(page.locator("#doing")).to_contain_text("replayed")
+    page = reader.open("/failed?task=letter")
+    page.get_by_role("button", name=re.compile("Look")).click()
+    page.locator("article", has_text="letter").get_by_role("button", name="Delete all 2").click()
+    expect(page.locator("h1")).to_have_text("Delete parked messages?")
+    page.get_by_role("button", name="Yes, do it").click()
+    expect(page.locator("#doing")).to_contain_text("deleted")
+
+
+def test_the_overview_leads_to_what_fails_and_why(reader: Reader) -> None:
+    page = reader.open("/")
+    expect(page.locator("h1")).to_contain_text("failing")
+    page.locator("#troubles").get_by_role("link", name="lab").click()
+    expect(page.locator("#head")).to_contain_text("the centrifuge is out of balance")
+
+
+def test_everything_is_reached_by_keyboard(reader: Reader) -> None:
+    page = reader.open("/loops")
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    reached: set[str] = set()
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.textContent.trim()"))
+    assert "drill" in reached
+    assert "Pause" in reached
+
+
+def test_the_doctor_and_the_roll_call_answer(reader: Reader) -> None:
+    page = reader.open("/doctor")
+    page.get_by_role("button", name="Examine").click()
+    expect(page.locator(".findings")).to_contain_text("broker version")
+    page = reader.open("/processors")
+    page.get_by_role("button", name="Call the roll").click()
+    expect(page.locator("#answers")).to_contain_text("Who answered")

@@ -1,0 +1,65 @@
+"""How a dashboard is made, and what is said where it cannot be."""
+
+import importlib.util
+
+import pytest
+from starlette.applications import Starlette
+
+from scheduler import Scheduler, Settings, dashboard
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.cli.loading import object_named
+from scheduler.dashboard import DISTRIBUTION, NEEDED
+from scheduler.dashboard.serving import serving
+from scheduler.errors import AppNotFound, PortUnavailable, SettingsError
+from tests.stage import new_app
+from tests.unit.test_distribution import PROJECT
+
+
+def test_the_embedded_broker_has_to_be_given() -> None:
+    with pytest.raises(SettingsError, match="scheduler dev --dashboard"):
+        dashboard.dashboard(new_app())
+    assert isinstance(dashboard.dashboard(new_app(), connect=MemoryBroker), Starlette)
+
+
+def test_nothing_is_connected_before_it_is_started() -> None:
+    nowhere = Settings(broker_url="amqp://guest:guest@127.0.0.1:1/")  # pyright: ignore[reportArgumentType]
+    assert isinstance(dashboard.dashboard(Scheduler("shop", nowhere)), Starlette)
+
+
+def test_what_is_not_installed_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dashboard.is_installed()
+    find = importlib.util.find_spec
+
+    def find_all_but_one(name: str, package: str | None = None) -> object:
+        return None if name == "jinja2" else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_all_but_one)
+    assert not dashboard.is_installed()
+    with pytest.raises(SettingsError, match=rf"needs jinja2.*pip install '{DISTRIBUTION}\["):
+        dashboard.dashboard(new_app(), connect=MemoryBroker)
+
+
+def test_the_extra_brings_what_is_needed() -> None:
+    assert PROJECT["name"] == DISTRIBUTION
+    brought = {
+        each.partition(">")[0].replace("-", "_")
+        for each in PROJECT["optional-dependencies"]["dashboard"]
+    }
+    assert brought == set(NEEDED)
+
+
+async def test_a_port_that_is_taken_is_told_in_a_line() -> None:
+    pages = dashboard.dashboard(new_app(), connect=MemoryBroker)
+    async with serving(pages, "127.0.0.1", 0) as address:
+        port = int(address.rstrip("/").rpartition(":")[2])
+        with pytest.raises(PortUnavailable, match="give another --port"):
+            async with serving(pages, "127.0.0.1", port):
+                pass
+
+
+def test_access_is_named_as_an_app_is() -> None:
+    assert object_named("tests.stage:new_app") is new_app
+    with pytest.raises(AppNotFound, match="has no 'nobody'"):
+        object_named("tests.stage:nobody")
+    with pytest.raises(AppNotFound, match="It is named as"):
+        object_named("tests.stage")

@@ -1,0 +1,125 @@
+"""How the picture comes to know what was before, and outlives what happens to the broker."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from scheduler import Scheduler
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.dashboard import following
+from scheduler.dashboard.following import A_DAY, Bounds, Following
+from scheduler.dashboard.picture import Picture
+from scheduler.protocol.tokens import LoopId
+from tests.stage import START, Stage, new_app
+
+BEAT = LoopId("beat")
+
+
+def beating() -> Scheduler:
+    app = new_app(supervision_interval="1h")
+
+    @app.periodic(every="10s")
+    async def beat() -> None: ...
+
+    return app
+
+
+@asynccontextmanager
+async def followed(
+    stage: Stage, bounds: Bounds = A_DAY, *, shown: tuple[str, ...] = ()
+) -> AsyncGenerator[Picture]:
+    picture = Picture("test")
+    names = beating().names
+    async with MemoryBroker(stage.server) as broker:
+        ours = Following(broker, names, stage.clock, picture, lambda: shown, bounds)
+        running = asyncio.create_task(ours.run())
+        await asyncio.sleep(5)
+        yield picture
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_the_journal_is_read_back_in_chunks(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.seed(beating())
+    async with stage.processor():
+        await asyncio.sleep(205)
+    monkeypatch.setattr(following, "CHUNK", 3)
+    async with followed(stage) as picture:
+        assert [run.seq for run in picture.loops[BEAT].runs] == list(range(20))
+        assert not picture.is_reading_back
+        assert picture.heard_back_to is not None
+        assert picture.heard_back_to <= START
+
+
+async def test_a_loop_that_runs_once_a_day_is_found(stage: Stage) -> None:
+    await stage.seed(beating())
+    async with stage.processor():
+        await asyncio.sleep(15)
+    await asyncio.sleep(20 * 3600)
+    async with followed(stage) as picture:
+        assert [run.seq for run in picture.loops[BEAT].runs] == [0]
+
+
+async def test_it_is_read_no_further_back_than_the_bounds(stage: Stage) -> None:
+    await stage.seed(beating())
+    async with stage.processor():
+        await asyncio.sleep(4000)
+    near = Bounds(timedelta(minutes=30), 10_000)
+    async with followed(stage, near) as picture:
+        assert picture.heard_back_to is not None
+        # A chunk is read whole.
+        assert sum(minute.runs for _, minute in picture.minutes.last(600, stage.clock.now())) > 100
+
+
+async def test_what_is_new_follows_what_was_before(stage: Stage) -> None:
+    await stage.seed(beating())
+    async with stage.processor():
+        await asyncio.sleep(35)
+        async with followed(stage) as picture:
+            await asyncio.sleep(30)
+            assert [run.seq for run in picture.loops[BEAT].runs] == list(range(6))
+            assert picture.loops[BEAT].listed is not None
+
+
+async def test_what_is_not_seeded_is_told_and_waited_for(stage: Stage) -> None:
+    async with followed(stage) as picture:
+        assert (picture.seeded, picture.is_listed) == (False, False)
+        await stage.seed(beating())
+        await asyncio.sleep(15)
+        assert (picture.seeded, picture.is_listed) == (True, True)
+        assert picture.loops[BEAT].listed is not None
+
+
+async def test_no_slot_is_looked_into_and_nothing_is_written(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.seed(beating())
+    names = beating().names
+    streams = [stage.server.stream(name) for name in (names.journal, names.roster)]
+    before = [stream.end for stream in streams]
+
+    async def never(*_: Any, **__: Any) -> None:
+        pytest.fail("a slot was looked into, or something was published")
+
+    with monkeypatch.context() as patched:
+        for verb in ("get", "publish", "browse", "purge", "declare"):
+            patched.setattr(MemoryBroker, verb, never)
+        async with followed(stage, shown=(names.presence,)) as picture:
+            assert picture.loops[BEAT].due_at is not None
+            assert picture.depths[names.presence] is not None
+    assert [stream.end for stream in streams] == before
+
+
+async def test_it_goes_on_when_the_connection_was_lost(stage: Stage) -> None:
+    await stage.seed(beating())
+    async with followed(stage) as picture, stage.processor():
+        stage.server.disconnect_all()
+        await asyncio.sleep(30)
+        assert picture.connected
+        assert picture.loops[BEAT].runs

@@ -1,0 +1,485 @@
+"""The pages and actions over HTTP, on the embedded broker."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager
+from datetime import timedelta
+from html import unescape
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Mount
+
+from scheduler import Context, Retry, Scheduler
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.dashboard.access import Access, Forms, Visitor
+from scheduler.dashboard.pages import PAGES
+from scheduler.dashboard.routes import Routes
+from scheduler.dashboard.site import Site
+from scheduler.errors import AccessRefused
+from scheduler.protocol.tokens import LoopId
+from tests.stage import Stage, new_app
+
+HOST = "http://localhost:8088"
+PATHS = [page.path for page in PAGES if page.path not in ("/loop", "/failed/message")]
+ALICE = Visitor("alice", "all")
+REPORT = LoopId("report")
+
+
+def a_shop() -> Scheduler:
+    app = new_app(supervision_interval="1h")
+
+    @app.periodic(every="10s", args={"city": "Oslo"})
+    async def report(ctx: Context, city: str) -> None:
+        ctx.carry({"cursor": 4711})
+
+    @app.periodic(every="1h", retry=Retry(0))
+    async def import_orders() -> None:
+        raise ValueError("<b>no orders</b>")
+
+    @app.task(retry=Retry(0))
+    async def send_sms(phone: str) -> None:
+        if phone.startswith("+49"):
+            raise RuntimeError(f"no provider takes {phone!r}")
+
+    return app
+
+
+class Browser:
+    """Somebody who looks at the dashboard of a stage."""
+
+    def __init__(self, client: httpx.AsyncClient, site: Site, forms: Forms) -> None:
+        self._client = client
+        self.site = site
+        self.forms = forms
+        self.visitor = ALICE
+
+    async def see(self, path: str, code: int = 200) -> str:
+        """The text of a page."""
+        answer = await self._client.get(path)
+        assert answer.status_code == code, answer.text
+        return unescape(answer.text)
+
+    async def get(self, path: str) -> httpx.Response:
+        return await self._client.get(path)
+
+    async def press(self, action: str, code: int = 200, **fields: Any) -> str:
+        """Send a form, and go where that leads to."""
+        form = {"token": self.forms.token(self.visitor), "back": "/loops", **fields}
+        answer = await self._client.post(f"/do/{action}", data=form, follow_redirects=True)
+        assert answer.status_code == code, answer.text
+        return unescape(answer.text)
+
+    async def post(self, action: str, data: dict[str, str], **headers: str) -> httpx.Response:
+        return await self._client.post(f"/do/{action}", data=data, headers=headers)
+
+
+@asynccontextmanager
+async def browsing(
+    stage: Stage,
+    *,
+    access: Access = lambda _: ALICE,
+    read_only: bool = False,
+    root_path: str = "",
+    connect: Callable[[], MemoryBroker] | None = None,
+) -> AsyncGenerator[Browser]:
+    connect = connect or (lambda: MemoryBroker(stage.server))
+    site = Site(stage.app, connect, stage.clock, access, read_only)
+    forms = Forms()
+    pages = Routes(site, forms).app()
+    transport = httpx.ASGITransport(pages, root_path=root_path)
+    async with httpx.AsyncClient(transport=transport, base_url=HOST) as client:
+        try:
+            await client.get(f"{root_path}/")
+            await asyncio.sleep(3)  # of virtual time
+            yield Browser(client, site, forms)
+        finally:
+            await site.stop()
+
+
+@pytest.fixture
+async def shop(stage: Stage) -> Stage:
+    await stage.seed(a_shop())
+    return stage
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_each_page_is_shown_whole_under_a_strict_policy(shop: Stage, path: str) -> None:
+    async with browsing(shop) as browser:
+        answer = await browser.get(path)
+    assert answer.status_code == 200
+    policy = answer.headers["content-security-policy"]
+    nonce = re.search(r"script-src 'nonce-([^']+)'", policy)
+    assert nonce
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert f'nonce="{nonce[1]}"' in answer.text
+    assert "<title>" in answer.text
+    assert not re.search(r'\sstyle="|\son\w+="|javascript:', answer.text)
+    assert not re.search(r'(src|href|action)="(https?:)?//', answer.text)
+
+
+async def test_a_nonce_is_used_once(shop: Stage) -> None:
+    async with browsing(shop) as browser:
+        policies = {(await browser.get("/")).headers["content-security-policy"] for _ in range(3)}
+    assert len(policies) == 3
+
+
+async def test_the_overview_says_in_a_sentence_how_it_is(shop: Stage) -> None:
+    async with browsing(shop) as browser:
+        assert "All 2 loops are on time." in await browser.see("/")
+        await asyncio.sleep(20)
+        page = await browser.see("/")
+        assert "Of 2 loops, 1 is unattended." in page
+        assert "No processor is there" in page
+
+
+async def test_what_happened_before_is_read_back(shop: Stage) -> None:
+    async with shop.processor():
+        await asyncio.sleep(45)
+    async with browsing(shop) as browser:
+        page = await browser.see("/loop?name=report")
+    assert page.count("succeeded") >= 4
+    assert "#3" in page
+
+
+async def test_what_happens_is_seen_as_it_does(shop: Stage) -> None:
+    async with browsing(shop) as browser, shop.processor():
+        assert "succeeded" not in await browser.see("/loop?name=report")
+        await asyncio.sleep(15)
+        assert "succeeded" in await browser.see("/loop?name=report")
+
+
+async def test_a_loop_that_has_failed_is_found_from_the_overview(shop: Stage) -> None:
+    async with browsing(shop) as browser, shop.processor():
+        await asyncio.sleep(3700)
+        assert "1 failing" in await browser.see("/")
+        loops = (await browser.get("/loops?failing=1")).text
+        assert "import_orders" in loops
+        assert "name=report" not in loops
+        assert "&lt;b&gt;no orders&lt;/b&gt;" in loops
+
+
+async def test_arguments_and_carry_are_shown_when_asked_for_only(shop: Stage) -> None:
+    async with browsing(shop) as browser, shop.processor():
+        await asyncio.sleep(15)
+        page = await browser.see("/loop?name=report")
+        assert "Oslo" not in page
+        assert "4711" not in page
+        page = await browser.see("/loop?name=report&args=1")
+        assert "Oslo" in page
+        assert "4711" in page
+
+
+@pytest.mark.parametrize("path", ["/loop?name=nobody", "/loop", "/failed/message?id=x", "/nowhere"])
+async def test_what_is_not_there_is_not_found(shop: Stage, path: str) -> None:
+    async with browsing(shop) as browser:
+        await browser.see(path, 404)
+
+
+async def test_a_loop_is_paused_with_the_reason_and_who_did_it(shop: Stage) -> None:
+    async with browsing(shop) as browser:
+        page = await browser.press("pause", loop="report", reason="a release")
+        assert "report: paused" in page
+        assert (await shop.token(REPORT)).state.value == "paused"
+        await asyncio.sleep(1)
+        page = await browser.see("/loop?name=report")
+        assert "Paused: a release" in page
+        assert re.search("by alice at ", page)
+    entries = [entry async for entry in shop.journal.entries(loop="report")]
+    assert entries[-1].by.startswith("alice at ")
+
+
+async def test_it_goes_on_or_runs_when_that_is_asked_for(shop: Stage) -> None:
+    async with browsing(shop) as browser:
+        await browser.press("pause", loop="report")
+        assert "report: resumed" in await browser.press("resume", loop="report")
+        assert "report: triggered" in await browser.press("trigger", loop="report")
+        await browser.press("pause", loop="import_orders")
+        assert "import_orders: resumed" in await browser.press("now", loop="import_orders")
+    assert await shop.history("report") == ["seeded", "paused", "resumed", "triggered"]
+
+
+async def test_all_loops_of_a_filter_are_done_after_a_question(shop: Stage) -> None:
+    async with browsing(shop) as browser:
+        page = await browser.press("pause", filter="")
+        assert "Pause 2 loops?" in page
+        assert await shop.history("report") == ["seeded"]
+        page = await browser.press("pause", filter="", sure="yes")
+        assert "import_orders: paused" in page
+        assert "report: paused" in page
+
+
+async def test_a_loop_of_the_code_cannot_be_removed_and_a_keyed_one_can(shop: Stage) -> None:
+    async with browsing(shop) as browser:
+        page = await browser.press("remove", loop="report")
+        assert "Remove 1 loop?" in page
+        page = await browser.press("remove", loop="report", sure="yes")
+        assert "is in the code" in page
+
+
+async def parked(stage: Stage, *phones: str) -> None:
+    for phone in phones:
+        await stage.app.outbox.send("send_sms", {"phone": phone}, posting())
+    async with stage.processor():
+        await asyncio.sleep(1)
+
+
+def posting() -> Any:
+    from scheduler.queues.outbox import Posting
+
+    return Posting()
+
+
+async def test_what_is_parked_is_looked_at_in_groups_and_sent_back(shop: Stage) -> None:
+    await parked(shop, "+491", "+492", "+4933")
+    async with browsing(shop) as browser:
+        assert "3 messages are parked" in re.sub("<[^>]+>", "", await browser.see("/failed"))
+        page = await browser.press("look", back="/failed", task="")
+        assert "3 × send_sms" in page
+        kind = re.search(r'name="kind" value="([^"]+)"', page)
+        assert kind
+        page = await browser.press(
+            "replay", back="/failed", task="send_sms", reason="exhausted", kind=kind[1]
+        )
+        assert page.count("replayed ") == 3
+        assert await shop.parked() == []
+
+
+async def test_one_is_sent_back_with_other_arguments(shop: Stage) -> None:
+    await parked(shop, "+491")
+    async with browsing(shop) as browser:
+        await browser.press("look")
+        (one,) = await shop.parked()
+        page = await browser.see(f"/failed/message?id={one.id}")
+        assert "no provider takes" in page
+        assert '"phone"' not in page
+        assert '"phone"' in await browser.see(f"/failed/message?id={one.id}&show=1")
+        assert "JSON object" in await browser.press("edit", 400, id=one.id, args="[]")
+        page = await browser.press("edit", id=one.id, args='{"telephone": 1}')
+        assert "stays parked" in page
+        assert len(await shop.parked()) == 1
+        await browser.press("edit", id=one.id, args='{"phone": "+1"}')
+        assert await shop.parked() == []
+    async with shop.processor():
+        await asyncio.sleep(1)
+    assert await shop.parked() == []
+
+
+async def test_what_is_deleted_is_asked_for_twice(shop: Stage) -> None:
+    await parked(shop, "+491", "+492")
+    async with browsing(shop) as browser:
+        assert "Delete parked messages?" in await browser.press("purge", task="send_sms")
+        assert len(await shop.parked()) == 2
+        await browser.press("purge", task="send_sms", sure="yes")
+    assert await shop.parked() == []
+
+
+@pytest.mark.parametrize("action", ["replay", "purge", "edit"])
+async def test_nothing_named_is_nothing_done(shop: Stage, action: str) -> None:
+    await parked(shop, "+491")
+    async with browsing(shop) as browser:
+        await browser.press(action, 400, sure="yes", args="{}")
+    assert len(await shop.parked()) == 1
+
+
+async def test_the_doctor_and_the_roll_call_are_asked_when_somebody_asks(shop: Stage) -> None:
+    async with browsing(shop) as browser, shop.supervised():
+        assert "broker version" in await browser.press("examine", back="/doctor")
+        page = await browser.press("roll-call", back="/processors")
+        assert "1 of 1 processors have answered" in page
+
+
+async def test_what_runs_is_told_with_its_stack_and_ended(shop: Stage) -> None:
+    ended = asyncio.Event()
+
+    @shop.app.task(retry=Retry(3))
+    async def export(ctx: Context) -> None:
+        ctx.progress(0.25, "a quarter")
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    await shop.seeding.seed()
+    async with browsing(shop) as browser, shop.supervised():
+        run = await export.send()
+        await asyncio.sleep(1)
+        page = await browser.press("running", back="/running")
+        assert "a quarter" in page
+        assert "25 %" in page
+        assert "await asyncio.sleep(3600)" in await browser.press(
+            "running", back="/running", run=run
+        )
+        assert "End this run?" in await browser.press("cancel", back="/running", run=run)
+        assert not ended.is_set()
+        page = await browser.press("cancel", back="/running", run=run, sure="yes")
+        assert ended.is_set()
+        assert f"{run}: cancelled" in page
+        assert "Nothing ran then." in page
+
+
+READ_ONLY = Visitor("eve", "read-only")
+
+
+@pytest.mark.parametrize(
+    "action", ["pause", "resume", "now", "trigger", "remove", "purge", "look", "cancel"]
+)
+async def test_who_may_only_look_is_shown_no_button_and_refused(shop: Stage, action: str) -> None:
+    async with browsing(shop, access=lambda _: READ_ONLY) as browser:
+        assert "<button" not in (await browser.see("/loop?name=report"))
+        assert 'name="token"' not in await browser.see("/loops")
+        forms = {"token": browser.forms.token(READ_ONLY), "loop": "report", "sure": "yes"}
+        answer = await browser.post(action, forms)
+        assert answer.status_code == 403
+    assert await shop.history("report") == ["seeded"]
+
+
+async def test_a_dashboard_that_is_read_only_is_so_for_everybody(shop: Stage) -> None:
+    async with browsing(shop, read_only=True) as browser:
+        await browser.press("pause", 403, loop="report")
+    assert await shop.history("report") == ["seeded"]
+
+
+async def test_who_may_do_some_things_does_these(shop: Stage) -> None:
+    bob = Visitor("bob", {"pause"})
+    async with browsing(shop, access=lambda _: bob) as browser:
+        browser.visitor = bob
+        await browser.press("pause", loop="report")
+        await browser.press("resume", 403, loop="report")
+    assert await shop.history("report") == ["seeded", "paused"]
+
+
+async def test_nobody_is_shown_nothing(shop: Stage) -> None:
+    async with browsing(shop, access=lambda _: None) as browser:
+        for path in (*PATHS, "/live/x/loops", "/nowhere"):
+            assert "report" not in await browser.see(path, 403)
+        assert (await browser.post("pause", {"loop": "report"})).status_code == 403
+
+
+async def test_access_may_be_a_coroutine(shop: Stage) -> None:
+    async def access(_: object) -> Visitor:
+        return ALICE
+
+    async with browsing(shop, access=access) as browser:
+        assert "alice" in await browser.see("/")
+
+
+@pytest.mark.parametrize(
+    "headers", [{"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}]
+)
+async def test_a_form_of_another_site_does_nothing(shop: Stage, headers: dict[str, str]) -> None:
+    async with browsing(shop) as browser:
+        token = re.search(r'name="token" value="(\w+)"', await browser.see("/loops"))
+        assert token
+        answer = await browser.post("pause", {"token": token[1], "loop": "report"}, **headers)
+        assert answer.status_code == 403
+        assert (await browser.post("pause", {"loop": "report"})).status_code == 403
+        assert (await browser.get("/do/pause")).status_code == 405
+    assert await shop.history("report") == ["seeded"]
+
+
+async def test_mounted_elsewhere_it_leads_to_itself(shop: Stage) -> None:
+    async with browsing(shop, root_path="/ops") as browser:
+        page = (await browser.get("/ops/loops")).text
+    links = re.findall(r'(?:href|action|src|data-live)="(/[^"]*)"', page)
+    assert links
+    assert all(link.startswith("/ops/") for link in links), links
+
+
+async def test_depths_are_asked_for_while_somebody_looks_only(shop: Stage) -> None:
+    async with browsing(shop) as browser:
+        assert browser.site.shown()
+        await asyncio.sleep(31)
+        assert not browser.site.shown()
+        await browser.see("/")
+        assert browser.site.shown()
+
+
+async def test_the_broker_may_go_and_come_back(shop: Stage) -> None:
+    async with browsing(shop) as browser:
+        browser.site.picture.be(False, shop.clock.now() - timedelta(minutes=1))
+        page = await browser.see("/")
+        assert "The broker cannot be reached" in page
+        assert "on time" in page
+        await asyncio.sleep(2)
+        assert "The broker cannot be reached" not in await browser.see("/")
+
+
+async def test_a_broker_that_lets_nobody_in_is_told_and_tried_again(shop: Stage) -> None:
+    refused = [AccessRefused("The password is wrong.")]
+
+    def connect() -> MemoryBroker:
+        if refused:
+            raise refused.pop()
+        return MemoryBroker(shop.server)
+
+    async with browsing(shop, connect=connect) as browser:
+        browser.site.picture.fail("The password is wrong.", shop.clock.now())
+        assert "The password is wrong." in await browser.see("/")
+        await asyncio.sleep(3)
+        assert "The broker cannot be reached" not in await browser.see("/")
+    assert not refused
+
+
+async def test_it_is_mounted_in_an_application(shop: Stage) -> None:
+    site = Site(shop.app, lambda: MemoryBroker(shop.server), shop.clock, lambda _: ALICE, False)
+    whole = Starlette(routes=[Mount("/ops", Routes(site, Forms()).app())])
+    transport = httpx.ASGITransport(whole)
+    async with httpx.AsyncClient(transport=transport, base_url=HOST) as client:
+        try:
+            await client.get("/ops/loops")
+            await asyncio.sleep(3)
+            page = (await client.get("/ops/loops")).text
+            assert "report" in page
+            assert 'action="/ops/do/pause"' in page
+            assert (await client.get("/ops/static/dashboard.css")).status_code == 200
+        finally:
+            await site.stop()
+
+
+async def news_of(browser: Browser, path: str, seen: str) -> AsyncGenerator[tuple[str, Any]]:
+    """What a viewer is told, as events and their data."""
+    routes = Routes(browser.site, browser.forms)
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "GET",
+        "path": f"/live/{seen}{path}",
+        "headers": [],
+    }
+    request = Request({**scope, "query_string": b"", "server": ("localhost", 80)})
+    request.scope["path_params"] = {"seen": seen, "path": path.removeprefix("/")}
+    page = next(page for page in PAGES if page.path == path)
+    async with aclosing(routes.news(page, request, ALICE)) as news:
+        async for each in news:
+            if each.startswith("event: "):
+                event, _, data = each.removeprefix("event: ").partition("\ndata: ")
+                yield event, json.loads(data)
+
+
+async def test_only_what_has_changed_is_told(shop: Stage) -> None:
+    async with browsing(shop) as browser, shop.processor():
+        found = re.search(r'data-live="/live/(\w+)/loops"', (await browser.get("/loops")).text)
+        assert found
+        async with aclosing(news_of(browser, "/loops", found[1])) as news:
+            while "last-report" not in (told := await anext(news))[1]:
+                assert told[0] == "parts"
+            assert told[0] == "parts"
+            assert "last-import_orders" not in told[1]
+            assert "succeeded" in told[1]["last-report"]
+
+
+async def test_who_comes_back_is_told_the_whole_page(shop: Stage) -> None:
+    async with (
+        browsing(shop) as browser,
+        aclosing(news_of(browser, "/loops", "what-was-before")) as news,
+    ):
+        event, page = await anext(news)
+    assert event == "page"
+    assert "report" in page

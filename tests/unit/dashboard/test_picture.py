@@ -1,0 +1,164 @@
+"""What the dashboard knows, from messages in whatever order."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from scheduler import Every
+from scheduler.dashboard import picture as pictures
+from scheduler.dashboard.picture import ACTS_KEPT, RUNS_KEPT, Picture
+from scheduler.protocol.epochs import Entry, LoopState, Verb
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token, encode
+from scheduler.queues.failed import Reason, parked, record_of
+from scheduler.queues.roster import Listed
+from scheduler.tasks.tasks import SUPERVISION
+from tests.stage import START
+
+POLL = LoopId("poll")
+SECOND = timedelta(seconds=1)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def ran(seq: int, *, ending: Ending = Ending.SUCCEEDED, attempt: int = 0, **others: Any) -> Token:
+    """The token that was put after tick `seq`, at second `seq`."""
+    last = LastRun(ending, at(seq), at(seq + 0.1), 2 * SECOND)
+    retried = ending is Ending.RETRIED
+    token = Token(
+        POLL,
+        Every("10s"),
+        at(seq + 10),
+        at(seq + 10),
+        epoch=5,
+        seq=seq if retried else seq + 1,
+        attempt=attempt + 1 if retried else 0,
+        last=last,
+    )
+    return replace(token, **others)
+
+
+def message(token: Token, namespace: str = "test") -> Message:
+    return encode(token, namespace, expiration=None)
+
+
+def picture_of(*tokens: Token) -> Picture:
+    picture = Picture("test")
+    for token in tokens:
+        picture.hear(message(token))
+    return picture
+
+
+def test_a_loop_is_known_by_its_last_token_and_its_runs() -> None:
+    loop = picture_of(ran(0), ran(1)).loops[POLL]
+    assert loop.due_at == at(11)
+    assert [run.seq for run in loop.runs] == [0, 1]
+    assert loop.last is not None
+    assert loop.last.duration == 2 * SECOND
+
+
+def test_messages_may_come_in_any_order_and_twice() -> None:
+    tokens = [ran(0), ran(1, ending=Ending.RETRIED), ran(2)]
+    for order in permutations([*tokens, tokens[0]]):
+        picture = picture_of(*order)
+        assert picture.loops[POLL].due_at == at(12)
+        assert [run.seq for run in picture.loops[POLL].runs] == [0, 1, 2]
+        assert [entry.seq for entry in picture.entries] == [0, 1, 2]
+        assert sum(minute.runs for _, minute in picture.minutes.last(1, at(60))) == 3
+
+
+def test_only_so_many_runs_of_a_loop_are_kept_the_last_ones() -> None:
+    loop = picture_of(*(ran(seq) for seq in reversed(range(RUNS_KEPT + 5)))).loops[POLL]
+    assert [run.seq for run in loop.runs] == list(range(5, RUNS_KEPT + 5))
+
+
+def test_only_so_many_loops_are_kept_and_the_others_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pictures, "MOST_LOOPS", 2)
+    picture = Picture("test")
+    for number in range(4):
+        picture.hear(message(ran(0, loop=LoopId("poll", f"k{number}"))))
+    assert (len(picture.loops), picture.left_out) == (2, 2)
+
+
+def test_what_is_carried_is_kept_unless_it_is_large() -> None:
+    small = picture_of(ran(0, carry={"cursor": 7})).loops[POLL]
+    large = picture_of(ran(0, carry="x" * pictures.LARGE)).loops[POLL]
+    assert small.token is not None
+    assert (small.token.carry, small.is_large) == ({"cursor": 7}, False)
+    assert large.token is not None
+    assert (large.token.carry, large.is_large) == (None, True)
+
+
+def test_a_pause_is_told_with_who_and_why_and_a_resume_ends_it() -> None:
+    picture = Picture("test")
+    act = Act(Verb.PAUSE, at(3), "alice at pod-1")
+    pause = ran(2, epoch=6, act=act, state=State.PAUSED, reason="a release")
+    picture.hear(message(pause))
+    loop = picture.loops[POLL]
+    assert (loop.is_paused, loop.reason, loop.due_at) == (True, "a release", None)
+    assert [(entry.what, entry.by) for entry in loop.acts] == [("paused", "alice at pod-1")]
+    resume = ran(2, epoch=7, act=Act(Verb.RESUME, at(4)))
+    picture.hear(message(resume))
+    assert (loop.is_paused, loop.due_at) == (False, at(12))
+
+
+def test_a_later_entry_of_the_roster_overrules_an_older_token() -> None:
+    picture = picture_of(ran(0))
+    picture.list([Listed(POLL, Every("10s"), {}, Entry(5, LoopState.ACTIVE, 5))])
+    assert not picture.loops[POLL].is_paused
+    picture.list([Listed(POLL, Every("10s"), {}, Entry(9, LoopState.PAUSED, 5), "by hand")])
+    assert (picture.loops[POLL].is_paused, picture.loops[POLL].reason) == (True, "by hand")
+
+
+def test_only_so_much_that_was_done_to_a_loop_is_kept() -> None:
+    acts = [ran(0, epoch=n, act=Act(Verb.TRIGGER, at(n))) for n in range(1, ACTS_KEPT + 4)]
+    assert len(picture_of(*acts).loops[POLL].acts) == ACTS_KEPT
+
+
+def test_what_was_parked_is_told_of_its_loop() -> None:
+    picture = picture_of(ran(0))
+    error = RuntimeError("boom")
+    record = record_of(parked(message(ran(1)), "loop.poll", Reason.EXHAUSTED, error, at(2)))
+    assert picture.hear(record) == at(2)
+    (entry,) = picture.loops[POLL].acts
+    assert (entry.what, entry.note) == ("parked", "exhausted: RuntimeError: boom")
+
+
+def test_supervision_other_apps_replays_and_what_is_no_token_leave_no_trace() -> None:
+    picture = Picture("test")
+    picture.hear(message(ran(0, loop=SUPERVISION)))
+    picture.hear(message(ran(0), namespace="other"))
+    picture.hear(message(ran(0, state=State.REPLAY)))
+    picture.hear(Message(b"\xff", type="scheduler.token"))
+    assert not picture.loops
+    assert not picture.entries
+
+
+def test_minutes_count_first_attempts_alone_as_late() -> None:
+    late = LastRun(Ending.ESCALATED, at(0), at(9), SECOND)
+    again = ran(0, last=late)
+    picture = picture_of(ran(0, ending=Ending.RETRIED), again)
+    skipped = LastRun(Ending.SKIPPED, at(0), at(30), timedelta(0))
+    picture.minutes.count(skipped, is_first=True)
+    ((begin, minute),) = picture.minutes.last(1, at(119))
+    assert begin == START
+    assert (minute.runs, minute.failed, minute.ticks) == (2, 2, 1)
+    assert minute.mean_late == timedelta(seconds=0.1)
+
+
+def test_each_change_has_a_version_and_what_is_the_same_has_none() -> None:
+    picture = Picture("test")
+    picture.be(False, START)
+    before = picture.version
+    picture.be(False, at(1))
+    picture.measure({})
+    assert (picture.version, picture.since) == (before, START)
+    picture.be(True, at(2))
+    assert (picture.version > before, picture.since) == (True, at(2))

@@ -1,0 +1,149 @@
+"""How loops stand, and what is said of them."""
+
+from datetime import timedelta
+
+import pytest
+
+from scheduler import Every
+from scheduler.brokers.contract import Depth
+from scheduler.dashboard.filters import PAGE, Filter
+from scheduler.dashboard.picture import LoopPicture, Picture
+from scheduler.dashboard.standing import Standing, Standings, State, state_of, verdict_of
+from scheduler.protocol import tokens as protocol
+from scheduler.protocol.epochs import Entry, LoopState
+from scheduler.protocol.tokens import Ending, LoopId
+from scheduler.queues.roster import Listed
+from tests.stage import new_app
+from tests.unit.dashboard.test_picture import POLL, at, message, picture_of, ran
+
+TIMEOUT = timedelta(minutes=1)
+BUSY, IDLE, ALONE = Depth(3, 1), Depth(0, 1), Depth(1, 0)
+
+
+def listed(state: LoopState = LoopState.ACTIVE, loop: LoopId = POLL) -> Listed:
+    return Listed(loop, Every("10s"), {}, Entry(5, state, 5))
+
+
+def waiting_until_10() -> LoopPicture:
+    loop = picture_of(ran(0)).loops[POLL]
+    loop.listed = listed()
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("second", "depth", "state"),
+    [
+        (9, None, State.WAITING),
+        (9, ALONE, State.WAITING),
+        (11, None, State.RUNNING),
+        (11, IDLE, State.RUNNING),
+        (11, BUSY, State.READY),
+        (11, ALONE, State.READY),  # a processor may be about to come
+        (16, ALONE, State.UNATTENDED),
+        (71, BUSY, State.LATE),
+        (74, IDLE, State.RUNNING),  # the word that its time is over may be on its way
+        (76, IDLE, State.LATE),
+    ],
+)
+def test_a_loop_stands_as_its_time_and_its_queue_tell(
+    second: int, depth: Depth | None, state: State
+) -> None:
+    assert state_of(waiting_until_10(), at(second), depth, TIMEOUT) is state
+
+
+def test_a_paused_loop_is_not_late() -> None:
+    loop = waiting_until_10()
+    loop.listed = Listed(POLL, Every("10s"), {}, Entry(6, LoopState.PAUSED, 5))
+    assert state_of(loop, at(1000), ALONE, TIMEOUT) is State.PAUSED
+
+
+def test_one_that_was_to_run_once_and_has_is_done() -> None:
+    loop = picture_of(ran(0, state=protocol.State.DONE)).loops[POLL]
+    loop.listed = listed()
+    assert state_of(loop, at(1000), ALONE, TIMEOUT) is State.DONE
+    assert loop.due_at is None
+
+
+def test_one_that_the_broker_does_not_have_is_unseeded_and_one_unheard_of_is_not() -> None:
+    assert state_of(LoopPicture(POLL), at(0), None, TIMEOUT) is State.UNSEEDED
+    assert state_of(LoopPicture(POLL, listed()), at(0), None, TIMEOUT) is State.UNHEARD
+    gone = LoopPicture(POLL, listed(LoopState.GONE))
+    assert state_of(gone, at(0), None, TIMEOUT) is State.UNSEEDED
+
+
+def standing(
+    name: str, state: State, *, failures: int = 0, ending: Ending | None = None
+) -> Standing:
+    loop = LoopPicture(LoopId(name), listed(loop=LoopId(name)))
+    if ending is not None:
+        loop = picture_of(ran(0, ending=ending)).loops[POLL]
+    return Standing(name, state, loop, Every("10s"), True, failures)
+
+
+@pytest.mark.parametrize(
+    ("standings", "sentence"),
+    [
+        ([], "This app has no loops."),
+        ([standing("a", State.WAITING)], "The only loop is on time."),
+        (
+            [standing("a", State.WAITING), standing("b", State.PAUSED)],
+            "All 2 loops are on time, 1 of them paused.",
+        ),
+        (
+            [standing("a", State.LATE), standing("b", State.LATE), standing("c", State.UNATTENDED)],
+            "Of 3 loops, 1 is unattended and 2 are late.",
+        ),
+        (
+            [standing("a", State.WAITING, failures=3), standing("b", State.WAITING, failures=2)],
+            "Of 2 loops, 1 is failing.",
+        ),
+        (
+            [standing("a", State.WAITING, failures=1, ending=Ending.ESCALATED)],
+            "Of 1 loop, 1 is failing.",
+        ),
+    ],
+)
+def test_the_verdict_is_one_sentence(standings: list[Standing], sentence: str) -> None:
+    assert verdict_of(standings).sentence == sentence
+
+
+def test_loops_of_the_code_and_of_the_broker_are_told_apart() -> None:
+    app = new_app()
+
+    @app.periodic(every="10s")
+    async def poll() -> None: ...
+
+    picture = Picture("test")
+    user, old = LoopId("poll", "user-1"), LoopId("old")
+    for loop in (POLL, user, old):
+        picture.hear(message(ran(0, loop=loop)))
+    picture.list([listed(), listed(loop=user), listed(loop=old)])
+    found = {each.name: each.in_code for each in Standings(app, picture).all(at(1))}
+    assert found == {"old": False, "poll": True, "poll.user-1": True}
+    picture.list([Listed(old, Every("1s"), {}, Entry(9, LoopState.GONE, 5))])
+    assert "old" not in {each.name for each in Standings(app, picture).all(at(1))}
+
+
+def test_a_filter_is_what_its_query_says_and_says_it_again() -> None:
+    asked = {"q": " Poll x ", "state": "late", "failing": "on", "sort": "due", "page": "3"}
+    chosen = Filter.of(asked)
+    assert chosen == Filter("Poll x", "late", "1", "", "due", 3)
+    assert chosen.query == "q=Poll+x&state=late&failing=1&sort=due&page=3"
+    assert chosen.but(state="") == "q=Poll+x&failing=1&sort=due"
+
+
+@pytest.mark.parametrize("query", [{"state": "no"}, {"sort": "no"}, {"page": "-1"}, {"page": "x"}])
+def test_what_a_filter_cannot_be_is_left_out(query: dict[str, str]) -> None:
+    assert Filter.of(query) == Filter()
+
+
+def test_a_filter_finds_names_by_their_parts_and_cuts_pages() -> None:
+    many = [standing(f"loop-{number:03}", State.WAITING) for number in range(PAGE + 10)]
+    assert [each.name for each in Filter("LOOP 7 05").choose(many)] == ["loop-057"]
+    assert len(Filter().cut(Filter().choose(many))) == PAGE
+    assert [each.name for each in Filter(page=2).cut(many)] == [each.name for each in many[PAGE:]]
+
+
+def test_trouble_comes_first_where_that_is_asked_for() -> None:
+    mixed = [standing("a", State.WAITING), standing("b", State.LATE), standing("c", State.PAUSED)]
+    assert [each.name for each in Filter(sort="state").choose(mixed)] == ["b", "c", "a"]
