@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, suppress
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Delivery
-from scheduler.errors import QueueNotFound
+from scheduler.errors import BrokerError, QueueNotFound
 from scheduler.protocol.epochs import is_void
 from scheduler.protocol.tokens import decode, is_token
 from scheduler.queues.roster import Listing
@@ -99,7 +99,13 @@ async def counted(broker: AmqpBroker) -> Mapping[str, int]:
     # look counts as a delivery of what is looked at, and after many of those the broker parks it.
     for pause in backoff(SECOND, LONGEST_PAUSE, jitter=0):
         listing = await roster_of(app.names, broker).read()
-        counts = await count(broker, listing)
+        try:
+            counts = await count(broker, listing)
+        except BrokerError:
+            if pause >= LONGEST_PAUSE.total_seconds():
+                raise
+            await asyncio.sleep(pause)
+            continue
         expected = {str(each.loop): 1 for each in listing.there}
         if counts == Counter(expected) or pause >= LONGEST_PAUSE.total_seconds():
             return {loop: counts[loop] for loop in {*expected, *counts}}

@@ -92,6 +92,11 @@ class DriverChannel(aiormq.Channel):
         self._settlements = Settlements(self.loop)
         closing_of(self).add_done_callback(self._fail)
 
+    @property
+    def ends(self) -> bool:
+        """Whether its closing has begun: it is of no further use."""
+        return self._ends or self.is_closed
+
     async def close(self, *args: Any, **kwargs: Any) -> None:
         self._ends = True
         await super().close(*args, **kwargs)
@@ -242,7 +247,7 @@ class DriverChannel(aiormq.Channel):
                 answer.set_exception(error or ChannelInvalidStateError(f"{self!r} was closed"))
 
     def _expect_more(self) -> None:
-        if self._ends or self.is_closed:
+        if self.ends:
             raise ChannelInvalidStateError(f"{self!r} is being closed")
 
     def _write(self, frames: bytes) -> None:

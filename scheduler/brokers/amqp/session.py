@@ -201,7 +201,7 @@ class Lease:
 
     @property
     def usable(self) -> bool:
-        return self._channel is not None and not self._channel.is_closed
+        return self._channel is not None and not self._channel.ends
 
     def give_up(self) -> DriverChannel | None:
         """Have a new channel opened at the next use; returns the one that is given up."""
@@ -209,10 +209,10 @@ class Lease:
         return channel
 
     async def channel(self) -> DriverChannel:
-        if self._channel is not None and not self._channel.is_closed:
+        if self._channel is not None and not self._channel.ends:
             return self._channel
         async with self._opening:
-            if self._channel is None or self._channel.is_closed:
+            if self._channel is None or self._channel.ends:
                 self._channel = await self._session.open_channel(
                     publisher_confirms=self._publisher_confirms
                 )
