@@ -8,6 +8,7 @@ from dataclasses import replace
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import State, Token
 from scheduler.queues.journal import Heard
+from scheduler.timing.once import Once
 
 TOOK_ITS_PLACE = (Verb.REPAIR, Verb.RESCHEDULE)
 
@@ -21,12 +22,14 @@ def joined(first: Token, heard: Heard) -> Token:
     last, act = heard.adopted_by(first), first.act
     # The creator had not found the one that it goes on from: that may be due, or run late.
     took_its_place = act is not None and act.verb in TOOK_ITS_PLACE
-    still_holds = act is None or last.schedule == first.schedule or last.due_at <= act.at
+    # What was due is not left out, unless it is one run that was given another moment.
+    was_due = act is not None and last.due_at <= act.at and not isinstance(first.schedule, Once)
+    still_holds = act is None or last.schedule == first.schedule or was_due
     # Done, and given another time since, it is to be done again.
     again = last.state is State.DONE and act is not None and act.verb is Verb.RESCHEDULE
     timing = last if took_its_place and still_holds and not again else first
-    # Paused by its own run meanwhile, or done, it stays so.
-    rests = took_its_place and last.rests and not again
+    # Paused by its own run meanwhile, it stays so; done, it does whoever asks, also to resume it.
+    rests = not again and (last.state is State.DONE or (took_its_place and last.rests))
     return replace(
         last,
         schedule=first.schedule,

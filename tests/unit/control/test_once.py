@@ -273,6 +273,36 @@ async def test_what_waits_is_triggered_paused_and_resumed(stage: Stage) -> None:
     assert [run[0] for run in shop.runs] == ["now", "later"]
 
 
+async def test_what_is_paused_while_it_runs_and_resumed_runs_once(stage: Stage) -> None:
+    shop = a_shop(takes=30)
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        await shop.remind.once("order-7")
+        await asyncio.sleep(5)
+        loop = await stage.loops.find("remind.order-7")
+        assert (await stage.verbs.pause(loop)).did is Did.PAUSED
+        await asyncio.sleep(60)
+        assert (await stage.verbs.resume(loop)).did is Did.RESUMED
+        await asyncio.sleep(100)
+        assert not await in_broker(stage)
+    assert len(shop.runs) == 1
+
+
+async def test_what_is_overdue_and_moved_waits_for_its_moment(stage: Stage) -> None:
+    shop = a_shop(0, ValueError())
+    await stage.seed(shop.app)
+    async with stage.processor():
+        await shop.remind.once("order-7", args={"order": 7})
+        await asyncio.sleep(5)
+    await asyncio.sleep(20)  # its retry is due, and nobody is there
+    at = START + 3600 * SECOND
+    assert await shop.remind.once("order-7", at=at, args={"order": 8}) is Did.RESCHEDULED
+    async with stage.processor():
+        await asyncio.sleep(4000)
+    assert starts(stage) == [0, 3600]
+    assert [run[1] for run in shop.runs] == [7, 8]
+
+
 async def test_a_seed_leaves_them_alone(stage: Stage) -> None:
     shop = a_shop()
     await stage.seed(shop.app)

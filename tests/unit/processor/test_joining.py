@@ -127,3 +127,19 @@ def test_what_is_done_and_was_given_another_time_is_due_then() -> None:
     token = joined_to(DONE, first=first)
     assert (token.state, token.seq, token.schedule) == (State.ARMED, DONE.seq, later)
     assert (token.scheduled_at, token.due_at) == (later.at, later.at)
+
+
+@pytest.mark.parametrize("verb", [Verb.RESUME, Verb.TRIGGER])
+def test_what_was_done_meanwhile_stays_so_whatever_was_asked_of_it(verb: Verb) -> None:
+    token = joined_to(DONE, first=made_by(verb, schedule=DONE.schedule))
+    assert (token.state, token.seq) == (State.DONE, DONE.seq)
+
+
+@pytest.mark.parametrize("before", [HOURLY, Once(START)])
+def test_one_run_that_is_given_another_moment_is_not_early_though_it_was_due(
+    before: Every | Once,
+) -> None:
+    later = Once(START + HOUR)
+    first = made_by(Verb.RESCHEDULE, schedule=later, scheduled_at=later.at, due_at=later.at)
+    token = joined_to(replace(LAST, schedule=before, due_at=START), first=first)
+    assert (token.schedule, token.scheduled_at, token.due_at) == (later, later.at, later.at)
