@@ -36,6 +36,7 @@ class Endings:
         self._clock = clock
         self._ending: dict[LoopId, Token] = {}
         self._done: list[Token] = []
+        self._unfinished: dict[LoopId, Token] = {}
         self._news = asyncio.Event()
         self._removing: asyncio.Task[None] | None = None
 
@@ -60,14 +61,22 @@ class Endings:
         """Remove those that are done, of these that wait in their slots; says whether we may."""
         self._listing.forget(self._clock.now() - REMEMBERED)
         now = self._clock.now()
-        over = [token for token in tokens if is_over(token, now)]
+        # What the roster calls gone is not looked at again: so we remember what may be half done.
+        self._unfinished |= {token.loop: token for token in tokens if is_over(token, now)}
+        over = list(self._unfinished.values())
         if not over:
             return True
         try:
             await self._removal.finish([self._loop_of(token) for token in over])
         except AccessRefused:
+            self._forget(over)  # nothing was begun
             return False
+        self._forget(over)
         return True
+
+    def _forget(self, over: Iterable[Token]) -> None:
+        for token in over:
+            self._unfinished.pop(token.loop, None)
 
     async def _remove(self) -> None:
         while True:

@@ -73,13 +73,17 @@ class Removal:
     async def finish(self, done: Collection[tuple[Loop, int]]) -> None:
         """Remove named one-offs whose run has ended, each in an epoch.
 
-        One of which a later epoch has begun meanwhile is left alone.
+        One of which a later epoch has begun meanwhile is left alone; where that was its removal,
+        which came no further, its queue is deleted.
 
         Raises:
             AccessRefused: this user may not delete their queues.
         """
         async with self._hatchery.mutex(self._patience):
             listing = await self._roster.compacted()
+            for loop, _ in done:
+                if (listed := listing.get(loop.id)) and listed.is_gone:
+                    await self._broker.delete(self._app.names.hatchery(loop.id))
             still = [loop for loop, epoch in done if listing.known(loop.id) == epoch]
             for loop in still[
                 :1

@@ -11,7 +11,13 @@ import pytest
 from scheduler import Context, Retry, Scheduler, StopLoop
 from scheduler.control.reports import Did
 from scheduler.control.status import Where
-from scheduler.errors import AccessRefused, ScheduleError, UnknownLoop, UsageError
+from scheduler.errors import (
+    AccessRefused,
+    BrokerUnavailable,
+    ScheduleError,
+    UnknownLoop,
+    UsageError,
+)
 from scheduler.events import LoopReported, RunStarted
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.roster import REMEMBERED
@@ -225,6 +231,19 @@ async def test_supervision_removes_what_nobody_else_came_to(stage: Stage) -> Non
     assert await stage.where(SEVEN) is Where.DONE
     async with stage.supervised():
         await asyncio.sleep(120)
+        assert not await in_broker(stage)
+    assert len(shop.runs) == 1
+
+
+async def test_what_could_not_be_removed_to_the_end_is_removed_later(stage: Stage) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    faulty = FaultyBroker(stage.server)
+    async with stage.supervised(over=faulty):
+        lost = faulty.on("delete", times=1).fails(BrokerUnavailable())
+        await shop.remind.once("order-7")
+        await asyncio.sleep(200)
+        assert len(lost.met) == 1
         assert not await in_broker(stage)
     assert len(shop.runs) == 1
 
