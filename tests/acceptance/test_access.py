@@ -288,16 +288,17 @@ def test_the_doctor_tells_the_rights_even_to_whom_has_none(
     assert "not looked at, this user may not" in done.out
     assert "PROBLEM  rights of this user: not enough for `scheduler run`: " in done.out
     lines = [line.strip() for line in done.out.splitlines()]
-    this, seed, processor, starter = [
+    this, seed, processor, starter, viewer = [
         line for line in lines if line.startswith("rabbitmqctl set_permissions")
     ]
     assert f" -p {users.vhost} {urlsplit(nobody).username} " in this
     assert f" -p {users.vhost} {namespace}-seed " in seed
     assert f" -p {users.vhost} {namespace}-processor " in processor
     assert f" -p {users.vhost} {namespace}-starter " in starter
+    assert f" -p {users.vhost} {namespace}-viewer " in viewer
     found = scheduler("doctor", "--json", SCHEDULER_BROKER_URL=nobody).json
     told = [each["advice"] for each in found if each["about"].startswith("rights of a ")]
-    assert told == [seed, processor, starter]
+    assert told == [seed, processor, starter, viewer]
 
 
 # TLS

@@ -383,7 +383,7 @@ def test_purging_asks_first(desk: Desk):
 MISUSES: list[tuple[list[str], str]] = [
     (["list", "--task", "smss"], "There is no task 'smss'; did you mean 'sms'?"),
     (["list", "--reason", "exausted"], "There is no reason to park 'exausted'; did you mean"),
-    (["purge", "--yes", "--reason", "x"], "there are: broken, delivery-limit, exhausted, "),
+    (["purge", "--yes", "--reason", "x"], "there are: broken, cancelled, delivery-limit, "),
     (["replay"], "the IDs of messages, --task, --reason or --all"),
     (["replay", "m1", "--task", "sms"], "--all, --task and --reason go without IDs"),
     (["purge", "m1", "--reason", "broken", "--yes"], "go without IDs"),
