@@ -12,7 +12,7 @@ from scheduler.control.declaring import Declaring
 from scheduler.control.new_tokens import first_token, going_on
 from scheduler.errors import QueueUnresponsive
 from scheduler.protocol.epochs import Entry, LoopState, Step, Verb, begun, steps, unaware
-from scheduler.protocol.tokens import Token
+from scheduler.protocol.tokens import State, Token
 from scheduler.queues.checkpoints import Checkpoint
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.roll_call import RollCall
@@ -114,7 +114,7 @@ class Beginnings:
                 case Step.PUT:
                     first = _first(verb, loop, epoch, now, brand_new)
                     going = going_on(first, epoch.found, latest.epoch if latest else 0)
-                    token = await self._put(verb, change(going))
+                    token = await self._put(verb, _changed(going, change))
                     epoch = replace(epoch, token=token)
                 case Step.CALL:
                     epoch = replace(epoch, silent=await self._call(loop, beginning.entry))
@@ -148,6 +148,11 @@ class Beginnings:
                 silent = unaware(epoch, answers.of(loop.id, epoch))
                 if not silent or self._clock.now() >= until:
                     return silent
+
+
+def _changed(token: Token, change: Change) -> Token:
+    """What the verb makes of it; one that was done since somebody looked stays so."""
+    return token if token.state is State.DONE else change(token)
 
 
 def _reason(entry: Entry, before: Listed | None, reason: str | None) -> str:

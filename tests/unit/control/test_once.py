@@ -20,12 +20,12 @@ from scheduler.errors import (
 )
 from scheduler.events import LoopReported, RunStarted
 from scheduler.protocol.tokens import LoopId
-from scheduler.queues.roster import REMEMBERED
+from scheduler.queues.roster import ENTRY_TYPE, REMEMBERED
 from scheduler.sending import CallTask
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.moments import UNIX_EPOCH
-from tests.faulty import FaultyBroker
-from tests.stage import START, Stage, new_app, of, seconds_of
+from tests.faulty import Call, FaultyBroker
+from tests.stage import START, Stage, new_app, of, program_of, seconds_of
 
 SEVEN = LoopId("remind", "order-7")
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
@@ -305,6 +305,24 @@ async def test_what_is_paused_while_it_runs_and_resumed_runs_once(stage: Stage) 
         await asyncio.sleep(100)
         assert not await in_broker(stage)
     assert len(shop.runs) == 1
+
+
+async def test_what_ends_while_it_is_being_paused_is_done(stage: Stage) -> None:
+    shop = a_shop(takes=30)
+    await stage.seed(shop.app)
+    operator = FaultyBroker(stage.server)
+
+    async def until_it_has_ended(call: Call) -> None:
+        await asyncio.sleep(2)
+
+    async with stage.processor(), operator:
+        await shop.remind.once("order-7")
+        await asyncio.sleep(29)
+        loop = await stage.loops.find("remind.order-7")
+        entry = operator.on("publish", where=lambda call: call.message.type == ENTRY_TYPE)
+        entry.first(until_it_has_ended)
+        await program_of(shop.app, operator, stage.clock).verbs.pause(loop)
+        assert await stage.where(SEVEN) is Where.DONE
 
 
 async def test_what_is_overdue_and_moved_waits_for_its_moment(stage: Stage) -> None:
