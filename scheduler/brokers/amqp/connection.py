@@ -17,11 +17,13 @@ from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, BrokerInfo
 from scheduler.errors import (
+    AccessRefused,
     BrokerError,
     BrokerUnavailable,
     NoReplica,
     SchedulerError,
     SettingsError,
+    UntrustedBroker,
 )
 from scheduler.events import Connected, ConnectionLost, ConnectionRetried, Emit
 from scheduler.timing.backoff import backoff
@@ -130,8 +132,12 @@ class Connection:
             BrokerUnavailable: the broker cannot be reached.
         """
         session = await self.ready()
-        with self.translated():
-            return await session.beside()
+        try:
+            with self.translated():
+                return await session.beside()
+        except (AccessRefused, UntrustedBroker, SettingsError) as error:
+            # We were let in before: a password may be in the middle of its rotation.
+            raise BrokerUnavailable(f"No second connection could be made: {error}") from None
 
     @asynccontextmanager
     async def brief_channel(self) -> AsyncGenerator[DriverChannel]:

@@ -62,20 +62,25 @@ class Endpoint:
             UntrustedBroker: its certificate does not show that it is the broker.
             SettingsError: the URL, a password or a certificate cannot be read.
         """
-        node, connection = await self._first_that_answers()
+        nodes = await self._in_order()
+        self.address = _together([node.url for node in nodes])
+        node, connection = await self._first_of(nodes)
         self._last = self.address = node.address
         return connection
 
     async def connect_beside(self) -> driver.DriverConnection:
         """The same, for a connection beside the one that we are known by."""
-        _, connection = await self._first_that_answers()
+        _, connection = await self._first_of(await self._in_order())
         return connection
 
-    async def _first_that_answers(self) -> "tuple[Node, driver.DriverConnection]":
+    async def _in_order(self) -> "list[Node]":
         # Anew each time: a password or a certificate may have been changed meanwhile.
         nodes = await asyncio.to_thread(self._read)
         random.shuffle(nodes)
         nodes.sort(key=lambda node: node.address == self._last)
+        return nodes
+
+    async def _first_of(self, nodes: "Sequence[Node]") -> "tuple[Node, driver.DriverConnection]":
         timeout = max(CONNECT_TIMEOUT / len(nodes), SHORTEST_TIMEOUT)
         refusals: list[BrokerError] = []
         for node in nodes:
@@ -83,7 +88,6 @@ class Endpoint:
                 return node, await node.connect(timeout)
             except BrokerError as error:
                 refusals.append(error)
-        self.address = _together([node.url for node in nodes])
         raise _summed_up(refusals)
 
     def _read(self) -> "list[Node]":

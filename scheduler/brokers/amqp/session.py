@@ -157,8 +157,7 @@ class Session:
         return reason_of(closing)
 
     async def close(self) -> None:
-        if self._beside is not None:
-            await self._beside.close()
+        await self._close_beside()
         if self._watching is not None and self._given_up_for is None:
             await cancelled(self._watching)
         # Whatever closing it may raise, the connection is of no further use.
@@ -166,6 +165,11 @@ class Session:
             await self.connection.written()
             await self.connection.close()
             await self.connection.left()
+        await self._close_beside()  # it may have been opened meanwhile
+
+    async def _close_beside(self) -> None:
+        if self._beside is not None:
+            await self._beside.close()
 
 
 def _told_to_who_waits(closed: asyncio.Future[Any]) -> None:
