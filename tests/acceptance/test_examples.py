@@ -128,9 +128,9 @@ def test_reminders_come_when_they_are_due_and_never_early(tmp_path: Path) -> Non
         made, soon, now = (
             said_at(said, f"{name} {what}") for what in ("made", "is soon", "is now")
         )
-        # The log has milliseconds, cut off.
-        assert seconds(made, soon) >= 6.999
-        assert seconds(made, now) >= 9.999
+        # The line of the run that made it comes some milliseconds after that has started.
+        assert seconds(made, soon) >= 6.9
+        assert seconds(made, now) >= 9.9
         assert said.index(line_with(said, f"{name} is soon")) < said.index(
             line_with(said, f"{name} is now")
         )

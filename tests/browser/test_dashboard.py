@@ -103,6 +103,17 @@ def test_a_search_is_in_the_address_and_outlives_a_reload(reader: Reader) -> Non
     expect(page.get_by_label("Search")).to_have_value("night")
 
 
+def test_who_writes_goes_on_when_the_page_comes_anew(reader: Reader) -> None:
+    page = reader.open("/loops")
+    page.keyboard.press("/")
+    page.keyboard.type("night")
+    page.wait_for_url("**/loops?q=night*")
+    page.evaluate("showPage(document.getElementById('main').innerHTML)")
+    expect(page.get_by_label("Search")).to_be_focused()
+    page.keyboard.type("ly")
+    page.wait_for_url("**/loops?q=nightly*")
+
+
 def test_a_loop_is_paused_and_resumed_with_who_and_why(reader: Reader) -> None:
     page = reader.open("/loop?name=drill")
     page.get_by_label("Why").fill("no smoke today")

@@ -69,16 +69,19 @@ function focusIn(element) {
 
 function exchange(before, after, put) {
   const focused = focusIn(before);
+  const caret = document.activeElement?.selectionStart;
   keepReader(before, after);
-  put();
-  if (focused >= 0) [...after.querySelectorAll(FIELDS)][focused]?.focus({ preventScroll: true });
+  const there = put();
+  const field = focused >= 0 ? [...there.querySelectorAll(FIELDS)][focused] : undefined;
+  field?.focus({ preventScroll: true });
+  if (field && typeof caret === "number") field.setSelectionRange?.(caret, caret);
 }
 
 function showParts(parts) {
   for (const [name, html] of Object.entries(parts)) {
     const before = document.getElementById(name);
     const after = made(html).firstElementChild;
-    if (before && after) exchange(before, after, () => before.replaceWith(after));
+    if (before && after) exchange(before, after, () => (before.replaceWith(after), after));
   }
   tellTimes();
 }
@@ -86,7 +89,7 @@ function showParts(parts) {
 function showPage(html) {
   const after = document.createElement("div");
   after.append(made(html));
-  exchange(main, after, () => main.replaceChildren(...after.childNodes));
+  exchange(main, after, () => (main.replaceChildren(...after.childNodes), main));
   tellTimes();
 }
 
