@@ -1,10 +1,7 @@
 """`scheduler schedule`: setting the schedule of one loop, beside its code."""
 
 import asyncio
-import getpass
-import os
 import re
-import socket
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -14,6 +11,7 @@ from scheduler.cli.meanings import meaning_of, warn_of_doubts
 from scheduler.cli.overrides import origin_of, row_of_override
 from scheduler.cli.printing import print_json, print_line
 from scheduler.cli.verbs import app_and_loop, print_report
+from scheduler.control.acting import operator_here
 from scheduler.control.loops import as_listed
 from scheduler.control.reports import Report
 from scheduler.errors import ScheduleError, UsageError
@@ -33,7 +31,7 @@ def set_one(
     schedule = _schedule(options)
 
     async def operation(program: Program, found: Loop) -> Report:
-        return await program.verbs.set_schedule(found, schedule, by=_operator())
+        return await program.verbs.set_schedule(found, schedule, by=operator_here())
 
     _do(app, name, operation, as_json)
 
@@ -108,12 +106,3 @@ def _as_options(text: str) -> str:
 
 def _option(name: str) -> str:
     return "--" + {"period": "every"}.get(name, name).replace("_", "-")
-
-
-def _operator() -> str:
-    """Who does this, as this machine knows them."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may have no name for who is at it
-        user = str(os.getuid()) if hasattr(os, "getuid") else "somebody"
-    return f"{user}@{socket.gethostname()}"

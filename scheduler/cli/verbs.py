@@ -1,7 +1,6 @@
 """What operators do to one loop: pause, resume, trigger, remove."""
 
 import asyncio
-import getpass
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -13,7 +12,7 @@ from scheduler.cli.connecting import connected
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import exact, print_json, print_line
 from scheduler.cli.rows import row_of_report
-from scheduler.control.acting import acting_as
+from scheduler.control.acting import acting_as, user_here
 from scheduler.control.reports import Did, Report
 from scheduler.program import Program
 from scheduler.protocol.rights import Rights, rights_to_start
@@ -61,18 +60,10 @@ def app_and_loop(reference: str | None, loop: str | None) -> tuple[Scheduler, st
 def _done(app: Scheduler, name: str, operation: Operation, rights: Rights | None = None) -> Report:
     async def done() -> Report:
         async with connected(app, rights) as program:
-            with acting_as(_user()):
+            with acting_as(user_here()):
                 return await operation(program, await program.loops.find(name))
 
     return asyncio.run(done())
-
-
-def _user() -> str:
-    """Who types, as far as this machine knows."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a number that has no name here
-        return ""
 
 
 def print_report(report: Report, as_json: bool) -> None:

@@ -1,5 +1,8 @@
 """Who it is that acts: told in the roster and in the journal of what is done to loops."""
 
+import getpass
+import os
+import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,6 +20,19 @@ def acting_as(name: str) -> Generator[None]:
         yield
     finally:
         _ACTING.reset(token)
+
+
+def user_here() -> str:
+    """Who runs this program, as far as this machine knows."""
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):  # which of them depends on the version of Python
+        return str(os.getuid()) if hasattr(os, "getuid") else ""
+
+
+def operator_here() -> str:
+    """The same, and on which machine."""
+    return f"{user_here() or 'somebody'}@{socket.gethostname()}"
 
 
 def actor(program: str) -> str:

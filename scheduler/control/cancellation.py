@@ -4,12 +4,11 @@ The processor that has the run is told over the stream of roll calls. Nothing is
 before the run is settled, the run is run again, as any other.
 """
 
-import getpass
-import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 
+from scheduler.control.acting import operator_here
 from scheduler.errors import NotRunning, UsageError
 from scheduler.protocol.tokens import Ending
 from scheduler.queues.running import Demand, Inquiry, Reply, Running, RunningRun, What
@@ -94,15 +93,6 @@ class Cancellation:
         now = await self._inquiry.ask()
         before = {(run.processor, run.id, run.attempt) for run in found}
         return any((run.processor, run.id, run.attempt) in before for run in now.runs)
-
-
-def operator_here() -> str:
-    """Who runs this program, and where."""
-    try:
-        user = getpass.getuser()
-    except (ImportError, KeyError, OSError):  # which of them depends on the version of Python
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"
 
 
 def _ending(replies: Collection[Reply | None]) -> str | None:

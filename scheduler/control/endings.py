@@ -59,8 +59,8 @@ class Endings:
 
     async def sweep(self, tokens: Iterable[Token]) -> bool:
         """Remove those that are done, of these that wait in their slots; says whether we may."""
-        self._listing.forget(self._clock.now() - REMEMBERED)
         now = self._clock.now()
+        self._listing.forget(now - REMEMBERED)
         # What the roster calls gone is not looked at again: so we remember what may be half done.
         self._unfinished |= {token.loop: token for token in tokens if is_over(token, now)}
         over = list(self._unfinished.values())

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler import Context, NotRunning, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.control.cancellation import operator_here
+from scheduler.control.acting import operator_here
 from scheduler.errors import UsageError
 from scheduler.events import Escalated, RunFinished
 from scheduler.protocol.tokens import Ending, LoopId, State
