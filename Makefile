@@ -34,6 +34,7 @@ model: .venv/dev ## take the epochs through all that can happen (ARGS="--small",
 
 bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--rounds 1"; BENCH_PEERS=VENV: with Celery and taskiq)
 	@$(BIN)/python tests/benchmarks/costs.py $(ARGS)
+	@$(BIN)/python tests/benchmarks/messages.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/loops.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/ladder.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/observing.py $(ARGS)

@@ -116,7 +116,7 @@ class Sender(Generic[Q]):
         return await self._post(self._posting, args, kwargs)
 
     async def send_later(self, delay: Duration, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
-        """Have the task run after a delay, such as "10m": never early, in steps of 100 ms."""
+        """Have the task run after a delay, such as "10m": never early."""
         return await self._post(self._after(delay), args, kwargs)
 
     async def send_at(self, when: datetime, /, *args: Q.args, **kwargs: Q.kwargs) -> str:

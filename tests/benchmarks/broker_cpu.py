@@ -2,8 +2,13 @@
 
 import math
 import os
+import time
 from pathlib import Path
 from urllib.parse import urlsplit
+
+IDLE = 0.15
+"""Of a core: what a broker takes at most that has nothing to do."""
+PATIENCE = 60.0
 
 
 class BrokerCpu:
@@ -27,6 +32,16 @@ class BrokerCpu:
     def memory(self) -> float:
         """Megabytes in memory now; not a number where it cannot be known."""
         return math.nan if self._pid is None else memory_of(self._pid)
+
+
+def until_idle(broker: BrokerCpu) -> None:
+    """Wait until the broker has done with what was before; for a minute at most."""
+    end = time.monotonic() + PATIENCE
+    busy = True
+    while busy and time.monotonic() < end:
+        before = broker()
+        time.sleep(1)
+        busy = broker() - before > IDLE
 
 
 def memory_of(pid: int) -> float:

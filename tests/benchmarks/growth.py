@@ -3,6 +3,7 @@
     python tests/benchmarks/growth.py [--url amqp://...] [--seconds 15] [--out growth.json]
         [--only loops|processors|rate] [--most 10000]
     python tests/benchmarks/growth.py --draw growth.json DIR --fill growth.json docs/performance.md
+    python tests/benchmarks/growth.py --paste costs costs.txt docs/performance.md
 
 - loops: 10 to 10,000 of them, at 100 runs a second in all.
 - processors: 1, 2 and 4, of 300 loops of 1 s.
@@ -17,7 +18,8 @@ Each point is written to the file as soon as it was measured, and leaves nothing
 the program is told to end. A point that fails is told, and left out. Nobody else should use the
 broker, or the machine. The broker's figures are known only where it runs on this machine.
 
-`--draw` needs the dependency group `plots`, which `make growth` installs.
+`--draw` needs the dependency group `plots`, which `make growth` installs. `--paste` shows on a page
+what another benchmark has printed.
 """
 
 import argparse
@@ -39,9 +41,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.cli.processing import fastest_loop
 from scheduler.cli.versions import DISTRIBUTION
-from tests.benchmarks.broker_cpu import BrokerCpu, memory_of
+from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, until_idle
 from tests.benchmarks.costs import BARE, PROCESSORS, WARMING, Fleet, Load, System, fleet, ours
-from tests.benchmarks.page import fill
+from tests.benchmarks.page import fill, pasted
 from tests.benchmarks.results import Part, Point, Results, costs_of, known, lateness, read
 from tests.rabbitmq import shared_broker
 
@@ -52,8 +54,6 @@ RATES = (10, 100, 300, 1_000, 1_500, 2_000)
 BESIDE = (100, 1_000)
 """At these rates the bare driver is measured as well."""
 
-IDLE = 0.15
-"""Of a core: what a broker takes at most that has nothing to do."""
 PATIENCE = 60.0
 CATCHING_UP = 30.0
 RECENT = 2.0
@@ -121,16 +121,6 @@ def measure(case: Case, url: str, seconds: float) -> Point:
         **costs,
         **memory,
     )
-
-
-def until_idle(broker: BrokerCpu) -> None:
-    """Wait until the broker has done with what was before; for a minute at most."""
-    end = time.monotonic() + PATIENCE
-    busy = True
-    while busy and time.monotonic() < end:
-        before = broker()
-        time.sleep(1)
-        busy = broker() - before > IDLE
 
 
 def warm_up(working: Fleet, load: Load) -> None:
@@ -225,7 +215,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("growth.json"))
     parser.add_argument("--draw", nargs=2, type=Path, metavar=("RESULTS", "DIR"))
     parser.add_argument("--fill", nargs=2, type=Path, metavar=("RESULTS", "PAGE"))
+    parser.add_argument("--paste", nargs=3, metavar=("SECTION", "PRINTED", "PAGE"))
     options = parser.parse_args()
+    if options.paste:
+        name, printed, page = options.paste
+        told = pasted(Path(page).read_text(), name, Path(printed).read_text())
+        Path(page).write_text(told)
+        return
     if options.draw or options.fill:
         if options.draw:
             from tests.benchmarks.plots import draw

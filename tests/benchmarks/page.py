@@ -11,6 +11,8 @@ from tests.benchmarks.results import Point, Results
 
 SECTION = re.compile(r"(<!-- growth: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ALIGNED = "--:"
+PRINTED = ("costs", "messages", "starting")
+"""Sections that show what another benchmark has printed."""
 
 
 def fill(page: str, results: Results) -> str:
@@ -21,8 +23,29 @@ def fill(page: str, results: Results) -> str:
     """
 
     def section(found: re.Match[str]) -> str:
+        if found[2] in PRINTED:
+            return found[0]
         text = SECTIONS[found[2]](results)
         return f"{found[1]}{text}\n{found[3]}" if text else found[0]
+
+    return SECTION.sub(section, page)
+
+
+def pasted(page: str, name: str, printed: str) -> str:
+    """A section with what a benchmark has printed, as it was.
+
+    Raises:
+        KeyError: there is no such section.
+    """
+    if name not in PRINTED:
+        raise KeyError(name)
+
+    def section(found: re.Match[str]) -> str:
+        return (
+            f"{found[1]}```text\n{printed.rstrip()}\n```\n{found[3]}"
+            if found[2] == name
+            else found[0]
+        )
 
     return SECTION.sub(section, page)
 

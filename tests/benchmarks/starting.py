@@ -5,7 +5,8 @@
 The bare driver (aiormq) declares and binds the same queues, in a namespace of their own, and puts
 nothing into them; its channels are as many as make a broker no faster. In the end the command
 `scheduler run` is started over all these loops, and its first run waited for. CPU is that of the
-broker, if it is on this machine, and of this process.
+broker, if it is on this machine, and of this process. Nothing is begun before the broker is done
+with what was declared and deleted before.
 
 Without a URL, on a private RabbitMQ. With one, everything is left behind: use a broker that you can
 forget.
@@ -40,7 +41,7 @@ from scheduler.protocol.topology import Topology
 from scheduler.sending import CallTask
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.durations import SECOND
-from tests.benchmarks.broker_cpu import BrokerCpu
+from tests.benchmarks.broker_cpu import BrokerCpu, until_idle
 from tests.rabbitmq import PrivateNode
 from tests.stage import program_of
 
@@ -86,6 +87,7 @@ class Table:
     @asynccontextmanager
     async def line(self, what: str, count: int) -> AsyncGenerator[None]:
         """Measure what is done inside the block, so many times."""
+        await asyncio.to_thread(until_idle, self._broker_cpu)
         broker, own, began = self._broker_cpu(), time.process_time(), time.perf_counter()
         yield
         took = time.perf_counter() - began
@@ -98,6 +100,7 @@ class Table:
 
     async def alone(self, what: str, act: Callable[[str], Awaitable[object]]) -> None:
         """Measure what is done to one loop, of several in turn."""
+        await asyncio.to_thread(until_idle, self._broker_cpu)
         times = list[float]()
         for number in range(ALONE):
             began = time.perf_counter()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.fleets.record import Ran
-from tests.benchmarks.page import SECTIONS, fill
+from tests.benchmarks.page import PRINTED, SECTIONS, fill, pasted
 from tests.benchmarks.results import Part, Point, Results, costs_of, read
 
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
@@ -87,6 +87,16 @@ def test_a_part_that_was_not_measured_keeps_what_the_page_says():
     assert fill(page, Results(ABOUT, [point("loops", 10)])) == page
 
 
+def test_what_another_benchmark_has_printed_is_shown_as_it_was():
+    page = "<!-- growth: costs -->\nold\n<!-- end -->\n<!-- growth: rates -->\n1\n<!-- end -->\n"
+    once = pasted(page, "costs", " cpu  late\n  1.0   2\n")
+    assert "<!-- growth: costs -->\n```text\n cpu  late\n  1.0   2\n```\n<!-- end -->\n" in once
+    assert once.endswith("<!-- growth: rates -->\n1\n<!-- end -->\n")
+    assert fill(once, Results(ABOUT)) == once
+    with pytest.raises(KeyError, match="rain"):
+        pasted(page, "rain", "wet")
+
+
 def test_what_does_not_keep_up_is_no_rule_of_thumb():
     rates = [point("rate", 300), point("rate", 1000, share=0.8)]
     told = fill("<!-- growth: sizing -->\n<!-- end -->", Results(ABOUT, rates))
@@ -106,5 +116,7 @@ def test_the_page_has_all_sections_and_can_be_filled():
     points = [point("rate", 10), point("loops", 10), point("loops", 100), point("processors", 300)]
     points.append(replace(point("rate", 10), system="bare driver"))
     filled = fill(PAGE.read_text(), Results(ABOUT, points))
-    assert [name for name in SECTIONS if f"<!-- growth: {name} -->" not in filled] == []
+    assert [
+        name for name in (*SECTIONS, *PRINTED) if f"<!-- growth: {name} -->" not in filled
+    ] == []
     assert "Not measured yet" not in filled
