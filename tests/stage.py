@@ -11,6 +11,7 @@ from scheduler import Scheduler, Settings
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
+from scheduler.control.reports import Report
 from scheduler.control.status import Where
 from scheduler.errors import QueueNotFound
 from scheduler.events import Event, LoopRepaired, RunStarted
@@ -134,7 +135,7 @@ class Stage:
         self._unseen = list[dict[str, Any]]()
         asyncio.get_running_loop().set_exception_handler(lambda _, each: self._unseen.append(each))
 
-    async def seed(self, app: Scheduler) -> None:
+    async def seed(self, app: Scheduler, *, paused: bool = False) -> list[Report]:
         """Play this app: record its events, send its messages, seed its loops."""
         self.app = app
         self.program = program = program_of(app, self.broker, self.clock)
@@ -143,7 +144,7 @@ class Stage:
         self.failed, self.hatchery, self.journal = program.failed, program.hatchery, program.journal
         app.events.listen(self.events.append)
         app.outbox.use(self.broker, self.clock)
-        await self.seeding.seed()
+        return await self.seeding.seed(paused=paused)
 
     @asynccontextmanager
     async def processor(

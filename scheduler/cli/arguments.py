@@ -1,10 +1,11 @@
 """What was typed, read where it needs more than the parser: which words are the app, and spans."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from scheduler.cli.loading import FORMS, names_app
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.timing.durations import parse_duration
+from scheduler.timing.moments import utc_of
 
 
 def app_and_rest(app: str | None, rest: list[str], what: str) -> tuple[str | None, list[str]]:
@@ -28,5 +29,17 @@ def span_of(option: str, text: str) -> timedelta:
     """The span that an option was given."""
     try:
         return parse_duration(text)
+    except ScheduleError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def moment_of(option: str, text: str) -> datetime:
+    """The moment that an option was given; without an offset, on the clock of this machine."""
+    try:
+        return utc_of(datetime.fromisoformat(text).astimezone())
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{option}: expected a moment such as 2026-06-01T09:00:00+02:00, got: {text!r}"
+        ) from None
     except ScheduleError as error:
         raise UsageError(f"{option}: {error}") from None

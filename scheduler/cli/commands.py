@@ -100,6 +100,12 @@ OneOff = Annotated[
     ),
 ]
 All = Annotated[bool, typer.Option("--all", help="All that are parked, instead of IDs.")]
+EveryLoop = Annotated[
+    bool,
+    typer.Option(
+        "--all", help="Every loop of the app, keyed ones as well, instead of one; no one-offs."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 LogFormat = Annotated[
     str | None,
@@ -222,6 +228,10 @@ def seed(
             help="Seed though the namespace was seeded from another module: it has moved.",
         ),
     ] = False,
+    paused: Annotated[
+        bool,
+        typer.Option("--paused", help="Have the loops that are started now wait for a `resume`."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Declare the queues, and start loops that have not been started.
@@ -229,7 +239,7 @@ def seed(
     It can be repeated at any time: what waits already, goes on waiting. A schedule that has
     changed takes effect.
     """
-    ways = scheduler.cli.seeding.Ways(dry_run, prune, migrate, take_over)
+    ways = scheduler.cli.seeding.Ways(dry_run, prune, migrate, take_over, paused)
     scheduler.cli.seeding.seed(app, ways, as_json=as_json)
 
 
@@ -349,6 +359,7 @@ def upcoming(
 def pause(
     app: AppArgument = None,
     loop: LoopArgument = None,
+    every: EveryLoop = False,
     reason: Annotated[
         str, typer.Option(help="Why, which `scheduler status` tells.")
     ] = "paused by an operator",
@@ -359,20 +370,29 @@ def pause(
     A run that is going on ends by itself. When this returns, none begins any more, unless it says
     who has not answered.
     """
-    scheduler.cli.verbs.pause(app, loop, reason=reason, as_json=as_json)
+    scheduler.cli.verbs.pause(app, loop, every=every, reason=reason, as_json=as_json)
 
 
 @command(cli, "resume")
 def resume(
     app: AppArgument = None,
     loop: LoopArgument = None,
+    every: EveryLoop = False,
     now: Annotated[
         bool, typer.Option("--now", help="Run at once, and not at the next nominal time.")
     ] = False,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT",
+            help="Go on as after a run at this moment, such as 2026-06-01T09:00:00+02:00: what "
+            "has been due since is made up for as the schedule's catch_up says.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Have a paused loop go on, at its next nominal time."""
-    scheduler.cli.verbs.resume(app, loop, at_once=now, as_json=as_json)
+    scheduler.cli.verbs.resume(app, loop, every=every, at_once=now, after=after, as_json=as_json)
 
 
 @command(cli, "trigger")

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import typer
 
-from scheduler.cli.arguments import app_and_one, span_of
+from scheduler.cli.arguments import app_and_one, moment_of, span_of
 from scheduler.cli.connecting import connected
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import exact, print_json, print_line, relative
@@ -52,7 +52,7 @@ def move(
         raise UsageError("A one-off is moved to a moment or by a delay: give --at or --after.")
     reference, name = app_and_one(reference, name, "the NAME of a one-off")
     now = SystemClock().now()
-    moment = _moment_of(at) if at is not None else now + span_of("--after", after or "")
+    moment = moment_of("--at", at) if at is not None else now + span_of("--after", after or "")
 
     def moved(program: Program, loop: Loop) -> Awaitable[Report]:
         # Kept for longer than its run, the name would be taken, for whoever moves it as well.
@@ -84,16 +84,6 @@ def _done(
 async def _one_offs(program: Program) -> list[Loop]:
     found = [loop for loop in await program.loops.all() if isinstance(loop.schedule, Once)]
     return sorted(found, key=lambda loop: (_at(loop), str(loop)))
-
-
-def _moment_of(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(
-            f"--at: expected a moment such as 2026-06-01T09:00:00+02:00, got: {text!r}"
-        ) from None
-    return moment.astimezone()  # without an offset, it is on the clock of this machine
 
 
 def _at(loop: Loop) -> datetime:

@@ -18,6 +18,7 @@ from scheduler.control.doctor import require_fit
 from scheduler.control.reports import Report
 from scheduler.events import Emit, Event, LoopSeeded, QueueDeclared
 from scheduler.protocol.rights import rights_to_seed
+from scheduler.protocol.tokens import State
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.schedules import zone_of
 
@@ -30,6 +31,7 @@ class Ways:
     prune: bool
     migrate: bool
     take_over: bool
+    paused: bool
 
 
 def seed(reference: str | None, ways: Ways, *, as_json: bool) -> None:
@@ -71,9 +73,12 @@ async def _seed(app: Scheduler, ways: Ways) -> list[Report]:
     async with connected(app, rights_to_seed(app.names, app.topology())) as program:
         require_fit(program.broker)
         if ways.dry_run:
-            return await program.dry_run.plan(prune=ways.prune)
+            return await program.dry_run.plan(prune=ways.prune, paused=ways.paused)
         return await program.seeding.seed(
-            prune=ways.prune, migrate=ways.migrate, take_over=ways.take_over
+            prune=ways.prune,
+            migrate=ways.migrate,
+            take_over=ways.take_over,
+            paused=ways.paused,
         )
 
 
@@ -88,11 +93,15 @@ def _print_reports(reports: Sequence[Report]) -> None:
 
 def _cells(report: Report, now: datetime) -> Sequence[str]:
     row = row_of_report(report)
-    due_at = exact(row["due_at"], zone_of(report.loop.schedule))
+    due_at = exact(row["due_at"], zone_of(report.loop.schedule)) or _unless_due(report)
     return row["loop"], schedule_of(report.loop, now), row["did"], due_at
 
 
 def _brief_cells(report: Report, now: datetime) -> Sequence[str]:
     row = row_of_report(report)
-    due = relative(row["due_at"], now)
+    due = relative(row["due_at"], now) or _unless_due(report)
     return row["loop"], row["did"], due, schedule_of(report.loop, now)
+
+
+def _unless_due(report: Report) -> str:
+    return "paused" if report.token and report.token.state is State.PAUSED else ""

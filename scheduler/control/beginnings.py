@@ -78,6 +78,7 @@ class Beginnings:
         change: Change = unchanged,
         reason: str | None = None,
         brand_new: bool = False,
+        paused: bool = False,
     ) -> Begun | None:
         """Begin an epoch of a loop; None: the verb has nothing to do.
 
@@ -87,13 +88,14 @@ class Beginnings:
             change: what the verb does to the token.
             reason: why the loop is paused, or gone, if it is; None: why it was paused before.
             brand_new: there is no older token of this loop, anywhere.
+            paused: whether a loop that is started waits until it is resumed.
 
         Raises:
             QueueNotFound: the loop has no hatchery queue.
         """
         now = self._clock.now()
         latest = None if before is None else before.entry
-        beginning = begun(verb, latest, at_ms=milliseconds_since_epoch(now))
+        beginning = begun(verb, latest, at_ms=milliseconds_since_epoch(now), paused=paused)
         if beginning is None:
             return None
         listed = Listed(

@@ -33,8 +33,11 @@ class DryRun:
         self._roster = roster
         self._fit = fit
 
-    async def plan(self, *, prune: bool = False) -> list[Report]:
+    async def plan(self, *, prune: bool = False, paused: bool = False) -> list[Report]:
         """What `seed` would do, without doing it.
+
+        Args:
+            prune, paused: as of `seed`.
 
         Raises:
             UsageError: the namespace is that of another app.
@@ -45,18 +48,18 @@ class DryRun:
         except QueueNotFound:
             listing = Listing()
         loops = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
-        planned = [await self._plan(loop, listing) for loop in loops]
+        planned = [await self._plan(loop, listing, paused=paused) for loop in loops]
         orphans = orphans_of(self._app, listing) if prune else []
         return [*planned, *(Report(loop, Did.REMOVED) for loop in orphans)]
 
-    async def _plan(self, loop: Loop, listing: Listing) -> Report:
+    async def _plan(self, loop: Loop, listing: Listing, *, paused: bool) -> Report:
         listed = listing.get(loop.id)
         slot = await self._broker.depth(self._app.names.hatchery(loop.id))
         token = None if slot is None else await self._hatchery.look(loop.id)
         if listed is None and token is not None:  # the roster has lost it
             return Report(loop, Did.REPAIRED, token)
         if listed is None or listed.is_gone:
-            beginning = begun(Verb.START, None)
+            beginning = begun(Verb.START, None, paused=paused)
             assert beginning is not None
             token = first_token(loop, beginning.entry, Verb.START, self._clock.now())
             return Report(loop, Did.CREATED, token)

@@ -75,14 +75,20 @@ def paused(token: Token, reason: str) -> Token:
     return replace(token, state=State.PAUSED, reason=one_line(reason))
 
 
-def rescheduled(token: Token, now: datetime) -> Token:
-    """The token, to wait for the next tick of its schedule, if it is not paused."""
-    tick = token.schedule.next_after(now)
+def rescheduled(token: Token, after: datetime) -> Token:
+    """The token, to wait for the first tick after a moment, if it is not paused."""
+    tick = token.schedule.next_after(after)
     due_at = jittered(token.schedule, str(token.loop), tick)
     return replace(token, scheduled_at=tick, due_at=due_at)
 
 
-def resumed(token: Token, now: datetime, *, at_once: bool) -> Token:
-    """The token, to wait for the next tick, or for nothing."""
-    armed = rescheduled(replace(token, state=State.ARMED, reason=None), now)
+def resumed(
+    token: Token, now: datetime, *, at_once: bool = False, after: datetime | None = None
+) -> Token:
+    """The token, to wait for the next tick, or for nothing.
+
+    Args:
+        after: go on as after a run at this moment; what is overdue by now, is due at once.
+    """
+    armed = rescheduled(replace(token, state=State.ARMED, reason=None), after or now)
     return replace(armed, due_at=now) if at_once else armed

@@ -23,7 +23,7 @@ from scheduler.control.together import Together
 from scheduler.errors import OtherArguments, QueueNotFound, QueueUnresponsive
 from scheduler.events import LoopRepaired, LoopSeeded
 from scheduler.protocol.epochs import Entry, LoopState, Verb
-from scheduler.protocol.tokens import LoopId, Token
+from scheduler.protocol.tokens import LoopId
 from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.roster import Listed, Listing, Roster
 from scheduler.tasks.loops import Loop
@@ -31,6 +31,7 @@ from scheduler.tasks.registry import App
 from scheduler.timing.clock import Clock
 
 STARTED_AT_ONCE = 200  # that takes a second or two
+SEEDED_PAUSED = "seeded paused"
 
 
 class Seeding:
@@ -68,7 +69,12 @@ class Seeding:
         self._starts = Together(self._start, most=STARTED_AT_ONCE)
 
     async def seed(
-        self, *, prune: bool = False, migrate: bool = False, take_over: bool = False
+        self,
+        *,
+        prune: bool = False,
+        migrate: bool = False,
+        take_over: bool = False,
+        paused: bool = False,
     ) -> list[Report]:
         """Declare everything, and see to it that each loop has its token.
 
@@ -80,6 +86,7 @@ class Seeding:
             prune: remove the loops that this code does not have.
             migrate: make queues anew that were declared for other code, with what is in them.
             take_over: though the namespace is that of another app.
+            paused: have loops that are started wait until they are resumed.
 
         Raises:
             UsageError: it is that of another app; or a queue was declared for other code.
@@ -99,7 +106,7 @@ class Seeding:
             loops += keyed_loops_of(self._app, listing)
             new |= await self._declaring.keyed_slots(loops)
             await self._seed_all([self._app.supervision], listing, new)
-            reports = await self._seed_all(loops, listing, new, tell=self._tell)
+            reports = await self._seed_all(loops, listing, new, tell=self._tell, paused=paused)
             if prune:
                 orphans = orphans_of(self._app, listing)
                 reports += [await self._removal.take_away(loop, listing) for loop in orphans]
@@ -121,7 +128,7 @@ class Seeding:
             AccessRefused: this user may not declare.
         """
         async with self._hatchery.mutex(patience):
-            listing, new = await self._restored(known)
+            listing, new = await _restored(self._roster, self._declaring, known)
             new |= await self._declaring.what_is_gone(listing)
             if self._app.names.imprint in new:
                 await self._fit.note()
@@ -149,18 +156,8 @@ class Seeding:
             new = await self._declaring.slots(lacking)
             return await self._seed_all(loops, listing, new)
 
-    async def _restored(self, known: Mapping[LoopId, Listed]) -> tuple[Listing, set[str]]:
-        """What the roster says; where it is gone, it is declared, and what is known said again."""
-        try:
-            return await self._roster.compacted(), set()
-        except QueueNotFound:
-            new = await self._declaring.roster()
-            for listed in known.values():
-                await self._roster.append(listed)
-            return await self._roster.compacted(), new  # its snapshots may have survived it
-
     def _tell(self, report: Report) -> None:
-        due_at = report.token.due_at if report.token else None
+        due_at = None if report.token is None or report.token.rests else report.token.due_at
         self._app.events.emit(LoopSeeded(report.loop.id, report.did.value, due_at))
 
     async def _seed_all(
@@ -170,6 +167,7 @@ class Seeding:
         new: Collection[str],
         *,
         tell: Callable[[Report], None] = lambda report: None,
+        paused: bool = False,
     ) -> list[Report]:
         """Seed these loops.
 
@@ -179,7 +177,7 @@ class Seeding:
         """
 
         async def begin(loop: Loop) -> Report | None:
-            if (report := await self._begin(loop, listing, new)) is not None:
+            if (report := await self._begin(loop, listing, new, paused=paused)) is not None:
                 tell(report)
             return report
 
@@ -195,7 +193,9 @@ class Seeding:
             for loop, report in zip(loops, begun, strict=True)
         ]
 
-    async def _begin(self, loop: Loop, listing: Listing, new: Collection[str]) -> Report | None:
+    async def _begin(
+        self, loop: Loop, listing: Listing, new: Collection[str], *, paused: bool
+    ) -> Report | None:
         """Begin an epoch of a loop, if it is to be started or changed, or lost its queue."""
         names, listed = self._app.names, listing.get(loop.id)
         if was_done(loop, listed):
@@ -203,12 +203,9 @@ class Seeding:
         if is_taken(loop, listed):
             loop = as_listed(loop, listing)
         slot_is_new = names.hatchery(loop.id) in new
-        if listed or slot_is_new or not (token := await _unlisted(self._hatchery, loop)):
-            before, needed = listed, _needed(loop, listed, slot_is_new)
-        else:
-            latest = Entry(token.epoch, LoopState.ACTIVE, token.life)
-            before = Listed(loop.id, loop.schedule, loop.args, latest)
-            needed = Verb.RESCHEDULE, Did.REPAIRED
+        before, needed = listed, _needed(loop, listed, slot_is_new)
+        if not (listed or slot_is_new) and (unlisted := await _unlisted(self._hatchery, loop)):
+            before, needed = unlisted, (Verb.RESCHEDULE, Did.REPAIRED)
         if needed is None:
             return None
         verb, did = needed
@@ -218,7 +215,9 @@ class Seeding:
             verb,
             loop,
             before,
+            reason=SEEDED_PAUSED if paused and verb is Verb.START else None,
             brand_new=listed is None and slot_is_new and no_older,
+            paused=paused,
         )
         assert epoch is not None
         return Report(loop, did, epoch.token)
@@ -234,12 +233,29 @@ class Seeding:
         return Report(loop, Did.REPAIRED, await self._repairs.put_again(loop, listing))
 
 
-async def _unlisted(hatchery: Hatchery, loop: Loop) -> Token | None:
-    """The token of a loop that the roster has lost."""
+async def _restored(
+    roster: Roster, declaring: Declaring, known: Mapping[LoopId, Listed]
+) -> tuple[Listing, set[str]]:
+    """What the roster says; where it is gone, it is declared, and what is known said again."""
     try:
-        return await hatchery.look(loop.id)
+        return await roster.compacted(), set()
+    except QueueNotFound:
+        new = await declaring.roster()
+        for listed in known.values():
+            await roster.append(listed)
+        return await roster.compacted(), new  # its snapshots may have survived it
+
+
+async def _unlisted(hatchery: Hatchery, loop: Loop) -> Listed | None:
+    """The entry of a loop that the roster has lost, as its token tells it."""
+    try:
+        token = await hatchery.look(loop.id)
     except (QueueNotFound, QueueUnresponsive):
         return None
+    if token is None:
+        return None
+    latest = Entry(token.epoch, LoopState.ACTIVE, token.life)
+    return Listed(loop.id, loop.schedule, loop.args, latest)
 
 
 def _needed(loop: Loop, listed: Listed | None, slot_is_new: bool) -> tuple[Verb, Did] | None:

@@ -5,7 +5,7 @@ that it put, and so by the journal.
 """
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings, Begun, Change
@@ -65,8 +65,15 @@ class Verbs:
         did = Did.PAUSED if before is None else Did.UNCHANGED
         return Report(loop, did, epoch.token, silent=epoch.silent)
 
-    async def resume(self, loop: Loop, *, at_once: bool = False) -> Report:
-        """Have a paused loop go on, at its next nominal time or at once."""
+    async def resume(
+        self, loop: Loop, *, at_once: bool = False, after: datetime | None = None
+    ) -> Report:
+        """Have a paused loop go on, at its next nominal time or at once.
+
+        Args:
+            after: go on as after a run at this moment: the next nominal time is the first one after
+                it. What has been due since, `catch_up` decides about.
+        """
         async with self._hatchery.mutex(self._patience):
             listed, token = await self._look(loop)
             if _paused_already(listed, token) is None:
@@ -75,7 +82,10 @@ class Verbs:
             before = replace(listed, entry=listed.entry._replace(state=LoopState.PAUSED))
             now = self._clock.now()
             epoch = await self._begin(
-                Verb.RESUME, loop, before, lambda token: resumed(token, now, at_once=at_once)
+                Verb.RESUME,
+                loop,
+                before,
+                lambda token: resumed(token, now, at_once=at_once, after=after),
             )
             return Report(loop, Did.RESUMED, epoch.token)
 

@@ -129,7 +129,9 @@ _AFTER = {
 }
 
 
-def begun(verb: Verb, latest: Entry | None, *, at_ms: int = 0) -> Beginning | None:
+def begun(
+    verb: Verb, latest: Entry | None, *, at_ms: int = 0, paused: bool = False
+) -> Beginning | None:
     """C: whoever creates a token begins a new epoch, so that all older tokens are void.
 
     A start begins a new life, from no progress; all others go on from what R4 adopts.
@@ -141,6 +143,7 @@ def begun(verb: Verb, latest: Entry | None, *, at_ms: int = 0) -> Beginning | No
     Args:
         latest: the loop's last entry in the roster, if it has one.
         at_ms: the time, in milliseconds since the Unix epoch.
+        paused: of a start: the loop is to wait until it is resumed.
 
     Returns:
         The entry to append and the token to put. None: the verb has nothing to do.
@@ -148,7 +151,7 @@ def begun(verb: Verb, latest: Entry | None, *, at_ms: int = 0) -> Beginning | No
     epoch, state, life = latest or Entry(0, LoopState.GONE, 0)
     if state not in _BEFORE[verb] or (latest is None and verb is Verb.GONE):
         return None
-    state = _AFTER.get(verb, state)
+    state = LoopState.PAUSED if paused and verb is Verb.START else _AFTER.get(verb, state)
     epoch = max(epoch + 1, at_ms)
     life = epoch if verb is Verb.START else life
     token = First(Position(epoch, seq=0, joined=False), paused=state is LoopState.PAUSED)

@@ -288,6 +288,34 @@ def test_a_resumed_loop_can_run_at_once(seeded: CommandLine):
     assert states(seeded("status", "--json"))["report"] == "ready"
 
 
+def test_loops_that_are_seeded_paused_go_on_as_after_a_moment(scheduler: CommandLine):
+    for options in ["--dry-run"], []:
+        done = scheduler("seed", "--paused", *options)
+        assert [row[-2:] for row in done.rows] == [["created", "paused"]] * len(LOOPS)
+    assert states(scheduler("status", "--json")) == all_are("paused")
+    assert "seeded paused" in scheduler("status").out
+    moment = datetime.now(UTC) - timedelta(minutes=50)
+    resumed = scheduler("resume", "--all", "--after", moment.isoformat(), "--json")
+    assert (resumed.code, did(resumed)) == (FINE, all_are("resumed"))
+    (report,) = [row for row in resumed.json if row["loop"] == "report"]  # every hour
+    due_at = datetime.fromisoformat(report["due_at"])
+    assert abs(due_at - moment - timedelta(hours=1)) < timedelta(seconds=1)
+
+
+def test_a_moment_without_an_offset_is_on_the_clock_of_this_machine(seeded: CommandLine):
+    assert seeded("pause", "report").code == FINE
+    after = ["--after", "2026-06-01T09:00", "--json"]
+    resumed = seeded("resume", "report", *after, TZ="Asia/Tokyo")
+    due_at = datetime.fromisoformat(resumed.json["due_at"])
+    assert due_at == datetime(2026, 6, 1, 1, tzinfo=UTC)
+
+
+def test_all_loops_are_paused(seeded: CommandLine):
+    done = seeded("pause", "--all", "--reason", "stocktaking")
+    assert (done.code, done.out.splitlines()) == (FINE, [f"{loop}: paused" for loop in LOOPS])
+    assert did(seeded("pause", "--all", "--json")) == all_are("unchanged")
+
+
 @pytest.mark.parametrize("verb", ["pause", "trigger"])
 def test_for_a_misspelt_loop_the_nearest_is_told(scheduler: CommandLine, verb: str):
     done = scheduler(verb, "raport")
@@ -628,6 +656,10 @@ def test_the_bad_field_of_a_cron_expression_is_told(offline: CommandLine):
         ("dev --log-format xml", {}, "--log-format is text, dated, json, got 'xml'"),
         ("run --tasks raport", {}, "There is no task 'raport'; did you mean 'report'?"),
         ("pause", {}, "The command needs the name of a LOOP"),
+        ("pause report --all", {}, "Either a LOOP or --all, got both: report."),
+        ("resume report --now --after 2026-06-01", {}, "give --now or --after"),
+        ("resume report --after 0001-01-01", {}, "--after: "),
+        ("resume report --after noon", {}, "--after: expected a moment such as 2026-06-01T"),
         ("pause apps/nowhere.py report", {}, "`path/to/file.py:attribute`, got 'apps/nowhere.py'"),
     ],
 )

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from scheduler import Context, Every, Scheduler, StopLoop
+from scheduler import Context, Cron, Every, Scheduler, StopLoop
 from scheduler.control.reports import Did
 from scheduler.control.status import Where
 from scheduler.errors import QueueNotFound, Unconfirmed, UnknownLoop, UsageError
@@ -75,6 +75,45 @@ async def test_a_loop_that_is_resumed_at_once_runs_at_once(stage: Stage) -> None
         assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Did.RESUMED
         await asyncio.sleep(1)
     assert stage.starts() == [10 + 2 * A_ROLL_CALL]
+
+
+AFTER = 600.0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "starts"),
+    [
+        # Four ticks went by meanwhile: they are made up for as the schedule says.
+        (Cron("*/30 * * * *"), [7500, 9000]),
+        (Cron("*/30 * * * *", catch_up="all"), [7500, 7500, 7500, 7500, 9000]),
+        (Cron("*/30 * * * *", catch_up="skip"), [9000]),
+        (Every("100m"), [7500]),  # due 100 minutes after that run
+        (Every("120m"), [7800]),
+    ],
+)
+async def test_a_loop_that_is_resumed_after_a_moment_makes_up_for_what_was_due_since(
+    stage: Stage, schedule: Every | Cron, starts: list[float]
+) -> None:
+    app = new_app()
+
+    @app.periodic(schedule=schedule)
+    async def task(ctx: Context) -> None: ...
+
+    await stage.seed(app, paused=True)
+    async with stage.processor():
+        await asyncio.sleep(7500)
+        after = START + timedelta(seconds=AFTER)
+        await stage.verbs.resume(the_loop(stage), after=after)
+        await asyncio.sleep(2400)
+    assert stage.starts() == pytest.approx(starts, abs=1)
+
+
+async def test_a_loop_may_be_resumed_after_a_moment_to_come(stage: Stage) -> None:
+    await stage.seed(looping(every="1m"))
+    await stage.verbs.pause(the_loop(stage))
+    report = await stage.verbs.resume(the_loop(stage), after=START + timedelta(hours=1))
+    assert report.token is not None
+    assert seconds_of([report.token.due_at]) == [HOUR + 60]
 
 
 async def test_a_trigger_has_the_one_token_hatch_now(stage: Stage) -> None:
@@ -344,6 +383,34 @@ async def test_what_a_seed_does(stage: Stage, deed: Deed, every: str, did: Did) 
     assert (await stage.tokens_by_loop())[TASK] == 1
 
 
+async def test_a_loop_that_is_seeded_paused_waits_until_it_is_resumed(stage: Stage) -> None:
+    await stage.seed(looping("other", every="1m"))
+    reports = await stage.seed(looping("task", "other", every="1m"), paused=True)
+    assert [report.did for report in reports] == [Did.CREATED, Did.UNCHANGED]
+    await stage.seeding.seed()
+    assert of(LoopSeeded, stage.events)[-2].due_at is None
+    async with stage.supervised():
+        await asyncio.sleep(HOUR)
+        assert await stage.where(TASK) is Where.PAUSED
+        assert (await stage.token(TASK)).reason == "seeded paused"
+        await stage.lose(TASK)
+        await asyncio.sleep(HOUR)
+        assert await stage.where(TASK) is Where.PAUSED
+        assert starts_of_task(stage) == []
+        assert (await stage.token(LoopId("other"))).seq > 100
+        await stage.verbs.resume(the_loop(stage))
+        await asyncio.sleep(70)
+    assert len(starts_of_task(stage)) == 1
+
+
+async def test_a_loop_that_was_removed_begins_paused_when_it_is_seeded_so(stage: Stage) -> None:
+    await stage.seed(looping("task", "gone"))
+    await newer(stage).seeding.seed(prune=True)
+    await stage.seeding.seed(paused=True)
+    assert (await stage.token(GONE)).state is State.PAUSED
+    assert (await stage.token(TASK)).state is State.ARMED
+
+
 async def test_a_seed_tells_of_each_loop_what_it_did(stage: Stage) -> None:
     await stage.seed(looping("task", "other"))
     await stage.seeding.seed()
@@ -378,6 +445,11 @@ async def test_a_plan_says_what_a_seed_would_do_and_does_nothing(stage: Stage) -
     await wait(stage)
     (report,) = await stage.program.dry_run.plan()
     assert (report.did, report.token) == (Did.RUNNING, None)
+    (_, report) = await program_of(looping("task", "new"), stage.broker, stage.clock).dry_run.plan(
+        paused=True
+    )
+    assert report.token is not None
+    assert (report.did, report.token.state) == (Did.CREATED, State.PAUSED)
     await delete_slot(stage)
     (report,) = await stage.program.dry_run.plan()
     assert (report.did, report.token) == (Did.REPAIRED, None)

@@ -82,6 +82,19 @@ def test_a_creator_begins_the_next_epoch(state: LoopState, verb: Verb, after: Lo
     assert beginning.token == (None if after is GONE else first)
 
 
+@pytest.mark.parametrize("latest", [None, entry(GONE)])
+def test_a_loop_may_be_started_paused(latest: Entry | None):
+    beginning = begun(Verb.START, latest, paused=True)
+    assert beginning is not None
+    assert beginning.token is not None
+    assert (beginning.entry.state, beginning.token.paused) == (PAUSED, True)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in Verb if verb is not Verb.START])
+def test_only_a_start_says_that_a_loop_is_to_be_paused(verb: Verb):
+    assert begun(verb, entry(ACTIVE), paused=True) == begun(verb, entry(ACTIVE))
+
+
 @pytest.mark.parametrize(
     ("state", "verb"),
     [
