@@ -1,7 +1,7 @@
 """What creators do, one at a time under the mutex: operators' verbs, and repairs."""
 
 from scheduler.protocol import epochs
-from scheduler.protocol.epochs import Step, Verb
+from scheduler.protocol.epochs import LoopState, Step, Verb
 from tests.model import broker, processor
 from tests.model.moves import Actor, Move, Moves, with_processor
 from tests.model.state import NOTHING, Bounds, Creator, Journal, State, Supervisor, Token
@@ -14,7 +14,8 @@ def moves(state: State, bounds: Bounds) -> Moves:
     creator = state.creator
     if creator.verb is None:
         if state.verbs:
-            yield begins(state._replace(verbs=state.verbs[1:]), state.verbs[0])
+            verb, *_ = state.verbs
+            yield begins(state._replace(verbs=state.verbs[1:]), verb, paused=bounds.paused)
         return
     match epochs.steps(creator.verb)[creator.done]:
         case Step.PURGE:
@@ -31,9 +32,9 @@ def moves(state: State, bounds: Bounds) -> Moves:
         yield Move(Actor.FAULT, f"{creator.verb.name.lower()} dies", dead)
 
 
-def begins(state: State, verb: Verb) -> Move:
+def begins(state: State, verb: Verb, *, paused: bool = False) -> Move:
     """It appends its entry, where it has something to do."""
-    beginning = epochs.begun(verb, state.roster)
+    beginning = epochs.begun(verb, state.roster, paused=paused)
     if beginning is None:
         truth = state.truth._replace(stopped=verb in STOPS or state.truth.stopped)
         return Move(
@@ -44,7 +45,7 @@ def begins(state: State, verb: Verb) -> Move:
         earlier = journal.earlier or truth.settled > 0
         journal = without_checkpoint(journal._replace(furthest=0, earlier=earlier))
         truth = truth._replace(settled=0)
-    if verb in (Verb.START, Verb.RESUME):
+    if beginning.entry.state is LoopState.ACTIVE and verb in (Verb.START, Verb.RESUME):
         truth = truth._replace(stopped=False)
     first = beginning.token
     known = journal.notes and verb is Verb.START

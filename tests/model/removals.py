@@ -68,8 +68,8 @@ awaited, was_settled = epochs.awaited, epochs.was_settled
 
 
 def _not_first(*verbs: Verb) -> Mapping[str, Any]:
-    def instead(verb: Verb, latest: Entry | None) -> Beginning | None:
-        beginning = begun(verb, latest)
+    def instead(verb: Verb, latest: Entry | None, *, paused: bool = False) -> Beginning | None:
+        beginning = begun(verb, latest, paused=paused)
         if beginning is None or beginning.token is None or verb not in verbs:
             return beginning
         joined = beginning.token.position._replace(joined=True)
@@ -78,8 +78,10 @@ def _not_first(*verbs: Verb) -> Mapping[str, Any]:
     return {"begun": instead}
 
 
-def _of_the_same_epoch(verb: Verb, latest: Entry | None) -> Beginning | None:
-    beginning = begun(verb, latest)
+def _of_the_same_epoch(
+    verb: Verb, latest: Entry | None, *, paused: bool = False
+) -> Beginning | None:
+    beginning = begun(verb, latest, paused=paused)
     if beginning is None or beginning.token is None or latest is None:
         return beginning
     position = beginning.token.position._replace(epoch=latest.epoch)
@@ -94,9 +96,16 @@ def _without(step: Step) -> Mapping[str, Any]:
     return {"steps": instead}
 
 
-def _once(verb: Verb, latest: Entry | None) -> Beginning | None:
+def _once(verb: Verb, latest: Entry | None, *, paused: bool = False) -> Beginning | None:
     done = verb is Verb.PAUSE and latest is not None and latest.state is LoopState.PAUSED
-    return None if done else begun(verb, latest)
+    return None if done else begun(verb, latest, paused=paused)
+
+
+def _due(verb: Verb, latest: Entry | None, *, paused: bool = False) -> Beginning | None:
+    beginning = begun(verb, latest, paused=paused)
+    if beginning is None or beginning.token is None:
+        return beginning
+    return beginning._replace(token=beginning.token._replace(paused=False))
 
 
 Answers = Mapping[Any, Answer | None]
@@ -298,6 +307,14 @@ REMOVALS = (
         epochs,
         {"begun": _once},
         _bounds(Verb.PAUSE, Verb.PAUSE, deaths=1),
+        {Wrong.STOPPED},
+    ),
+    Removal(
+        "C, starting paused",
+        "a loop that is to wait until it is resumed gets a token that is due",
+        epochs,
+        {"begun": _due},
+        replace(_bounds(*STARTED), paused=True),
         {Wrong.STOPPED},
     ),
     Removal(

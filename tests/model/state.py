@@ -198,6 +198,7 @@ class Bounds:
             misses; else it sees all at once.
         most: precise supervision repairs while fewer tokens than this are not in the slot.
         checkpoints: supervision notes what it finds in the slot, creators say what they know.
+        paused: a loop that is started waits until it is resumed.
     """
 
     processors: int = 2
@@ -207,6 +208,7 @@ class Bounds:
     precise: bool = False
     most: int = 2
     checkpoints: bool = False
+    paused: bool = False
 
 
 def initial(bounds: Bounds) -> State:

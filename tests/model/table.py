@@ -39,6 +39,7 @@ class Row:
         said += ["blank"] * bounds.blank
         said += [f"precise up to {bounds.most}"] * bounds.precise
         said += ["checkpoints"] * bounds.checkpoints
+        said += ["started paused"] * bounds.paused
         return ", ".join(filter(None, said))
 
 
@@ -51,16 +52,18 @@ def row(
     precise: bool = False,
     most: int = 2,
     checkpoints: bool = False,
+    paused: bool = False,
     graph: bool = True,
     **budget: int,
 ) -> Row:
     """A row of the table: verbs, and how often what may go wrong."""
-    bounds = Bounds(processors, verbs, Budget(**budget), blank, precise, most, checkpoints)
+    bounds = Bounds(processors, verbs, Budget(**budget), blank, precise, most, checkpoints, paused)
     return Row(bounds, states, found, graph)
 
 
 PAUSED = Verb.PAUSE, Verb.RESUME
 STARTED = Verb.GONE, Verb.START
+STARTED_PAUSED = *STARTED, Verb.RESUME
 
 SMALL = (
     row(states=2_709, outages=3),
@@ -74,6 +77,9 @@ SMALL = (
     row(*STARTED, states=17_791, deaths=1, races=1),
     row(*STARTED, states=17_620, repairs=1),
     row(*STARTED, states=25_064, deaths=1, outages=1, blank=True),
+    row(*STARTED_PAUSED, states=1_364, deaths=1, paused=True),
+    row(*STARTED_PAUSED, states=9_147, outages=1, paused=True),
+    row(*STARTED_PAUSED, states=19_267, repairs=1, paused=True),
     row(states=10_660, repairs=2, deaths=1),
     row(states=5_439, processors=3, outages=3),
     row(*PAUSED, states=11_624, processors=3, outages=1),
@@ -100,6 +106,8 @@ LARGE = (
     row(Verb.TRIGGER, states=135_095, outages=3),
     row(Verb.TRIGGER, Verb.GONE, states=65_645, outages=1, deaths=1),
     row(*STARTED, states=980_394, outages=1, repairs=1),
+    row(*STARTED_PAUSED, states=34_198, outages=1, deaths=1, paused=True),
+    row(*STARTED_PAUSED, states=51_230, repairs=1, checkpoints=True, paused=True),
     row(states=459_505, processors=3, outages=1, repairs=1, races=1),
     row(*PAUSED, states=39_083, processors=3, outages=1, deaths=1),
     row(*PAUSED, states=357_732, processors=3, outages=2, deaths=1),
