@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from scheduler.control.acting import actor
 from scheduler.control.declaring import Declaring
 from scheduler.control.new_tokens import first_token, going_on
-from scheduler.errors import QueueUnresponsive
+from scheduler.errors import AccessRefused, QueueUnresponsive, Rejected
 from scheduler.protocol.epochs import Entry, LoopState, Step, Verb, begun, steps, unaware
 from scheduler.protocol.tokens import State, Token
 from scheduler.queues.checkpoints import Checkpoint
@@ -92,6 +92,7 @@ class Beginnings:
 
         Raises:
             QueueNotFound: the loop has no hatchery queue.
+            Rejected: that takes no token, and may not be made anew.
         """
         now = self._clock.now()
         latest = None if before is None else before.entry
@@ -116,7 +117,7 @@ class Beginnings:
                 case Step.PUT:
                     first = _first(verb, loop, epoch, now, brand_new)
                     going = going_on(first, epoch.found, latest.epoch if latest else 0)
-                    token = await self._put(verb, _changed(going, change))
+                    token = await self._put(verb, loop, _changed(going, change))
                     epoch = replace(epoch, token=token)
                 case Step.CALL:
                     epoch = replace(epoch, silent=await self._call(loop, beginning.entry))
@@ -134,11 +135,24 @@ class Beginnings:
             await self._declaring.renew_slot(loop)
             return []
 
-    async def _put(self, verb: Verb, token: Token) -> Token:
+    async def _put(self, verb: Verb, loop: Loop, token: Token) -> Token:
         # What it goes on from is not known yet, and may be due.
         at_once = verb in (Verb.REPAIR, Verb.RESCHEDULE) and not token.known
-        await self._hatchery.put_first(token, at_once=at_once)
+        try:
+            await self._hatchery.put_first(token, at_once=at_once)
+        except Rejected as rejected:
+            # After a node of a cluster was frozen, a slot may refuse for ever (seen on 4.0). Who
+            # begins one epoch after the other there would keep supervision from seeing that.
+            token = replace(token, known=False)  # a token that nobody saw may go with the slot
+            await self._renew(loop, rejected)
+            await self._hatchery.put_first(token, at_once=at_once)
         return token
+
+    async def _renew(self, loop: Loop, rejected: Rejected) -> None:
+        try:
+            await self._declaring.renew_slot(loop)
+        except AccessRefused:
+            raise rejected from None
 
     async def _call(self, loop: Loop, entry: Entry) -> list[str]:
         """Tell all processors; returns those that have not answered."""

@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from scheduler import Every, Scheduler
 from scheduler.control.reports import Did
 from scheduler.control.status import Where
-from scheduler.errors import AccessRefused, QueueUnresponsive
+from scheduler.errors import AccessRefused, QueueUnresponsive, Rejected
 from scheduler.events import LoopReported
 from scheduler.protocol.tokens import LoopId
 from scheduler.tasks.loops import loop_of
-from tests.faulty import Fault, FaultyBroker
+from tests.faulty import Fault, FaultyBroker, not_allowed
 from tests.stage import Stage, new_app, of, program_of
 
 TASK, BONN = LoopId("task"), LoopId("report", "bonn")
@@ -94,6 +96,37 @@ async def test_an_operator_who_pauses_its_loop_makes_it_anew(stage: Stage) -> No
         assert (await program.verbs.pause(app.loops[TASK])).did is Did.PAUSED
         assert silence.times == 0
     assert await stage.where(TASK) is Where.PAUSED
+
+
+def refusing(stage: Stage, broker: FaultyBroker) -> FaultyBroker:
+    """A slot that refuses all, though nothing is in it, until it is deleted."""
+    refusal = broker.on("publish", stage.app.names.scheduler, key="loop.task").fails(Rejected())
+    broker.on("delete", stage.app.names.hatchery(TASK)).then(refusal.cease)
+    return broker
+
+
+async def test_an_operator_who_pauses_a_loop_whose_slot_refuses_makes_it_anew(stage: Stage) -> None:
+    app, runs = an_app()
+    await stage.seed(app)
+    async with stage.supervised():
+        await asyncio.sleep(30)
+        async with refusing(stage, FaultyBroker(stage.server)) as broker:
+            program = program_of(app, broker, stage.clock)
+            assert (await program.verbs.pause(app.loops[TASK])).did is Did.PAUSED
+        assert await stage.where(TASK) is Where.PAUSED
+        await stage.verbs.resume(app.loops[TASK])
+        await asyncio.sleep(45)
+        assert (await stage.token(TASK)).seq == len(runs) == 3
+
+
+async def test_an_operator_who_may_not_make_it_anew_is_told_that_it_refuses(stage: Stage) -> None:
+    app, _ = an_app()
+    await stage.seed(app)
+    async with refusing(stage, not_allowed(stage.server)) as broker:
+        program = program_of(app, broker, stage.clock)
+        with pytest.raises(Rejected, match="takes no token, though none waits in it"):
+            await program.verbs.pause(app.loops[TASK])
+    stage.expects_none(TASK)
 
 
 async def test_what_does_not_answer_is_lost_as_far_as_an_operator_is_told(stage: Stage) -> None:
