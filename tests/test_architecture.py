@@ -34,6 +34,7 @@ ROOMS = (
     "dashboard",
     "testing",
     "pytest_plugin",
+    "importing",
     "__init__",
     "cli",
     "__main__",

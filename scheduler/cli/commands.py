@@ -28,6 +28,10 @@ schedule = typer.Typer(no_args_is_help=True, help="The schedule of one loop, bes
 cli.add_typer(schedule, name="schedule")
 cli.add_typer(failed, name="failed")
 cli.add_typer(topology, name="topology")
+imports = typer.Typer(
+    no_args_is_help=True, help="Code for this package from what others' files say. Runs nothing."
+)
+cli.add_typer(imports, name="import")
 
 
 def _app_of(context: typer.Context) -> str | None:
@@ -98,6 +102,25 @@ OneOff = Annotated[
         help="Which one-off, as `scheduler scheduled list` names it: remind.order-7. It has to be "
         "said.",
     ),
+]
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="FILE", help="What to read; - for stdin. It has to be said."),
+]
+Out = Annotated[
+    str | None,
+    typer.Option("--out", metavar="FILE", help="Write the code there, instead of printing it."),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Write it though there is such a file, over that.")
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option(help="The namespace of the app; else, as what was read is called."),
+]
+Zone = Annotated[
+    str | None,
+    typer.Option(help="The zone of times, such as Europe/Berlin, where the file tells none."),
 ]
 All = Annotated[bool, typer.Option("--all", help="All that are parked, instead of IDs.")]
 EveryLoop = Annotated[
@@ -728,3 +751,62 @@ def doctor(
         scheduler.cli.liveness.show(app, health_port, as_json=as_json)
     else:
         scheduler.cli.diagnosis.show(app, as_json=as_json)
+
+
+@command(imports, "celery")
+def import_celery(
+    files: Files = None,
+    out: Out = None,
+    force: Force = False,
+    namespace: Namespace = None,
+    tz: Zone = None,
+    as_json: Json = False,
+) -> None:
+    """Loops and tasks from modules of Celery's, or a dump of django-celery-beat.
+
+    Modules are those with beat_schedule, with calls of add_periodic_task, and with the tasks; of a
+    dump, what `manage.py dumpdata django_celery_beat` prints. What is not carried over is told.
+    """
+    ways = scheduler.cli.imports.Ways(out, force, namespace, tz, as_json)
+    scheduler.cli.imports.from_celery(files, ways)
+
+
+@command(imports, "crontab")
+def import_crontab(
+    files: Files = None,
+    out: Out = None,
+    force: Force = False,
+    namespace: Namespace = None,
+    tz: Zone = None,
+    users: Annotated[
+        bool | None,
+        typer.Option(
+            "--users/--no-users",
+            help="Whether lines name a user after the times, as in /etc/cron.d; else, as it looks.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Loops that run the commands of crontabs, such as `crontab -l` prints.
+
+    What is not carried over is told.
+    """
+    ways = scheduler.cli.imports.Ways(out, force, namespace, tz, as_json)
+    scheduler.cli.imports.from_crontabs(files, ways, users)
+
+
+@command(imports, "cronjob")
+def import_cronjob(
+    files: Files = None,
+    out: Out = None,
+    force: Force = False,
+    namespace: Namespace = None,
+    tz: Zone = None,
+    as_json: Json = False,
+) -> None:
+    """Loops that run the commands of CronJobs, such as `kubectl get cronjobs -o yaml` prints.
+
+    It needs the extra `import`. What is not carried over is told.
+    """
+    ways = scheduler.cli.imports.Ways(out, force, namespace, tz, as_json)
+    scheduler.cli.imports.from_cronjobs(files, ways)

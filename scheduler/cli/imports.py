@@ -1,0 +1,145 @@
+"""`scheduler import`: registration code from what others' files say."""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from scheduler.cli.printing import print_json
+from scheduler.errors import SchedulerError, UsageError
+from scheduler.importing.celery import read_celery
+from scheduler.importing.cronjob import read_cronjobs
+from scheduler.importing.crontab import read_crontab
+from scheduler.importing.findings import Found
+from scheduler.importing.writing import code_of
+from scheduler.protocol.messages import printable
+from scheduler.registration import NAMESPACE
+
+STDIN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What is done with what is found.
+
+    Attributes:
+        out: the file that the code is written to; None: it is printed.
+        force: whether that may be there already.
+        tz: the zone where the files tell none.
+    """
+
+    out: str | None
+    force: bool
+    namespace: str | None
+    tz: str | None
+    as_json: bool
+
+
+def from_celery(files: list[str] | None, ways: Ways) -> None:
+    texts = {_called(file): _text(file) for file in _given(files)}
+    _show(read_celery(texts, tz=ways.tz), ways)
+
+
+def from_crontabs(files: list[str] | None, ways: Ways, users: bool | None) -> None:
+    _show_all(files, ways, lambda text, file: read_crontab(text, file, tz=ways.tz, users=users))
+
+
+def from_cronjobs(files: list[str] | None, ways: Ways) -> None:
+    _show_all(files, ways, lambda text, file: read_cronjobs(text, file, tz=ways.tz))
+
+
+def _show_all(files: list[str] | None, ways: Ways, read: Callable[[str, str], Found]) -> None:
+    first, *others = [read(_text(file), _called(file)) for file in _given(files)]
+    jobs = [*first.jobs, *(job for each in others for job in each.jobs)]
+    notes = [*first.notes, *(note for each in others for note in each.notes)]
+    _show(replace(first, jobs=jobs, notes=notes), ways)
+
+
+def _given(files: list[str] | None) -> Sequence[str]:
+    if not files:
+        raise UsageError("The command needs a FILE: see --help.")
+    return files
+
+
+def _called(file: str) -> str:
+    return "stdin" if file == STDIN else file
+
+
+def _text(file: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} cannot be read: it is no UTF-8 text.") from None
+
+
+def _show(found: Found, ways: Ways) -> None:
+    found = replace(found, namespace=_namespace(found, ways.namespace))
+    if found.jobs:
+        code = code_of(found)
+        if ways.out is not None:
+            _write(code, Path(ways.out), ways.force)
+        elif not ways.as_json:
+            sys.stdout.write(code)
+        if ways.as_json:
+            print_json(_plain(found, code, ways))
+    _tell(found, ways)
+
+
+def _namespace(found: Found, wanted: str | None) -> str:
+    if wanted is None:
+        return re.sub(r"[^A-Za-z0-9_-]+", "-", found.namespace)[:64].strip("-") or found.kind
+    if not NAMESPACE.fullmatch(wanted):
+        told = "--namespace has 1 to 64 letters, digits, '_' or '-'"
+        raise UsageError(f"{told}, got {wanted!r}.")
+    return wanted
+
+
+def _write(code: str, path: Path, force: bool) -> None:
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(code)
+    except FileExistsError:
+        told = "is there already: nothing was written. --force writes over it."
+        raise UsageError(f"{path} {told}") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+
+
+def _plain(found: Found, code: str, ways: Ways) -> dict[str, object]:
+    return {
+        "loops": sum(job.schedule is not None for job in found.jobs),
+        "tasks": sum(job.schedule is None for job in found.jobs),
+        "left": [{**asdict(note.place), "what": note.text} for note in found.left],
+        "written": ways.out,
+        "code": code,
+    }
+
+
+def _tell(found: Found, ways: Ways) -> None:
+    """What was found, on stderr: the code may go into a file.
+
+    Raises:
+        SchedulerError: nothing of it can be carried over.
+    """
+    loops = sum(job.schedule is not None for job in found.jobs)
+    tasks = len(found.jobs) - loops
+    said = " and ".join([_counted(loops, "loop"), *([_counted(tasks, "task")] if tasks else [])])
+    lines = [f"{said}."]
+    if found.left:
+        lines = [f"{said}; not carried over, or not as it was:"]
+        lines += [f"  {note}" for note in found.left]
+    if found.jobs and ways.out is not None:
+        lines.append(f"Written: {ways.out}. `scheduler next {ways.out}` shows when its loops run.")
+    elif found.jobs and not ways.as_json:
+        lines.append("Nothing was written: --out FILE does that.")
+    sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
+    if not found.jobs:
+        raise SchedulerError("There is nothing in it that can be carried over.")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,96 @@
+"""Schedules of Celery's: periods, `crontab` and what else there is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+from scheduler.errors import ScheduleError
+from scheduler.importing.calendars import COLUMNS, Calendar, Dialect
+from scheduler.importing.source import Made
+from scheduler.timing.durations import shown
+from scheduler.timing.schedules import Cron, Every, Recurring
+
+CELERY = Dialect(wraps=True, long_names=True)
+FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What beat goes by.
+
+    Attributes:
+        tz: the zone of its crontabs.
+        deadline: how late a crontab may start; None: at any time.
+    """
+
+    tz: str = "UTC"
+    deadline: timedelta | None = None
+
+    def schedule(
+        self, value: Any, expires: timedelta | None = None
+    ) -> tuple[Recurring, frozenset[int] | None]:
+        """A schedule of ours, and on which weekdays alone it counts.
+
+        Args:
+            value: seconds, a timedelta, or what a call of `crontab` or `schedule` would make.
+            expires: how late a run may start.
+
+        Raises:
+            ScheduleError: there is none like it.
+        """
+        match value:
+            case bool():
+                raise ScheduleError(f"not a schedule: {value}")
+            case int() | float():
+                return _every(timedelta(seconds=value), expires), None
+            case timedelta():
+                return _every(value, expires), None
+            case Made("schedule", args, kwargs):
+                period = next(iter(args), kwargs.get("run_every"))
+                return self.schedule(period, expires)
+            case Made("crontab", args, kwargs):
+                return self.crontab(_fields(args, kwargs), late=_least(expires, self.deadline))
+            case Made("solar"):
+                raise ScheduleError("solar: nothing goes by the sun here; compute the moment")
+            case Made(kind):
+                raise ScheduleError(f"{kind}(...) is a schedule that is not known here")
+            case _:
+                raise ScheduleError(f"not a schedule: {shown(value)}")
+
+    def crontab(
+        self, fields: Mapping[str, str], *, late: timedelta | None, tz: str | None = None
+    ) -> tuple[Cron, frozenset[int] | None]:
+        """The same, of the fields of a crontab: by its rules, the day of the month and the weekday
+        both have to match."""
+        texts = [fields.get(name, "*").replace(" ", "") for name in FIELDS]
+        numbers = [CELERY.read(column, text) for column, text in zip(COLUMNS, texts, strict=True)]
+        expression, weekdays = Calendar(*numbers, both=True).expression(" ".join(texts))
+        return Cron(expression, tz=tz or self.tz, **_lateness(late)), weekdays
+
+
+def _every(period: timedelta, expires: timedelta | None) -> Every:
+    return Every(period, mode="fixed_rate", **_lateness(expires))
+
+
+def _lateness(late: timedelta | None) -> dict[str, Any]:
+    return {} if late is None else {"catch_up": "skip", "grace": late}
+
+
+def _least(*spans: timedelta | None) -> timedelta | None:
+    return min((each for each in spans if each is not None), default=None)
+
+
+def _fields(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, str]:
+    if len(args) > 2:
+        raise ScheduleError("crontab: what is third, differs between releases of Celery: name it")
+    given = dict(zip(FIELDS, args, strict=False)) | dict(kwargs)
+    if unknown := [name for name in given if name not in FIELDS and name not in ("app", "nowfun")]:
+        raise ScheduleError(f"crontab takes no {unknown[0]}")
+    return {name: _field(value) for name, value in given.items() if name in FIELDS}
+
+
+def _field(value: Any) -> str:
+    if isinstance(value, list | tuple | set):
+        return ",".join(str(each) for each in cast("list[Any]", value))
+    return str(value)

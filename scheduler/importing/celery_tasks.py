@@ -1,0 +1,298 @@
+"""Tasks of Celery's that a module defines: what their decorators say."""
+
+import ast
+import builtins
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+from scheduler.errors import ScheduleError, UsageError
+from scheduler.importing.findings import NO_RETRY, CeleryCall, Job, Note, Parameter
+from scheduler.importing.layout import quoted
+from scheduler.importing.source import Made, Source, Unreadable, dotted
+from scheduler.tasks.retries import ErrorTypes, Retry
+from scheduler.timing.rates import parse_rate
+
+DECORATORS = {"task", "shared_task", "periodic_task"}
+RETRIES = 3  # what Celery has where nothing is said
+RETRY_DELAY = timedelta(minutes=3)
+BACKOFF_MAXIMUM = 600
+FOR_EVER = 1_000_000
+# What is carried over, or says nothing that differs here. All else is told.
+TAKEN = {
+    *("name", "bind", "run_every", "autoretry_for", "retry_kwargs", "retry_backoff", "max_retries"),
+    *("retry_backoff_max", "retry_jitter", "default_retry_delay", "dont_autoretry_for"),
+    *("rate_limit", "time_limit", "soft_time_limit", "expires", "acks_late", "ignore_result"),
+    *("reject_on_worker_lost", "acks_on_failure_or_timeout", "track_started", "trail", "typing"),
+    *("send_events", "shared", "store_errors_even_if_ignored", "throws"),
+}
+WHY = {
+    "queue": "each task has a queue of its own",
+    "priority": "give it to each message: options(priority=...)",
+    "serializer": "messages are JSON",
+    "base": "what a class of tasks does is for a middleware, or the task itself",
+    "pydantic": "arguments are checked against the annotations in any case",
+}
+TYPES = {"int", "str", "float", "bool", "None", "Any"}
+BARE = {"dict": "dict[str, Any]", "list": "list[Any]"}
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What Celery's settings say of all tasks."""
+
+    timeout: timedelta | None = None
+    rate: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A task that a module defines.
+
+    Attributes:
+        name: what Celery calls it.
+        path: of its function.
+        run_every: its schedule, if its decorator has one.
+        job: what becomes of it, if it is called.
+    """
+
+    name: str
+    path: str
+    run_every: ast.expr | None
+    job: Job
+
+
+def definitions_in(source: Source, limits: Limits) -> Iterator[Definition | Note]:
+    """The tasks of a module, and what of it is none though it looks like one."""
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                for decorator in node.decorator_list:
+                    call = decorator.func if isinstance(decorator, ast.Call) else decorator
+                    if dotted(call).rpartition(".")[2] in DECORATORS:
+                        yield _Decorated(source, node, decorator, limits).definition()
+            case ast.ClassDef(bases=bases) if any(
+                dotted(base).rpartition(".")[2] in ("Task", "PeriodicTask") for base in bases
+            ):
+                said = f"left out, a task that is a class: write {node.name}.run as a function"
+                if any(isinstance(each, FUNCTION) and each.name == "run" for each in node.body):
+                    yield Note(source.place(node), said)
+            case _:
+                pass
+
+
+class _Decorated:
+    """A function, and what its decorator was given."""
+
+    def __init__(
+        self, source: Source, function: Function, decorator: ast.expr, limits: Limits
+    ) -> None:
+        self._source = source
+        self._function = function
+        self._limits = limits
+        keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+        self._given = {each.arg: each.value for each in keywords if each.arg}
+        self._notes: list[Note] = []
+        for each in keywords:
+            if each.arg is None:
+                self._note(each, f"options of {function.name}: {ast.unparse(each.value)}")
+
+    def definition(self) -> Definition:
+        function = self._function
+        path = f"{self._source.module}.{function.name}"
+        name = self._value("name", path)
+        parameters = list(self._parameters())
+        action = CeleryCall(path, awaited=isinstance(function, ast.AsyncFunctionDef))
+        for option, node in self._given.items():
+            if option not in TAKEN:
+                why = f": {WHY[option]}" if option in WHY else ""
+                self._note(node, f"{option}={ast.unparse(node)} of {function.name}{why}")
+        job = Job(
+            self._source.place(function),
+            function.name,
+            f"Celery's task {name}",
+            action,
+            parameters=parameters,
+            retry=self._retry(),
+            timeout=self._timeout(),
+            rate=self._rate(),
+            expires=self._seconds("expires"),
+            notes=self._notes,
+        )
+        return Definition(str(name), path, self._given.get("run_every"), job)
+
+    def _note(self, node: ast.AST, text: str) -> None:
+        self._notes.append(Note(self._source.place(node), text))
+
+    def _value(self, option: str, default: Any = None) -> Any:
+        if option not in self._given:
+            return default
+        try:
+            return self._source.value(self._given[option])
+        except Unreadable as error:
+            self._note(self._given[option], f"{option} of {self._function.name}: {error}")
+            return default
+
+    def _seconds(self, option: str) -> timedelta | None:
+        return _span(self._value(option))
+
+    def _timeout(self) -> timedelta | None:
+        soft, hard = self._seconds("soft_time_limit"), self._seconds("time_limit")
+        if soft and hard:
+            said = "is for plain functions not to be had: executor='process' can be killed"
+            self._note(self._given["time_limit"], f"time_limit, beside soft_time_limit, {said}")
+        return soft or hard or self._limits.timeout
+
+    def _rate(self) -> str | None:
+        rate = self._value("rate_limit", self._limits.rate)
+        try:
+            return rate_of(rate)
+        except UsageError as error:
+            self._note(self._given.get("rate_limit", self._function), f"rate_limit: {error}")
+            return None
+
+    def _retry(self) -> Retry:
+        by_hand = [*_retries_in(self._function)]
+        for call in by_hand:
+            for each in call.keywords:
+                if each.arg in ("countdown", "eta", "max_retries"):
+                    said = f"{each.arg} of retry() of {self._function.name}: raise RetryLater"
+                    self._note(each, f'{said}("10m") for a delay of its own')
+        by_itself = "autoretry_for" in self._given
+        if not by_hand and not by_itself:
+            return NO_RETRY
+        if not by_itself:
+            said = "tries again what it called retry() for: here, any error is tried again"
+            self._note(self._function, f"{self._function.name} {said}")
+        kwargs: Mapping[str, Any] = self._value("retry_kwargs", {}) or {}
+        most = kwargs.get("max_retries", self._value("max_retries", RETRIES))
+        if most is None:
+            self._note(self._function, f"retries without end: here, {FOR_EVER:,} times")
+        retries = most if type(most) is int else FOR_EVER if most is None else RETRIES
+        try:
+            return self._retry_of(max(retries, 0), kwargs)
+        except ScheduleError as error:
+            self._note(self._function, f"retries of {self._function.name}: {error}")
+            return Retry(max(retries, 0))
+
+    def _retry_of(self, retries: int, kwargs: Mapping[str, Any]) -> Retry:
+        types: dict[str, Any] = {"retry_on": self._errors("autoretry_for", (Exception,))}
+        if (never := self._errors("dont_autoretry_for", ())) != ():
+            types["give_up_on"] = never
+        backoff = self._value("retry_backoff", False)
+        if not backoff or "autoretry_for" not in self._given:
+            first = _span(kwargs.get("countdown")) or self._seconds("default_retry_delay")
+            return Retry(retries, delays=[first or RETRY_DELAY], jitter=0, **types)
+        # Celery's jitter is any wait from none to the whole: half of it, more or less by all.
+        part = 0.5 if self._value("retry_jitter", True) else 1
+        last = timedelta(seconds=self._value("retry_backoff_max", BACKOFF_MAXIMUM)) * part
+        return Retry(
+            retries,
+            initial=min(timedelta(seconds=float(backoff)) * part, last),
+            multiplier=2,
+            maximum=last,
+            jitter=1 if part < 1 else 0,
+            **types,
+        )
+
+    def _errors(self, option: str, else_: ErrorTypes) -> ErrorTypes:
+        """The exceptions that Python has; where there are others, all."""
+        node = self._given.get(option)
+        if node is None:
+            return else_
+        node = self._source.resolved(node)
+        elements = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
+        types = [getattr(builtins, dotted(each), None) for each in elements]
+        if all(isinstance(each, type) and issubclass(each, Exception) for each in types):
+            return tuple(cast("list[type[Exception]]", types))
+        names = ", ".join(ast.unparse(each) for each in elements)
+        wider = "any error is tried again" if else_ else "they are tried again"
+        self._note(node, f"{option}={names} of {self._function.name}: here, {wider}")
+        return else_
+
+    def _parameters(self) -> Iterator[Parameter]:
+        given = self._function.args
+        positional = [*given.posonlyargs, *given.args]
+        defaults: list[ast.expr | None] = [*given.defaults]
+        defaults = [None] * (len(positional) - len(defaults)) + defaults
+        pairs = [*zip(positional, defaults, strict=True)][1 if self._value("bind") else 0 :]
+        for each, default in [*pairs, *zip(given.kwonlyargs, given.kw_defaults, strict=True)]:
+            try:
+                yield _parameter(each, default, by_name=each in given.kwonlyargs)
+            except Unreadable as error:
+                said = f"the parameter {each.arg} of {self._function.name} keeps its default"
+                self._note(each, f"{said}: {error}")
+        for star, each in (("*", given.vararg), ("**", given.kwarg)):
+            if each is not None:
+                said = "arguments travel by name: write out those that there are"
+                self._note(each, f"{star}{each.arg} of {self._function.name}: {said}")
+
+
+def _parameter(given: ast.arg, default: ast.expr | None, *, by_name: bool) -> Parameter:
+    annotation = _annotation(given.annotation)
+    if default is None:
+        return Parameter(given.arg, annotation, by_name=by_name)
+    value = default.operand if isinstance(default, ast.UnaryOp) else default
+    if not isinstance(value, ast.Constant) or isinstance(value.value, bytes | complex):
+        raise Unreadable(default)
+    if type(value.value).__name__ not in annotation and value.value is not None:
+        annotation = "Any"
+    if value.value is None and annotation != "Any" and "None" not in annotation:
+        annotation = f"{annotation} | None"
+    code = quoted(value.value) if isinstance(value.value, str) else ast.unparse(default)
+    return Parameter(given.arg, annotation, code, by_name)
+
+
+def _annotation(node: ast.expr | None) -> str:
+    """An annotation of plain types as it is; of others, `Any`."""
+    if node is None:
+        return "Any"
+    text = ast.unparse(node)
+    if text in BARE:
+        return BARE[text]
+    inner = [each for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute)]
+    plain = {*TYPES, *BARE}
+    is_plain = all(isinstance(each, ast.Name) and each.id in plain for each in inner)
+    bare = any(isinstance(each, ast.Name) and each.id in BARE for each in inner)
+    subscripts = [dotted(each.value) for each in ast.walk(node) if isinstance(each, ast.Subscript)]
+    if not is_plain or (bare and len(subscripts) != sum(text.count(each) for each in BARE)):
+        return "Any"
+    return text if "'" not in text else "Any"
+
+
+def _retries_in(function: Function) -> Iterator[ast.Call]:
+    """Where a task asks to be tried again."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Call(func=ast.Attribute(ast.Name(), "retry")):
+                yield node
+            case _:
+                pass
+
+
+def _span(value: Any) -> timedelta | None:
+    """What Celery takes for a time, in seconds or as it is."""
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return timedelta(seconds=value)
+    return None
+
+
+def rate_of(value: Any) -> str | None:
+    """A rate of Celery's as one of ours: `10/m`, or a number of them in a second.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if value is None or isinstance(value, Made):
+        return None
+    text = f"{value}" if "/" in f"{value}" else f"{value}/s"
+    number, _, unit = text.partition("/")
+    if "." in number:  # so many in an hour are a whole number sooner
+        per_hour = float(number) * {"s": 3600, "m": 60, "h": 1}.get(unit, 1)
+        number, unit = f"{per_hour:g}", "h"
+    return str(parse_rate(f"{number}/{unit}"))

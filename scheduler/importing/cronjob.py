@@ -1,0 +1,256 @@
+"""CronJobs of Kubernetes: their schedule, their limits, and the command of their container."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from pathlib import PurePath
+from typing import Any
+
+from scheduler.errors import ScheduleError, UsageError
+from scheduler.importing.calendars import COLUMNS, Calendar, Dialect
+from scheduler.importing.documents import Value, documents_in
+from scheduler.importing.findings import Action, Command, Found, Job, Note, Place, Unknown
+from scheduler.tasks.retries import Retry
+from scheduler.timing.durations import parse_duration
+from scheduler.timing.schedules import Cron, Every, Recurring
+
+ROBFIG = Dialect(open_steps=True)  # the library that Kubernetes reads schedules with
+NICKNAMES = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+BACKOFF_LIMIT = 6
+
+# What is carried over, or is of no consequence here, by where it stands. All else is told.
+TAKEN = {
+    "": {"apiVersion", "kind", "metadata", "spec", "status"},
+    "spec": {
+        *("schedule", "timeZone", "concurrencyPolicy", "startingDeadlineSeconds", "suspend"),
+        *("jobTemplate", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"),
+    },
+    "job": {"backoffLimit", "activeDeadlineSeconds", "template", "ttlSecondsAfterFinished"},
+    "pod": {
+        *("containers", "restartPolicy", "activeDeadlineSeconds", "terminationGracePeriodSeconds"),
+        *("dnsPolicy", "schedulerName"),
+    },
+    "container": {
+        *("name", "image", "command", "args", "env", "workingDir", "imagePullPolicy"),
+        *("terminationMessagePath", "terminationMessagePolicy"),
+    },
+}
+WHY = {
+    "initContainers": "run what they do in the task, before its command",
+    "parallelism": "one run at a time; send messages to a task to have work done side by side",
+    "completions": "one run at a time; send messages to a task to have work done side by side",
+    "envFrom": "give the processor's Deployment the same",
+    "volumes": "give the processor's Deployment the same",
+    "volumeMounts": "give the processor's Deployment the same",
+    "resources": "of the processor's Deployment, for all runs together",
+    "podFailurePolicy": "raise Reject where no retry helps",
+    "lifecycle": "do it in the task",
+}
+ELSE = "of the processor's Deployment, if it is needed"
+
+
+def read_cronjobs(text: str, file: str, *, tz: str | None = None) -> Found:
+    """The jobs of a file of Kubernetes manifests.
+
+    Args:
+        tz: the zone of the cluster's controller, for those that name none; None: UTC.
+
+    Raises:
+        UsageError: it cannot be read, or has no CronJob.
+    """
+    jobs, notes = list[Job](), list[Note]()
+    for manifest in _manifests(documents_in(text, file)):
+        place = Place(file, manifest.line)
+        if (kind := manifest["kind"].text) != "CronJob":
+            named = f"{kind or 'a document'} {manifest['metadata']['name'].text}".strip()
+            notes.append(Note(place, f"left out, as it is no CronJob: {named}"))
+            continue
+        try:
+            jobs.append(_CronJob(manifest, file, tz).job())
+        except ScheduleError as error:
+            name = manifest["metadata"]["name"].text
+            notes.append(Note(place, f"left out, CronJob {name}: {error}"))
+    if not jobs and all("as it is no CronJob" in note.text for note in notes):
+        raise UsageError(f"{file} has no CronJob.")
+    return Found("cronjob", _namespace(jobs, file), jobs, notes)
+
+
+def _namespace(jobs: Iterable[Job], file: str) -> str:
+    return PurePath(file).stem or "cronjobs"
+
+
+def _manifests(documents: Iterable[Value]) -> Iterator[Value]:
+    """Each object, those of lists, too."""
+    for document in documents:
+        if document["kind"].text.endswith("List") or (document.items and not document.keys):
+            yield from _manifests(document["items"].items or document.items)
+        elif document.keys:
+            yield document
+
+
+class _CronJob:
+    """One CronJob."""
+
+    def __init__(self, manifest: Value, file: str, tz: str | None) -> None:
+        self._file = file
+        self._manifest = manifest
+        self._spec = manifest["spec"]
+        self._job = self._spec["jobTemplate"]["spec"]
+        self._pod = self._job["template"]["spec"]
+        containers = self._pod["containers"].items
+        self._container = containers[0] if containers else Value(self._pod.line)
+        self._tz = tz
+        self._notes: list[Note] = []
+
+    def job(self) -> Job:
+        """What becomes of it.
+
+        Raises:
+            ScheduleError: its schedule cannot be one of ours.
+        """
+        schedule, weekdays = self._schedule()
+        name = self._manifest["metadata"]["name"]
+        action = self._action()
+        self._tell_policies()
+        self._tell_the_rest()
+        image = self._container["image"].text
+        said = f"CronJob {name.text}, {self._spec['schedule'].text!r}" + (image and f" of {image}")
+        return Job(
+            Place(self._file, self._manifest.line),
+            name.text or "cronjob",
+            said,
+            action,
+            schedule,
+            weekdays,
+            retry=self._retry(),
+            timeout=self._timeout(),
+            paused=self._spec["suspend"].plain is True,
+            notes=sorted(self._notes),
+        )
+
+    def _note(self, value: Value, text: str) -> None:
+        self._notes.append(Note(Place(self._file, value.line), text))
+
+    def _schedule(self) -> tuple[Recurring, frozenset[int] | None]:
+        text = self._spec["schedule"].text.strip()
+        tz = self._spec["timeZone"].text or self._tz
+        if match := re.match(r"(?:CRON_)?TZ=(\S+)\s+(.*)", text):
+            tz, text = match[1], match[2]
+        late = self._lateness()
+        if text.startswith("@every "):
+            self._note(self._spec["schedule"], "@every counts from 1970 here: offset= moves it")
+            period = parse_duration(text.removeprefix("@every ").strip())
+            return Every(period, mode="fixed_rate", **late), None
+        if tz is None:
+            said = "goes by the zone of the cluster's controller, mostly UTC, which is taken (--tz)"
+            self._note(self._spec["schedule"], said)
+        expression, weekdays = _expression(text)
+        return Cron(expression, tz=tz or "UTC", **late), weekdays
+
+    def _lateness(self) -> dict[str, Any]:
+        deadline = self._spec["startingDeadlineSeconds"]
+        if deadline.number is None:
+            return {}
+        return {"catch_up": "skip", "grace": timedelta(seconds=deadline.number)}
+
+    def _retry(self) -> Retry:
+        limit = self._job["backoffLimit"]
+        retries = BACKOFF_LIMIT if limit.number is None else limit.number
+        if not retries:
+            return Retry(0)
+        return Retry(retries, initial="10s", multiplier=2, maximum="6m", jitter=0)
+
+    def _timeout(self) -> timedelta | None:
+        of_pod, of_job = self._pod["activeDeadlineSeconds"], self._job["activeDeadlineSeconds"]
+        if of_job.number is not None and self._retry().retries:
+            said = "activeDeadlineSeconds was for all tries together: here, each may take so long"
+            self._note(of_job, said)
+        numbers = [each.number for each in (of_pod, of_job) if each.number]
+        return timedelta(seconds=min(numbers)) if numbers else None
+
+    def _action(self) -> Action:
+        container = self._container
+        words = [each.text for key in ("command", "args") for each in container[key].items]
+        if not container["command"].items:
+            image = container["image"].text or "the image"
+            arguments = f", with the arguments {words}" if words else ""
+            self._note(container, f"the command is the entrypoint of {image}, which is not in here")
+            return Unknown(f"Write the entrypoint of {image} here{arguments}.")
+        environment = dict(self._environment())
+        grace = self._pod["terminationGracePeriodSeconds"].number
+        return Command(
+            [_expanded(word, environment) for word in words],
+            environment=environment,
+            folder=container["workingDir"].text or None,
+            grace=timedelta(seconds=10 if grace is None else grace),
+        )
+
+    def _environment(self) -> Iterator[tuple[str, str]]:
+        known: dict[str, str] = {}
+        for variable in self._container["env"].items:
+            name = variable["name"].text
+            if variable["valueFrom"].keys:
+                kind = next(iter(variable["valueFrom"].keys))
+                self._note(variable, f"{name} is from a {kind}: the processor needs it")
+                continue
+            known[name] = _expanded(variable["value"].text, known)
+            yield name, known[name]
+
+    def _tell_policies(self) -> None:
+        policy = self._spec["concurrencyPolicy"]
+        match policy.text:
+            case "" | "Allow":
+                pass  # told of all, at the head
+            case "Replace":
+                said = "Replace ended the old run: here, the next one waits; give it a timeout="
+                self._note(policy, said)
+            case _:
+                pass  # Forbid: as all loops are
+
+    def _tell_the_rest(self) -> None:
+        levels = (
+            (self._manifest, "", ""),
+            (self._spec, "spec", "spec."),
+            (self._job, "job", "jobTemplate.spec."),
+            (self._pod, "pod", "template.spec."),
+            (self._container, "container", "container."),
+        )
+        for value, level, before in levels:
+            for key, each in value.keys.items():
+                if key not in TAKEN[level]:
+                    self._note(each, f"{before}{key}: {WHY.get(key, ELSE)}")
+        for other in self._pod["containers"].items[1:]:
+            self._note(other, f"left out, a further container: {other['name'].text}")
+
+
+def _expression(text: str) -> tuple[str, frozenset[int] | None]:
+    fields = NICKNAMES.get(text, text).split()
+    if len(fields) != len(COLUMNS):
+        raise ScheduleError(f"the schedule is not understood: {text!r}")
+    numbers = [ROBFIG.read(column, each) for column, each in zip(COLUMNS, fields, strict=True)]
+    both = any(_has_star(fields[index]) for index in (2, 4))
+    return Calendar(*numbers, both=both).expression(" ".join(fields))
+
+
+def _has_star(field: str) -> bool:
+    """Whether a field counts as one that was left open: not where it has a step."""
+    return any(re.fullmatch(r"[*?](/1)?", part) for part in field.split(","))
+
+
+def _expanded(text: str, environment: Mapping[str, str]) -> str:
+    """With `$(NAME)` as Kubernetes fills it in; `$$` escapes it."""
+
+    def filled(match: re.Match[str]) -> str:
+        if match[0].startswith("$$"):
+            return match[0][1:]
+        return environment.get(match[1], match[0])
+
+    return re.sub(r"\$?\$\((\w[\w.-]*)\)", filled, text)

@@ -1,0 +1,145 @@
+"""What is found in a file of others: jobs, and what of them cannot be carried over."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.tasks.retries import Retry
+from scheduler.timing.schedules import Recurring
+
+NO_RETRY = Retry(0)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """A line of a file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Note:
+    """What is not carried over, or not as it was, and where it stands."""
+
+    place: Place
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program that is run.
+
+    Attributes:
+        words: of its command line.
+        stdin: what it reads.
+        environment: what it gets besides that of the processor.
+        folder: where it runs; None: where the processor does.
+        grace: how long it may take to end when it is told to.
+    """
+
+    words: Sequence[str]
+    stdin: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    folder: str | None = None
+    grace: timedelta = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class CeleryCall:
+    """A task of Celery's, by the path of its function, and what it is called with.
+
+    Attributes:
+        awaited: whether it is a coroutine function.
+    """
+
+    path: str
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    awaited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The file does not say what runs."""
+
+    why: str
+
+
+Action = Command | CeleryCall | Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a task that is called.
+
+    Attributes:
+        annotation: as code.
+        default: as code; None: it has none.
+        by_name: whether it is passed by its name only.
+    """
+
+    name: str
+    annotation: str = "Any"
+    default: str | None = None
+    by_name: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What becomes one function of the code.
+
+    Attributes:
+        name: what the file calls it.
+        said: what the file says, in a line.
+        schedule: when it runs; None: when it is called.
+        weekdays: on which it runs only, whatever else the schedule says; Sunday is 0.
+        once: the moments at which it is to run once, by name.
+        timeout: None: the file has none.
+        expires: how old a call may get to be run.
+        paused: whether it is not to run for now.
+        notes: what is not carried over.
+    """
+
+    place: Place
+    name: str
+    said: str
+    action: Action
+    schedule: Recurring | None = None
+    weekdays: frozenset[int] | None = None
+    once: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    parameters: Sequence[Parameter] = ()
+    retry: Retry = NO_RETRY
+    timeout: timedelta | None = None
+    rate: str | None = None
+    expires: timedelta | None = None
+    paused: bool = False
+    notes: Sequence[Note] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is in the files.
+
+    Attributes:
+        kind: what they are, as `scheduler import` calls it.
+        namespace: a name for the app.
+        notes: what of them belongs to no job.
+    """
+
+    kind: str
+    namespace: str
+    jobs: Sequence[Job]
+    notes: Sequence[Note] = ()
+
+    @property
+    def left(self) -> list[Note]:
+        """All that is not carried over, or not as it was."""
+        return sorted([*self.notes, *(note for job in self.jobs for note in job.notes)])

@@ -1,0 +1,341 @@
+"""The registration code for what was found."""
+
+import builtins
+import keyword
+import re
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from scheduler.importing.findings import CeleryCall, Command, Found, Job, Unknown
+from scheduler.importing.layout import WIDTH, Call, Raw, laid_out
+from scheduler.protocol.messages import printable
+from scheduler.tasks.retries import Retry
+from scheduler.timing.durations import format_duration
+from scheduler.timing.schedules import Cron, Every, Recurring, to_wire
+
+LONGEST_NAME = 50
+TIMEOUT = timedelta(minutes=10)
+TAKEN = {
+    *keyword.kwlist,
+    *keyword.softkwlist,
+    *dir(builtins),
+    *("app", "asyncio", "contextlib", "os", "pkgutil", "signal", "datetime", "zoneinfo"),
+    *("run", "task_of", "schedule_one_offs", "is_on", "command", "process", "ctx"),
+}
+
+RUN = '''
+async def run(
+    *command: str,
+    stdin: str = "",
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    grace: float = 10,
+) -> None:
+    """Run a program, which has failed if its exit code is not 0.
+
+    If the run is cancelled, it is told to end, with all that it has started; after so many seconds
+    of grace it is killed.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
+        env={**os.environ, **(env or {})},
+        cwd=cwd,
+        start_new_session=True,
+    )
+    try:
+        await process.communicate(stdin.encode() if stdin else None)
+    finally:
+        if process.returncode is None:
+            await end(process, grace)
+    if process.returncode:
+        raise RuntimeError(f"{command} ended with the exit code {process.returncode}")
+
+
+async def end(process: asyncio.subprocess.Process, grace: float) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended just now
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), grace)
+        except TimeoutError:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+'''
+TASK_OF = '''
+def task_of(path: str) -> Callable[..., Any]:
+    """A task of Celery's, to be called in place: neither its broker nor its workers are needed."""
+    return pkgutil.resolve_name(path)
+'''
+IS_ON = '''
+def is_on(ctx: Context, weekdays: set[int], tz: str) -> bool:
+    """Whether a run is due on one of these days; Sunday is 0."""
+    return ctx.scheduled_at.astimezone(ZoneInfo(tz)).isoweekday() % 7 in weekdays
+'''
+REMARKS = {
+    "crontab": (
+        "Runs of a loop do not overlap: the next one waits, where cron starts it beside.",
+        "What a command prints goes where the processor's output goes; nothing is mailed.",
+        "A command that fails is parked: `scheduler failed list` tells of it.",
+        "Commands have the environment of the processor, not the small one of cron.",
+    ),
+    "cronjob": (
+        "Commands run within the processor: its image, rights, volumes and memory are theirs.",
+        "Runs of a loop do not overlap, whatever concurrencyPolicy is.",
+        "What a command prints is the processor's output; that of a failed one is not kept.",
+    ),
+    "celery": (
+        "Runs of a loop do not overlap, and each happens at least once, as with acks_late=True.",
+        "What a task returns is not stored.",
+        "Periods are counted from 1970 in UTC, not from the start of beat: offset= moves them.",
+        "Tasks of Celery's are called in place, in threads: it has to be installed meanwhile.",
+    ),
+}
+
+
+def code_of(found: Found) -> str:
+    """A module that registers what was found: formatted, typed, ready to be imported."""
+    names = _names(found.jobs)
+    shared = _shared_environments(found.jobs)
+    body = [*_constants(found, shared), *_helpers(found.jobs)]
+    for job in found.jobs:
+        body += ["", "", *_function(job, names[id(job)], shared)]
+    body += _one_offs(found.jobs, names)
+    head = [*_head(found, names), *_imports("\n".join(body), found.jobs)]
+    return "\n".join([*head, *body]) + "\n"
+
+
+def name_of(text: str) -> str:
+    """A name for a function, as like a text as it can be."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    plain = plain if text.isidentifier() else plain.lower()
+    words = re.sub(r"[^0-9A-Za-z]+", "_", plain).strip("_")
+    if len(words) > LONGEST_NAME:
+        words = words[:LONGEST_NAME].rpartition("_")[0] or words[:LONGEST_NAME]
+    name = f"job_{words}".rstrip("_") if not words[:1].isalpha() else words
+    return f"{name}_job" if name in TAKEN else name
+
+
+def _names(jobs: Iterable[Job]) -> dict[int, str]:
+    """The function of each job: those that are called keep their names."""
+    taken: dict[str, int] = {}
+    for job in sorted(jobs, key=lambda job: job.schedule is not None):
+        name = name_of(job.name)
+        others = [f"{name}_loop"] if job.schedule else []
+        others += [f"{name}_{number}" for number in range(2, len(taken) + 3)]
+        taken[next(each for each in (name, *others) if each not in taken)] = id(job)
+    return {job: name for name, job in taken.items()}
+
+
+def _head(found: Found, names: Mapping[int, str]) -> Iterator[str]:
+    files = ", ".join(sorted({job.place.file for job in found.jobs}))
+    yield f'"""Written by `scheduler import {found.kind}`: to be read, and then seeded."""'
+    yield ""
+    yield from comment(f"From {files}. Other than there:")
+    for remark in REMARKS[found.kind]:
+        yield from comment(remark, bullet="- ")
+    if found.notes:
+        yield "#"
+        yield from comment("Not carried over, besides what is told below:")
+        for note in sorted(found.notes):
+            yield from comment(str(note), bullet="- ")
+    if paused := [names[id(job)] for job in found.jobs if job.paused]:
+        yield "#"
+        yield from comment("Paused there. After the first seed, and before a processor runs:")
+        for name in paused:
+            yield f"#   scheduler pause APP {name}"
+    yield ""
+
+
+def comment(text: str, bullet: str = "") -> list[str]:
+    """A text as lines of comment."""
+    plain = printable(" ".join(text.split()))
+    room = WIDTH - 2 - (len(plain.encode()) - len(plain)) // 2 if not plain.isascii() else WIDTH - 2
+    hanging = " " * len(bullet)
+    lines = textwrap.wrap(
+        plain,
+        max(room, WIDTH // 2),
+        initial_indent=bullet,
+        subsequent_indent=hanging,
+        break_on_hyphens=False,
+    )
+    return [f"# {line}" for line in lines]
+
+
+def _imports(body: str, jobs: Sequence[Job]) -> Iterator[str]:
+    """What the code below uses."""
+    modules = ("asyncio", "contextlib", "os", "pkgutil", "signal")
+    yield from (f"import {name}" for name in modules if re.search(rf"\b{name}\.", body))
+    names = {
+        "collections.abc": ("Callable", "Mapping"),
+        "datetime": ("datetime",),
+        "typing": ("Any",),
+        "zoneinfo": ("ZoneInfo",),
+        "": ("Context", "Reject", "Retry", "Scheduler"),
+    }
+    for module, those in names.items():
+        used = [name for name in those if re.search(rf"\b{name}[\[\].(,:=)]", body)]
+        if not module:
+            yield ""
+        if used:
+            yield f"from {module or 'scheduler'} import {', '.join(used)}"
+    yield ""
+
+
+def _shared_environments(jobs: Iterable[Job]) -> dict[str, Mapping[str, str]]:
+    """The environments that several commands have, by the names of constants."""
+    seen: list[Mapping[str, str]] = []
+    shared: dict[str, Mapping[str, str]] = {}
+    for job in jobs:
+        if not isinstance(job.action, Command) or not (environment := job.action.environment):
+            continue
+        if environment in seen and environment not in shared.values():
+            shared[f"ENVIRONMENT_{len(shared) + 1}" if shared else "ENVIRONMENT"] = environment
+        seen.append(environment)
+    return shared
+
+
+def _constants(found: Found, shared: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    yield from laid_out("app = ", Call("Scheduler", [("", found.namespace)]))
+    if any(job.timeout is None for job in found.jobs):
+        yield "# Where there was no limit; keep it below the broker's consumer_timeout, 30 minutes."
+        yield from laid_out("TIMEOUT = ", format_duration(TIMEOUT))
+    for name, environment in shared.items():
+        yield from laid_out(f"{name} = ", dict(environment))
+
+
+def _helpers(jobs: Iterable[Job]) -> Iterator[str]:
+    actions = {type(job.action) for job in jobs}
+    for helper, wanted in (
+        (RUN, Command in actions),
+        (TASK_OF, CeleryCall in actions),
+        (IS_ON, any(job.weekdays is not None for job in jobs)),
+    ):
+        if wanted:
+            yield f"\n{helper.rstrip()}"
+
+
+def _function(job: Job, name: str, shared: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    yield from comment(f"{job.place}: {job.said}")
+    for note in job.notes:
+        yield from comment(note.text, bullet="- ")
+    decorator = "task" if job.schedule is None else "periodic"
+    yield from laid_out("", Call(f"@app.{decorator}", list(_options(job))))
+    waits = isinstance(job.action, CeleryCall) and not job.action.awaited
+    yield from laid_out("def " if waits else "async def ", Call(name, _signature(job)), " -> None:")
+    if job.weekdays is not None:
+        days = Raw(f"{{{', '.join(map(str, sorted(job.weekdays)))}}}")
+        zone = job.schedule.tz if isinstance(job.schedule, Cron) else "UTC"
+        yield from laid_out(
+            "if not ", Call("is_on", [("", Raw("ctx")), ("", days), ("", zone)]), ":", indent=1
+        )
+        yield "        return"
+    yield from _action(job, shared)
+
+
+def _options(job: Job) -> Iterator[tuple[str, Any]]:
+    if job.schedule is not None:
+        yield from _schedule(job.schedule)
+    yield "retry=", _retry(job.retry)
+    if job.rate:
+        yield "rate=", job.rate
+    if job.expires is not None:
+        yield "expires=", format_duration(job.expires)
+        yield "expired=", "drop"
+    yield "timeout=", format_duration(job.timeout) if job.timeout else Raw("TIMEOUT")
+
+
+def _schedule(schedule: Recurring) -> Iterator[tuple[str, Any]]:
+    """What is not the default."""
+    given = to_wire(schedule)
+    if isinstance(schedule, Every):
+        yield "every=", format_duration(schedule.period)
+        if schedule.has_grid:
+            yield "mode=", schedule.mode
+    else:
+        yield "cron=", schedule.expression
+        yield "tz=", schedule.tz
+    if "catch_up" in given:
+        yield "catch_up=", schedule.catch_up
+    if "grace_ms" in given:
+        yield "grace=", format_duration(schedule.grace)
+
+
+def _retry(retry: Retry) -> Call:
+    arguments: list[tuple[str, Any]] = [("", retry.retries)]
+    usual = Retry(retry.retries)
+    if retry.delays is not None:
+        arguments.append(("delays=", [format_duration(each) for each in retry.delays]))
+    for name in ("initial", "multiplier", "maximum", "jitter"):
+        if (value := getattr(retry, name)) != getattr(usual, name):
+            shown = format_duration(value) if isinstance(value, timedelta) else value
+            arguments.append((f"{name}=", shown))
+    arguments += [
+        (f"{name}=", tuple(Raw(each.__name__) for each in types))
+        for name in ("retry_on", "give_up_on")
+        if (types := getattr(retry, name)) != getattr(usual, name)
+    ]
+    return Call("Retry", arguments if retry.retries else arguments[:1])
+
+
+def _signature(job: Job) -> list[tuple[str, Any]]:
+    context = [("", Raw("ctx: Context"))] if job.weekdays is not None else []
+    parameters = [
+        ("", Raw(f"{each.name}: {each.annotation}{f' = {each.default}' if each.default else ''}"))
+        for each in job.parameters
+    ]
+    named = sum(each.by_name for each in job.parameters)
+    positional = len(parameters) - named
+    star = [("", Raw("*"))] if named else []
+    return [*context, *parameters[:positional], *star, *parameters[positional:]]
+
+
+def _action(job: Job, shared: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    match job.action:
+        case Command() as command:
+            yield from laid_out("await ", _run(command, shared), indent=1)
+        case CeleryCall(path, args, kwargs, awaited):
+            passed = [
+                *(("", each) for each in args),
+                *((f"{name}=", each) for name, each in kwargs.items() if _is_name(name)),
+                *((f"{each.name}=" * each.by_name, Raw(each.name)) for each in job.parameters),
+            ]
+            if odd := {name: each for name, each in kwargs.items() if not _is_name(name)}:
+                passed.append(("**", odd))
+            call = Call(f'task_of("{path}")', passed)
+            yield from laid_out("await " if awaited else "", call, indent=1)
+        case Unknown(why):
+            yield from laid_out("raise ", Call("Reject", [("", why)]), indent=1)
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+def _run(command: Command, shared: Mapping[str, Mapping[str, str]]) -> Call:
+    arguments: list[tuple[str, Any]] = [("", word) for word in command.words]
+    if command.stdin:
+        arguments.append(("stdin=", command.stdin))
+    if environment := dict(command.environment):
+        names = [name for name, each in shared.items() if each == environment]
+        arguments.append(("env=", Raw(names[0]) if names else environment))
+    if command.folder:
+        arguments.append(("cwd=", command.folder))
+    if (seconds := command.grace.total_seconds()) != 10:
+        arguments.append(("grace=", int(seconds)))
+    return Call("run", arguments)
+
+
+def _one_offs(jobs: Iterable[Job], names: Mapping[int, str]) -> Iterator[str]:
+    asked = [(names[id(job)], key, at) for job in jobs for key, at in job.once.items()]
+    if not asked:
+        return
+    yield "\n\nasync def schedule_one_offs() -> None:"
+    yield '    """Ask for what is to run once. Asked for again, nothing is done."""'
+    for name, key, at in asked:
+        moment = Call("datetime.fromisoformat", [("", at.isoformat())])
+        yield from laid_out("await ", Call(f"{name}.once", [("", key), ("at=", moment)]), indent=1)
+    yield '\n\nif __name__ == "__main__":  # after the first seed'
+    yield "    asyncio.run(schedule_one_offs())"
