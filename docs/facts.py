@@ -3,7 +3,7 @@
 import ast
 import inspect
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,8 @@ import yaml
 from pydantic import SecretStr
 
 import scheduler
+from docs import imports
+from docs.tables import table
 from scheduler.cli.commands import cli
 from scheduler.protocol.ladder import UNITS, rungs
 from scheduler.protocol.tokens import LoopId
@@ -38,15 +40,8 @@ def pages() -> dict[str, str]:
         "api.md": api_page(),
         "alerts.md": alerts_page(),
         "schedules.md": schedules_page(),
+        "imports.md": f"{FROM_CODE}\n\n{imports.imports_page()}",
     }
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [list(head), *map(list, rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(
-        f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines
-    )
 
 
 # Settings

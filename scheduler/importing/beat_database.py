@@ -84,7 +84,7 @@ def _skipped(text: str, position: int, mark: str) -> int:
     """Where the next value begins, behind a mark if there is one."""
     while position < len(text) and text[position].isspace():
         position += 1
-    if text[position : position + 1] == mark:
+    if mark and text[position : position + 1] == mark:
         return _skipped(text, position + 1, "")
     return position
 

@@ -22,11 +22,8 @@ NICKNAMES = {
     "@every_minute": "* * * * *",
 }
 SHELL = "/bin/sh"
-# Who runs what in crontabs of the system; of other names, the head of the table tells.
-USERS = {
-    *("root", "www-data", "nobody", "daemon", "postgres", "mysql", "nginx", "apache", "backup"),
-    *("git", "mail", "munin", "smmsp", "list", "man", "sys", "proxy", "redis", "ubuntu", "deploy"),
-}
+# Users of most machines, that no command is called like.
+USERS = {"root", "www-data", "nobody", "daemon", "postgres", "apache", "ubuntu", "smmsp", "munin"}
 _SETTING = re.compile(r"""(['"]?)(?P<name>[A-Za-z_]\w*)\1\s*=\s*(?P<value>.*)""")
 _ENTRY = re.compile(r"(?P<when>@\w+|\S+(?:\s+\S+){4})\s+(?P<rest>\S.*)")
 
@@ -62,9 +59,6 @@ def read_crontab(
     lines = list(_lines(text, file))
     with_user = _has_users(lines, text, file) if users is None else users
     setting, jobs, notes = _Setting(tz or "UTC"), list[Job](), list[Note]()
-    if tz is None and not any(line.text.startswith("CRON_TZ") for line in lines):
-        said = "cron goes by the zone of its machine, which is not in the file: UTC is taken (--tz)"
-        notes.append(Note(Place(file, 1), said))
     for line in lines:
         if match := _SETTING.fullmatch(line.text):
             notes += _set(setting, line, match["name"], match["value"])
@@ -73,6 +67,9 @@ def read_crontab(
                 jobs.append(_job(line, setting, with_user))
             except ScheduleError as error:
                 notes.append(Note(line.place, f"left out, {line.text!r}: {error}"))
+    if jobs and tz is None and not any(line.text.startswith("CRON_TZ") for line in lines):
+        said = "cron goes by the zone of its machine, which is not in the file: UTC is taken (--tz)"
+        notes.append(Note(Place(file, 1), said))
     if not jobs and not notes:
         raise UsageError(f"{file} has no jobs: a line has five fields of times, and a command.")
     return Found("crontab", PurePath(file).stem or "crontab", jobs, notes)

@@ -59,7 +59,8 @@ def documents_in(text: str, file: str) -> list[Value]:
     loader = yaml.SafeLoader(text)
     reader = _Reader(loader)
     try:
-        return [reader.value(node, node.start_mark.line + 1) for node in _nodes(loader)]
+        nodes = list(_nodes(loader))
+        return [reader.value(node, node.start_mark.line + 1) for node in nodes]
     except (yaml.YAMLError, RecursionError) as error:
         told = " ".join(str(error).replace('"<unicode string>"', file).split())
         hint = " A template is rendered first: helm template." if "{{" in text else ""
@@ -89,6 +90,8 @@ class _Reader:
 
         if isinstance(node, yaml.MappingNode):
             self._loader.flatten_mapping(node)  # what `<<` brings
+            if any(not isinstance(key, yaml.ScalarNode) for key, _ in node.value):
+                raise yaml.MarkedYAMLError(problem="{{", problem_mark=node.start_mark)
             keys = {
                 str(key.value): self.value(value, key.start_mark.line + 1)
                 for key, value in node.value

@@ -33,7 +33,7 @@ def laid_out(before: str, value: Any, after: str = "", *, indent: int = 0) -> li
     """
     margin = INDENT * indent
     line = f"{margin}{before}{_flat(value)}{after}"
-    if width(line) <= WIDTH or not (parts := _parts(value)):
+    if width(line) <= WIDTH or not (parts := _parts(value, WIDTH - len(INDENT) * (indent + 1))):
         return [line]
     opening, inner, closing = parts
     lines = [f"{margin}{before}{opening}"]
@@ -79,13 +79,15 @@ def _flat(value: Any) -> str:
             return repr(value)
 
 
-def _parts(value: Any) -> tuple[str, list[tuple[str, Any, str]], str] | None:
+def _parts(value: Any, room: int) -> tuple[str, list[tuple[str, Any, str]], str] | None:
     """How it is written in several lines: its first, those within, its last."""
     match value:
         case Call(function, arguments) if arguments:
             return f"{function}(", [(head, each, ",") for head, each in arguments], ")"
-        case str():
-            return "(", [("", Raw(piece), "") for piece in _pieces(value)], ")"
+        case str() if value:
+            whole = width(quoted(value)) <= room
+            pieces = [quoted(value)] if whole else _pieces(value)
+            return "(", [("", Raw(piece), "") for piece in pieces], ")"
         case Mapping() if value:
             pairs = cast("Mapping[Any, Any]", value).items()
             return "{", [(f"{_flat(key)}: ", each, ",") for key, each in pairs], "}"

@@ -36,8 +36,8 @@ async def run(
 ) -> None:
     """Run a program, which has failed if its exit code is not 0.
 
-    If the run is cancelled, it is told to end, with all that it has started; after so many seconds
-    of grace it is killed.
+    If the run is cancelled, it is told to end, with all that it has started; what has not after
+    so many seconds of grace is killed.
     """
     process = await asyncio.create_subprocess_exec(
         *command,
@@ -56,13 +56,13 @@ async def run(
 
 
 async def end(process: asyncio.subprocess.Process, grace: float) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has ended just now
+    with contextlib.suppress(ProcessLookupError):  # which tells that all have ended
         os.killpg(process.pid, signal.SIGTERM)
-        try:
-            await asyncio.wait_for(process.wait(), grace)
-        except TimeoutError:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        for _ in range(int(grace * 10)):
+            await asyncio.sleep(0.1)
+            os.killpg(process.pid, 0)
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 '''
 TASK_OF = '''
 def task_of(path: str) -> Callable[..., Any]:
@@ -120,13 +120,14 @@ def name_of(text: str) -> str:
 
 def _names(jobs: Iterable[Job]) -> dict[int, str]:
     """The function of each job: those that are called keep their names."""
-    taken: dict[str, int] = {}
+    taken: dict[str, Job] = {}
     for job in sorted(jobs, key=lambda job: job.schedule is not None):
         name = name_of(job.name)
-        others = [f"{name}_loop"] if job.schedule else []
-        others += [f"{name}_{number}" for number in range(2, len(taken) + 3)]
-        taken[next(each for each in (name, *others) if each not in taken)] = id(job)
-    return {job: name for name, job in taken.items()}
+        if name in taken and job.schedule and not taken[name].schedule:
+            name = f"{name}_loop"
+        others = (f"{name}_{number}" for number in range(2, len(taken) + 3))
+        taken[next(each for each in (name, *others) if each not in taken)] = job
+    return {id(job): name for name, job in taken.items()}
 
 
 def _head(found: Found, names: Mapping[int, str]) -> Iterator[str]:
@@ -143,7 +144,9 @@ def _head(found: Found, names: Mapping[int, str]) -> Iterator[str]:
             yield from comment(str(note), bullet="- ")
     if paused := [names[id(job)] for job in found.jobs if job.paused]:
         yield "#"
-        yield from comment("Paused there. After the first seed, and before a processor runs:")
+        yield from comment(
+            "Paused there. Seed with --paused, or pause them before a processor runs:"
+        )
         for name in paused:
             yield f"#   scheduler pause APP {name}"
     yield ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import scheduler
-from docs import facts, pictures
+from docs import facts, imports, pictures
 from scheduler import Scheduler, events, metrics, testing
 from scheduler.cli.commands import cli
 from scheduler.events import Event
@@ -91,6 +91,22 @@ def test_each_queue_and_exchange_is_told() -> None:
     folded = [name for name in whole - told if ".delay." not in name]
     assert folded == []
     assert [row.name for row in facts.rows(wanted) if not row.says] == ["EXCHANGE"]
+
+
+def test_what_is_imported_is_told_construct_by_construct() -> None:
+    told = WRITTEN["imports.md"]
+    rows = [line for line in told.splitlines() if line.startswith("| `")]
+    known = [
+        *imports.LINES,
+        *(each for those in (imports.SPEC, imports.JOB, imports.POD) for each in those),
+        *(*imports.CONTAINER, *imports.SCHEDULES, *imports.ENTRIES, *imports.OPTIONS),
+        *(*imports.SETTINGS, *imports.FIELDS),
+    ]
+    assert len(rows) == len(known)
+    (step,) = [row for row in rows if "0 9 */10 * mon" in row]
+    assert 'cron="0 9 1,11,21,31 * 1"' in step
+    (reboot,) = [row for row in rows if "@reboot" in row]
+    assert "*left out, '@reboot work'" in reboot
 
 
 def test_each_public_name_is_told() -> None:

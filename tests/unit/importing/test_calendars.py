@@ -1,0 +1,308 @@
+"""Cron fields of others: the numbers that they stand for, and the moments that they mean.
+
+The moments are those of the programs themselves: of Celery 5.6.3, stepped through by its own
+`crontab.remaining_estimate`, from the moments of its beat; of cron and of Kubernetes, worked out
+by hand from crontab(5), and from what the parser of Kubernetes does.
+"""
+
+from datetime import UTC, datetime, timedelta
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.errors import ScheduleError
+from scheduler.importing.calendars import COLUMNS, DAY, HOUR, MINUTE, WEEKDAY, Calendar, Dialect
+from scheduler.importing.celery import read_celery
+from scheduler.importing.cronjob import read_cronjobs
+from scheduler.importing.crontab import read_crontab
+from scheduler.importing.findings import Job
+from scheduler.timing.crontab import pattern_of
+from scheduler.timing.schedules import Cron
+
+SETS = st.tuples(*(st.frozensets(st.integers(each.low, each.high), min_size=1) for each in COLUMNS))
+
+
+def next_runs(job: Job, start: str, count: int) -> list[str]:
+    """When it runs, in UTC."""
+    assert isinstance(job.schedule, Cron)
+    moment = datetime.fromisoformat(start).replace(tzinfo=UTC)
+    found: list[str] = []
+    while len(found) < count:
+        moment = job.schedule.next_after(moment)
+        day = moment.astimezone(job.schedule._zone).isoweekday() % 7  # pyright: ignore[reportPrivateUsage]
+        if job.weekdays is None or day in job.weekdays:
+            found.append(moment.isoformat(timespec="minutes").removesuffix("+00:00"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("crontab", "tz", "start", "moments"),
+    [
+        (
+            "crontab(minute=0, hour=9, day_of_month=13, day_of_week='fri')",
+            "UTC",
+            "2026-01-01T00:00",
+            [
+                "2026-02-13T09:00",
+                "2026-03-13T09:00",
+                "2026-11-13T09:00",
+                "2027-08-13T09:00",
+                "2028-10-13T09:00",
+                "2029-04-13T09:00",
+            ],
+        ),
+        (
+            "crontab(minute=15, hour=6, day_of_month='1-7', day_of_week='monday')",
+            "Europe/Berlin",
+            "2026-01-01T00:00",
+            [
+                "2026-01-05T05:15",
+                "2026-02-02T05:15",
+                "2026-03-02T05:15",
+                "2026-04-06T04:15",
+                "2026-05-04T04:15",
+                "2026-06-01T04:15",
+            ],
+        ),
+        (
+            "crontab(minute='*/20', hour='22-4/2', month_of_year='11-2')",
+            "Europe/Berlin",
+            "2026-02-28T20:00",
+            [
+                "2026-02-28T21:00",
+                "2026-02-28T21:20",
+                "2026-02-28T21:40",
+                "2026-10-31T23:00",
+                "2026-10-31T23:20",
+                "2026-10-31T23:40",
+            ],
+        ),
+        (
+            "crontab(minute='0', hour='7-19/3', day_of_week='mon-fri')",
+            "Europe/Berlin",
+            "2026-03-27T16:30",
+            [
+                "2026-03-27T18:00",
+                "2026-03-30T05:00",
+                "2026-03-30T08:00",
+                "2026-03-30T11:00",
+                "2026-03-30T14:00",
+                "2026-03-30T17:00",
+            ],
+        ),
+        (
+            "crontab(minute='0,30', hour='*/5', day_of_month='*/10', day_of_week='*/3')",
+            "UTC",
+            "2026-05-01T00:00",
+            [
+                "2026-05-31T00:00",
+                "2026-05-31T00:30",
+                "2026-05-31T05:00",
+                "2026-05-31T05:30",
+                "2026-05-31T10:00",
+                "2026-05-31T10:30",
+            ],
+        ),
+        (
+            "crontab(minute=0, hour=0, day_of_month='29-31', day_of_week='sat,sun')",
+            "UTC",
+            "2026-02-01T00:00",
+            [
+                "2026-03-29T00:00",
+                "2026-05-30T00:00",
+                "2026-05-31T00:00",
+                "2026-08-29T00:00",
+                "2026-08-30T00:00",
+                "2026-10-31T00:00",
+            ],
+        ),
+        (
+            "crontab(minute=0, hour=12, day_of_week='fri-mon')",
+            "UTC",
+            "2026-04-01T00:00",
+            [
+                "2026-04-03T12:00",
+                "2026-04-04T12:00",
+                "2026-04-05T12:00",
+                "2026-04-06T12:00",
+                "2026-04-10T12:00",
+                "2026-04-11T12:00",
+            ],
+        ),
+        (
+            "crontab(minute='58-2', hour=23)",
+            "UTC",
+            "2026-04-01T00:00",
+            [
+                "2026-04-01T23:00",
+                "2026-04-01T23:01",
+                "2026-04-01T23:02",
+                "2026-04-01T23:58",
+                "2026-04-01T23:59",
+                "2026-04-02T23:00",
+            ],
+        ),
+        (
+            "crontab(minute=0, hour=12, day_of_month='20-10/7')",
+            "UTC",
+            "2026-04-01T00:00",
+            [
+                "2026-04-03T12:00",
+                "2026-04-10T12:00",
+                "2026-04-20T12:00",
+                "2026-04-27T12:00",
+                "2026-05-03T12:00",
+                "2026-05-10T12:00",
+            ],
+        ),
+        (
+            "crontab(minute='1-5,50-55/2', hour='3')",
+            "Asia/Kolkata",
+            "2026-04-01T00:00",
+            [
+                "2026-04-01T21:31",
+                "2026-04-01T21:32",
+                "2026-04-01T21:33",
+                "2026-04-01T21:34",
+                "2026-04-01T21:35",
+                "2026-04-01T22:20",
+            ],
+        ),
+        (
+            "crontab(minute=0, hour=0, day_of_month=29, month_of_year='feb')",
+            "UTC",
+            "2026-01-01T00:00",
+            [
+                "2028-02-29T00:00",
+                "2032-02-29T00:00",
+                "2036-02-29T00:00",
+                "2040-02-29T00:00",
+                "2044-02-29T00:00",
+                "2048-02-29T00:00",
+            ],
+        ),
+        (
+            "crontab(minute=30, hour=4, day_of_month='8-14,22-28', day_of_week='wed')",
+            "America/New_York",
+            "2026-06-01T00:00",
+            [
+                "2026-06-10T08:30",
+                "2026-06-24T08:30",
+                "2026-07-08T08:30",
+                "2026-07-22T08:30",
+                "2026-08-12T08:30",
+                "2026-08-26T08:30",
+            ],
+        ),
+        (
+            "crontab(minute=30, hour=2)",
+            "Europe/Berlin",
+            "2026-10-24T00:00",
+            [
+                "2026-10-24T00:30",
+                "2026-10-25T00:30",
+                "2026-10-26T01:30",
+                "2026-10-27T01:30",
+                "2026-10-28T01:30",
+                "2026-10-29T01:30",
+            ],
+        ),
+        (
+            "crontab(minute=0)",
+            "Europe/Berlin",
+            "2026-03-28T22:30",
+            [
+                "2026-03-28T23:00",
+                "2026-03-29T00:00",
+                "2026-03-29T01:00",
+                "2026-03-29T02:00",
+                "2026-03-29T03:00",
+                "2026-03-29T04:00",
+            ],
+        ),
+    ],
+)
+def test_a_crontab_of_celery_runs_when_celery_runs_it(
+    crontab: str, tz: str, start: str, moments: list[str]
+) -> None:
+    text = f"timezone = {tz!r}\nbeat_schedule = {{'x': {{'task': 'a.b', 'schedule': {crontab}}}}}"
+    (job,) = read_celery({"beat.py": text}).jobs
+    assert next_runs(job, start, len(moments)) == moments
+
+
+@pytest.mark.parametrize(
+    ("when", "start", "moments"),
+    [
+        # Either suffices: Fridays, and the 13th.
+        ("0 9 13 * fri", "2026-01-08T12:00", ["2026-01-09", "2026-01-13", "2026-01-16"]),
+        # One begins with a star, so both have to match: Mondays of odd days.
+        ("0 9 */2 * mon", "2026-01-01T00:00", ["2026-01-05", "2026-01-19", "2026-02-09"]),
+        ("0 9 1 * */3", "2026-01-01T00:00", ["2026-02-01", "2026-03-01", "2026-04-01"]),
+        ("0 9 31 * *", "2026-01-31T10:00", ["2026-03-31", "2026-05-31", "2026-07-31"]),
+        ("0 9 * 2 7", "2026-02-20T00:00", ["2026-02-22", "2027-02-07", "2027-02-14"]),
+        ("0 9 29 2 *", "2026-01-01T00:00", ["2028-02-29", "2032-02-29", "2036-02-29"]),
+    ],
+)
+def test_a_line_of_a_crontab_runs_when_cron_runs_it(
+    when: str, start: str, moments: list[str]
+) -> None:
+    (job,) = read_crontab(f"{when} x", "crontab").jobs
+    assert next_runs(job, start, len(moments)) == [f"{each}T09:00" for each in moments]
+
+
+@pytest.mark.parametrize(
+    ("when", "start", "moments"),
+    [
+        ("0 9 13 * fri", "2026-01-08T12:00", ["2026-01-09", "2026-01-13", "2026-01-16"]),
+        # A step does not leave a field open: either suffices.
+        ("0 9 */10 * mon", "2026-01-01T10:00", ["2026-01-05", "2026-01-11", "2026-01-12"]),
+        ("0 9 ? * 1/2", "2026-01-01T10:00", ["2026-01-02", "2026-01-05", "2026-01-07"]),
+        ("0 9 30/1 * ?", "2026-01-01T10:00", ["2026-01-30", "2026-01-31", "2026-03-30"]),
+    ],
+)
+def test_a_cronjob_runs_when_kubernetes_runs_it(when: str, start: str, moments: list[str]) -> None:
+    container = "{command: [x]}"
+    spec = f"jobTemplate: {{spec: {{template: {{spec: {{containers: [{container}]}}}}}}}}"
+    text = f"kind: CronJob\nspec:\n  schedule: '{when}'\n  {spec}\n"
+    (job,) = read_cronjobs(text, "jobs.yaml").jobs
+    assert next_runs(job, start, len(moments)) == [f"{each}T09:00" for each in moments]
+
+
+@given(SETS, st.booleans())
+def test_whatever_it_is_there_is_an_expression_for_it(
+    sets: tuple[frozenset[int], ...], both: bool
+) -> None:
+    calendar = Calendar(*sets, both=both)
+    if calendar.days <= {30, 31} and calendar.months <= {2}:
+        return  # there may be no such day
+    text, alone = calendar.expression("none")
+    pattern = pattern_of(text)
+    assert (frozenset(pattern.minutes), frozenset(pattern.hours)) == sets[:2]
+    assert alone is None or both
+    for number in range(366 * 5):
+        day = datetime(2026, 1, 1, tzinfo=UTC).date() + timedelta(days=number)
+        weekday = day.isoweekday() % 7
+        of_month, of_week = day.day in calendar.days, weekday in calendar.weekdays
+        wanted = of_month and of_week if both else of_month or of_week
+        counts = pattern.has_day(day) and (alone is None or weekday in alone)
+        assert counts == (wanted and day.month in calendar.months)
+
+
+def test_fields_of_each_dialect_are_read() -> None:
+    every = Dialect(seven=True, wraps=True, open_steps=True, long_names=True)
+    assert every.read(WEEKDAY, "friday-7") == {5, 6, 0}
+    assert every.read(HOUR, "22-4/2") == {22, 0, 2, 4}
+    assert every.read(MINUTE, "50/5,1") == {1, 50, 55}
+    assert every.read(DAY, "?") == DAY.all
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [*product(COLUMNS, ["", "a", "1-", "-1", "*/0", "1-2-3", "1//2", "99", "1,", "*-3", "²"])],
+)
+def test_what_is_no_field_is_refused(column: object, text: str) -> None:
+    (found,) = [each for each in COLUMNS if each is column]
+    with pytest.raises(ScheduleError, match=f"the {found.name} field is not understood"):
+        Dialect(seven=True, wraps=True, open_steps=True, long_names=True).read(found, text)

@@ -1,0 +1,391 @@
+"""Celery's modules, and the database of its beat."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from scheduler import Cron, Every, Retry
+from scheduler.errors import UsageError
+from scheduler.importing.celery import read_celery
+from scheduler.importing.findings import CeleryCall, Found, Job, Parameter, Unknown
+from tests.imported import KINDS, form, job_of, notes_of
+
+
+def read(text: str, file: str = "shop/tasks.py") -> Found:
+    return read_celery({file: text})
+
+
+def beat(schedule: str, **entry: str) -> Found:
+    more = "".join(f", {name!r}: {value}" for name, value in entry.items())
+    head = "from celery.schedules import crontab\nfrom datetime import timedelta\n"
+    return read(f"{head}beat_schedule = {{'x': {{'task': 'a.b', 'schedule': {schedule}{more}}}}}\n")
+
+
+def task(decorator: str, signature: str = "()", body: str = "pass", kind: str = "def") -> Job:
+    (job,) = read(f"{decorator}\n{kind} work{signature}:\n    {body}\n").jobs
+    return job
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("30.0", Every("30s", mode="fixed_rate")),
+        ("60 * 60 * 6", Every("6h", mode="fixed_rate")),
+        ("timedelta(minutes=5)", Every("5m", mode="fixed_rate")),
+        ("schedule(timedelta(days=1))", Every("1d", mode="fixed_rate")),
+        ("schedule(run_every=10)", Every("10s", mode="fixed_rate")),
+        ("int(os.environ.get('EVERY', '15')) * 60", Every("15m", mode="fixed_rate")),
+        ("crontab()", Cron("* * * * *")),
+        ("crontab(0, 12)", Cron("0 12 * * *")),
+        ("crontab(minute='*/15')", Cron("*/15 * * * *")),
+        ("crontab(minute=0, hour=[8, 20])", Cron("0 8,20 * * *")),
+        ("crontab(minute=0, hour=0, day_of_week='sunday')", Cron("0 0 * * 0")),
+        ("celery.schedules.crontab(hour='22-4/2', minute=5)", Cron("5 22-4/2 * * *")),
+    ],
+)
+def test_a_schedule_has_its_equal(schedule: str, expected: Cron | Every) -> None:
+    assert [job.schedule for job in beat(schedule).jobs] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "told"),
+    [
+        ("solar('sunset', 52, 13)", "solar: nothing goes by the sun"),
+        ("rrule('DAILY')", "rrule(...) is a schedule that is not known here"),
+        ("settings.EVERY", "what `settings.EVERY` is cannot be told without running it"),
+        ("int(os.environ['EVERY'])", "cannot be told without running it"),
+        ("crontab(0, 0, '1')", "what is third, differs between releases of Celery"),
+        ("crontab(hours=1)", "crontab takes no hours"),
+        ("crontab(day_of_week=7)", "the day of week field is not understood: '7'"),
+        ("crontab(minute='5/15')", "the minute field is not understood: '5/15'"),
+        ("crontab(day_of_month=30, month_of_year=2)", "never fires"),
+        ("0", "expected at least 100ms"),
+        ("True", "not a schedule: True"),
+        ("'hourly'", "not a schedule: 'hourly'"),
+        ("2 ** 99", "cannot be told"),
+        ("10 ** 9 * 10 ** 9", "cannot be told"),
+    ],
+)
+def test_a_schedule_that_has_none_is_told_with_its_line(schedule: str, told: str) -> None:
+    found = beat(schedule)
+    assert found.jobs == []
+    (note,) = notes_of(found)
+    assert note.startswith("shop/tasks.py:3: left out, 'x': ")
+    assert told in note
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "app.conf.beat_schedule = {ENTRY}",
+        "app.conf.update(beat_schedule={ENTRY}, enable_utc=True)",
+        "app.conf.update({'beat_schedule': {ENTRY}})",
+        "app.conf.beat_schedule.update({ENTRY})",
+        "app.conf['beat_schedule'] = {ENTRY}",
+        "CELERY_BEAT_SCHEDULE = {ENTRY}",
+        "CELERYBEAT_SCHEDULE = {ENTRY}",
+        "CELERY_BEAT_SCHEDULE: dict = {ENTRY}",
+        "class Config:\n    beat_schedule = {ENTRY}",
+        "class Settings(Base):\n    CELERY_BEAT_SCHEDULE = dict(**{ENTRY})",
+        "app.config.from_mapping(CELERY=dict(beat_schedule={ENTRY}))",
+        "CELERY = {'beat_schedule': {ENTRY}}",
+        "COMMON = {ENTRY}\napp.conf.beat_schedule = {**COMMON}",
+        "COMMON = {ENTRY}\napp.conf.beat_schedule = COMMON",
+        "E = {'task': 'a.b', 'schedule': 60}\napp.conf.beat_schedule = {'x': E}",
+        "app.conf.beat_schedule['x'] = {'task': 'a.b', 'schedule': 60}",
+        "def make():\n    celery.conf.beat_schedule = {ENTRY}",
+        "def add(sender, **kwargs):\n    sender.add_periodic_task(60, signature('a.b'), name='x')",
+        "from a import b\ndef add(sender):\n    sender.add_periodic_task(60.0, b.s(), name='x')",
+        "from a import b\napp.add_periodic_task(schedule=60, sig=b, name='x')",
+        "import a\napp.add_periodic_task(60, a.b.si(), name='x')",
+        "from .. import a\napp.add_periodic_task(60, a.b.signature(), name='x')",
+    ],
+)
+def test_beat_is_told_in_many_ways(text: str) -> None:
+    found = read(text.replace("ENTRY", "'x': {'task': 'a.b', 'schedule': 60}"))
+    (job,) = found.jobs
+    assert (job.name, job.action) == ("x", CeleryCall("a.b"))
+    assert job.schedule == Every("1m", mode="fixed_rate")
+
+
+def test_arguments_and_options_go_with_a_loop() -> None:
+    found = KINDS["celery"]()
+    poll = job_of(found, "poll-the-font")
+    assert poll.action == CeleryCall("parish.tasks.poll", (16, "north"))
+    assert poll.schedule == Every("30s", mode="fixed_rate", catch_up="skip", grace="15s")
+    assert poll.timeout == timedelta(minutes=25)  # of all tasks
+    ring = job_of(found, "ring-on-weekdays")
+    assert ring.action == CeleryCall("parish.tasks.ring", (), {"bell": "small", "times": 3})
+    assert ring.schedule == Cron("0 7-19/3 * * mon-fri", tz="Europe/Berlin")
+    added = job_of(found, "poll every 10 seconds")
+    assert added.action == CeleryCall("parish.tasks.poll", (3,), {"side": "east"})
+    assert added.schedule == Every("10s", mode="fixed_rate", catch_up="skip", grace="5s")
+
+
+def test_limits_of_an_entry_are_those_of_its_loop() -> None:
+    head = "@app.task(time_limit=90)\ndef b(): ...\n"
+    options = "'schedule': 60, 'options': {'soft_time_limit': 5}"
+    text = f"{head}beat_schedule = {{'x': {{'task': 'shop.tasks.b', {options}}}}}"
+    assert job_of(read(text), "x").timeout == timedelta(seconds=5)
+
+
+def test_a_loop_has_what_the_decorator_of_its_task_says() -> None:
+    ring = job_of(KINDS["celery"](), "ring-on-weekdays")
+    # As Celery's full jitter: from no wait to the whole, which doubles.
+    assert ring.retry == Retry(
+        5,
+        initial="500ms",
+        multiplier=2,
+        maximum="150s",
+        jitter=1,
+        retry_on=(ConnectionError, TimeoutError),
+    )
+    report = job_of(KINDS["celery"](), "first-monday")
+    assert report.retry == Retry(4, delays=["1m"], jitter=0)
+    assert report.timeout == timedelta(seconds=90)
+
+
+@pytest.mark.parametrize(
+    ("decorator", "retry"),
+    [
+        ("@app.task", Retry(0)),
+        ("@shared_task()", Retry(0)),
+        ("@app.task(max_retries=5)", Retry(0)),
+        ("@app.task(autoretry_for=(Exception,))", Retry(3, delays=["3m"], jitter=0)),
+        ("@app.task(autoretry_for=[OSError], max_retries=0)", Retry(0, delays=["3m"], jitter=0)),
+        (
+            "@app.task(autoretry_for=(Exception,), retry_kwargs={'countdown': 5})",
+            Retry(3, delays=["5s"], jitter=0),
+        ),
+        (
+            "@app.task(autoretry_for=(Exception,), retry_backoff=4, retry_jitter=False)",
+            Retry(3, initial="4s", multiplier=2, maximum="10m", jitter=0),
+        ),
+        (
+            "@app.task(autoretry_for=(Exception,), dont_autoretry_for=(ValueError,))",
+            Retry(3, delays=["3m"], jitter=0, give_up_on=(ValueError,)),
+        ),
+    ],
+)
+def test_retries_are_those_of_the_decorator(decorator: str, retry: Retry) -> None:
+    if retry.retries == 0 and retry.delays:
+        retry = Retry(0, delays=["3m"], jitter=0, retry_on=(OSError,))
+    assert task(decorator).retry == retry
+
+
+@pytest.mark.parametrize(
+    ("option", "attribute", "value"),
+    [
+        ("rate_limit='10/m'", "rate", "10/m"),
+        ("rate_limit=10", "rate", "10/s"),
+        ("rate_limit='0.5/m'", "rate", "30/h"),
+        ("time_limit=90", "timeout", timedelta(seconds=90)),
+        ("soft_time_limit=60 * 30", "timeout", timedelta(minutes=30)),
+        ("expires=3600", "expires", timedelta(hours=1)),
+    ],
+)
+def test_limits_are_those_of_the_decorator(option: str, attribute: str, value: object) -> None:
+    job = task(f"@app.task({option})")
+    assert getattr(job, attribute) == value
+    assert not job.notes
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("queue='slow'", "queue='slow' of work: each task has a queue of its own"),
+        ("base=Mine", "base=Mine of work: what a class of tasks does"),
+        ("whatever=1", "whatever=1 of work"),
+        ("**OPTIONS", "options of work: OPTIONS"),
+        ("rate_limit=settings.RATE", "rate_limit of work: what `settings.RATE` is cannot be told"),
+        ("rate_limit='often'", "rate_limit: A rate is a number per s, m or h"),
+        ("soft_time_limit=60, time_limit=90", "time_limit, beside soft_time_limit"),
+        ("autoretry_for=(Mine,)", "autoretry_for=Mine of work: here, any error is tried again"),
+        ("autoretry_for=(OSError,), max_retries=None", "retries without end: here, 1,000,000"),
+    ],
+)
+def test_what_a_decorator_has_besides_is_told(option: str, told: str) -> None:
+    (note,) = task(f"@app.task({option})").notes
+    assert told in note.text
+    assert str(note.place) == "shop/tasks.py:1" or note.place.line == 2
+
+
+@pytest.mark.parametrize(
+    ("decorator", "signature", "parameters"),
+    [
+        ("@app.task", "(a, b=1)", [Parameter("a"), Parameter("b", default="1")]),
+        ("@app.task(bind=True)", "(self, a: int)", [Parameter("a", "int")]),
+        ("@app.task", "(a: 'User')", [Parameter("a")]),
+        ("@app.task", "(a: User, *, b: str)", [Parameter("a"), Parameter("b", "str", None, True)]),
+        ("@app.task", "(a: dict)", [Parameter("a", "dict[str, Any]")]),
+        ("@app.task", "(a: list[dict])", [Parameter("a")]),
+        ("@app.task", "(a: list[int] = None)", [Parameter("a", "list[int] | None", "None")]),
+        ("@app.task", "(a: int = 'x')", [Parameter("a", "Any", '"x"')]),
+        (
+            "@app.task",
+            "(a: dict[str, int] | None = None)",
+            [Parameter("a", "dict[str, int] | None", "None")],
+        ),
+    ],
+)
+def test_parameters_are_those_of_the_function(
+    decorator: str, signature: str, parameters: list[Parameter]
+) -> None:
+    assert task(decorator, signature).parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("signature", "told"),
+    [
+        ("(*args)", "*args of work: arguments travel by name"),
+        ("(**kwargs)", "**kwargs of work: arguments travel by name"),
+        ("(a=[])", "the parameter a of work keeps its default"),
+        ("(a=settings.X)", "the parameter a of work keeps its default"),
+    ],
+)
+def test_parameters_that_cannot_travel_are_told(signature: str, told: str) -> None:
+    job = task("@app.task", signature)
+    (note,) = job.notes
+    assert told in note.text
+    assert job.parameters == []
+
+
+def test_a_task_that_asks_to_be_tried_again_is() -> None:
+    job = task(
+        "@app.task(bind=True, max_retries=9)", "(self)", "raise self.retry(exc=e, countdown=5)"
+    )
+    assert job.retry == Retry(9, delays=["3m"], jitter=0)
+    assert [note.text.partition(":")[0] for note in job.notes] == [
+        "countdown of retry() of work",
+        "work tries again what it called retry() for",
+    ]
+
+
+def test_a_coroutine_function_is_awaited() -> None:
+    assert task("@app.task", kind="async def").action == CeleryCall("shop.tasks.work", awaited=True)
+
+
+def test_a_decorator_of_old_says_when() -> None:
+    found = read("@periodic_task(run_every=timedelta(hours=1))\ndef work():\n    pass\n")
+    assert [job.schedule for job in found.jobs] == [Every("1h", mode="fixed_rate")]
+
+
+def test_a_task_that_is_a_class_is_told() -> None:
+    found = read("class Work(app.Task):\n    def run(self):\n        pass\n")
+    assert notes_of(found) == [
+        "shop/tasks.py:1: left out, a task that is a class: write Work.run as a function"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "tz"),
+    [
+        ("", "UTC"),
+        ("CELERY_TIMEZONE = 'Asia/Tokyo'", "Asia/Tokyo"),
+        ("TIME_ZONE = 'Asia/Tokyo'\nCELERY_TIMEZONE = TIME_ZONE", "Asia/Tokyo"),
+        ("app.conf.timezone = 'Asia/Tokyo'", "Asia/Tokyo"),
+        ("app.conf.update(timezone='Asia/Tokyo')", "Asia/Tokyo"),
+    ],
+)
+def test_crontabs_go_by_the_zone_of_the_settings(settings: str, tz: str) -> None:
+    found = read(
+        f"{settings}\nbeat_schedule = {{'x': {{'task': 'a.b', 'schedule': crontab(minute=0)}}}}"
+    )
+    assert [job.schedule for job in found.jobs] == [Cron("0 * * * *", tz=tz)]
+
+
+def test_a_zone_that_is_not_written_down_is_told() -> None:
+    text = "app.conf.timezone = settings.TIME_ZONE\n"
+    entry = "beat_schedule = {'x': {'task': 'a.b', 'schedule': crontab(minute=0)}}"
+    found = read_celery({"tasks.py": text + entry}, tz="Asia/Tokyo")
+    assert "tasks.py:1: timezone: what `settings.TIME_ZONE` is" in notes_of(found)[0]
+    assert found.jobs[0].schedule == Cron("0 * * * *", tz="Asia/Tokyo")
+    (local,) = [note for note in notes_of(read(f"enable_utc = False\n{entry}")) if "--tz" in note]
+    assert "beat goes by the zone of its machine" in local
+
+
+def test_settings_of_beat_and_tasks_hold() -> None:
+    found = KINDS["celery of Django"]()
+    nightly = job_of(found, "nightly")
+    assert nightly.schedule == Cron("00 00 * * *", tz="Asia/Kolkata", catch_up="skip", grace="1m")
+    assert nightly.timeout == timedelta(minutes=30)
+    assert isinstance(job_of(found, "cleanup").action, Unknown)
+    told = "\n".join(notes_of(found))
+    assert "settings.py:7: the schedules are in a database" in told
+    assert "settings of Celery's that are of no use here: broker_url" in told
+    assert "settings.py:15: which function cleanup is" in told
+
+
+def test_all_that_is_left_is_told_with_its_line() -> None:
+    notes = [note.split(": ", 1) for note in notes_of(KINDS["celery"]())]
+    told = [
+        f"{place.removeprefix('parish/').replace('.py', '')} {text[:30]}" for place, text in notes
+    ]
+    assert told == [
+        "celery:1 tasks of Django need django.se",
+        "celery:14 task_routes: each task has a q",
+        "celery:28 queue='water' of 'poll-the-fon",
+        "celery:35 retries and limits are not in ",
+        "celery:51 the default is taken of `os.ge",
+        "celery:53 left out, 'vespers': solar: no",
+        "celery:54 left out, 'newsletter': what `",
+        "celery:59 it is under `if settings.DEBUG",
+        "tasks:26 autoretry_for=requests.Request",
+        "tasks:27 **context of mail: arguments t",
+        "tasks:27 retries without end: here, 1,0",
+        "tasks:31 queue='slow' of report: each t",
+        "tasks:32 report tries again what it cal",
+        "tasks:36 countdown of retry() of report",
+        "tasks:47 queue='loud' of 'parish.tasks.",
+        "tasks:49 left out, a call of add_period",
+        "tasks:51 it is under `for side in ('nor",
+        "tasks:51 the arguments of 'parish.tasks",
+    ]
+
+
+def test_a_database_has_loops_pauses_and_moments() -> None:
+    found = KINDS["celery's database"]()
+    prices = job_of(found, "Import prices")
+    assert prices.schedule == Every("10m", mode="fixed_rate", catch_up="skip", grace="5m")
+    assert prices.action == CeleryCall("shop.tasks.import_prices", [7, "eu"], {"full": False})
+    office = job_of(found, "Report (office hours)")
+    assert office.schedule == Cron("30 */4 * * 1-5", tz="America/New_York")
+    assert office.paused
+    greetings = job_of(found, "Christmas greetings")
+    assert greetings.once == {"Christmas-greetings": datetime(2026, 12, 24, 17, tzinfo=UTC)}
+    notes = notes_of(found)
+    assert "dump.json:8: left out, 'celery.backend_cleanup': it clears results" in notes[1]
+    assert (
+        notes[2]
+        == "dump.json:9: queue=imports of 'Import prices': each task has a queue of its own"
+    )
+    assert "dump.json:12: left out, 'Lights': solar" in notes[-1]
+
+
+def test_a_dump_and_modules_go_together() -> None:
+    tasks = "@shared_task(max_retries=1, autoretry_for=(OSError,))\ndef report():\n    pass\n"
+    found = read_celery({"shop/tasks.py": tasks, "dump.json": form("dump.json")})
+    loop = job_of(found, "Report (office hours)")
+    assert loop.retry == Retry(1, delays=["3m"], jitter=0, retry_on=(OSError,))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("a.py", "def", "a.py, line 1, is no Python"),
+        ("a.py", "x = 1", "a.py: there are no tasks, and nothing that beat runs"),
+        ("a.json", "[", "a.json has no django_celery_beat.periodictask"),
+        ("a.json", "[{]", "a.json, line 1, is no JSON"),
+        ("a.json", "[1]", "a.json, line 1, is no row of manage.py dumpdata"),
+        ("a.json", "[\n{}]", "a.json, line 2, is no row of manage.py dumpdata"),
+        ("a.json", "[]", "a.json has no django_celery_beat.periodictask"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(file: str, text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        read_celery({file: text})
+
+
+def test_nothing_is_run(capsys: pytest.CaptureFixture[str]) -> None:
+    read("print('run')\nbeat_schedule = {'x': {'task': print('run'), 'schedule': exit(1)}}\n")
+    assert capsys.readouterr().out == ""

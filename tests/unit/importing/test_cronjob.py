@@ -1,0 +1,193 @@
+"""CronJobs of Kubernetes."""
+
+import builtins
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import yaml
+
+from scheduler import Cron, Every, Retry
+from scheduler.errors import UsageError
+from scheduler.importing.cronjob import read_cronjobs
+from scheduler.importing.findings import Command, Found, Job, Unknown
+from tests.imported import KINDS, job_of, notes_of
+
+
+def manifest(schedule: str = "@daily", **spec: Any) -> dict[str, Any]:
+    container = {"name": "it", "image": "shop:1", "command": ["work"]}
+    job = {"template": {"spec": {"containers": [container]}}}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": {"name": "work"},
+        "spec": {"schedule": schedule, "timeZone": "UTC", "jobTemplate": {"spec": job}} | spec,
+    }
+
+
+def read(document: Any) -> Found:
+    return read_cronjobs(yaml.safe_dump(document, sort_keys=False), "jobs.yaml")
+
+
+def of_container(**values: Any) -> tuple[Job, list[str]]:
+    document = manifest()
+    document["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0] |= values
+    found = read(document)
+    return found.jobs[0], notes_of(found)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("30 2 * * *", Cron("30 2 * * *")),
+        ("@hourly", Cron("0 * * * *")),
+        ("3/5 * * * ?", Cron("3/5 * * * ?")),
+        ("0 9 13 * fri", Cron("0 9 13 * fri")),
+        # A step leaves the field open for cron, and not for Kubernetes: there, either suffices.
+        ("0 9 */10 * mon", Cron("0 9 1,11,21,31 * 1")),
+        ("0 9 1 * */2", Cron("0 9 1 * 0,2,4,6")),
+        ("0 9 */1 * mon", Cron("0 9 */1 * mon")),
+        ("@every 1h30m", Every("1h30m", mode="fixed_rate")),
+        ("CRON_TZ=Asia/Tokyo 0 9 * * *", Cron("0 9 * * *", tz="Asia/Tokyo")),
+        ("TZ=Asia/Tokyo 0 9 * * *", Cron("0 9 * * *", tz="Asia/Tokyo")),
+    ],
+)
+def test_a_schedule_means_the_same(schedule: str, expected: Cron | Every) -> None:
+    assert read(manifest(schedule)).jobs[0].schedule == expected
+
+
+@pytest.mark.parametrize(
+    "schedule", ["0 0 * * 7", "0 22-4 * * *", "0 0 30 2 *", "* * * *", "@reboot", "0 0 L * *", ""]
+)
+def test_a_schedule_that_there_cannot_be_is_told(schedule: str) -> None:
+    found = read([manifest(schedule), manifest()])
+    (note,) = notes_of(found)
+    assert note.startswith("jobs.yaml:1: left out, CronJob work: ")
+    assert len(found.jobs) == 1
+
+
+def test_what_corresponds_is_carried_over() -> None:
+    job = job_of(KINDS["cronjob"](), "postgres-backup")
+    assert job.schedule == Cron("30 2 * * *", tz="Europe/Berlin", catch_up="skip", grace="200s")
+    assert job.retry == Retry(2, initial="10s", multiplier=2, maximum="6m", jitter=0)
+    assert job.timeout == timedelta(minutes=20)
+    assert job.action == Command(
+        [
+            "/bin/sh",
+            "-c",
+            'pg_dump "$DATABASE" > dump-$(date +%F).sql\nfind . -mtime +14 -delete\n',
+        ],
+        environment={"KEEP": "14", "DATABASE": "shop-14"},
+        folder="/backup",
+        grace=timedelta(minutes=1),
+    )
+    assert not job.paused
+    assert job_of(KINDS["cronjob"](), "mixed-days").paused
+
+
+def test_without_limits_it_has_those_of_kubernetes() -> None:
+    (job,) = read(manifest()).jobs
+    assert job.retry.retries == 6
+    assert job.timeout is None
+    assert job.schedule == Cron("0 0 * * *")  # one that was missed is run late
+
+
+def test_what_is_not_carried_over_is_told_with_its_line() -> None:
+    notes = dict(note.split(": ", 1) for note in notes_of(KINDS["cronjob"]()))
+    lines = [int(place.removeprefix("jobs.yaml:")) for place in notes]
+    assert lines == [1, 22, 27, 29, 46, 49, 51, 53, 55, 57, 68, 70, 73, 92, 99, 101]
+    assert notes["jobs.yaml:46"] == "PGPASSWORD is from a secretKeyRef: the processor needs it"
+    assert notes["jobs.yaml:1"] == "left out, as it is no CronJob: ConfigMap shop"
+
+
+@pytest.mark.parametrize(
+    ("where", "key"),
+    [
+        ((), "extra"),
+        (("spec",), "extra"),
+        (("spec", "jobTemplate", "spec"), "podFailurePolicy"),
+        (("spec", "jobTemplate", "spec", "template", "spec"), "affinity"),
+    ],
+)
+def test_whatever_is_not_known_is_told(where: tuple[str, ...], key: str) -> None:
+    document = manifest()
+    place = document
+    for each in where:
+        place = place[each]
+    place[key] = {"a": 1}
+    (note,) = notes_of(read(document))
+    assert f"{key}: " in note
+
+
+def test_a_container_without_a_command_says_what_is_missing() -> None:
+    job, notes = of_container(command=[], args=["poll", "--all"])
+    assert isinstance(job.action, Unknown)
+    assert "shop:1" in job.action.why
+    assert "['poll', '--all']" in job.action.why
+    assert "the command is the entrypoint of shop:1" in notes[0]
+
+
+def test_references_are_filled_in_as_kubernetes_does() -> None:
+    env = [{"name": "A", "value": "1"}, {"name": "B", "value": "$(A)2"}, {"name": "N", "value": 3}]
+    args = ["$(B)", "$$(A)", "$(UNKNOWN)", "$(date +%F)", "$A"]
+    job, notes = of_container(args=args, env=env)
+    assert isinstance(job.action, Command)
+    assert job.action.words == ["work", "12", "$(A)", "$(UNKNOWN)", "$(date +%F)", "$A"]
+    assert job.action.environment == {"A": "1", "B": "12", "N": "3"}
+    assert notes == []
+
+
+@pytest.mark.parametrize("wrapped", ["list", "several", "json", "items"])
+def test_however_they_are_put_together_all_are_found(wrapped: str) -> None:
+    two = [manifest("@daily"), manifest("@hourly")]
+    text = {
+        "list": yaml.safe_dump({"kind": "List", "items": two}),
+        "items": yaml.safe_dump({"kind": "CronJobList", "items": two}),
+        "several": yaml.safe_dump_all([two[0], None, two[1]]),
+        "json": json.dumps({"kind": "List", "items": two}),
+    }[wrapped]
+    assert len(read_cronjobs(text, "jobs.yaml").jobs) == 2
+
+
+def test_anchors_and_merges_are_followed() -> None:
+    text = """
+base: &base {timeZone: Asia/Tokyo, schedule: "@daily"}
+kind: CronJob
+metadata: {name: one}
+spec:
+  <<: *base
+  schedule: "@hourly"
+  jobTemplate: {spec: {template: {spec: {containers: [{command: [a]}]}}}}
+"""
+    (job,) = read_cronjobs(text, "jobs.yaml").jobs
+    assert job.schedule == Cron("0 * * * *", tz="Asia/Tokyo")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kind: Deployment", "jobs.yaml has no CronJob"),
+        ("", "jobs.yaml has no CronJob"),
+        ("a: [", "jobs.yaml is no YAML"),
+        ("spec:\n  schedule: {{ .Values.schedule | quote }}", "helm template"),
+        ("{{- if .Values.on }}\nkind: CronJob\n{{- end }}", "helm template"),
+        ("&a [*a]", "jobs.yaml is no YAML"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(text: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        read_cronjobs(text, "jobs.yaml")
+
+
+def test_what_to_install_is_told_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name == "yaml":
+            raise ImportError(name)
+        return imported(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UsageError, match=r"pip install 'rabbit-scheduler\[import\]'"):
+        read_cronjobs("kind: CronJob", "jobs.yaml")

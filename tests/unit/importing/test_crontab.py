@@ -1,0 +1,157 @@
+"""Crontabs."""
+
+import pytest
+
+from scheduler import Cron
+from scheduler.errors import UsageError
+from scheduler.importing.crontab import read_crontab
+from scheduler.importing.findings import Command, Job
+from tests.imported import KINDS, job_of, notes_of
+
+
+def only_job(text: str) -> Job:
+    (job,) = read_crontab(text, "crontab").jobs
+    return job
+
+
+def command_of(job: Job) -> Command:
+    assert isinstance(job.action, Command)
+    return job.action
+
+
+@pytest.mark.parametrize(
+    ("line", "cron"),
+    [
+        ("*/10 7-19 * * mon-fri x", "*/10 7-19 * * mon-fri"),
+        ("@daily x", "0 0 * * *"),
+        ("@midnight x", "0 0 * * *"),
+        ("@weekly x", "0 0 * * 0"),
+        ("@annually x", "0 0 1 1 *"),
+        ("@every_minute x", "* * * * *"),
+        ("-*/5 * * * * x", "*/5 * * * *"),
+        ("0 0 * * 5-7 x", "0 0 * * 5-7"),
+        ("5\t4 *   * sun x", "5 4 * * sun"),
+    ],
+)
+def test_a_line_has_its_schedule(line: str, cron: str) -> None:
+    assert only_job(line).schedule == Cron(cron, catch_up="skip")
+
+
+def test_either_the_day_or_the_weekday_suffices_unless_one_begins_with_a_star() -> None:
+    found = KINDS["crontab"]()
+    either, both = job_of(found, "python3 unlucky").schedule, job_of(found, "both").schedule
+    assert either == Cron("0 9 13 * fri", tz="Europe/Berlin", catch_up="skip")
+    assert both == Cron("0 9 */2 * mon", tz="Europe/Berlin", catch_up="skip")
+
+
+@pytest.mark.parametrize(
+    ("command", "runs", "reads"),
+    [
+        ("date +\\%F", "date +%F", ""),
+        ("mail root%Dear root,%%yours%", "mail root", "Dear root,\n\nyours\n\n"),
+        ("cat %a\\%b", "cat", "a%b\n"),
+        ("echo '#' # it", "echo '#' # it", ""),
+    ],
+)
+def test_what_stands_after_a_percent_sign_is_read(command: str, runs: str, reads: str) -> None:
+    found = command_of(only_job(f"* * * * * {command}"))
+    assert (found.words, found.stdin) == (("/bin/sh", "-c", runs), reads)
+
+
+def test_settings_hold_for_the_lines_below() -> None:
+    first, second = read_crontab(
+        "PATH=/bin\n* * * * * a\nSHELL = '/bin/bash'\nCRON_TZ=Asia/Tokyo\nX = \"a b\"\n@daily b\n",
+        "crontab",
+    ).jobs
+    assert command_of(first).environment == {"PATH": "/bin"}
+    assert command_of(first).words[0] == "/bin/sh"
+    assert command_of(second).environment == {"PATH": "/bin", "X": "a b"}
+    assert command_of(second).words[0] == "/bin/bash"
+    assert second.schedule == Cron("0 0 * * *", tz="Asia/Tokyo", catch_up="skip")
+
+
+def test_a_crontab_of_the_system_names_users() -> None:
+    found = KINDS["crontab of the system"]()
+    assert [command_of(job).words[2] for job in found.jobs][2] == "/srv/weekly"
+    assert notes_of(found)[1:] == [
+        f"etc/crontab:{line}: it ran as {user}: it runs as the user of the processor"
+        for line, user in ((6, "root"), (7, "www-data"), (8, "deploy"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "users", "command"),
+    [
+        ("* * * * * root x", "crontab", None, "x"),
+        ("* * * * * php x", "crontab", None, "php x"),
+        ("* * * * * php x", "/etc/cron.d/php", None, "x"),
+        ("* * * * * php x", "crontab", True, "x"),
+        ("* * * * * root x", "crontab", False, "root x"),
+        ("# m h dom mon dow user  command\n* * * * * shop x", "crontab", None, "x"),
+    ],
+)
+def test_whether_there_are_users_is_told_by_the_looks(
+    text: str, file: str, users: bool | None, command: str
+) -> None:
+    (job,) = read_crontab(text, file, users=users).jobs
+    assert command_of(job).words[2] == command
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("@reboot x", "there is no start of a machine"),
+        ("@hourly", "expected five fields of times, and a command"),
+        ("@fortnightly x", "@fortnightly is not known"),
+        ("61 * * * * x", "the minute field is not understood: '61'"),
+        ("5/15 * * * * x", "the minute field is not understood: '5/15'"),
+        ("0~30 * * * * x", "the minute field is not understood: '0~30'"),
+        ("0 22-4 * * * x", "the hour field is not understood: '22-4'"),
+        ("0 0 30 2 * x", "never fires"),
+        ("0 0 * * 8 x", "the day of week field is not understood: '8'"),
+        ("MAILTO=root", "MAILTO: nothing is mailed"),
+        ("RANDOM_DELAY=6", "give each loop a jitter="),
+    ],
+)
+def test_what_cannot_be_carried_over_is_told_with_its_line(text: str, told: str) -> None:
+    found = read_crontab(f"CRON_TZ=UTC\n{text}\n* * * * * y", "crontab")
+    (note,) = notes_of(found)
+    assert note.startswith(f"crontab:{1 + len(text.splitlines())}: ")
+    assert told in note
+
+
+def test_in_a_zone_that_there_is_not_nothing_runs() -> None:
+    found = read_crontab("CRON_TZ=Mars/Dome\n@daily x", "crontab")
+    (note,) = notes_of(found)
+    assert found.jobs == []
+    assert note.startswith("crontab:2: left out, '@daily x': ")
+    assert "Mars/Dome" in note
+
+
+def test_that_the_zone_is_not_known_is_told() -> None:
+    (note,) = notes_of(read_crontab("@daily x", "crontab"))
+    assert "UTC is taken (--tz)" in note
+    found = read_crontab("@daily x", "crontab", tz="Europe/Berlin")
+    assert notes_of(found) == []
+    assert found.jobs[0].schedule == Cron("0 0 * * *", tz="Europe/Berlin", catch_up="skip")
+
+
+def test_a_file_without_jobs_is_refused() -> None:
+    with pytest.raises(UsageError, match="crontab has no jobs"):
+        read_crontab("# nothing\nCRON_TZ=UTC\n", "crontab")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("/srv/backup.sh --full >> /var/log/x 2>&1", "backup"),
+        (
+            "cd /srv/shop && php artisan schedule:run | logger",
+            "cd shop && php artisan schedule:run",
+        ),
+        ("LC_ALL=C find /tmp -delete", "find tmp"),
+        ("--odd", "--odd"),
+    ],
+)
+def test_a_job_is_named_after_its_command(command: str, name: str) -> None:
+    assert only_job(f"* * * * * {command}").name == name

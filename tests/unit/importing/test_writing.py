@@ -1,0 +1,248 @@
+"""The code that is written: formatted, typed, imported, seeded; and what its commands do."""
+
+import ast
+import asyncio
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from scheduler import Cron, Every, Retry
+from scheduler.importing.findings import CeleryCall, Command, Found, Job, Note, Place
+from scheduler.importing.layout import Call, laid_out, quoted
+from scheduler.importing.writing import code_of, comment, name_of
+from scheduler.testing import Kit, run_virtually
+from tests.imported import KINDS, app_of, module_of
+
+ROOT = Path(__file__).parents[3]
+PROGRAMS = Path(sys.executable).parent
+WORDS = ["a", "it's", '"', "\\", "\n", "\t", "é", "日本", "{}", "%", "long" * 30, " and so on" * 9]
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=5).map("".join)
+KEYS = st.sampled_from(["a", "b c", "it's", "é", "a long key " * 5])
+VALUES: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def check(*command: str) -> None:
+    done = subprocess.run([PROGRAMS / command[0], *command[1:]], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def written(folder: Path) -> list[str]:
+    """The code of each kind, in files."""
+    files: list[str] = []
+    for number, read in enumerate(KINDS.values()):
+        path = folder / f"generated_{number}.py"
+        path.write_text(code_of(read()), encoding="utf-8")
+        files.append(str(path))
+    return files
+
+
+def test_code_is_as_the_formatter_and_the_linter_want_it(tmp_path: Path) -> None:
+    files, config = written(tmp_path), str(ROOT / "pyproject.toml")
+    check("ruff", "format", "--no-cache", "--diff", "--config", config, *files)
+    check("ruff", "check", "--no-cache", "--config", config, *files)
+
+
+def test_code_is_typed(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    check("pyright", "--pythonpath", sys.executable, "--project", str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_code_is_imported_and_seeded(kind: str, tmp_path: Path) -> None:
+    found = KINDS[kind]()
+    app = app_of(found, tmp_path)
+    loops = [job for job in found.jobs if job.schedule is not None]
+    assert len(app.loops) == len(loops)
+    assert len(app.tasks) == len(found.jobs)
+
+    async def seeded() -> None:
+        async with Kit(app):
+            pass
+
+    run_virtually(seeded())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loops_run_by_the_schedules_that_were_found(kind: str, tmp_path: Path) -> None:
+    found = KINDS[kind]()
+    app = app_of(found, tmp_path)
+    expected = [job.schedule for job in found.jobs if job.schedule is not None]
+    assert [loop.schedule for loop in app.loops.values()] == expected
+    specs = list(app.tasks.values())
+    assert [spec.policy.retry for spec in specs] == [job.retry for job in found.jobs]
+    assert [spec.timeout for spec in specs] == [
+        job.timeout or timedelta(minutes=10) for job in found.jobs
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_that_is_left_is_in_the_code(kind: str) -> None:
+    found = KINDS[kind]()
+    comments = " ".join(
+        line.lstrip("# ") for line in code_of(found).splitlines() if line.startswith("#")
+    )
+    assert found.left
+    left = [" ".join(note.text.split()) for note in found.left]
+    assert [text for text in left if text not in comments] == []
+
+
+@given(VALUES)
+def test_a_value_is_written_as_a_literal_of_itself(value: Any) -> None:
+    lines = laid_out("value = ", value)
+    assert ast.literal_eval("\n".join(lines).removeprefix("value = ")) == value
+    assert max(map(len, lines)) <= 100
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(VALUES, min_size=1, max_size=5))
+@example([" and so on" * 9])  # on a line of its own, it fits
+@example([{"a long key " * 5: "and a text that is long, too"}])
+def test_what_is_laid_out_is_left_so_by_the_formatter(values: list[Any]) -> None:
+    call = Call("run", [(f"option_{number}=", value) for number, value in enumerate(values)])
+    code = "\n".join([*laid_out("value = ", values), *laid_out("", call)]) + "\n"
+    command = [PROGRAMS / "ruff", "format", "--no-cache", "--line-length=100", "-"]
+    done = subprocess.run(command, input=code, capture_output=True, text=True, check=True)
+    assert done.stdout == code
+
+
+@given(st.text())
+def test_a_text_is_quoted(text: str) -> None:
+    assert ast.literal_eval(quoted(text)) == text
+
+
+@given(st.text())
+def test_a_comment_stays_one(text: str) -> None:
+    lines = comment(text, bullet="- ")
+    assert all(line.startswith("# ") for line in lines)
+    ast.parse("\n".join(lines))
+
+
+@given(st.text())
+def test_a_name_is_one(text: str) -> None:
+    assert name_of(text).isidentifier()
+    ast.parse(f"def {name_of(text)}() -> None: ...")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("send-daily-report", "send_daily_report"),
+        ("Check low stock, every 5 minutes", "check_low_stock_every_5_minutes"),
+        ("5-minutes", "job_5_minutes"),
+        ("Täglich um 9", "taglich_um_9"),
+        ("import", "import_job"),
+        ("print", "print_job"),
+        ("日本", "job"),
+        ("sendEmail", "sendEmail"),
+        ("one two " * 20, "one_two_one_two_one_two_one_two_one_two_one_two"),
+    ],
+)
+def test_functions_are_named_as_in_the_file(text: str, name: str) -> None:
+    assert name_of(text) == name
+
+
+def test_names_are_taken_once(tmp_path: Path) -> None:
+    place, call = Place("a.py", 1), CeleryCall("a.b")
+    jobs = [
+        Job(place, "send", "", call, Every("1m")),
+        Job(place, "send", "", call),
+        Job(place, "send", "", call, Cron("@daily")),
+    ]
+    app = app_of(Found("celery", "shop", jobs), tmp_path)
+    assert list(app.tasks) == ["send_loop", "send", "send_loop_2"]
+
+
+def test_a_secret_of_several_commands_is_written_once() -> None:
+    jobs = [
+        Job(Place("crontab", 1), name, "", Command(["true"], environment={"TOKEN": "hush"}))
+        for name in ("one", "two")
+    ]
+    assert code_of(Found("crontab", "shop", jobs)).count("hush") == 1
+
+
+def test_a_retry_policy_is_written_whole(tmp_path: Path) -> None:
+    retry = Retry(
+        7,
+        initial="500ms",
+        multiplier=2,
+        maximum="5m",
+        jitter=1,
+        retry_on=(ConnectionError, TimeoutError),
+        give_up_on=(ConnectionResetError,),
+    )
+    job = Job(Place("a.py", 1), "send", "", CeleryCall("a.b"), retry=retry, rate="10/m")
+    (spec,) = app_of(Found("celery", "shop", [job]), tmp_path).tasks.values()
+    assert spec.policy.retry == retry
+    assert str(spec.rate) == "10/m"
+
+
+def test_what_is_not_carried_over_cannot_end_a_comment() -> None:
+    note = Note(Place("a\nimport os", 1), "x\n\rimport sys\x0cimport abc")
+    job = Job(note.place, "a", "b\nc", CeleryCall("a.b"), notes=[note])
+    tree = ast.parse(code_of(Found("celery", "shop", [job], [note])))
+    imported = {ast.unparse(node) for node in tree.body if isinstance(node, ast.Import)}
+    assert imported == {"import pkgutil"}
+
+
+def test_a_command_gets_its_words_its_input_and_its_environment(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = Command(
+        ["/bin/sh", "-c", f'cat > {out}; echo "$GREETING it\'s $PWD" >> {out}'],
+        stdin="one\ntwo\n",
+        environment={"GREETING": "hello"},
+        folder=str(tmp_path),
+    )
+    job = Job(Place("crontab", 1), "greet", "", command, Cron("@daily"))
+    module = module_of(Found("crontab", "shop", [job]), tmp_path)
+    asyncio.run(module.greet())
+    assert out.read_text() == f"one\ntwo\nhello it's {tmp_path}\n"
+
+
+def test_a_command_that_fails_is_a_failed_run(tmp_path: Path) -> None:
+    job = Job(Place("crontab", 1), "fail", "", Command(["/bin/sh", "-c", "exit 3"]))
+    module = module_of(Found("crontab", "shop", [job]), tmp_path)
+    with pytest.raises(RuntimeError, match="exit code 3"):
+        asyncio.run(module.fail())
+
+
+@pytest.mark.parametrize(
+    ("script", "grace"),
+    [
+        ("echo started >&9; sleep 600", 10),
+        ("sleep 600 & echo started >&9; sleep 600", 10),
+        ("trap '' TERM; echo started >&9; sleep 600; sleep 600", 1),
+    ],
+)
+def test_a_command_ends_with_its_run_and_all_that_it_has_started(
+    tmp_path: Path, script: str, grace: int
+) -> None:
+    alive = tmp_path / "alive"
+    os.mkfifo(alive)
+    # All of them have it open, until they end.
+    words = ["/bin/sh", "-c", f"exec 9> {alive}; {script}"]
+    command = Command(words, grace=timedelta(seconds=grace))
+    job = Job(Place("crontab", 1), "wait", "", command)
+    module = module_of(Found("crontab", "shop", [job]), tmp_path)
+
+    async def cancelled() -> None:
+        run = asyncio.create_task(module.wait())
+        with await asyncio.to_thread(alive.open) as file:
+            assert await asyncio.to_thread(file.readline) == "started\n"
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+            assert await asyncio.to_thread(file.read) == ""
+
+    asyncio.run(cancelled())
