@@ -16,6 +16,7 @@ from scheduler.protocol.ladder import UNITS
 from scheduler.protocol.topology import Names
 from scheduler.sending import BlockingSender, CallTask
 from scheduler.settings import Settings
+from tests.chaos.faults import BY_NAME
 
 DOCS = Path(facts.__file__).parent
 WRITTEN = facts.pages()
@@ -149,3 +150,27 @@ def test_what_is_linked_beside_the_site_is_there(name: str) -> None:
 
 def lines(page: str) -> list[str]:
     return WRITTEN[page].splitlines()
+
+
+FAULTS = (DOCS / "explanation/guarantees.md").read_text().split("## Fault by fault")[1]
+ROWS = [line for line in FAULTS.splitlines() if line.startswith("| ") and "| shown by" not in line]
+TESTS = {
+    name: path
+    for path in (DOCS.parent / "tests").rglob("test_*.py")
+    for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.M)
+}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[f"row {number}" for number in range(len(ROWS))])
+def test_what_is_said_of_a_fault_is_shown_by_a_test_or_a_storm(row: str) -> None:
+    *said, shown = row.split("|")[1:-1]
+    names = re.findall(r"`([\w-]+)`", shown)
+    assert names
+    assert [name for name in names if name not in TESTS and name not in BY_NAME] == []
+    storms = [BY_NAME[name] for name in names if name in BY_NAME]
+    for seconds in re.findall(r"within (\d+) s", said[3]):
+        assert {storm.patience for storm in storms} == {float(seconds)}
+
+
+def test_each_fault_of_the_storms_is_told() -> None:
+    assert [name for name in BY_NAME if f"`{name}`" not in FAULTS] == ["calm"]
