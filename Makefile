@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Tests of a broker wait more than they compute.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3)))
 
-.PHONY: help demo test mutants check model bench growth chaos fuzz screenshots docs format clean
+.PHONY: help demo test mutants check model bench growth chaos fuzz screenshots docs links format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -54,6 +54,10 @@ fuzz: .venv/dev ## publish what somebody else might, byte by byte (ARGS="--messa
 docs: .venv/docs ## build the documentation into build/docs; a warning or a broken link ends it
 	@$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --builder html docs build/docs
 	@echo "build/docs/index.html"
+
+links: .venv/docs ## ask whether what the documentation links to elsewhere is there
+	@$(BIN)/sphinx-build --quiet --fresh-env --builder linkcheck docs build/links
+	@echo "every link leads somewhere: build/links/output.txt"
 
 screenshots: .venv/dev ## picture the dashboard of 200 loops under load, in two minutes (ARGS="--warm 10")
 	@$(BIN)/python -m tests.browser.screenshots $(ARGS)

@@ -33,6 +33,10 @@ autodoc_class_signature = "mixed"
 napoleon_use_rtype = False
 napoleon_use_ivar = True
 
+linkcheck_ignore = [r"https?://(localhost|127\.0\.0\.1)\b"]  # a reader's own machine
+linkcheck_retries = 3
+linkcheck_timeout = 30
+
 html_theme = "furo"
 html_title = f"scheduler {release}"
 html_show_sphinx = False
