@@ -90,7 +90,7 @@ class Program:
         self.heads = Heads(broker, names)
         self.journal = Journal(broker, names)
         self.roster = Roster(broker, names, clock)
-        self.roll_call = RollCall(broker, names, hands)
+        self.roll_call = RollCall(broker, names, hands, clock.now())
         self.inquiry = Inquiry(self.roll_call, runs)
         self.cancellation = Cancellation(self.inquiry)
         self.loops = Loops(app, self.roster)

@@ -3,8 +3,7 @@
 import platform
 from importlib.metadata import version
 
-DISTRIBUTION = "rabbit-scheduler"
-"""What it is installed as: the name `scheduler` is another package's on PyPI."""
+from scheduler.queues.about import DISTRIBUTION
 
 
 def told() -> str:

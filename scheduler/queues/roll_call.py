@@ -3,7 +3,8 @@
 They are asked over the stream of `scheduler.queues.assembly`:
 
 - a question has ``loops``: task, key and epoch of each. Who hears it knows these epochs;
-- an answer has ``processor``; ``known``, the epochs that are later than those asked with; and
+- an answer has ``processor``; the ``version`` of its package, and ``since_ms``, when it began
+  (those before 0.1 lack both); ``known``, the epochs that are later than those asked with; and
   ``hands``: of those loops, task, key, epoch, seq and attempt of each token in hand, 1 if it is the
   first of its epoch, 1 if its run has begun, and 1 if its slot does not take what comes after it.
 """
@@ -12,10 +13,10 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerError
@@ -23,8 +24,10 @@ from scheduler.protocol.epochs import Answer, Position
 from scheduler.protocol.messages import Message, parsed_json, validated
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
+from scheduler.queues.about import NOTHING_TOLD, About, about_this
 from scheduler.queues.assembly import TIMEOUT, Assembly, Question, Turnout
 from scheduler.queues.attendance import ANSWER, QUESTION
+from scheduler.timing.moments import LATEST_MS, optional_milliseconds, optional_moment
 
 TOGETHER = 0.01  # seconds in which questions are gathered, to be asked as one
 
@@ -67,9 +70,11 @@ class Answers(Turnout[Mapping[LoopId, Sequence[InHand]]]):
 
     Attributes:
         known: the later epochs that they know of.
+        about: what each has told of itself.
     """
 
     known: Mapping[LoopId, int] = field(default_factory=dict[LoopId, int])
+    about: Mapping[str, About] = field(default_factory=dict[str, About])
 
     def tokens(self, loop: LoopId) -> Iterator[InHand]:
         """The tokens of a loop that are in hand."""
@@ -94,6 +99,7 @@ class _Question(Question[Hand]):
 
     loops: dict[LoopId, int] = field(default_factory=dict[LoopId, int])
     known: dict[LoopId, int] = field(default_factory=dict[LoopId, int])
+    about: dict[str, About] = field(default_factory=dict[str, About])
     asked: asyncio.Task[None] | None = None
     waiting: int = 0
 
@@ -103,11 +109,19 @@ class RollCall(Assembly):
 
     Args:
         hands: for whom it answers; None: for nobody, it only asks.
+        since: when that began.
     """
 
-    def __init__(self, broker: Broker, names: Names, hands: Hands | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        names: Names,
+        hands: Hands | None = None,
+        since: datetime | None = None,
+    ) -> None:
         super().__init__(broker, names, is_member=hands is not None)
         self._hands = hands
+        self._about = NOTHING_TOLD if hands is None else about_this(since)
         self._gathering: _Question | None = None
         self._asking: dict[str, _Question] = {}
         self.on(ANSWER, self._note)
@@ -144,7 +158,7 @@ class RollCall(Assembly):
             if not question.waiting:
                 self._forget(question)
         hands = {name: _among(said, loops) for name, said in question.said.items()}
-        return Answers(expected, hands, _among(question.known, loops))
+        return Answers(expected, hands, _among(question.known, loops), question.about)
 
     def _gather(self, loops: Mapping[LoopId, int]) -> _Question:
         question = self._gathering
@@ -188,6 +202,8 @@ class RollCall(Assembly):
         later = {loop: hands.known(loop) for loop in loops}
         answer = {
             "processor": self.processor,
+            "version": self._about.version,
+            "since_ms": optional_milliseconds(self._about.since),
             "known": [(*loop, epoch) for loop, epoch in later.items() if epoch > loops[loop]],
             "hands": [_wire(loop, token) for loop in loops for token in hands.in_hand(loop)],
         }
@@ -214,6 +230,7 @@ def _note(question: _Question, answer: "_Answered") -> None:
     for task, key, epoch in answer.known:
         loop = LoopId(task, key)
         question.known[loop] = max(epoch, question.known.get(loop, 0))
+    question.about[answer.processor] = About(answer.version, optional_moment(answer.since_ms))
     question.note(answer.processor, hands)
 
 
@@ -227,5 +244,7 @@ class _Answered(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     processor: str
+    version: str = ""
+    since_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
     known: list[tuple[str, str, int]] = []
     hands: list[tuple[str, str, int, int, int, int, int, int]]

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -16,10 +17,13 @@ from scheduler.protocol.epochs import Answer, Position, awaited, unaware
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, topology
+from scheduler.queues.about import DISTRIBUTION, About
 from scheduler.queues.assembly import TIMEOUT
+from scheduler.queues.attendance import ANSWER, QUESTION
 from scheduler.queues.roll_call import Answers, InHand, RollCall
 from scheduler.timing.clock import LoopClock
 from tests.faulty import Call, FaultyBroker
+from tests.stage import START
 
 NAMES = Names("test")
 A, B, C = LoopId("a"), LoopId("a", "key"), LoopId("c")
@@ -376,7 +380,30 @@ async def test_what_a_question_and_an_answer_hold(room: Room) -> None:
     assert json.loads(question.body) == {"loops": [["a", "", 7], ["a", "key", 9]]}
     assert json.loads(answer.body) == {
         "processor": processor.processor,
+        "version": version(DISTRIBUTION),
+        "since_ms": None,
         "known": [["a", "", 8]],
         "hands": [["a", "", 7, 4, 2, 0, 1, 1], ["a", "key", 9, 2, 0, 1, 0, 0]],
     }
     assert question.correlation_id == answer.correlation_id
+
+
+# What they tell of themselves
+
+
+async def test_each_tells_its_version_and_since_when_it_is_there(room: Room) -> None:
+    async with RollCall(await room.connect(), NAMES, Hand(), START) as processor:
+        answers = await room.ask(A)
+    assert answers.about == {processor.processor: About(version(DISTRIBUTION), START)}
+
+
+async def test_one_of_a_version_that_does_not_tell_it_is_heard_all_the_same(room: Room) -> None:
+    async with RollCall(await room.connect(), NAMES, Hand()) as older:
+
+        async def answer(question: str) -> None:
+            await older.say(ANSWER, question, {"processor": "old", "known": [], "hands": []})
+
+        older.on(QUESTION, lambda message: older.answer(answer(message.correlation_id or "")))
+        answers = await room.ask(A)
+    assert answers.complete
+    assert answers.about == {"old": About()}
