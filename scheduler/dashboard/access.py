@@ -19,6 +19,8 @@ ACTIONS = (
     "resume",
     "trigger",
     "remove",
+    "start",
+    "schedule",
     "look",
     "replay",
     "edit",

@@ -1,6 +1,6 @@
 """Which loops a page shows: that is in the URL, so that it outlives reloads and can be sent."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
@@ -30,6 +30,7 @@ class Filter:
         q: what their names have in them.
         state: a `State`, or nothing.
         failing: "1": only those whose last run has failed.
+        late: "1": only those of which a run of the last day began very late.
         task: only those of this task.
         page: which of them, the first being 1.
     """
@@ -37,6 +38,7 @@ class Filter:
     q: str = ""
     state: str = ""
     failing: str = ""
+    late: str = ""
     task: str = ""
     sort: str = "name"
     page: int = 1
@@ -49,9 +51,10 @@ class Filter:
             q=query.get("q", "").strip()[:200],
             state=state if state in list(State) else "",
             failing="1" if query.get("failing") else "",
+            late="1" if query.get("late") else "",
             task=query.get("task", "")[:100],
             sort=sort if sort in SORTS else "name",
-            page=max(int(page), 1) if page.isdecimal() and len(page) < 7 else 1,
+            page=_page(page),
         )
 
     def but(self, **changes: Any) -> str:
@@ -67,7 +70,7 @@ class Filter:
     @property
     def is_all(self) -> bool:
         """Whether it leaves none out."""
-        return not (self.q or self.state or self.failing or self.task)
+        return not (self.q or self.state or self.failing or self.late or self.task)
 
     def choose(self, standings: Sequence[Standing]) -> list[Standing]:
         """Those that are meant, of all pages."""
@@ -86,7 +89,44 @@ class Filter:
             return False
         if self.failing and not standing.is_failing:
             return False
+        if self.late and standing.was_late is None:
+            return False
         if self.task and standing.loop.id.task != self.task:
             return False
         name = standing.name.lower()
         return all(word in name for word in words)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """Which tasks: those that have this in their names, and which page of them."""
+
+    q: str = ""
+    page: int = 1
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "TaskFilter":
+        """What a query says, as far as it can be understood."""
+        return cls(query.get("q", "").strip()[:200], _page(query.get("page", "")))
+
+    def at(self, page: int) -> str:
+        """The query of another page of the same."""
+        return urlencode({"q": self.q, "page": page})
+
+    def choose(self, tasks: Iterable[str]) -> list[str]:
+        """Those that are meant, of all pages."""
+        words = self.q.lower().split()
+        return [task for task in tasks if all(word in task.lower() for word in words)]
+
+    def cut(self, chosen: Sequence[str]) -> Sequence[str]:
+        """Those of its page."""
+        return chosen[(self.page - 1) * PAGE : self.page * PAGE]
+
+
+def pages_of(chosen: Sequence[object]) -> int:
+    """How many pages they fill."""
+    return max((len(chosen) + PAGE - 1) // PAGE, 1)
+
+
+def _page(text: str) -> int:
+    return max(int(text), 1) if text.isdecimal() and len(text) < 7 else 1

@@ -5,14 +5,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from scheduler.control.keyed import started
 from scheduler.control.reports import Report
 from scheduler.dashboard.doings import Doing, Work
+from scheduler.dashboard.wording import schedule_in_words
 from scheduler.errors import InvalidArguments, UsageError
 from scheduler.program import Program
 from scheduler.queues.failed import Parked, Selection
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
 from scheduler.timing.rates import Rate
+from scheduler.timing.schedules import Recurring
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ LOOP_VERBS = {
         ),
     )
 }
-RIGHT_OF = {"now": "resume"}
+RIGHT_OF = {"now": "resume", "schedule-set": "schedule", "schedule-clear": "schedule"}
 NO_ANSWER = "not confirmed by {}: until they answer, they may begin one more run"
 
 
@@ -87,6 +90,36 @@ class Operations:
                 return program.verbs.trigger(loop)
             case _:
                 return program.removal.remove(loop)
+
+    def start(self, loop: Loop) -> Work:
+        """Start a keyed loop, or give it another schedule or other arguments."""
+
+        async def work(doing: Doing) -> None:
+            report = await started(self._program(), self._app.names, loop)
+            doing.tell(_told_with_schedule(report))
+
+        return work
+
+    def set_schedule(self, name: str, schedule: Recurring) -> Work:
+        """Have a loop go by another schedule than that of the code."""
+
+        async def work(doing: Doing) -> None:
+            program = self._program()
+            loop = await program.loops.find(name)
+            report = await program.verbs.set_schedule(loop, schedule, by=doing.by)
+            doing.tell(_told_with_schedule(report))
+
+        return work
+
+    def clear_schedule(self, name: str) -> Work:
+        """Have a loop go by the schedule of the code again."""
+
+        async def work(doing: Doing) -> None:
+            program = self._program()
+            report = await program.verbs.clear_schedule(await program.loops.find(name))
+            doing.tell(_told_with_schedule(report))
+
+        return work
 
     def replay(
         self, which: Selection, rate: Rate | None, args: Mapping[str, Any] | None = None
@@ -150,6 +183,10 @@ def arguments_in(parked: Parked) -> dict[str, Any] | None:
         return None
     args = cast(dict[str, Any], body).get("args") if isinstance(body, dict) else None
     return cast(dict[str, Any], args) if isinstance(args, dict) else None
+
+
+def _told_with_schedule(report: Report) -> str:
+    return f"{_told(report)}; it goes by: {schedule_in_words(report.loop.schedule)}"
 
 
 def _told(report: Report) -> str:

@@ -1,25 +1,36 @@
 """What each page shows: the words and numbers that its template is given."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import available_timezones
 
 from scheduler.dashboard import strips, wording
-from scheduler.dashboard.filters import PAGE, Filter
+from scheduler.dashboard.filters import Filter, TaskFilter, pages_of
 from scheduler.dashboard.operations import LOOP_VERBS, arguments_in
 from scheduler.dashboard.parked import heard_of
+from scheduler.dashboard.past import past_ticks
 from scheduler.dashboard.picture import LoopPicture
+from scheduler.dashboard.planning import FIELDS, is_recurring, written
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import MARKS, MEANINGS, State
+from scheduler.dashboard.workload import Workload, delayed
 from scheduler.queues.failed import REASONS
+from scheduler.tasks.registry import resting
+from scheduler.tasks.tasks import TaskSpec
 
 Query = Mapping[str, str]
 Context = dict[str, Any]
 HOUR = 60
 TICKS = 10
 TAIL = 200
+MOST_DUE = 50
 WORST = 5
+IDLE = Workload()
+NOTHING_WRITTEN = dict.fromkeys(FIELDS, "")
+ZONES = sorted(available_timezones())
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +85,14 @@ def overview(site: Site, _: Query) -> Context:
 
 def loops(site: Site, query: Query) -> Context:
     chosen = (chosen_by := Filter.of(query)).choose(site.standings())
-    pages = max((len(chosen) + PAGE - 1) // PAGE, 1)
     verdict = site.verdict()
     return {
         "filter": chosen_by,
         "rows": chosen_by.cut(chosen),
         "count": len(chosen),
         "total": len(site.standings()),
-        "pages": pages,
-        "counts": verdict.counts,
+        "pages": pages_of(chosen),
+        "verdict": verdict,
         "failing": sum(each.is_failing for each in site.standings()),
         "states": list(State),
         "tasks": sorted({each.loop.id.task for each in site.standings()}),
@@ -103,12 +113,21 @@ def loop(site: Site, query: Query) -> Context | None:
         "zone": wording.zone_name(found.schedule),
         "ticks": [] if picture.is_paused else wording.ticks(found.schedule, after, TICKS),
         "task": task,
+        "of_code": of_code.schedule if (of_code := site.app.loops.get(picture.id)) else None,
+        "can_reschedule": task is not None and is_recurring(found.schedule),
         "verbs": LOOP_VERBS,
         "args": picture.listed.args if picture.listed else {},
         "show_args": bool(query.get("args")),
+        "past": past_ticks(
+            found, now, site.picture.heard_back_to, pauses_itself=_pauses_itself(task)
+        ),
         "timeline": strips.timeline(picture.runs, now),
         "events": _events(picture),
     }
+
+
+def _pauses_itself(task: TaskSpec | None) -> bool:
+    return task is not None and task.policy.after_failure == "pause"
 
 
 def _events(loop: LoopPicture) -> list[tuple[datetime, str, str, str]]:
@@ -128,23 +147,62 @@ def _events(loop: LoopPicture) -> list[tuple[datetime, str, str, str]]:
     return sorted([*runs, *acts], key=lambda each: each[0], reverse=True)
 
 
-def tasks(site: Site, _: Query) -> Context:
-    names, depths, standings = site.app.names, site.picture.depths, site.standings()
-    counted: dict[str, int] = {}
-    for standing in standings:
-        counted[standing.loop.id.task] = counted.get(standing.loop.id.task, 0) + 1
+def schedule(site: Site, query: Query) -> Context | None:
+    name = query.get("loop", "")
+    found = next((each for each in site.standings() if each.name == name), None)
+    if found is None or not is_recurring(found.schedule):
+        return None
+    values = query if len(query) > 1 else written(found.schedule)
+    of_code = site.app.loops.get(found.loop.id)
+    return {
+        "standing": found,
+        "values": NOTHING_WRITTEN | dict(values),
+        "of_code": of_code.schedule if of_code else None,
+        "zones": ZONES,
+        "error": "",
+    }
+
+
+def start(site: Site, query: Query) -> Context | None:
+    task = site.app.tasks.get(query.get("task", ""))
+    if task is None:
+        return None
+    arguments = dict.fromkeys(task.arguments.required)
+    return {
+        "task": task,
+        "values": NOTHING_WRITTEN | {"args": wording.readable_json(arguments)} | dict(query),
+        "parameters": {
+            name: inspect.formatannotation(kind) for name, kind in task.arguments.parameters.items()
+        },
+        "zones": ZONES,
+        "error": "",
+    }
+
+
+def tasks(site: Site, query: Query) -> Context:
+    names, depths, work = site.app.names, site.picture.depths, site.workloads()
+    chosen = TaskFilter.of(query)
+    found = chosen.choose(site.app.tasks)
     rows = [
         {
-            "name": task.name,
-            "spec": task,
-            "loops": counted.get(task.name, 0),
-            "queue": depths.get(names.processor_queue(task.name)),
-            "parked": depths.get(names.failed_queue(task.name)),
-            "retry": task.policy.retry,
+            "name": name,
+            "spec": site.app.tasks[name],
+            "work": work.get(name, IDLE),
+            "queue": depths.get(names.processor_queue(name)),
+            "parked": depths.get(names.failed_queue(name)),
+            "retry": site.app.tasks[name].policy.retry,
         }
-        for task in site.app.tasks.values()
+        for name in chosen.cut(found)
     ]
-    return {"rows": rows}
+    return {
+        "rows": rows,
+        "filter": chosen,
+        "count": len(found),
+        "total": len(site.app.tasks),
+        "pages": pages_of(found),
+        "delayed": delayed(names, depths),
+        "has_calls": any(task.called for task in site.app.tasks.values()),
+    }
 
 
 def failed(site: Site, query: Query) -> Context:
@@ -184,20 +242,45 @@ def calendar(site: Site, _: Query) -> Context:
 
 
 def processors(site: Site, _: Query) -> Context:
-    names, depths = site.app.names, site.picture.depths
+    names, depths, resting_tasks = site.app.names, site.picture.depths, resting(site.app)
+    taken = {
+        task: depth.consumers > 0 or task in resting_tasks
+        for task in site.app.tasks
+        if (depth := depths.get(names.processor_queue(task))) is not None
+    }
     return {
         "processors": site.processors,
-        "answers": site.answers,
-        "tasks": [
-            (task.name, depths.get(names.processor_queue(task.name)), task.concurrency)
-            for task in site.app.tasks.values()
-        ],
+        "roll": site.roll,
+        "counted": bool(taken) or not site.app.tasks,
+        "unattended": [task for task, is_taken in taken.items() if not is_taken],
     }
 
 
 def running(site: Site, _: Query) -> Context:
     due = [each for each in site.standings() if each.state is State.RUNNING]
-    return {"running": site.running, "due": due}
+    due.sort(key=lambda each: each.loop.due_at or site.clock.now())
+    told = {run.id for run in site.running[1].runs} if site.running else set[str]()
+    not_told = [each for each in due if _run_of(each.loop) not in told]
+    return {
+        "running": site.running,
+        "due": len(due),
+        "not_told": [
+            (each, _usual(each.loop), site.app.tasks.get(each.loop.id.task))
+            for each in not_told[:MOST_DUE]
+        ],
+        "more": len(not_told[MOST_DUE:]),
+    }
+
+
+def _run_of(loop: LoopPicture) -> str:
+    """What the run is called that goes on now, or should."""
+    return f"{loop.id}#{loop.token.seq}" if loop.token else ""
+
+
+def _usual(loop: LoopPicture) -> timedelta | None:
+    """How long its runs take."""
+    took = sorted(run.last.duration for run in loop.runs)
+    return took[len(took) // 2] if took else None
 
 
 def journal(site: Site, query: Query) -> Context:
@@ -223,8 +306,10 @@ PAGES = (
     Page("/", "Overview", "overview.html", overview),
     Page("/loops", "Loops", "loops.html", loops),
     Page("/loop", "Loop", "loop.html", loop, in_menu=False),
+    Page("/loop/schedule", "Schedule", "schedule.html", schedule, in_menu=False, is_live=False),
     Page("/running", "Running", "running.html", running),
     Page("/tasks", "Tasks", "tasks.html", tasks),
+    Page("/tasks/start", "Start a loop", "start.html", start, in_menu=False, is_live=False),
     Page("/failed", "Failed", "failed.html", failed),
     Page(
         "/failed/message", "Parked message", "message.html", message, in_menu=False, is_live=False
@@ -234,6 +319,14 @@ PAGES = (
     Page("/journal", "Journal", "journal.html", journal),
     Page("/doctor", "Doctor", "doctor.html", doctor, is_live=False),
 )
+
+PAGE_OF_FORM: Mapping[str, Page] = {
+    action: page
+    for action, path in (("start", "/tasks/start"), ("schedule-set", "/loop/schedule"))
+    for page in PAGES
+    if page.path == path
+}
+"""Where the form of an action stands, by the action."""
 
 
 def common(site: Site) -> Context:

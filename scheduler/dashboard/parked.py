@@ -93,3 +93,16 @@ def heard_of(entries: Iterable[JournalEntry]) -> Counter[tuple[str, str]]:
     return Counter(
         (entry.loop.partition(".")[0], entry.note) for entry in entries if entry.what == PARKED
     )
+
+
+def told_of(which: Selection) -> str:
+    """Which messages are meant, in a phrase."""
+    if which.ids is not None:
+        return next(iter(which.ids)) if len(which.ids) == 1 else f"{len(which.ids)} messages"
+    return "all that is parked" + "".join(f", {each}" for each in words_of(which))
+
+
+def words_of(which: Selection) -> list[str]:
+    """What the messages that are meant have in common."""
+    told = {"task": which.task, "reason": which.reason, "error": which.kind}
+    return [f"{name}: {value}" for name, value in told.items() if value is not None]

@@ -7,14 +7,14 @@ is looked into, and nothing here waits. It is bounded: so many loops, so many ru
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from scheduler.brokers.contract import Depth
 from scheduler.dashboard.minutes import Minutes
 from scheduler.errors import MessageError
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LastRun, LoopId, State, Token, decode
+from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token, decode
 from scheduler.queues.failed import is_record
 from scheduler.queues.journal import JournalEntry, entry_of_record, entry_of_token
 from scheduler.queues.roster import Listed, Listing
@@ -26,6 +26,7 @@ ACTS_KEPT = 10
 ENTRIES_KEPT = 1_000
 MINUTES_KEPT = 24 * 60
 LARGE = 4_096  # bytes
+DAY = timedelta(days=1)
 
 
 class Run(NamedTuple):
@@ -47,6 +48,7 @@ class LoopPicture:
         is_large: whether what the token carries was too large to be kept.
         runs: the last of them, oldest first.
         acts: what was done to it, or parked of it, oldest first.
+        latest: the run of the last day that began latest after its time.
     """
 
     id: LoopId
@@ -55,6 +57,7 @@ class LoopPicture:
     is_large: bool = False
     runs: list[Run] = field(default_factory=list[Run])
     acts: list[JournalEntry] = field(default_factory=list[JournalEntry])
+    latest: Run | None = None
 
     @property
     def last(self) -> LastRun | None:
@@ -104,7 +107,16 @@ class LoopPicture:
             return False
         insort(self.runs, run, key=lambda each: each.started_at)
         del self.runs[:-RUNS_KEPT]
+        if run.attempt == 0 and run.last.ending is not Ending.SKIPPED:
+            self._note_lateness(run)
         return True
+
+    def _note_lateness(self, run: Run) -> None:
+        known = self.latest
+        if known is None or known.last.late <= run.last.late:
+            self.latest = run
+        elif run.started_at - known.started_at > DAY:
+            self.latest = max(self.runs, key=lambda each: each.last.late)
 
 
 class Picture:

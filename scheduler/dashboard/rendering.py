@@ -100,6 +100,7 @@ class Renderer:
             moment=moment,
             clock=clock,
             span=wording.span,
+            rate=wording.rate,
             words=wording.schedule_in_words,
             json=wording.readable_json,
             line=wording.first_line,

@@ -2,19 +2,15 @@
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from functools import partial
 from inspect import isawaitable
 from typing import Any
-from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import (
-    HTMLResponse,
     PlainTextResponse,
     RedirectResponse,
     Response,
@@ -24,9 +20,12 @@ from starlette.routing import Route
 
 from scheduler.dashboard import assets
 from scheduler.dashboard.access import Forms, Visitor, visitor_of
-from scheduler.dashboard.actions import Actions, Asked, NotDone
-from scheduler.dashboard.pages import PAGES, Context, Page, common
-from scheduler.dashboard.rendering import Rendered, Renderer
+from scheduler.dashboard.actions import Actions
+from scheduler.dashboard.asked import Asked, NotDone
+from scheduler.dashboard.documents import HEADERS, Documents, base_of
+from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
+from scheduler.dashboard.questions import Questions
+from scheduler.dashboard.rendering import Rendered
 from scheduler.dashboard.site import Site
 
 PACE_S = 1.0
@@ -37,31 +36,27 @@ LOCAL_ONLY = (
     "Without access=, only this machine may, directly and under its own name. Give "
     "scheduler.dashboard.dashboard(app, access=...) a function that says who may do what."
 )
-HEADERS = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-
-
-def policy(nonce: str) -> str:
-    """What the browser is told to load and do: nothing but what is ours."""
-    return (
-        f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
-        "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
-        "frame-ancestors 'none'"
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A page as it was rendered last, for all who look at the same."""
+    """A page as it was rendered last, for all who look at the same.
+
+    Attributes:
+        picture: the version of what was known then.
+        doings: that of what had been done.
+    """
 
     at: float
-    version: int
+    picture: int
+    doings: int
     rendered: Rendered
+
+    def holds(self, now: float, versions: tuple[int, int], *, is_followed: bool) -> bool:
+        """Whether it is good enough for somebody else."""
+        picture, doings = versions
+        is_same = doings == self.doings and (is_followed or picture == self.picture)
+        return is_same and now - self.at < PACE_S / 2
 
 
 class Routes:
@@ -73,9 +68,10 @@ class Routes:
 
     def __init__(self, site: Site, forms: Forms, *, refusal: str = "") -> None:
         self._site = site
-        self._renderer = Renderer()
         self._forms = forms
+        self._documents = Documents(site, forms)
         self._actions = Actions(site)
+        self._questions = Questions(site)
         self._refusal = refusal
         self._seen: dict[tuple[Any, ...], Seen] = {}
 
@@ -113,11 +109,12 @@ class Routes:
             visitor = await self._visitor(request)
             if visitor is None:
                 return _nobody(self._refusal)
+            self._site.view(page.path)
             rendered = self._rendered(page, request, visitor)
             if rendered is None:
-                return self._document(request, visitor, "Not found", _gone(page), "", 404)
+                return self._documents.whole(request, visitor, "Not found", _gone(page), "", 404)
             live = f"/live/{rendered.digest}{page.path}" if page.is_live else ""
-            return self._document(request, visitor, page.title, rendered.html, live)
+            return self._documents.whole(request, visitor, page.title, rendered.html, live)
 
         return answer
 
@@ -125,64 +122,33 @@ class Routes:
         visitor = await self._visitor(request)
         if visitor is None:
             return _nobody(self._refusal)
-        return self._document(
+        return self._documents.whole(
             request, visitor, "Not found", "<h1>There is no such page</h1>", "", 404
         )
 
-    def _document(
-        self, request: Request, visitor: Visitor, title: str, html: str, live: str, code: int = 200
-    ) -> Response:
-        nonce, base = secrets.token_urlsafe(16), _base(request)
-        query = f"?{request.url.query}" if request.url.query else ""
-        context = common(self._site) | {
-            "base": base,
-            "title": title,
-            "path": request.url.path.removeprefix(base) or "/",
-            "menu": [page for page in PAGES if page.in_menu],
-            "live": f"{base}{live}{query}" if live else "",
-            "nonce": nonce,
-            "assets": assets.VERSION,
-            "content": html,
-            "visitor": visitor,
-            "may_act": self._site.can(visitor, "pause"),
-        }
-        headers = {**HEADERS, "Content-Security-Policy": policy(nonce)}
-        return HTMLResponse(self._renderer.page(context), code, headers)
+    def _rendered(
+        self, page: Page, request: Request, visitor: Visitor, *, is_followed: bool = False
+    ) -> Rendered | None:
+        """The page, as it was rendered a moment ago if somebody has seen it then.
 
-    def _rendered(self, page: Page, request: Request, visitor: Visitor) -> Rendered | None:
-        """The page, as it was rendered a moment ago if somebody has seen it then."""
-        base, site = _base(request), self._site
-        now = asyncio.get_running_loop().time()
-        version = site.picture.version + site.doings.version
-        key = (page.path, request.url.query, base, visitor.name)
+        Args:
+            is_followed: whether what is new is seen anyway, a moment later.
+        """
+        site, now = self._site, asyncio.get_running_loop().time()
+        versions = site.picture.version, site.doings.version
+        key = (page.path, request.url.query, base_of(request), visitor.name)
         seen = self._seen.get(key)
-        if seen is not None and seen.version == version and now - seen.at < PACE_S / 2:
+        if seen is not None and seen.holds(now, versions, is_followed=is_followed):
             return seen.rendered
         query = dict(request.query_params)
         context = page.context(site, query)
         if context is None:
             return None
-        common_to_all = self._for_all(request, visitor, query)
-        rendered = self._renderer.parts(page.template, common_to_all | context)
+        common_to_all = self._documents.for_all(request, visitor, query)
+        rendered = self._documents.renderer.parts(page.template, common_to_all | context)
         self._seen = {k: v for k, v in self._seen.items() if now - v.at < STILL_S}
-        self._seen[key] = Seen(now, version, rendered)
+        self._seen[key] = Seen(now, *versions, rendered)
         return rendered
-
-    def _for_all(self, request: Request, visitor: Visitor, query: dict[str, str]) -> Context:
-        site = self._site
-        here = request.url.path.removeprefix(_base(request)) or "/"
-        if "seen" in request.path_params:
-            here = f"/{request.path_params['path']}"
-        kept = {name: value for name, value in query.items() if name != "done"}
-        return common(site) | {
-            "base": _base(request),
-            "now": site.clock.now(),
-            "here": f"{here}?{urlencode(kept)}" if kept else here,
-            "query": query,
-            "token": self._forms.token(visitor),
-            "can": partial(site.can, visitor),
-            "doing": site.doings.get(query.get("done", "")),
-        }
 
     async def _live(self, request: Request) -> Response:
         visitor = await self._visitor(request)
@@ -204,8 +170,8 @@ class Routes:
         now = said = began = asyncio.get_running_loop().time()
         yield "retry: 2000\n\n"
         while now - began < LONGEST_VISIT_S:
-            self._site.view()
-            rendered = self._rendered(page, request, visitor)
+            self._site.view(page.path)
+            rendered = self._rendered(page, request, visitor, is_followed=True)
             news = rendered and rendered.news(seen)
             seen = rendered or seen
             if news:
@@ -225,29 +191,40 @@ class Routes:
             return await self._act(request, visitor, form)
 
     async def _act(self, request: Request, visitor: Visitor, form: FormData) -> Response:
-        action, base = request.path_params["action"], _base(request)
+        action, base = request.path_params["action"], base_of(request)
         refusal = self._forms.refusal(request.headers, str(form.get("token", "")), visitor)
         if refusal is not None:
             return PlainTextResponse(f"{refusal} Nothing was done: load the page anew.", 403)
         asked = Asked(action, visitor, form)
         if not self._actions.are_allowed(asked):
             return PlainTextResponse(f"{visitor.name} may not do this here. Nothing was done.", 403)
+        if asked.is_changing:
+            return self._not_done(request, visitor, asked, "", 200)
         try:
-            if (question := self._actions.question(asked)) is not None:
-                html = self._renderer.parts(
-                    "confirm.html",
-                    self._for_all(request, visitor, {}) | {"question": question, "asked": asked},
-                ).html
-                return self._document(request, visitor, "Are you sure?", html, "")
+            if (question := self._questions.about(asked)) is not None:
+                told: Context = {"question": question, "asked": asked}
+                told["can_change"] = action in PAGE_OF_FORM
+                title = "Are you sure?"
+                return self._documents.answer(request, visitor, title, "confirm.html", told)
             back = await self._actions.do(asked)
         except NotDone as error:
-            return PlainTextResponse(f"{error} Nothing was done.", 400)
+            return self._not_done(request, visitor, asked, f"{error} Nothing was done.", 400)
         return RedirectResponse(f"{base}{back}", 303)
 
-
-def _base(request: Request) -> str:
-    """Where the dashboard is mounted."""
-    return str(request.scope.get("root_path", "")).rstrip("/")
+    def _not_done(
+        self, request: Request, visitor: Visitor, asked: Asked, error: str, code: int
+    ) -> Response:
+        """Say why; where somebody has written something, with the form as it was."""
+        page = PAGE_OF_FORM.get(asked.action)
+        fields = dict(asked.fields)
+        context = page.context(self._site, fields) if page is not None else None
+        if page is None or context is None:
+            told = {"error": error, "asked": asked}
+            return self._documents.answer(
+                request, visitor, "Nothing was done", "refused.html", told, code
+            )
+        context["error"] = error
+        return self._documents.answer(request, visitor, page.title, page.template, context, code)
 
 
 def _nobody(refusal: str) -> Response:

@@ -16,10 +16,12 @@ from scheduler.dashboard.following import Following
 from scheduler.dashboard.operations import Operations
 from scheduler.dashboard.parked import Look
 from scheduler.dashboard.picture import Picture
+from scheduler.dashboard.pods import Roll
 from scheduler.dashboard.standing import Standing, Standings, Verdict, verdict_of
+from scheduler.dashboard.workload import Workload, workloads
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.program import Program
-from scheduler.queues.roll_call import Answers
+from scheduler.protocol.ladder import rungs
 from scheduler.queues.running import Running
 from scheduler.tasks.registry import App
 from scheduler.timing.backoff import backoff
@@ -30,6 +32,7 @@ PLANS_HOLD = timedelta(seconds=30)
 MANY = 2_000  # loops, that take long to be judged
 FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 VIEWED = timedelta(seconds=30)
+TASKS = "/tasks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Site:
     Attributes:
         looks: what was found parked, by task; under "", of all tasks.
         findings: what the doctor found last, and when.
-        answers: who answered the last roll call, and when.
+        roll: the processors, as of the last roll call.
         running: what ran when processors were asked last, and when that was.
     """
 
@@ -75,14 +78,15 @@ class Site:
         self.operations = Operations(app, lambda: self.program)
         self.looks: dict[str, Look] = {}
         self.findings: tuple[datetime, Sequence[Finding]] | None = None
-        self.answers: tuple[datetime, Answers] | None = None
+        self.roll: Roll | None = None
         self.running: tuple[datetime, Running] | None = None
         self._connect = connect
         self._standings = Standings(app, self.picture)
         self._judged: _Judgement | None = None
         self._planned: tuple[datetime, Agenda] | None = None
         self._program: Program | None = None
-        self._viewed_at: datetime | None = None
+        self._worked: tuple[_Judgement, dict[str, Workload]] | None = None
+        self._viewed_at: dict[str, datetime] = {}
         self._serving: asyncio.Task[None] | None = None
 
     @property
@@ -125,18 +129,25 @@ class Site:
             self._program = Program(self.app, broker, self.clock)
             await Following(broker, names, self.clock, picture, self.shown).run()
 
-    def view(self) -> None:
-        """Take note that somebody looks."""
-        self._viewed_at = self.clock.now()
+    def view(self, path: str = "") -> None:
+        """Take note that somebody looks, and at which page."""
+        self._viewed_at[""] = self._viewed_at[path] = self.clock.now()
+
+    def is_viewed(self, path: str = "") -> bool:
+        """Whether somebody looks, at this page if one is named."""
+        at = self._viewed_at.get(path)
+        return at is not None and self.clock.now() - at <= VIEWED
 
     def shown(self) -> list[str]:
         """The queues whose depths are on display; none, while nobody looks."""
-        if self._viewed_at is None or self.clock.now() - self._viewed_at > VIEWED:
+        if not self.is_viewed():
             return []
         names, tasks = self.app.names, self.app.tasks
         of_tasks = [names.processor_queue(task) for task in tasks]
         parked = [*map(names.failed_queue, tasks), names.failed]
-        return [*of_tasks, *parked, names.presence]
+        is_called = any(task.called for task in tasks.values())
+        timers = rungs() if is_called and self.is_viewed(TASKS) else []
+        return [*of_tasks, *parked, names.presence, *map(names.rung, timers)]
 
     def standings(self) -> list[Standing]:
         """How each loop stands, as of a moment ago."""
@@ -145,6 +156,14 @@ class Site:
     def verdict(self) -> Verdict:
         """Whether all is well."""
         return self._judgement().verdict
+
+    def workloads(self) -> dict[str, Workload]:
+        """How much there is to do of each task that has loops."""
+        known, judged = self._worked, self._judgement()
+        if known is None or known[0] is not judged:
+            back = self.picture.heard_back_to
+            known = self._worked = judged, workloads(judged.standings, judged.at, back)
+        return known[1]
 
     def can(self, visitor: Visitor, action: str) -> bool:
         """Whether a visitor may do something here."""

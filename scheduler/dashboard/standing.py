@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from scheduler.brokers.contract import Depth
-from scheduler.dashboard.picture import LoopPicture, Picture
+from scheduler.dashboard.picture import DAY, LoopPicture, Picture
 from scheduler.protocol.tokens import Ending
 from scheduler.protocol.topology import Names
 from scheduler.tasks.loops import Loop
@@ -17,6 +17,7 @@ from scheduler.timing.schedules import Schedule
 
 MANY = 3
 TOLERANCE = timedelta(seconds=5)
+VERY_LATE = timedelta(minutes=1)
 FAILING = (Ending.RETRIED, Ending.ESCALATED)
 
 
@@ -56,6 +57,7 @@ MEANINGS = {
     State.WAITING: "It waits for its time.",
     State.DONE: "It was to run once, and has; its name is forgotten later.",
 }
+IN_SLOT = (State.WAITING, State.DONE, State.UNSEEDED)
 TROUBLES = (State.UNATTENDED, State.LATE, State.UNSEEDED)
 
 
@@ -67,6 +69,7 @@ class Standing:
         in_code: whether the app has it; else it is in the broker alone.
         schedule: as it was seeded.
         failures: how many of its last attempts have failed, in a row.
+        was_late: how late a run of the last day began, if that was very late.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Standing:
     schedule: Schedule
     in_code: bool
     failures: int
+    was_late: timedelta | None = None
 
     @property
     def mark(self) -> str:
@@ -129,7 +133,8 @@ class Standings:
         timeout = task.timeout if task else DEFAULT_TASK_TIMEOUT
         state = state_of(loop, now, depth, timeout)
         in_code = code is not None or (bool(loop.id.key) and task is not None)
-        return Standing(str(loop.id), state, loop, schedule, in_code, _failures(loop))
+        late = _lateness(loop, now)
+        return Standing(str(loop.id), state, loop, schedule, in_code, _failures(loop), late)
 
 
 def state_of(loop: LoopPicture, now: datetime, depth: Depth | None, timeout: timedelta) -> State:
@@ -167,6 +172,13 @@ def _failures(loop: LoopPicture) -> int:
     return count
 
 
+def _lateness(loop: LoopPicture, now: datetime) -> timedelta | None:
+    latest = loop.latest
+    if latest is None or latest.last.late <= VERY_LATE or now - latest.started_at > DAY:
+        return None
+    return latest.last.late
+
+
 @dataclass(frozen=True, slots=True)
 class Trouble:
     """Something that somebody should look at.
@@ -185,11 +197,16 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How all loops stand: a sentence, what is wrong, and how many there are of each state."""
+    """How all loops stand: a sentence, what is wrong, and how many there are of each state.
+
+    Attributes:
+        late: of how many a run of the last day began very late.
+    """
 
     sentence: str
     troubles: Sequence[Trouble]
     counts: Mapping[State, int]
+    late: int = 0
 
     @property
     def is_fine(self) -> bool:
@@ -200,7 +217,8 @@ def verdict_of(standings: Sequence[Standing]) -> Verdict:
     """Whether all is well, in a sentence."""
     troubles = list(_troubles(standings))
     counts = Counter(standing.state for standing in standings)
-    return Verdict(_sentence(standings, troubles, counts), troubles, counts)
+    late = sum(standing.was_late is not None for standing in standings)
+    return Verdict(_sentence(standings, troubles, counts), troubles, counts, late)
 
 
 def _troubles(standings: Sequence[Standing]) -> Iterator[Trouble]:

@@ -9,6 +9,8 @@ from markupsafe import Markup
 from scheduler.dashboard import wording
 from scheduler.dashboard.picture import RUNS_KEPT, Run
 from scheduler.protocol.tokens import Ending
+from scheduler.timing.durations import milliseconds
+from scheduler.timing.moments import milliseconds_since_epoch
 
 BAR, GAP, HEIGHT = 4, 1, 22
 SHORTEST = 4
@@ -18,7 +20,11 @@ HANGING = (Ending.RETRIED, Ending.ESCALATED, Ending.STOPPED)
 
 
 def strip(runs: Sequence[Run]) -> Markup:
-    """The last runs of a loop, a bar each: as high as it took long; what failed points down."""
+    """The last runs of a loop, a bar each: as high as it took long; what failed points down.
+
+    What each bar stands for is written beside them, briefly, as pages have many of these: the
+    script tells of the one that is pointed at, or come to by the arrow keys.
+    """
     longest = max((run.last.duration for run in runs), default=timedelta(0))
     begin = RUNS_KEPT - len(runs)
     strokes: dict[Ending, list[str]] = {}
@@ -31,14 +37,24 @@ def strip(runs: Sequence[Run]) -> Markup:
         for ending, found in strokes.items()
     ]
     return Markup(
-        '<svg class="strip" viewBox="0 0 {} {}" role="img" aria-label="{told}">'
-        "<title>{told}</title>{}</svg>"
+        '<span class="strip" role="img" aria-label="{told}"{}><svg viewBox="0 0 {} {}" '
+        'aria-hidden="true">{}</svg></span>'
     ).format(
+        Markup(' tabindex="0" data-runs="{}"').format(" ".join(map(_briefly, runs)))
+        if runs
+        else "",
         RUNS_KEPT * (BAR + GAP),
         2 * HEIGHT // 3 + HEIGHT,
         Markup("").join(drawn),
         told=told if runs else "no runs were heard of",
     )
+
+
+def _briefly(run: Run) -> str:
+    """How a run has ended, when it started and how long it took, in milliseconds."""
+    last = run.last
+    began, took = milliseconds_since_epoch(last.started_at), milliseconds(last.duration)
+    return f"{last.ending.value[:2]}{began}+{took}"
 
 
 def _stroke(run: Run, at: int, longest: timedelta) -> str:

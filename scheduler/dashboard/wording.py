@@ -96,3 +96,13 @@ def first_line(text: str) -> str:
     """As much of a text as fits into a row."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
+
+
+def rate(value: float) -> str:
+    """So many in a time: "0", "0.2", "7.5", "1200"."""
+    return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of something: "1 loop", "3 loops"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

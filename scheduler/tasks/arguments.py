@@ -37,6 +37,12 @@ class Arguments:
             fields[parameter.name] = NotRequired[kind] if optional else Required[kind]
         self._adapter = self._adapter_of(fields)
 
+    @property
+    def required(self) -> list[str]:
+        """The parameters that have no default."""
+        parameters = self._signature.parameters.values()
+        return [each.name for each in parameters if each.default is inspect.Parameter.empty]
+
     def bind(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The arguments of a call, by name, as JSON can hold them.
 

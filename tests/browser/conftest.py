@@ -6,15 +6,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from playwright.sync_api import Browser, Page, Request, sync_playwright
 
 from tests import rabbitmq
+from tests.browser.working import Ward
 
 APPS = Path(__file__).parent / "apps"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
@@ -89,13 +91,20 @@ def dev() -> Iterator[Dashboard]:
         yield dashboard
 
 
+class Shown(Protocol):
+    """Whatever shows a dashboard at an address."""
+
+    @property
+    def address(self) -> str: ...
+
+
 class Reader:
     """Somebody who looks; what goes wrong unseen is looked at in the end."""
 
-    def __init__(self, page: Page, dashboard: Dashboard) -> None:
+    def __init__(self, page: Page, dashboard: Shown) -> None:
         self.page = page
         self.wrong: list[str] = []
-        self._address = dashboard.address
+        self._address = dashboard.address.rstrip("/")
         page.on("console", self._note)
         page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
         page.on("request", self._watch)
@@ -116,7 +125,7 @@ class Reader:
 
 
 @contextmanager
-def reading(chromium: Browser, dashboard: Dashboard, **options: Any) -> Generator[Reader]:
+def reading(chromium: Browser, dashboard: Shown, **options: Any) -> Generator[Reader]:
     """A reader with a browser of their own, who meets no error."""
     context = chromium.new_context(**options)
     context.set_default_timeout(15_000)
@@ -131,4 +140,19 @@ def reading(chromium: Browser, dashboard: Dashboard, **options: Any) -> Generato
 @pytest.fixture
 def reader(chromium: Browser, dev: Dashboard) -> Iterator[Reader]:
     with reading(chromium, dev) as reader:
+        yield reader
+
+
+@pytest.fixture(scope="module", params=["embedded", "rabbitmq"])
+def ward(request: pytest.FixtureRequest) -> Iterator[Ward]:
+    """An app at work on either broker, into whose queues a test can look."""
+    url = request.getfixturevalue("broker_url") if request.param == "rabbitmq" else None
+    ward = Ward(f"t{uuid.uuid4().hex[:8]}", url)
+    with ward.at_work():
+        yield ward
+
+
+@pytest.fixture
+def visitor(chromium: Browser, ward: Ward) -> Iterator[Reader]:
+    with reading(chromium, ward) as reader:
         yield reader

@@ -12,6 +12,7 @@ from tests.browser.conftest import Dashboard, Reader, reading
 PATHS = (
     *("/", "/loops", "/loop?name=lab", "/loop?name=night_round&args=1", "/tasks", "/failed"),
     *("/running", "/calendar", "/processors", "/journal", "/doctor"),
+    *("/loop/schedule?loop=drill", "/tasks/start?task=letter"),
 )
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
 WIDTHS = (360, 1600)
@@ -134,17 +135,6 @@ def test_a_loop_runs_when_it_is_told_to(reader: Reader) -> None:
     expect(row).to_contain_text("succeeded")
 
 
-def test_all_that_a_filter_has_is_done_after_a_question(reader: Reader) -> None:
-    page = reader.open("/loops?q=r&task=rounds")
-    page.get_by_role("button", name="Pause all").click()
-    page = reader.open("/loops?q=l")
-    page.get_by_role("button", name=re.compile("Pause all")).click()
-    expect(page.locator("h1")).to_have_text(re.compile(r"Pause \d loops\?"))
-    expect(page.locator("main")).to_contain_text("drill")
-    page.get_by_role("link", name="No, go back").click()
-    expect(page).to_have_url(re.compile(r"/loops\?q=l$"))
-
-
 def test_messages_that_failed_alike_are_found_and_sent_back_in_three_clicks(reader: Reader) -> None:
     page = reader.open("/loop?name=post")
     page.get_by_role("button", name="Run now").click()
@@ -196,4 +186,50 @@ def test_the_doctor_and_the_roll_call_answer(reader: Reader) -> None:
     expect(page.locator(".findings")).to_contain_text("broker version")
     page = reader.open("/processors")
     page.get_by_role("button", name="Call the roll").click()
-    expect(page.locator("#answers")).to_contain_text("Who answered")
+    expect(page.locator("#roll")).to_contain_text("Who answered")
+
+
+def test_each_outcome_is_told_when_it_is_pointed_at_or_come_to_by_keys(reader: Reader) -> None:
+    page = reader.open("/loops?q=pulse")
+    strip = page.locator("[id='loop-pulse'] .strip")
+    page.wait_for_function("document.querySelector('.strip').dataset.runs?.split(' ').length > 2")
+    tip, told = page.locator("#tip"), re.compile(r"^✓ succeeded, .+ took \d+ ms$")
+    strip.focus()
+    expect(tip).to_have_text(told)
+    last = tip.inner_text()
+    page.keyboard.press("ArrowLeft")
+    expect(tip).not_to_have_text(last)
+    expect(tip).to_have_text(told)
+    before = tip.inner_text()
+    # It stays at its run, though more of them come.
+    runs = strip.get_attribute("data-runs")
+    page.wait_for_function("was => document.querySelector('.strip').dataset.runs !== was", arg=runs)
+    expect(strip).to_be_focused()
+    expect(tip).to_have_text(before)
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+    box = strip.bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 10)
+    expect(tip).to_have_text(told)
+    page.mouse.move(0, 0)
+    page.get_by_role("heading", name="Loops").click()
+    expect(tip).to_be_hidden()
+
+
+HIDE = """hidden => {
+    Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_a_tab_that_nobody_looks_at_follows_nothing_and_goes_on_when_it_is_seen(
+    reader: Reader,
+) -> None:
+    page = reader.open("/loop?name=pulse")
+    page.wait_for_function(LATER, arg=tick_of(page))
+    page.evaluate(HIDE, True)
+    assert page.evaluate("news.readyState") == 2  # closed
+    before = tick_of(page)
+    page.evaluate(HIDE, False)
+    page.wait_for_function(LATER, arg=before)

@@ -26,7 +26,8 @@ from scheduler.protocol.tokens import LoopId
 from tests.stage import Stage, new_app
 
 HOST = "http://localhost:8088"
-PATHS = [page.path for page in PAGES if page.path not in ("/loop", "/failed/message")]
+OF_ONE = ("/loop", "/loop/schedule", "/tasks/start", "/failed/message")
+PATHS = [page.path for page in PAGES if page.path not in OF_ONE]
 ALICE = Visitor("alice", "all")
 REPORT = LoopId("report")
 
@@ -224,6 +225,116 @@ async def test_a_loop_of_the_code_cannot_be_removed_and_a_keyed_one_can(shop: St
         assert "is in the code" in page
 
 
+async def test_a_keyed_loop_is_started_after_a_question_and_removed(shop: Stage) -> None:
+    loop = LoopId("send_sms", "anna")
+    wanted: dict[str, Any] = {
+        "task": "send_sms",
+        "key": "anna",
+        "every": "5m",
+        "args": '{"phone": "+33 1"}',
+    }
+    async with browsing(shop) as browser:
+        page = await browser.see("/tasks/start?task=send_sms")
+        assert "phone: str" in page
+        page = await browser.press("start", **wanted)
+        assert "Start send_sms.anna?" in page
+        assert "every 5m, from the end of a run" in page
+        assert "+33 1" not in re.sub("<[^>]+>", "", page)
+        assert loop not in await shop.listing()
+        page = await browser.press("start", **wanted, change="yes")
+        assert 'value="5m"' in page
+        page = await browser.press("start", **wanted, sure="yes")
+        assert "send_sms.anna: created" in page
+        assert (await shop.listing())[loop].args == {"phone": "+33 1"}
+        page = await browser.press("remove", loop="send_sms.anna", sure="yes")
+        assert "send_sms.anna: removed" in page
+    entries = [entry async for entry in shop.journal.entries(loop="send_sms.anna")]
+    assert [entry.what for entry in entries] == ["seeded", "removed"]
+    assert all(entry.by.startswith("alice at ") for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"key": "a b"}, "A key has 1 to 100"),
+        ({"every": "often"}, "expected a number and a unit"),
+        ({"args": "{"}, "JSON object"),
+        ({"args": "{}"}, "phone"),
+        ({"task": "sms"}, "send_sms"),
+    ],
+)
+async def test_what_cannot_be_started_is_told_with_what_was_written(
+    shop: Stage, wrong: dict[str, str], told: str
+) -> None:
+    fields = {"task": "send_sms", "key": "anna", "every": "5m", "args": '{"phone": "+33 1"}'}
+    async with browsing(shop) as browser:
+        page = await browser.press("start", 400, **{**fields, **wrong})
+        assert told in page
+        assert "Nothing was done." in page
+        if "task" not in wrong:
+            assert f'name="key" value="{wrong.get("key", "anna")}"' in page
+    assert LoopId("send_sms", "anna") not in await shop.listing()
+
+
+async def test_a_schedule_is_set_after_a_question_and_cleared(shop: Stage) -> None:
+    wanted: dict[str, Any] = {"loop": "report", "cron": "0 9 * * MON-FRI", "tz": "Europe/Oslo"}
+    async with browsing(shop) as browser:
+        assert 'value="10s"' in await browser.see("/loop/schedule?loop=report")
+        page = await browser.press("schedule-set", **wanted)
+        assert "at 09:00, Monday to Friday, by the clock of Europe/Oslo" in page
+        assert "until now: every 10s" in page
+        assert await shop.history("report") == ["seeded"]
+        page = await browser.press("schedule-set", **wanted, sure="yes", back="/loop?name=report")
+        assert "report: rescheduled" in page
+        override = (await shop.listing())[REPORT].override
+        assert override is not None
+        assert override.by == "alice"
+        await asyncio.sleep(1)
+        page = await browser.see("/loop?name=report")
+        assert "set by alice in place of the code's: every 10s" in page
+        page = await browser.press("schedule-clear", loop="report")
+        assert "report: rescheduled; it goes by: every 10s" in page
+        assert (await shop.listing())[REPORT].override is None
+    assert await shop.history("report") == ["seeded", "rescheduled", "rescheduled"]
+
+
+async def test_seconds_that_stand_first_are_doubted_before_they_are_set(shop: Stage) -> None:
+    async with browsing(shop) as browser:
+        page = await browser.press("schedule-set", loop="report", cron="0 0 9 * * 1-5")
+        assert "If the first was meant to be, write 0 9 * * 1-5" in page
+        page = await browser.press("schedule-set", 400, loop="report", cron="0 9 * *")
+        assert "Nothing was done." in page
+        assert 'value="0 9 * *"' in page
+        assert "any more" in await browser.press("schedule-set", 400, loop="other", every="5m")
+
+
+async def test_tasks_tell_how_much_there_is_to_do(shop: Stage) -> None:
+    async with shop.processor():
+        await asyncio.sleep(60)
+    await shop.app.outbox.send("send_sms", {"phone": "+1"}, posting(timedelta(minutes=5)))
+    async with browsing(shop) as browser:
+        await browser.see("/tasks")
+        await asyncio.sleep(6)
+        page = re.sub(r"<[^>]+>", "", await browser.see("/tasks"))
+    assert "1 message waits for its time, also to be tried again: 1 in timers of minutes." in page
+    assert re.search(r"report\n1\n0\n\d+\n\d", page), page
+
+
+async def test_a_loop_that_did_not_run_last_night_tells_why(shop: Stage) -> None:
+    @shop.app.periodic(cron="30 2 * * *", tz="Europe/Oslo")
+    async def backup() -> None: ...
+
+    await shop.seeding.seed()
+    await asyncio.sleep(20 * 3600)  # nobody is there at half past two
+    async with shop.processor():
+        await asyncio.sleep(60)
+    async with browsing(shop) as browser:
+        assert "ran late in the last day" in await browser.see("/")
+        assert "backup" in await browser.see("/loops?late=1")
+        page = await browser.see("/loop?name=backup")
+        assert "It began 7\N{NO-BREAK SPACE}h\N{NO-BREAK SPACE}30\N{NO-BREAK SPACE}m late" in page
+
+
 async def parked(stage: Stage, *phones: str) -> None:
     for phone in phones:
         await stage.app.outbox.send("send_sms", {"phone": phone}, posting())
@@ -231,10 +342,10 @@ async def parked(stage: Stage, *phones: str) -> None:
         await asyncio.sleep(1)
 
 
-def posting() -> Any:
+def posting(delay: timedelta | None = None) -> Any:
     from scheduler.queues.outbox import Posting
 
-    return Posting()
+    return Posting() if delay is None else Posting(delay=delay)
 
 
 async def test_what_is_parked_is_looked_at_in_groups_and_sent_back(shop: Stage) -> None:
@@ -329,7 +440,11 @@ READ_ONLY = Visitor("eve", "read-only")
 
 
 @pytest.mark.parametrize(
-    "action", ["pause", "resume", "now", "trigger", "remove", "purge", "look", "cancel"]
+    "action",
+    [
+        *("pause", "resume", "now", "trigger", "remove", "purge", "look", "cancel"),
+        *("start", "schedule-set", "schedule-clear"),
+    ],
 )
 async def test_who_may_only_look_is_shown_no_button_and_refused(shop: Stage, action: str) -> None:
     async with browsing(shop, access=lambda _: READ_ONLY) as browser:

@@ -125,11 +125,18 @@ def test_loops_of_the_code_and_of_the_broker_are_told_apart() -> None:
 
 
 def test_a_filter_is_what_its_query_says_and_says_it_again() -> None:
-    asked = {"q": " Poll x ", "state": "late", "failing": "on", "sort": "due", "page": "3"}
+    asked = {
+        "q": " Poll x ",
+        "state": "late",
+        "failing": "on",
+        "late": "on",
+        "sort": "due",
+        "page": "3",
+    }
     chosen = Filter.of(asked)
-    assert chosen == Filter("Poll x", "late", "1", "", "due", 3)
-    assert chosen.query == "q=Poll+x&state=late&failing=1&sort=due&page=3"
-    assert chosen.but(state="") == "q=Poll+x&failing=1&sort=due"
+    assert chosen == Filter("Poll x", "late", "1", "1", "", "due", 3)
+    assert chosen.query == "q=Poll+x&state=late&failing=1&late=1&sort=due&page=3"
+    assert chosen.but(state="") == "q=Poll+x&failing=1&late=1&sort=due"
 
 
 @pytest.mark.parametrize("query", [{"state": "no"}, {"sort": "no"}, {"page": "-1"}, {"page": "x"}])

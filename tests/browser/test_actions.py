@@ -1,0 +1,371 @@
+"""Each action of each page, in a real browser, with what it does in the broker: on both brokers."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from scheduler import Every
+from scheduler.control.status import Where
+from scheduler.program import Program
+from scheduler.protocol.tokens import LoopId
+from scheduler.queues.roster import Listed
+from scheduler.tasks.loops import loop_of
+from scheduler.timing.clock import SystemClock
+from tests.browser.conftest import Reader
+from tests.browser.working import Ward
+
+BY = "somebody at this machine at "
+
+
+def done(page: Page, told: str) -> None:
+    """The page says what came of it."""
+    expect(page.locator("#doing")).to_contain_text(told, timeout=30_000)
+
+
+def button(place: Page | Locator, name: str) -> Locator:
+    return place.get_by_role("button", name=name, exact=True)
+
+
+def row(page: Page, loop: str) -> Locator:
+    return page.locator(f"[id='loop-{loop}']")
+
+
+def listed(ward: Ward, loop: LoopId) -> Listed | None:
+    async def read(program: Program) -> Listed | None:
+        return (await program.roster.read()).get(loop)
+
+    return ward.ask(read)
+
+
+def endings(ward: Ward, loop: str) -> list[str]:
+    return [entry.what for entry in ward.history(loop)]
+
+
+def refused(visitor: Reader, told: str) -> None:
+    """The page says why nothing was done."""
+    expect(visitor.page.get_by_role("alert").first).to_contain_text(told)
+    wrong = [each for each in visitor.wrong if "status of 400" not in each]
+    visitor.wrong[:] = wrong  # a browser tells of each
+
+
+def send(ward: Ward, task: str, *addresses: str) -> None:
+    """Send messages, and wait until they are parked."""
+    calls = ward.app.outbox
+
+    async def post(_: Program) -> None:
+        from scheduler.queues.outbox import Posting
+
+        for to in addresses:
+            await calls.send(task, {"to": to}, Posting())
+
+    ward.ask(post)
+
+
+def parked(ward: Ward, page: Page, task: str, count: int) -> None:
+    """The page has counted so many."""
+    expect(page.locator("#parked").get_by_role("link", name=f"{task} {count}")).to_be_visible(
+        timeout=30_000
+    )
+    assert len(ward.parked(task)) == count
+
+
+def test_pause_with_a_reason_and_resume(visitor: Reader, ward: Ward) -> None:
+    page = visitor.open("/loop?name=drill")
+    page.get_by_label("Why").fill("no smoke today")
+    button(page, "Pause").click()
+    done(page, "drill: paused")
+    assert ward.is_paused("drill")
+    (entry,) = [each for each in ward.history("drill") if each.what == "paused"]
+    assert (entry.note, entry.by[: len(BY)]) == ("no smoke today", BY)
+    expect(page.locator("#head")).to_contain_text("Paused: no smoke today")
+    button(page, "Resume").click()
+    done(page, "drill: resumed")
+    assert ward.status("drill").where is Where.WAITING
+    assert endings(ward, "drill") == ["seeded", "paused", "resumed"]
+
+
+def test_resume_and_run_now(visitor: Reader, ward: Ward) -> None:
+    page = visitor.open("/loop?name=rounds")
+    button(page, "Pause").click()
+    done(page, "rounds: paused")
+    button(page, "Resume and run now").click()
+    done(page, "rounds: resumed")
+    expect(page.locator("#events")).to_contain_text("succeeded")
+    assert endings(ward, "rounds") == ["seeded", "paused", "resumed", "succeeded"]
+
+
+def test_run_now_from_its_page(visitor: Reader, ward: Ward) -> None:
+    page = visitor.open("/loop?name=kitchen")
+    button(page, "Run now").click()
+    done(page, "kitchen: triggered")
+    expect(page.locator("#events")).to_contain_text("succeeded")
+    assert endings(ward, "kitchen") == ["seeded", "triggered", "succeeded"]
+
+
+def test_pause_run_and_resume_from_the_list(visitor: Reader, ward: Ward) -> None:
+    page = visitor.open("/loops?q=laundry")
+    button(row(page, "laundry"), "Run now").click()
+    done(page, "laundry: triggered")
+    expect(row(page, "laundry")).to_contain_text("succeeded")
+    button(row(page, "laundry"), "Pause").click()
+    done(page, "laundry: paused")
+    assert ward.is_paused("laundry")
+    button(row(page, "laundry"), "Resume").click()
+    done(page, "laundry: resumed")
+    assert not ward.is_paused("laundry")
+    what = ["seeded", "triggered", "succeeded", "paused", "resumed"]
+    assert endings(ward, "laundry") == what
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "told"),
+    [("Pause all 2", "Pause 2 loops?", "paused"), ("Resume all 2", "Resume 2 loops?", "resumed")],
+)
+def test_all_that_a_filter_has_after_a_question(
+    visitor: Reader, ward: Ward, name: str, title: str, told: str
+) -> None:
+    was_paused = told == "resumed"
+    page = visitor.open("/loops?q=bed-")
+    button(page, name).click()
+    expect(page.locator("h1")).to_have_text(title)
+    expect(page.locator("main")).to_contain_text("bed-north")
+    page.get_by_role("link", name="No, go back").click()
+    expect(page).to_have_url(re.compile(r"/loops\?q=bed-$"))
+    assert ward.is_paused("bed-north") is was_paused
+    button(page, name).click()
+    button(page, "Yes, do it").click()
+    done(page, f"bed-north: {told}")
+    done(page, f"bed-south: {told}")
+    assert [ward.is_paused(each) for each in ("bed-north", "bed-south")] == [not was_paused] * 2
+    assert not ward.is_paused("library")
+
+
+def test_run_all_that_a_filter_has_after_a_question(visitor: Reader, ward: Ward) -> None:
+    page = visitor.open("/loops?q=bed-")
+    button(page, "Run all 2 now").click()
+    expect(page.locator("h1")).to_have_text("Trigger 2 loops?")
+    assert "triggered" not in endings(ward, "bed-north")
+    button(page, "Yes, do it").click()
+    done(page, "bed-south: triggered")
+    for loop in ("bed-north", "bed-south"):
+        expect(row(page, loop)).to_contain_text("succeeded")
+        assert endings(ward, loop)[-2:] == ["triggered", "succeeded"]
+
+
+def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
+    loop = LoopId("visit", "north.1")
+    page = visitor.open("/tasks")
+    page.locator("[id='task-visit']").get_by_role("link", name="Start a loop").click()
+    expect(page.locator("main")).to_contain_text("ward: str")
+    page.get_by_label("Key").fill("north/1")
+    page.get_by_label("Every", exact=True).fill("90s")
+    page.get_by_label("Arguments").fill('{"ward": "north"}')
+    button(page, "Start…").click()
+    refused(visitor, "A key has 1 to 100")
+    assert listed(ward, loop) is None
+    expect(page.get_by_label("Arguments")).to_have_value('{"ward": "north"}')
+    page.get_by_label("Key").fill("north.1")
+    button(page, "Start…").click()
+    expect(page.locator("h1")).to_have_text("Start visit.north.1?")
+    expect(page.locator("main")).to_contain_text("every 1m30s, from the end of a run")
+    button(page, "No, change it").click()
+    page.get_by_label("Every", exact=True).fill("1h")
+    button(page, "Start…").click()
+    assert listed(ward, loop) is None
+    button(page, "Yes, do it").click()
+    done(page, "visit.north.1: created")
+    found = listed(ward, loop)
+    assert found is not None
+    assert (found.schedule, dict(found.args)) == (Every("1h"), {"ward": "north"})
+    assert ward.status("visit.north.1").where is Where.WAITING
+    assert ward.history("visit.north.1")[0].by.startswith(BY)
+    row(page, "visit.north.1").get_by_role("link").click()
+    button(page, "Remove…").click()
+    expect(page.locator("h1")).to_have_text("Remove 1 loop?")
+    assert ward.has_slot(loop)
+    button(page, "Yes, do it").click()
+    done(page, "visit.north.1: removed")
+    assert not ward.has_slot(loop)
+    gone = listed(ward, loop)
+    assert gone is not None
+    assert gone.is_gone
+    assert endings(ward, "visit.north.1")[-1] == "removed"
+
+
+def test_a_keyed_loop_is_given_other_arguments(visitor: Reader, ward: Ward) -> None:
+    async def start(program: Program) -> None:
+        spec = ward.app.tasks["visit"]
+        await program.seeding.start(loop_of(spec, Every("1h"), {"ward": "south"}, "s"))
+
+    ward.ask(start)
+    page = visitor.open("/loops?q=visit.s")
+    expect(row(page, "visit.s")).to_be_visible()
+    page = visitor.open("/tasks/start?task=visit")
+    page.get_by_label("Key").fill("s")
+    page.get_by_label("Cron").fill("0 4 * * *")
+    page.get_by_label("by the clock of").fill("Europe/Berlin")
+    page.get_by_label("Arguments").fill('{"ward": "south", "beds": 3}')
+    button(page, "Start…").click()
+    expect(page.locator("h1")).to_have_text("Change visit.s?")
+    button(page, "Yes, do it").click()
+    done(page, "visit.s: rescheduled")
+    found = listed(ward, LoopId("visit", "s"))
+    assert found is not None
+    assert found.args == {"ward": "south", "beds": 3}
+
+
+def test_set_the_schedule_of_a_loop_and_clear_it(visitor: Reader, ward: Ward) -> None:
+    loop = LoopId("library")
+    page = visitor.open("/loop?name=library")
+    page.get_by_role("link", name="Change…").click()
+    expect(page.get_by_label("Every", exact=True)).to_have_value("1h")
+    page.get_by_label("Cron").fill("0 9 * *")
+    page.get_by_label("Every", exact=True).fill("")
+    button(page, "Set…").click()
+    refused(visitor, "Nothing was done")
+    page.get_by_label("Cron").fill("0 9 * * MON-FRI")
+    page.get_by_label("by the clock of").fill("Europe/Berlin")
+    button(page, "Set…").click()
+    expect(page.locator("main")).to_contain_text("at 09:00, Monday to Friday")
+    expect(page.locator("main")).to_contain_text("until now: every 1h")
+    before = listed(ward, loop)
+    assert before is not None
+    assert before.schedule == Every("1h")
+    button(page, "Yes, do it").click()
+    done(page, "library: rescheduled")
+    found = listed(ward, loop)
+    assert found is not None
+    assert found.override is not None
+    assert found.override.by == "somebody at this machine"
+    assert "0 9 * * MON-FRI" in str(found.schedule)
+    expect(page.locator("#facts")).to_contain_text("in place of the code's")
+    button(page, "Clear").click()
+    done(page, "library: rescheduled")
+    cleared = listed(ward, loop)
+    assert cleared is not None
+    assert (cleared.schedule, cleared.override) == (Every("1h"), None)
+    assert [each.by[: len(BY)] for each in ward.history("library")[1:]] == [BY, BY]
+
+
+def test_look_and_replay_all_of_an_error(visitor: Reader, ward: Ward) -> None:
+    ward.mended = False
+    send(ward, "letter", "anna", "bert", "carla")
+    page = visitor.open("/failed?task=letter")
+    parked(ward, page, "letter", 3)
+    button(page, "Look at them").click()
+    group = page.locator("article", has_text="letter")
+    expect(group).to_contain_text("no address")
+    assert len(ward.parked("letter")) == 3
+    ward.mended = True
+    group.get_by_label("at most").fill("fast")
+    button(group, "Replay all 3").click()
+    refused(visitor, "A rate is a number per s, m or h")
+    assert len(ward.parked("letter")) == 3
+    page.get_by_role("link", name="Go back").click()
+    group.get_by_label("at most").fill("100/s")
+    button(group, "Replay all 3").click()
+    done(page, "replayed")
+    expect(page.locator("#parked")).to_contain_text("letter 0", timeout=30_000)
+    assert ward.parked("letter") == []
+
+
+def test_replay_one_with_other_arguments_one_as_it_is_and_delete_the_others(
+    visitor: Reader, ward: Ward
+) -> None:
+    ward.mended = False
+    send(ward, "bill", "dora", "emil", "fritz", "gerda")
+    page = visitor.open("/failed?task=bill")
+    parked(ward, page, "bill", 4)
+    ids = [each.id for each in ward.parked("bill")]
+    button(page, "Look at them").click()
+    page.get_by_text("The messages").click()
+    page.get_by_role("link", name=ids[0]).click()
+    page.get_by_role("link", name="Show them").click()
+    page.get_by_label("Arguments").fill('{"to": 7}')
+    button(page, "Replay with these").click()
+    done(page, "stays parked")
+    assert {each.id for each in ward.parked("bill")} == set(ids)
+    button(page, "Look at them").click()
+    page.get_by_text("The messages").click()
+    page.get_by_role("link", name=ids[0]).click()
+    page.get_by_role("link", name="Show them").click()
+    page.get_by_label("Arguments").fill('{"to": "dora@example.org"}')
+    button(page, "Replay with these").click()
+    done(page, "replayed")
+    assert {each.id for each in ward.parked("bill")} == set(ids[1:])
+    button(page, "Look at them").click()
+    page.get_by_text("The messages").click()
+    page.get_by_role("link", name=ids[1]).click()
+    ward.mended = True
+    button(page, "Replay").click()
+    done(page, "replayed")
+    assert {each.id for each in ward.parked("bill")} == set(ids[2:])
+    button(page, "Look at them").click()
+    page.get_by_text("The messages").click()
+    page.get_by_role("link", name=ids[2]).click()
+    button(page, "Delete…").click()
+    expect(page.locator("h1")).to_have_text("Delete parked messages?")
+    button(page, "Yes, do it").click()
+    done(page, "deleted")
+    assert [each.id for each in ward.parked("bill")] == ids[3:]
+    button(page, "Look at them").click()
+    button(page.locator("article", has_text="bill"), "Delete all 1…").click()
+    assert len(ward.parked("bill")) == 1
+    button(page, "Yes, do it").click()
+    done(page, "deleted")
+    assert ward.parked("bill") == []
+
+
+def test_ask_what_runs_where_it_is_and_end_it(visitor: Reader, ward: Ward) -> None:
+    async def operate(_: Program) -> str:
+        from scheduler.queues.outbox import Posting
+
+        return str(await ward.app.outbox.send("surgery", {}, Posting()))
+
+    run = ward.ask(operate)
+    page = visitor.open("/running")
+    # It is asked again until it has begun.
+    expect(button(page, "Ask what runs")).to_be_visible()
+    for _ in range(20):
+        button(page, "Ask what runs").click()
+        done(page, "done")
+        if page.locator("#runs", has_text=run).count():
+            break
+    found = page.locator("#runs tr", has_text=run)
+    expect(found).to_contain_text("25 % anaesthesia")
+    button(found, "Stack").click()
+    expect(page.locator("#runs pre")).to_contain_text("await asyncio.sleep(3600)")
+    button(found, "End…").click()
+    expect(page.locator("h1")).to_have_text("End this run?")
+    assert [each.id for each in ward.ask(lambda it: it.cancellation.running()).runs] == [run]
+    button(page, "Yes, do it").click()
+    done(page, "cancelled")
+    assert run not in [each.id for each in ward.ask(lambda it: it.cancellation.running()).runs]
+
+
+def test_call_the_roll(visitor: Reader, ward: Ward) -> None:
+    page = visitor.open("/processors")
+    button(page, "Call the roll").click()
+    done(page, "1 of 1 processors have answered")
+    roll = page.locator("#roll tbody tr")
+    expect(roll).to_have_count(1)
+    answers = ward.ask(lambda program: program.locator.call_the_roll({}))
+    ((name, about),) = answers.about.items()
+    expect(roll).to_contain_text(name)
+    expect(roll).to_contain_text(about.version)
+    assert about.since is not None
+    assert SystemClock().now() - about.since < timedelta(hours=1)
+    expect(roll.locator("time").first).to_have_attribute(
+        "datetime", about.since.isoformat(timespec="milliseconds")
+    )
+
+
+def test_examine(visitor: Reader, ward: Ward) -> None:
+    before = endings(ward, "garden")
+    page = visitor.open("/doctor")
+    button(page, "Examine").click()
+    done(page, "things were looked at")
+    expect(page.locator(".findings")).to_contain_text("broker version")
+    assert endings(ward, "garden") == before

@@ -1,0 +1,205 @@
+"""What is refused, in a real browser: what pages of others ask for, and what one may not do."""
+
+import re
+import threading
+import urllib.request
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.conftest import reading
+from tests.browser.working import Ward
+
+# The worst case: somebody has come to know the token that stands in our forms.
+FORM = """<form method="post" action="{address}/do/pause"><input name="token" value="{token}">
+<input name="loop" value="chapel"><button>You have won</button></form>"""
+FETCH = """<script>
+const body = new URLSearchParams({{token: "{token}", loop: "chapel"}});
+fetch("{address}/do/pause", {{method: "POST", mode: "no-cors", credentials: "include", body}})
+  .then(() => "sent", String).then((said) => (document.title = said));
+</script>"""
+READING = """<script>
+fetch("{address}/loops", {{credentials: "include"}})
+  .then((answer) => answer.text(), String).then((said) => (document.title = said));
+</script>"""
+FOLLOWING = """<script>
+const stream = new EventSource("{address}/live/x/loops", {{withCredentials: true}});
+stream.addEventListener("page", (event) => (document.title = event.data));
+stream.addEventListener("error", () => (document.title = "TypeError: not followed"));
+</script>"""
+FRAME = """<iframe src="{address}/loops" onload="document.title = 'loaded'"></iframe>"""
+
+
+class Elsewhere:
+    """A server of somebody else, whose pages say what a test wants.
+
+    Attributes:
+        port: it answers there under each name of this machine.
+    """
+
+    def __init__(self, port: int, pages: dict[str, str]) -> None:
+        self.port = port
+        self._pages = pages
+
+    def open(self, page: Page, host: str, html: str) -> None:
+        """Have somebody come to such a page, by this name of the server."""
+        self._pages["/"] = html
+        page.goto(f"http://{host}:{self.port}/")
+
+
+@contextmanager
+def serving_elsewhere() -> Generator[Elsewhere]:
+    pages: dict[str, str] = {}
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(f"<!doctype html><title></title>{pages.get(self.path, '')}".encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """It says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield Elsewhere(server.server_address[1], pages)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Elsewhere]:
+    with serving_elsewhere() as server:
+        yield server
+
+
+@pytest.fixture
+def victim(chromium: Browser) -> Iterator[Page]:
+    context = chromium.new_context()
+    context.set_default_timeout(15_000)
+    yield context.new_page()
+    context.close()
+
+
+def filled(html: str, ward: Ward) -> str:
+    """The page of somebody who knows our address, and the token of our forms."""
+    with urllib.request.urlopen(f"{ward.address}loops") as answer:
+        token = re.search(r'name="token" value="(\w+)"', answer.read().decode())
+    assert token
+    return html.format(address=ward.address.rstrip("/"), token=token[1])
+
+
+def has_been_left_alone(ward: Ward) -> bool:
+    return [entry.what for entry in ward.history("chapel")] == ["seeded"]
+
+
+# Another port is another origin of the same site; another name, another site.
+HOSTS = ("127.0.0.1", "localhost")
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_form_of_another_page_does_nothing(
+    victim: Page, elsewhere: Elsewhere, ward: Ward, host: str
+) -> None:
+    elsewhere.open(victim, host, filled(FORM, ward))
+    victim.get_by_role("button").click()
+    expect(victim.locator("body")).to_contain_text("sent from the page of another site")
+    assert has_been_left_alone(ward)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_script_of_another_page_does_nothing(
+    victim: Page, elsewhere: Elsewhere, ward: Ward, host: str
+) -> None:
+    with victim.expect_request("**/do/pause") as sent:
+        elsewhere.open(victim, host, filled(FETCH, ward))
+    expect(victim).to_have_title(re.compile("sent|TypeError"))
+    answer = sent.value.response()
+    assert answer is None or answer.status == 403
+    assert has_been_left_alone(ward)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("html", [READING, FOLLOWING], ids=["reading", "following"])
+def test_another_page_reads_nothing(
+    victim: Page, elsewhere: Elsewhere, ward: Ward, host: str, html: str
+) -> None:
+    elsewhere.open(victim, host, filled(html, ward))
+    expect(victim).to_have_title(re.compile("^TypeError"))
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_another_page_frames_nothing(
+    victim: Page, elsewhere: Elsewhere, ward: Ward, host: str
+) -> None:
+    elsewhere.open(victim, host, filled(FRAME, ward))
+    expect(victim).to_have_title("loaded")
+    shown = victim.frames[1].locator("body").inner_text()  # the browser's own words
+    assert "chapel" not in shown
+    assert "refused to connect" in shown
+
+
+SEND = """async ([path, fields]) => {
+    const answer = await fetch(path, {method: "POST", body: new URLSearchParams(fields)});
+    return [answer.status, await answer.text()];
+}"""
+
+
+def sent(page: Page, action: str, fields: Mapping[str, str]) -> tuple[int, str]:
+    """What a request that somebody has made by hand, on our own page, is answered."""
+    status, text = page.evaluate(SEND, [f"/do/{action}", dict(fields)])
+    return status, text
+
+
+PATHS = (
+    *("/", "/loops", "/loop?name=chapel", "/loop/schedule?loop=chapel", "/tasks"),
+    *("/tasks/start?task=visit", "/failed", "/running", "/processors", "/doctor"),
+)
+
+
+def test_who_may_only_look_finds_no_button_and_is_refused(chromium: Browser, ward: Ward) -> None:
+    with reading(chromium, ward.read_only) as reader:
+        for path in PATHS:
+            page = reader.open(path)
+            expect(page.locator("h1")).to_be_visible()
+            assert page.locator("form[method=post]").count() == 0, path
+            expect(page.locator(".who")).to_contain_text("read-only")
+        page = reader.open("/loop?name=chapel")
+        for action in ("pause", "trigger", "remove", "schedule-set", "start", "purge", "look"):
+            fields = {"loop": "chapel", "sure": "yes", "every": "5m", "token": "guessed"}
+            status, _ = sent(page, action, fields)
+            assert status == 403, action
+        reader.wrong.clear()  # a browser tells of each of these
+    assert has_been_left_alone(ward)
+
+
+def test_who_may_do_one_thing_is_offered_that_and_refused_all_else(
+    chromium: Browser, ward: Ward
+) -> None:
+    with reading(chromium, ward.of_bob) as reader:
+        page = reader.open("/loop?name=chapel")
+        expect(page.get_by_role("button")).to_have_text(["Pause"])
+        token = page.locator("[name=token]").first.get_attribute("value")
+        assert token
+        status, said = sent(page, "trigger", {"loop": "chapel", "token": token})
+        assert (status, said) == (403, "bob may not do this here. Nothing was done.")
+        reader.wrong.clear()
+    assert has_been_left_alone(ward)
+
+
+def test_who_comes_by_another_name_is_shown_nothing(victim: Page, ward: Ward) -> None:
+    """As a page would that has its own name lead to this machine."""
+    port = urlsplit(ward.address).port
+    answer = victim.request.get(
+        f"http://127.0.0.1:{port}/loops", headers={"host": f"evil.example:{port}"}
+    )
+    assert answer.status == 403
+    assert "chapel" not in answer.text()

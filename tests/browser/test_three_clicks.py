@@ -1,0 +1,110 @@
+"""What somebody finds who begins at the overview, and clicks three times at most."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from scheduler.control.acting import acting_as
+from scheduler.program import Program
+from scheduler.queues.outbox import Posting
+from tests.browser.conftest import Reader
+from tests.browser.working import NOBODYS, Ward
+
+WITHIN_MS = 30_000
+
+
+class Finger:
+    """Somebody who has the overview before them, and three clicks."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.left = 3
+
+    def click(self, what: Locator) -> None:
+        assert self.left, "that would be the fourth click"
+        self.left -= 1
+        what.click(timeout=WITHIN_MS)
+
+
+@pytest.fixture
+def finger(visitor: Reader) -> Finger:
+    return Finger(visitor.open("/"))
+
+
+def test_why_a_loop_did_not_run_because_somebody_has_paused_it(finger: Finger, ward: Ward) -> None:
+    async def pause(program: Program) -> None:
+        with acting_as("maria"):
+            await program.verbs.pause(await program.loops.find("garden"), "frost until March")
+
+    ward.ask(pause)
+    page = finger.page
+    finger.click(page.locator("#census").get_by_role("link", name=re.compile("paused")))
+    finger.click(page.get_by_role("link", name="garden", exact=True))
+    expect(page.locator("#head")).to_contain_text("Paused: frost until March")
+    expect(page.locator("#head")).to_contain_text("by maria at ")
+
+
+def test_why_a_loop_did_not_run_because_it_has_failed(finger: Finger, ward: Ward) -> None:
+    page = finger.page
+    finger.click(page.locator("#troubles").get_by_role("link", name="scanner", exact=True))
+    expect(page.locator("#head")).to_contain_text("Paused: ")
+    expect(page.locator("#head")).to_contain_text("the scanner is too warm")
+    assert ward.is_paused("scanner")
+
+
+def test_why_a_loop_did_not_run_because_no_processor_was_there(finger: Finger, ward: Ward) -> None:
+    page = finger.page
+    finger.click(page.locator("#troubles").get_by_role("link", name=NOBODYS, exact=True))
+    expect(page.locator("#head")).to_contain_text("no processor takes messages of its task")
+
+
+@pytest.fixture
+def dialysis(ward: Ward) -> Iterator[None]:
+    """A run that goes on until the test has ended."""
+
+    async def begin(program: Program) -> str:
+        await program.verbs.trigger(await program.loops.find("dialysis"))
+        while True:
+            runs = (await program.cancellation.running()).runs
+            if found := [run.id for run in runs if run.loop == "dialysis"]:
+                return found[0]
+
+    run = ward.ask(begin)
+    yield
+    ward.ask(lambda program: program.cancellation.cancel(run, by="the test"))
+
+
+@pytest.mark.usefixtures("dialysis")
+def test_which_pod_runs_what_now(finger: Finger, ward: Ward) -> None:
+    ((name, _),) = ward.ask(lambda it: it.locator.call_the_roll({})).about.items()
+    page = finger.page
+    finger.click(page.get_by_role("navigation").get_by_role("link", name="Running"))
+    # What is due, and how long it may take, is there already: the journal tells.
+    expect(page.locator("#due tr", has_text="dialysis")).to_be_visible(timeout=WITHIN_MS)
+    finger.click(page.get_by_role("button", name="Ask what runs"))
+    run = page.locator("#runs tr", has_text="dialysis")
+    expect(run).to_contain_text(name, timeout=WITHIN_MS)
+    assert page.locator("#due tr", has_text="dialysis").count() == 0
+
+
+def test_all_that_failed_with_one_error_is_replayed_after_a_fix(finger: Finger, ward: Ward) -> None:
+    async def send(_: Program) -> None:
+        for to in ("anna", "bert"):
+            await ward.app.outbox.send("letter", {"to": to}, Posting())
+        await ward.app.outbox.send("bill", {"to": "carla"}, Posting())
+
+    ward.mended = False
+    ward.ask(send)
+    page = finger.page
+    tile = page.locator("#tiles > div", has_text="Parked")
+    expect(tile).to_contain_text(re.compile("[4-9]"), timeout=WITHIN_MS)  # the scanner has one
+    ward.mended = True
+    finger.click(tile.get_by_role("link"))
+    finger.click(page.get_by_role("button", name="Look at them"))
+    group = page.locator("article", has_text="no address")
+    finger.click(group.get_by_role("button", name="Replay all 2"))
+    expect(page.locator("#doing")).to_contain_text("replayed", timeout=WITHIN_MS)
+    assert ward.parked("letter") == []
+    assert len(ward.parked("bill")) == 1

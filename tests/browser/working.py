@@ -1,0 +1,202 @@
+"""An app at work on either broker, shown by a dashboard, into whose queues a test can look."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from scheduler import Context, Retry, Scheduler, Settings
+from scheduler.brokers.contract import Broker
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.server import MemoryServer
+from scheduler.brokers.opening import broker_of
+from scheduler.control.status import Status, Where
+from scheduler.dashboard import Visitor, dashboard
+from scheduler.dashboard.serving import serving
+from scheduler.program import Program
+from scheduler.protocol.tokens import LoopId
+from scheduler.queues.failed import Parked
+from scheduler.queues.journal import JournalEntry
+from scheduler.timing.clock import SystemClock
+from tests.stage import at_work, processor_of, program_of
+
+T = TypeVar("T")
+READY_WITHIN_S = 60
+NOBODYS = "night_watch"
+"""The task of which no processor takes messages."""
+
+
+@dataclass
+class Door:
+    """Where a dashboard is found."""
+
+    address: str = ""
+
+
+class Ward:
+    """A hospital's app, and what its broker knows of it.
+
+    Attributes:
+        mended: whether letters go through also where the address is none.
+        read_only: a dashboard by which nobody may do anything.
+        of_bob: one for somebody who may pause, and nothing else.
+    """
+
+    def __init__(self, namespace: str, broker_url: str | None) -> None:
+        url: Any = broker_url or "memory://"
+        self.app = Scheduler(namespace, Settings(broker_url=url))
+        self.address = ""
+        self.read_only, self.of_bob = Door(), Door()
+        self.mended = False
+        self._server = MemoryServer() if broker_url is None else None
+        self._loop: asyncio.AbstractEventLoop
+        self._program: Program
+        register(self)
+
+    def connect(self) -> Broker:
+        if self._server is not None:
+            return MemoryBroker(self._server)
+        return broker_of(self.app.settings, emit=self.app.events.emit, patient=True)
+
+    def ask(self, question: Callable[[Program], Awaitable[T]]) -> T:
+        """Ask the broker, by the parts that the commands are made of."""
+
+        async def answer() -> T:
+            return await question(self._program)
+
+        return asyncio.run_coroutine_threadsafe(answer(), self._loop).result(READY_WITHIN_S)
+
+    def status(self, name: str) -> Status:
+        """How a loop stands, as `scheduler status` tells."""
+
+        async def status(program: Program) -> Status:
+            (found,) = await program.survey.status(await program.loops.find(name))
+            return found
+
+        return self.ask(status)
+
+    def is_paused(self, name: str) -> bool:
+        return self.status(name).where is Where.PAUSED
+
+    def history(self, name: str) -> list[JournalEntry]:
+        """What the journal tells of a loop."""
+
+        async def entries(program: Program) -> list[JournalEntry]:
+            return [entry async for entry in program.journal.entries(loop=name)]
+
+        return self.ask(entries)
+
+    def parked(self, task: str) -> list[Parked]:
+        return self.ask(lambda program: program.failed.browse([task]))
+
+    def has_slot(self, loop: LoopId) -> bool:
+        queue = self.app.names.hatchery(loop)
+        return self.ask(lambda program: program.broker.depth(queue)) is not None
+
+    @contextmanager
+    def at_work(self) -> Generator[None]:
+        """Have it work in a thread of its own: this one has the event loop of the browser."""
+        ready, ended = threading.Event(), asyncio.Event()
+        failures: list[BaseException] = []
+
+        async def work() -> None:
+            self._loop = asyncio.get_running_loop()
+            async with self._working():
+                ready.set()
+                await ended.wait()
+
+        def run() -> None:
+            try:
+                asyncio.run(work())
+            except BaseException as error:
+                failures.append(error)
+                ready.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            assert ready.wait(READY_WITHIN_S)
+            if failures:
+                raise failures[0]
+            yield
+        finally:
+            if not failures:
+                self._loop.call_soon_threadsafe(ended.set)
+            thread.join()
+        assert not failures
+
+    @asynccontextmanager
+    async def _working(self) -> AsyncGenerator[None]:
+        app, clock = self.app, SystemClock()
+        taken = [task for task in app.tasks if task != NOBODYS]
+        async with AsyncExitStack() as stack:
+            broker = await stack.enter_async_context(self.connect())
+            ours = await stack.enter_async_context(self.connect())
+            self._program = program_of(app, ours)
+            await self._program.seeding.seed()
+            stack.push_async_callback(self._sweep, ours)
+            stack.enter_context(app.lending(broker, clock))
+            await stack.enter_async_context(at_work(processor_of(app, broker, tasks=taken)))
+            for door, options in self._doors():
+                pages = dashboard(app, connect=self.connect, **options)
+                door.address = await stack.enter_async_context(serving(pages, "127.0.0.1", 0))
+            yield
+
+    def _doors(self) -> Sequence[tuple["Ward | Door", Mapping[str, Any]]]:
+        return (
+            (self, {}),
+            (self.read_only, {"read_only": True}),
+            (self.of_bob, {"access": lambda _: Visitor("bob", {"pause"})}),  # pyright: ignore[reportUnknownLambdaType]
+        )
+
+    async def _sweep(self, broker: Broker) -> None:
+        """Leave nothing in a broker that others share."""
+        keyed = [self.app.names.hatchery(loop) for loop in await self._program.roster.read()]
+        for queue in {*(each.name for each in self.app.topology().queues), *keyed}:
+            if await broker.depth(queue) is not None:
+                await broker.delete(queue)
+
+
+async def nothing() -> None: ...
+
+
+def register(ward: Ward) -> None:
+    """Give the app loops and tasks: of those that tests change, each has its own."""
+    app = ward.app
+    for name in ("drill", "rounds", "kitchen", "laundry", "library", "chapel", "garden"):
+        app.periodic(name=name, every="1h")(nothing)
+    for name in ("bed-north", "bed-south"):
+        app.periodic(name=name, every="1h")(nothing)
+    app.periodic(name=NOBODYS, every="1s")(nothing)
+
+    @app.periodic(every="1s")
+    async def pulse(ctx: Context) -> None:
+        ctx.carry({"beats": ctx.seq})
+
+    @app.periodic(every="1s", retry=Retry(0), after_failure="pause")
+    async def scanner() -> None:
+        raise RuntimeError("the scanner is too warm")
+
+    @app.periodic(every="1h", retry=Retry(0))
+    async def dialysis() -> None:
+        await asyncio.sleep(3600)
+
+    @app.task
+    async def visit(ward: str, beds: int = 2) -> None: ...
+
+    @app.task(retry=Retry(0))
+    async def letter(to: str) -> None:
+        if "@" not in to and not ward.mended:
+            raise ValueError(f"no address: {to!r}")
+
+    @app.task(retry=Retry(0))
+    async def bill(to: str) -> None:
+        if "@" not in to and not ward.mended:
+            raise ValueError(f"nobody of this name: {to!r}")
+
+    @app.task(retry=Retry(0))
+    async def surgery(ctx: Context) -> None:
+        ctx.progress(0.25, "anaesthesia")
+        await asyncio.sleep(3600)

@@ -1,0 +1,145 @@
+"""Why a loop did not run last night: what became of the last times of its schedule."""
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from scheduler import Cron, Every
+from scheduler.dashboard.past import MOST, PastTick, past_ticks
+from scheduler.dashboard.picture import LoopPicture, Run
+from scheduler.dashboard.standing import Standing, State
+from scheduler.protocol.epochs import Verb
+from scheduler.protocol.tokens import Ending, LastRun, LoopId, Token
+from scheduler.protocol.tokens import State as TokenState
+from scheduler.queues.journal import JournalEntry
+from scheduler.timing.schedules import Schedule
+from tests.stage import START
+
+HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
+HOURLY = Cron("0 * * * *")
+NOON = START  # of 1 June
+
+
+def ran(at: datetime, ending: Ending = Ending.SUCCEEDED, **how: timedelta | str) -> Run:
+    """A run of the tick at this moment, that began so late and took so long."""
+    late, took = how.get("late", SECOND), how.get("took", SECOND)
+    assert isinstance(late, timedelta)
+    assert isinstance(took, timedelta)
+    error = str(how.get("error", ""))
+    return Run(at + late, 0, 0, LastRun(ending, at, at + late, took, error or None))
+
+
+def did(verb: Verb, at: datetime, note: str = "", by: str = "maria") -> JournalEntry:
+    return JournalEntry(at, "report", verb.value, 1, 0, note=note, by=by)
+
+
+def a_loop(*runs: Run, acts: tuple[JournalEntry, ...] = ()) -> LoopPicture:
+    loop = LoopPicture(LoopId("report"), acts=list(acts))
+    for run in runs:
+        loop.add(run)
+    return loop
+
+
+def past(
+    loop: LoopPicture,
+    schedule: Schedule = HOURLY,
+    *,
+    now: datetime = NOON + MINUTE,
+    back: timedelta | None = 3 * HOUR - MINUTE,
+    pauses: bool = False,
+    state: State = State.WAITING,
+) -> list[PastTick]:
+    standing = Standing("report", state, loop, schedule, True, 0)
+    since = None if back is None else now - back
+    return past_ticks(standing, now, since, pauses_itself=pauses)
+
+
+def test_each_tick_is_told_with_how_its_run_ended_the_latest_first() -> None:
+    error = ran(NOON - HOUR, Ending.ESCALATED, error="no toner")
+    told = past(a_loop(ran(NOON - 2 * HOUR), error, ran(NOON)))
+    assert told == [
+        PastTick(NOON, "succeeded"),
+        PastTick(NOON - HOUR, "escalated", "no toner"),
+        PastTick(NOON - 2 * HOUR, "succeeded"),
+    ]
+
+
+def test_of_a_tick_that_was_run_late_it_is_told_that_nobody_took_it() -> None:
+    (tick, *_) = past(a_loop(ran(NOON, late=5 * HOUR)), now=NOON + 6 * HOUR - SECOND, back=6 * HOUR)
+    assert tick.at == NOON + 5 * HOUR
+    late = past(a_loop(ran(NOON, late=5 * HOUR)), now=NOON + 6 * HOUR, back=7 * HOUR)[-1]
+    assert late.what == "succeeded"
+    assert "It began 5\N{NO-BREAK SPACE}h late" in late.why
+    assert "no processor was there" in late.why
+
+
+def test_of_ticks_that_one_late_run_stood_for_it_is_told_when_that_began() -> None:
+    told = past(a_loop(ran(NOON - 2 * HOUR), ran(NOON, late=2 * SECOND)))
+    assert told[1].what == "missed"
+    assert "Nobody ran it. The next run began 1\N{NO-BREAK SPACE}h later" in told[1].why
+
+
+def test_a_tick_in_a_pause_is_told_with_who_paused_it_and_why() -> None:
+    acts = (
+        did(Verb.PAUSE, NOON - 90 * MINUTE, "stocktaking"),
+        did(Verb.RESUME, NOON - 30 * MINUTE),
+    )
+    told = past(a_loop(ran(NOON - 2 * HOUR), ran(NOON), acts=acts))
+    assert told[1] == PastTick(NOON - HOUR, "paused", "It was paused by maria: stocktaking")
+    assert [each.what for each in told] == ["succeeded", "paused", "succeeded"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "pauses", "what"),
+    [
+        (Ending.ESCALATED, True, "paused"),
+        (Ending.ESCALATED, False, "missed"),
+        (Ending.STOPPED, False, "paused"),
+    ],
+)
+def test_a_tick_after_which_it_had_paused_itself_is_told_with_the_error(
+    ending: Ending, pauses: bool, what: str
+) -> None:
+    loop = a_loop(ran(NOON - 2 * HOUR, ending, error="no toner"))
+    tick = past(loop, pauses=pauses)[0]
+    assert tick.what == what
+    assert ("It had paused itself after its run before: no toner" in tick.why) is (what == "paused")
+
+
+def test_after_somebody_has_resumed_it_it_is_not_paused_any_more() -> None:
+    loop = a_loop(
+        ran(NOON - 2 * HOUR, Ending.STOPPED), acts=(did(Verb.RESUME, NOON - 90 * MINUTE),)
+    )
+    assert past(loop)[0].what == "missed"
+
+
+def test_a_tick_during_a_long_run_is_told_with_how_long_that_took() -> None:
+    told = past(a_loop(ran(NOON - 2 * HOUR, took=90 * MINUTE), ran(NOON)))
+    took = "1\N{NO-BREAK SPACE}h\N{NO-BREAK SPACE}30\N{NO-BREAK SPACE}m"
+    assert told[1].why == f"Its run before was still going on: it took {took}."
+
+
+def test_a_tick_that_is_due_is_told_with_how_the_loop_stands() -> None:
+    loop = a_loop(ran(NOON - HOUR))
+    token = Token(LoopId("report"), HOURLY, NOON, NOON, state=TokenState.ARMED)
+    loop.see(token, 10)
+    (tick, *_) = past(loop, state=State.UNATTENDED)
+    assert (tick.what, tick.at) == ("due", NOON)
+    assert "no processor takes messages of its task" in tick.why
+
+
+def test_of_what_is_before_the_journal_nothing_is_said() -> None:
+    assert past(a_loop(), back=None) == []
+    assert [tick.what for tick in past(a_loop(), back=HOUR)] == ["unknown"]
+
+
+def test_a_schedule_without_fixed_times_has_no_ticks() -> None:
+    assert past(a_loop(ran(NOON)), Every("1h")) == []
+
+
+@pytest.mark.parametrize("schedule", [Cron("* * * * * *"), Cron("*/5 * * * *"), HOURLY])
+def test_the_last_of_many_ticks_are_told(schedule: Schedule) -> None:
+    told = past(a_loop(), schedule, back=24 * HOUR)
+    assert len(told) == MOST
+    assert told[0].at > told[1].at
+    assert schedule.next_after(told[0].at) > NOON + MINUTE

@@ -1,0 +1,85 @@
+"""Loops and their schedules, as somebody writes them into a form."""
+
+from collections.abc import Callable
+
+import pytest
+
+from scheduler import Cron, Every, Scheduler
+from scheduler.dashboard.planning import doubt_of, loop_in, schedule_in, written
+from scheduler.errors import UsageError
+from scheduler.timing.schedules import Recurring
+from tests.stage import new_app
+
+
+def form(**fields: str) -> Callable[[str], str]:
+    return lambda name: fields.get(name, "")
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Every("90s"),
+        Every("1h", mode="fixed_rate", offset="10m", jitter="5s", catch_up="all"),
+        Cron("0 9 * * MON-FRI", tz="Europe/Berlin", catch_up="skip", grace="5m"),
+        Cron("*/5 * * * *"),
+    ],
+)
+def test_a_schedule_is_written_and_read(schedule: Recurring) -> None:
+    assert schedule_in(form(**written(schedule))) == schedule
+
+
+def test_a_zone_that_stands_beside_a_period_means_nothing() -> None:
+    assert schedule_in(form(every="5m", tz="Europe/Berlin")) == Every("5m")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, "write one of them"),
+        ({"every": "5m", "cron": "* * * * *"}, "write one of them"),
+        ({"every": "often"}, "every: expected a number and a unit"),
+        ({"every": "1h", "offset": "5m"}, "it needs “at its multiples”"),
+        ({"cron": "0 9 * *"}, "five fields"),
+        ({"cron": "0 9 * * *", "tz": "Europe/Berlim"}, "Europe/Berlin"),
+    ],
+)
+def test_what_is_no_schedule_is_told_by_the_fields(fields: dict[str, str], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        schedule_in(form(**fields))
+
+
+def app() -> Scheduler:
+    app = new_app()
+
+    @app.task
+    async def visit(ward: str, beds: int = 2) -> None: ...
+
+    return app
+
+
+def test_a_keyed_loop_is_read() -> None:
+    loop = loop_in(app(), form(task="visit", key="n.1", every="1h", args='{"ward": "north"}'))
+    assert (str(loop), loop.schedule, loop.args) == ("visit.n.1", Every("1h"), {"ward": "north"})
+    assert loop.task.arguments.required == ["ward"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"task": "visits"}, "visit"),
+        ({"key": ""}, "A key has 1 to 100"),
+        ({"args": "{}"}, "ward"),
+        ({"args": "[]"}, "JSON object"),
+        ({"args": '{"ward": "n", "doors": 1}'}, "doors"),
+    ],
+)
+def test_what_is_no_loop_is_told(fields: dict[str, str], told: str) -> None:
+    good = {"task": "visit", "key": "n", "every": "1h", "args": '{"ward": "north"}'}
+    with pytest.raises(UsageError, match=told):
+        loop_in(app(), form(**{**good, **fields}))
+
+
+def test_seconds_that_seem_to_stand_first_are_doubted() -> None:
+    assert "write 0 9 * * 1-5" in doubt_of(Cron("0 0 9 * * 1-5"))
+    assert doubt_of(Cron("0 9 * * MON")) == ""
+    assert doubt_of(Every("1h")) == ""
