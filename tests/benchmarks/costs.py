@@ -28,7 +28,7 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,11 +139,13 @@ class Fleet:
     Attributes:
         cpu: seconds of CPU of all its processes, so far.
         pids: of the processes that were started.
+        environment: of all of them.
     """
 
     cpu: Callable[[], float]
     pids: Sequence[int]
     records: Path
+    environment: Mapping[str, str]
 
     def runs(self, began: float, ended: float) -> list[Ran]:
         """Those that began in this time."""
@@ -175,7 +177,7 @@ def fleet(system: System, load: Load, url: str) -> Generator[Fleet]:
             try:
                 run_all(system.before, environment)
                 with processes(system.during, environment, log) as (cpu, pids):
-                    yield Fleet(cpu, pids, records)
+                    yield Fleet(cpu, pids, records, environment)
             finally:
                 run_all(system.after, environment)
     finally:

@@ -1,0 +1,236 @@
+"""What the dashboard costs: how soon pages come, what its process takes, what viewers are sent.
+
+    python tests/benchmarks/viewing.py [--url amqp://...] [--loops 10000] [--rate 100]
+        [--seconds 600] [--crowd 50] [--crowd-seconds 60]
+
+A processor works on so many loops, whose periods make up the rate. When each has run once, a
+dashboard is started beside it, in a process of its own, which reads the journal back. Then each
+page is asked for some times; and the dashboard's CPU is counted while nobody looks, while one
+viewer does, for all the seconds, and while a crowd does, who look at all pages. Nobody else should
+use the broker, or the machine. Nothing is left behind.
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks.broker_cpu import memory_of
+from tests.benchmarks.costs import Fleet, Load, cpu_of, fleet, ours
+from tests.benchmarks.growth import warm_up
+from tests.rabbitmq import shared_broker
+
+PAGES = (
+    *("/", "/loops", "/loops?sort=last", "/loops?q=k7", "/loop?name=loop.k0", "/running"),
+    *("/tasks", "/failed", "/calendar", "/processors", "/journal"),
+)
+APP = "tests.benchmarks.fleets.ours:app"
+TIMES = 5
+APART_S = 1.5
+"""Longer than a page is kept for others who ask for the same."""
+
+READ_BACK_WITHIN_S = 300
+STILL_READING = "Reading the journal back"
+UNKNOWN_YET = "Getting to know the loops"
+
+
+class Answer(NamedTuple):
+    """A page that was asked for."""
+
+    ms: float
+    size: int
+    html: str
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """Its process, and where it answers."""
+
+    pid: int
+    host: str
+    port: int
+
+    @property
+    def cpu(self) -> float:
+        """Seconds so far."""
+        return cpu_of({self.pid})
+
+    @property
+    def memory(self) -> float:
+        """Megabytes."""
+        return memory_of(self.pid)
+
+    async def get(self, path: str) -> Answer:
+        """Ask for a page."""
+        began = time.perf_counter()
+        reader, writer = await self._ask(path)
+        answer = await reader.read()
+        took = (time.perf_counter() - began) * 1000
+        writer.close()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if b" 200 " not in head.partition(b"\r\n")[0]:
+            raise RuntimeError(f"{path} was answered by {head.decode()}")
+        return Answer(took, len(answer), body.decode())
+
+    async def watch(self, path: str, until: float) -> int:
+        """Look at a page until a moment; returns the bytes that came of what was new."""
+        page = await self.get(path)
+        live = re.search(r'data-live="([^"]+)"', page.html)
+        assert live, path
+        reader, writer = await self._ask(live[1].replace("&amp;", "&"))
+        await reader.readuntil(b"\r\n\r\n")
+        count = 0
+        try:
+            async with asyncio.timeout_at(until):
+                while got := await reader.read(1 << 16):
+                    count += len(got)
+        except TimeoutError:
+            return count
+        finally:
+            writer.close()
+        raise RuntimeError(f"The news of {path} have ended.")
+
+    async def _ask(self, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        writer.write(
+            f"GET {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n"
+            "Connection: close\r\n\r\n".encode()
+        )
+        await writer.drain()
+        return reader, writer
+
+
+@contextmanager
+def shown(working: Fleet) -> Generator[Dashboard]:
+    """Have a dashboard of a fleet."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "scheduler", "dashboard", APP, "--port", "0"],
+        env=working.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        said = process.stdout.readline()
+        address = re.search(r"http://\S+", said)
+        if address is None:
+            raise RuntimeError(f"There is no dashboard: {said}")
+        parts = urlsplit(address[0])
+        assert parts.port
+        yield Dashboard(process.pid, parts.hostname or "", parts.port)
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+
+
+async def begin(dashboard: Dashboard) -> None:
+    """Wait until it has read all back, and tell what that has taken."""
+    began, cpu = time.monotonic(), dashboard.cpu
+    memory = dashboard.memory
+    listed: float | None = None
+    while True:
+        page = (await dashboard.get("/")).html
+        waited = time.monotonic() - began
+        if listed is None and UNKNOWN_YET not in page:
+            listed = waited
+        if listed is not None and STILL_READING not in page:
+            break
+        if waited > READ_BACK_WITHIN_S:
+            raise TimeoutError("It has not read the journal back.")
+        await asyncio.sleep(0.1)
+    say(
+        f"start: all loops known after {listed:.1f} s, the journal read back after {waited:.1f} s "
+        f"({dashboard.cpu - cpu:.1f} s of CPU); {memory:.0f} MB, then {dashboard.memory:.0f} MB"
+    )
+
+
+async def ask_for_pages(dashboard: Dashboard) -> None:
+    say(f"{'page':24}{'first':>9}{'median':>9}{'slowest':>9}{'size':>10}")
+    for path in PAGES:
+        answers: list[Answer] = []
+        for _ in range(TIMES):
+            await asyncio.sleep(APART_S)
+            answers.append(await dashboard.get(path))
+        took = [each.ms for each in answers]
+        times = f"{took[0]:6.0f} ms{statistics.median(took):6.0f} ms{max(took):6.0f} ms"
+        say(f"{path:24}{times}{answers[-1].size / 1024:7.0f} KB")
+
+
+async def look(dashboard: Dashboard, paths: Sequence[str], seconds: float) -> None:
+    """Have a viewer for each of these look for so long, and tell what that has taken."""
+    cpu, began = dashboard.cpu, time.monotonic()
+    until = asyncio.get_running_loop().time() + seconds
+    if paths:
+        sent = await asyncio.gather(*(dashboard.watch(path, until) for path in paths))
+    else:
+        sent = []
+        await asyncio.sleep(seconds)
+    passed = time.monotonic() - began
+    by_page = defaultdict[str, list[float]](list)
+    for path, count in zip(paths, sent, strict=True):
+        by_page[path].append(count / passed)
+    core = (dashboard.cpu - cpu) / passed
+    line = f"{len(paths):3} viewers, {passed:4.0f} s: {core:7.2%} of a core"
+    if sent:
+        line += f", {sum(sent) / passed / len(paths) / 1024:6.2f} KB a second to each"
+    say(f"{line}, {dashboard.memory:5.0f} MB")
+    if len(by_page) > 1:
+        for path, rates in by_page.items():
+            say(f"      {path:24}{statistics.mean(rates) / 1024:8.2f} KB a second")
+
+
+async def measure(dashboard: Dashboard, options: argparse.Namespace) -> None:
+    await begin(dashboard)
+    await ask_for_pages(dashboard)
+    await look(dashboard, [], options.crowd_seconds)
+    await look(dashboard, ["/"], options.seconds)
+    crowd = [path for path, _ in zip(cycle_of(PAGES), range(options.crowd), strict=False)]
+    await look(dashboard, crowd, options.crowd_seconds)
+
+
+def cycle_of(paths: Sequence[str]) -> Iterator[str]:
+    while True:
+        yield from paths
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What the dashboard costs.")
+    parser.add_argument("--url", help="a RabbitMQ; else the one that the tests would use")
+    parser.add_argument("--loops", type=int, default=10_000)
+    parser.add_argument("--rate", type=float, default=100, help="runs a second, of all loops")
+    parser.add_argument("--seconds", type=float, default=600, help="with one viewer")
+    parser.add_argument("--crowd", type=int, default=50)
+    parser.add_argument("--crowd-seconds", type=float, default=60)
+    options = parser.parse_args()
+    url = options.url or shared_broker(str(os.getpid()))
+    every = options.loops / options.rate
+    load = Load(f"{options.loops} x {every:g} s", options.loops, spread=True, every=every)
+    say(f"{load.name}: {options.rate:g} runs a second")
+    with fleet(ours(1), load, url) as working:
+        warm_up(working, load)
+        with shown(working) as dashboard:
+            asyncio.run(measure(dashboard, options))
+
+
+if __name__ == "__main__":
+    main()
