@@ -80,13 +80,19 @@ class Survey:
         """The status of each loop of the code, and of each keyed one; or only of this one."""
         listing = await self.listing()
         loops = self.loops(listing) if only is None else [as_listed(only, listing)]
-        seen = await self._locator.find({loop.id: listing.known(loop.id) for loop in loops})
+        seen = await self._seen({loop.id: listing.known(loop.id) for loop in loops})
         found = [status_of(loop, seen[loop.id], listing) for loop in loops]
         remembered = await self._remembered(
             {status.loop.id for status in found if status.last is None and status.seq is None},
             listing,
         )
         return [_completed(status, remembered.get(status.loop.id)) for status in found]
+
+    async def _seen(self, loops: Mapping[LoopId, int]) -> Mapping[LoopId, Sighting]:
+        """Where the tokens are; one that was nowhere may have moved, and is looked for again."""
+        seen = await self._locator.find(loops)
+        nowhere = {loop: loops[loop] for loop, each in seen.items() if each.is_lost}
+        return {**seen, **await self._locator.find(nowhere)} if nowhere else seen
 
     async def listing(self) -> Listing:
         """What the roster says; nothing, where nothing was seeded."""

@@ -1,12 +1,13 @@
 """Where the token of each loop is, as an operator is told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
 import pytest
 
 from scheduler import Context, Retry, Scheduler
+from scheduler.control.location import Place, Sighting
 from scheduler.control.status import Status, Where
 from scheduler.errors import Unconfirmed
 from scheduler.protocol.tokens import Ending, LoopId
@@ -127,6 +128,23 @@ async def test_where_there_are_processors_what_they_say_of_a_loop_counts(
         await deed(stage)
         found = await status(stage)
         assert (found.where, found.processors) == (where, 2)
+
+
+async def test_a_token_that_moved_while_it_was_looked_for_is_looked_for_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.seed(looping())
+    find, missed = stage.locator.find, list[LoopId]()
+
+    async def find_late(loops: Mapping[LoopId, int]) -> dict[LoopId, Sighting]:
+        if missed:
+            return await find(loops)
+        missed.extend(loops)
+        return dict.fromkeys(loops, Sighting(Place.NOWHERE))
+
+    monkeypatch.setattr(stage.locator, "find", find_late)
+    assert (await status(stage)).where is Where.WAITING
+    assert missed == [TASK]
 
 
 async def test_who_began_the_epoch_of_a_loop_and_when_is_told(stage: Stage) -> None:
