@@ -1,31 +1,42 @@
 """What each page shows: the words and numbers that its template is given."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import dropwhile
 from typing import Any
 from zoneinfo import available_timezones
 
+from markupsafe import Markup
+
 from scheduler.dashboard import strips, wording
 from scheduler.dashboard.filters import Filter, TaskFilter, pages_of
+from scheduler.dashboard.minutes import Minute
 from scheduler.dashboard.operations import LOOP_VERBS, arguments_in
 from scheduler.dashboard.parked import heard_of
 from scheduler.dashboard.past import past_ticks
-from scheduler.dashboard.picture import LoopPicture
+from scheduler.dashboard.picture import LoopPicture, Picture
 from scheduler.dashboard.planning import FIELDS, is_recurring, written
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import MARKS, MEANINGS, State
 from scheduler.dashboard.workload import Workload, delayed
+from scheduler.protocol.epochs import Verb
+from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.queues.failed import REASONS
+from scheduler.queues.journal import JournalEntry
+from scheduler.queues.running import RunningRun
 from scheduler.tasks.registry import resting
 from scheduler.tasks.tasks import TaskSpec
+from scheduler.timing.durations import MILLISECOND
 
 Query = Mapping[str, str]
 Context = dict[str, Any]
 HOUR = 60
 TICKS = 10
-TAIL = 200
+TAIL = 100
+LATELY = 10
+ROUTINE = (Ending.SUCCEEDED, Ending.RETRIED, Verb.START)
 MOST_DUE = 50
 WORST = 5
 IDLE = Workload()
@@ -60,27 +71,43 @@ def overview(site: Site, _: Query) -> Context:
         "worst": WORST,
         "runs": runs,
         "failed": sum(minute.failed for _, minute in minutes),
-        "per_second": runs / (HOUR * 60),
+        "per_second": _per_second([minute for _, minute in minutes]),
+        "lately": _not_routine(site.picture.entries),
         "latest": worst,
         "parked": site.parked,
         "processors": site.processors,
-        "charts": [
-            ("Runs", strips.bars([(at, float(m.runs)) for at, m in minutes], "runs in a minute")),
-            (
-                "Lateness",
-                strips.bars(
-                    [(at, m.mean_late / timedelta(milliseconds=1)) for at, m in minutes],
-                    "ms late on average",
-                ),
-            ),
-            (
-                "Failures",
-                strips.bars(
-                    [(at, float(m.failed)) for at, m in minutes], "failures in a minute", "bad"
-                ),
-            ),
-        ],
+        "charts": _charts(minutes),
     }
+
+
+def _charts(minutes: Sequence[tuple[datetime, Minute]]) -> list[tuple[str, Markup]]:
+    """By title, what is drawn of each minute."""
+    ms = timedelta(milliseconds=1)
+    runs = [(at, float(minute.runs)) for at, minute in minutes]
+    late = [(at, minute.mean_late / ms) for at, minute in minutes]
+    failures = [(at, float(minute.failed)) for at, minute in minutes]
+    return [
+        ("Runs", strips.bars(runs, "runs in a minute")),
+        ("Lateness", strips.bars(late, "ms late on average")),
+        ("Failures", strips.bars(failures, "failures in a minute", "bad")),
+    ]
+
+
+def _per_second(minutes: Sequence[Minute]) -> float:
+    """How many runs there were a second, since the first of them."""
+    known = [*dropwhile(lambda minute: not minute.runs, minutes)]
+    return sum(minute.runs for minute in known) / (len(known) * 60) if known else 0.0
+
+
+def _not_routine(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
+    """The latest of what was done, and of what went wrong, of each loop once."""
+    found: dict[tuple[str, str], JournalEntry] = {}
+    for entry in reversed(entries):
+        if entry.what not in ROUTINE:
+            found.setdefault((entry.loop, entry.what), entry)
+        if len(found) >= LATELY:
+            break
+    return [*found.values()]
 
 
 def loops(site: Site, query: Query) -> Context:
@@ -107,7 +134,7 @@ def loop(site: Site, query: Query) -> Context | None:
         return None
     now, picture = site.clock.now(), found.loop
     task = site.app.tasks.get(picture.id.task)
-    after = max(now, picture.due_at or now)
+    after = _before_next_tick(picture, now)
     return {
         "standing": found,
         "zone": wording.zone_name(found.schedule),
@@ -124,6 +151,12 @@ def loop(site: Site, query: Query) -> Context | None:
         "timeline": strips.timeline(picture.runs, now),
         "events": _events(picture),
     }
+
+
+def _before_next_tick(loop: LoopPicture, now: datetime) -> datetime:
+    """A moment after which its next tick is the first."""
+    waiting = loop.token is not None and loop.token.scheduled_at > now
+    return loop.token.scheduled_at - MILLISECOND if loop.token and waiting else now
 
 
 def _pauses_itself(task: TaskSpec | None) -> bool:
@@ -259,10 +292,14 @@ def processors(site: Site, _: Query) -> Context:
 def running(site: Site, _: Query) -> Context:
     due = [each for each in site.standings() if each.state is State.RUNNING]
     due.sort(key=lambda each: each.loop.due_at or site.clock.now())
-    told = {run.id for run in site.running[1].runs} if site.running else set[str]()
-    not_told = [each for each in due if _run_of(each.loop) not in told]
+    told = [*site.running[1].runs] if site.running else []
+    going_on = [run for run in told if not _has_ended(run, site.picture)]
+    ids = {run.id for run in going_on}
+    not_told = [each for each in due if _run_of(each.loop) not in ids]
     return {
         "running": site.running,
+        "going_on": going_on,
+        "ended": len(told) - len(going_on),
         "due": len(due),
         "not_told": [
             (each, _usual(each.loop), site.app.tasks.get(each.loop.id.task))
@@ -270,6 +307,15 @@ def running(site: Site, _: Query) -> Context:
         ],
         "more": len(not_told[MOST_DUE:]),
     }
+
+
+def _has_ended(run: RunningRun, picture: Picture) -> bool:
+    """Whether the journal has told of its end since."""
+    if run.seq is None:
+        return False
+    loop = picture.loops.get(LoopId(run.task, run.key))
+    token = loop.token if loop else None
+    return token is not None and (token.seq, token.attempt) > (run.seq, run.attempt)
 
 
 def _run_of(loop: LoopPicture) -> str:

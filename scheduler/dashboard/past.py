@@ -45,7 +45,8 @@ def past_ticks(
     """
     if heard_back_to is None or not standing.schedule.has_grid:
         return []
-    ticks = _ticks(standing, max(heard_back_to, now - SPANS[-1]), now)
+    begins = [act.at for act in standing.loop.acts if act.what == Verb.START and act.at is not None]
+    ticks = _ticks(standing, max(heard_back_to, now - SPANS[-1], *begins), now)
     story = _Story(standing, pauses_itself)
     return [story.of(tick) for tick in reversed(ticks)]
 

@@ -99,13 +99,14 @@ class Renderer:
         self._environment.filters.update(
             moment=moment,
             clock=clock,
+            exact=exact,
             span=wording.span,
             rate=wording.rate,
             words=wording.schedule_in_words,
             json=wording.readable_json,
             line=wording.first_line,
         )
-        functions: dict[str, Any] = {"strip": strip, "later": wording.later}
+        functions: dict[str, Any] = {"strip": strip}
         cast("dict[str, Any]", self._environment.globals).update(functions)
 
     def parts(self, template: str, context: Mapping[str, Any]) -> Rendered:
@@ -127,6 +128,11 @@ def moment(value: datetime | None, zone: str = "") -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         value.isoformat(timespec="milliseconds"), wording.exact(told), wording.brief(told)
     )
+
+
+def exact(value: datetime, zone: str = "") -> str:
+    """A moment by the clock of a zone."""
+    return wording.by_clock(wording.in_zone(value, zone))
 
 
 def clock(value: datetime) -> Markup:

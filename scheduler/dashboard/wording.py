@@ -53,6 +53,12 @@ def brief(moment: datetime) -> str:
     return f"{moment:%d %b %H:%M:%S} {moment.tzname()}"
 
 
+def by_clock(moment: datetime) -> str:
+    """When it is by the clock of its zone: "Wed 25 Nov, 02:00 CET"; seconds where there are any."""
+    seconds = f":{moment:%S}" if moment.second else ""
+    return f"{moment:%a} {moment.day} {moment:%b, %H:%M}{seconds} {moment.tzname()}"
+
+
 def schedule_in_words(schedule: Schedule) -> str:
     """When a loop runs, in words."""
     if isinstance(schedule, Cron):
@@ -77,12 +83,6 @@ def ticks(schedule: Schedule, after: datetime, most: int) -> list[datetime]:
             yield moment
 
     return list(islice(following(), most))
-
-
-def later(moment: datetime, now: datetime) -> str:
-    """How far a moment is from now, in words."""
-    away = moment - now
-    return f"in {span(away)}" if away > timedelta(0) else f"{span(-away)} ago"
 
 
 def readable_json(value: Any) -> str:

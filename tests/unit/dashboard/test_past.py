@@ -133,6 +133,11 @@ def test_of_what_is_before_the_journal_nothing_is_said() -> None:
     assert [tick.what for tick in past(a_loop(), back=HOUR)] == ["unknown"]
 
 
+def test_of_what_was_before_it_was_there_nothing_is_said() -> None:
+    loop = a_loop(acts=(did(Verb.START, NOON - MINUTE),))
+    assert [tick.at for tick in past(loop)] == [NOON]
+
+
 def test_a_schedule_without_fixed_times_has_no_ticks() -> None:
     assert past(a_loop(ran(NOON)), Every("1h")) == []
 
