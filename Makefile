@@ -9,7 +9,7 @@ BIN := .venv/bin
 # Tests of a broker wait more than they compute.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 3)))
 
-.PHONY: help demo test mutants check model bench growth chaos fuzz screenshots docs links format clean
+.PHONY: help demo test mutants check model bench growth chaos fuzz migrations screenshots docs links format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -50,6 +50,9 @@ chaos: .venv/dev ## kill, freeze, cut off and fill up everything (ARGS="--faults
 
 fuzz: .venv/dev ## publish what somebody else might, byte by byte (ARGS="--messages 100000 --seed 7")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+migrations: .venv/dev ## follow each way over to scheduler, and back, in some minutes (ARGS="celery")
+	@$(BIN)/python -m tests.migrations $(ARGS)
 
 docs: .venv/docs ## build the documentation into build/docs; a warning or a broken link ends it
 	@$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --builder html docs build/docs

@@ -2,7 +2,8 @@
 
 A Python block is executed where the blocks above it were. If it awaits, it does so inside a kit of
 the page's `app`, in virtual time. A test in it is run, with a kit if it takes `scheduler_kit`. A
-block whose first line is a name, such as `# beats.py`, is also in that file.
+block whose first line is a name, such as `# beats.py`, is also in that file, which the blocks below
+it can import.
 
 In a console block, what follows `$ ` is run by bash, and what stands below it is compared with what
 is printed, streams together. In both, dates, times of day, UTC offsets, ids, milliseconds and the
@@ -19,7 +20,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -70,14 +72,15 @@ class Page:
     def run(self) -> None:
         """Raises: AssertionError: something else was printed; whatever a block raises."""
         blocks = [CodeBlockParser("python", self.python), CodeBlockParser("console", self.console)]
-        for example in Document.parse(str(self._path), *blocks, SkipParser()).examples():
-            try:
-                example.evaluate()
-            except SkipTest as skipped:
-                self.left_out.append(str(skipped))
-            except BaseException as error:
-                error.add_note(f"It is in {self._path}, line {example.line}.")
-                raise
+        with importing_from(self._folder):
+            for example in Document.parse(str(self._path), *blocks, SkipParser()).examples():
+                try:
+                    example.evaluate()
+                except SkipTest as skipped:
+                    self.left_out.append(str(skipped))
+                except BaseException as error:
+                    error.add_note(f"It is in {self._path}, line {example.line}.")
+                    raise
 
     def python(self, example: Example) -> None:
         self.ran += 1
@@ -145,6 +148,20 @@ class Page:
         assert process.returncode == 0, said
         expected = command.expected.replace(INTERRUPT, "")
         assert not expected or is_as_expected(expected, printed), said
+
+
+@contextmanager
+def importing_from(folder: Path) -> Generator[None]:
+    """Have the modules of a folder be found in the block, and be forgotten after it."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(folder):
+                del sys.modules[name]
 
 
 def commands_of(block: str) -> Iterator[Command]:

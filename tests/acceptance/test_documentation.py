@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_page_does_as_it_says(path: Path, folder: Path, request: pytest.FixtureRequest) -> None:
-    seeded = set(re.findall(r"^\$ scheduler seed (\S+)", path.read_text(), re.MULTILINE))
+    run = re.sub("<!-- skip: start.*?<!-- skip: end -->", "", path.read_text(), flags=re.DOTALL)
+    seeded = set(re.findall(r"^\$ scheduler seed (\S+)", run, re.MULTILINE))
     url: str = request.getfixturevalue("broker_url") if seeded else "memory://"
     page = Page(path, folder, {"SCHEDULER_BROKER_URL": url} if seeded else {})
     try:
@@ -63,6 +65,14 @@ def test_a_command_has_what_stands_below_it() -> None:
         Command("a  # first", "1\n2\n"),
         Command("b", ""),
     ]
+
+
+def test_a_file_of_a_page_can_be_imported_there_and_nowhere_else(folder: Path) -> None:
+    path = folder / "page.md"
+    path.write_text("```python\n# shelf.py\nbooks = 3\n```\n```python\nimport shelf\n```\n")
+    Page(path, folder, {}).run()
+    assert "shelf" not in sys.modules
+    assert str(folder) not in sys.path
 
 
 @pytest.mark.parametrize(

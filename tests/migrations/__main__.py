@@ -1,0 +1,63 @@
+"""`python -m tests.migrations [GUIDE ...]`: each way over to scheduler, followed to the letter.
+
+A small project of the other kind is at work, and notes its runs. What its guide in `docs/how-to`
+says is done while it runs: over to scheduler, and back. Then the records of both sides are joined:
+no run may be missing, none doubled. Exits with 1 where one is, or where the page does not do as it
+says.
+"""
+
+import argparse
+import sys
+from datetime import UTC, datetime
+
+from rich.console import Console
+
+from tests.migrations.guides import GUIDES, ROOT
+from tests.migrations.report import seams_of, table_of, wrongs_of
+from tests.migrations.trial import NotAsWritten, Trial
+from tests.migrations.verdict import judged
+from tests.rabbitmq import PrivateNode
+
+NOT_YET = 25  # seconds before the end, of which a run may not be through yet
+FOLDER = ROOT / "build/migrations"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.migrations", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("guides", nargs="*", metavar="GUIDE", help=f"of {', '.join(GUIDES)}")
+    chosen = parser.parse_args().guides or list(GUIDES)
+    if unknown := set(chosen) - set(GUIDES):
+        parser.error(f"there is no guide {', '.join(sorted(unknown))}")
+    return max([follow(name) for name in chosen])
+
+
+def follow(name: str) -> int:
+    """Follow a guide, on a broker of its own, and print what became of its jobs."""
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+    guide = GUIDES[name]
+    console.rule(name)
+    with PrivateNode(management=False) as node:
+        trial = Trial(guide, FOLDER / name, node.url)
+        trial.prepare()
+        try:
+            for told in trial.follow():
+                console.print(f"{datetime.now(UTC):%H:%M:%S} {told}")
+        except NotAsWritten as error:
+            console.print(f"The page does not do as it says. {error}")
+            return 1
+    lines = trial.lines()
+    until = max(line.at for line in lines) - NOT_YET
+    jobs = [judged(job, kind, lines, until=until) for job, kind in guide.jobs.items()]
+    console.print(table_of(jobs))
+    console.print(seams_of(jobs))
+    wrongs = list(wrongs_of(jobs))
+    for wrong in wrongs:
+        console.print(wrong)
+    console.print(f"{name}: {'WRONG' if wrongs else 'no run is missing, none doubled'}")
+    return 1 if wrongs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The steps of a guide, and each way over that there is."""
+
+import re
+
+import pytest
+
+from tests.acceptance.snippets import Command
+from tests.migrations.guides import GUIDES
+from tests.migrations.page import File, Meanwhile, Typed, Until, steps_of
+
+PAGE = """\
+# Move
+
+```python
+# shop/jobs.py
+work()
+```
+
+```python
+not_a_file()
+```
+
+```console
+$ make it
+made
+$ end it
+```
+
+<!-- meanwhile: 65 s -->
+<!-- meanwhile: until second 59 -->
+
+```crontab
+# crontab
+* * * * * job
+```
+"""
+
+
+def test_a_page_is_files_commands_and_waits_in_its_order() -> None:
+    assert list(steps_of(PAGE)) == [
+        File("shop/jobs.py", "# shop/jobs.py\nwork()\n"),
+        Typed(12, Command("make it", "made\n")),
+        Typed(12, Command("end it", "")),
+        Meanwhile(65),
+        Until(59),
+        File("crontab", "# crontab\n* * * * * job\n"),
+    ]
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_a_guide_goes_over_and_back(name: str) -> None:
+    guide = GUIDES[name]
+    page = guide.page.read_text()
+    assert (guide.project / "requirements.txt").exists()
+    assert re.search(r"^#+ .*way back", page, re.MULTILINE | re.IGNORECASE)
+    typed = [step.command.line for step in steps_of(page) if isinstance(step, Typed)]
+    for command in "seed", "resume", "pause":
+        assert any(f"scheduler {command} " in line for line in typed), command
+    assert sum(isinstance(step, Meanwhile) for step in steps_of(page)) >= 3

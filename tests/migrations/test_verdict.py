@@ -1,0 +1,104 @@
+"""What counts as missing or doubled in the records of a guide."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.migrations.verdict import Calls, EachMinute, Every, Judged, Kind, Line, judged
+
+THEIRS, OURS = "celery", "scheduler"
+EVER = 1e9
+
+
+def ran(at: float, side: str = THEIRS, *, due: float | None = None, key: str | None = None) -> Line:
+    return Line("job", side, "ran", at, due, key)
+
+
+def noted(did: str, at: float, key: str, *, due: float | None = None) -> Line:
+    return Line("job", THEIRS, did, at, due, key)
+
+
+def judge(kind: Kind, *lines: Line, until: float = EVER) -> Judged:
+    return judged("job", kind, lines, until=until)
+
+
+@pytest.mark.parametrize(
+    ("ours", "missing", "doubled"),
+    [
+        ([6.0, 8.0], 0, 0),
+        ([4.1, 6.1], 0, 0),  # the phases differ: the wait over the seam is shorter
+        ([8.0, 10.0], 1, 0),
+        ([6.0, 6.1, 8.0], 0, 1),
+        ([6.0, 10.0], 1, 0),
+        ([4.0, 6.0], 0, 1),
+    ],
+)
+def test_a_period_is_kept_over_a_seam(ours: Sequence[float], missing: int, doubled: int) -> None:
+    found = judge(Every(2), ran(2.0), ran(4.0), *(ran(at, OURS) for at in ours))
+    assert (len(found.missing), len(found.doubled)) == (missing, doubled)
+    assert found.is_well is (not missing and not doubled)
+
+
+@pytest.mark.parametrize(
+    ("first", "missing", "made_up_for"), [(4.0, 0, 0), (8.0, 0, 2), (40.0, 1, 0)]
+)
+def test_a_side_may_run_once_for_all_that_went_by_over_a_seam(
+    first: float, missing: int, made_up_for: int
+) -> None:
+    kind = Every(2, once_for_all=THEIRS)
+    found = judge(kind, ran(2.0, OURS), ran(first), ran(first + 2))
+    assert (len(found.missing), found.made_up_for) == (missing, made_up_for)
+    assert judge(kind, ran(2.0), ran(8.0, OURS)).missing
+    assert judge(kind, ran(2.0), ran(8.0)).missing
+
+
+def test_what_runs_late_counts_for_the_moment_that_it_stands_for() -> None:
+    found = judge(Every(2), ran(2.0), ran(9.0, OURS, due=4.0), ran(9.1, OURS, due=6.0))
+    assert found.is_well
+    ((last, first),) = found.seams
+    assert (last.moment, first.moment, first.at) == (2.0, 4.0, 9.0)
+    assert found.runs == {THEIRS: 1, OURS: 2}
+
+
+@pytest.mark.parametrize(
+    ("dues", "missing", "doubled"),
+    [([120, 180], 0, 0), ([180], 1, 0), ([60, 120], 0, 1), ([120, 120], 0, 1), ([240], 2, 0)],
+)
+def test_each_minute_has_its_run(dues: Sequence[int], missing: int, doubled: int) -> None:
+    found = judge(EachMinute(), ran(61), *(ran(300, OURS, due=due) for due in dues))
+    assert (len(found.missing), len(found.doubled)) == (missing, doubled)
+
+
+def test_a_run_that_was_tried_again_is_one_run() -> None:
+    found = judge(Every(2), noted("failed", 2, "a"), noted("ran", 3.9, "a"), ran(4.0, key="b"))
+    assert found.is_well
+    assert found.runs == {THEIRS: 2}
+
+
+def test_a_run_that_never_succeeded_is_missing_unless_it_may_be_under_way() -> None:
+    lines = [ran(2.0), noted("failed", 4, "a")]
+    assert judge(Every(2), *lines).missing == ["00:00:04.0 (celery) never succeeded"]
+    assert judge(Every(2), *lines, until=3).is_well
+
+
+@pytest.mark.parametrize(
+    ("runs", "missing", "doubled", "early"),
+    [([21], 0, 0, 0), ([20], 0, 0, 0), ([], 1, 0, 0), ([21, 22], 0, 1, 0), ([19.9], 0, 0, 1)],
+)
+def test_a_call_is_run_once_and_not_before_its_moment(
+    runs: Sequence[float], missing: int, doubled: int, early: int
+) -> None:
+    found = judge(Calls(), noted("sent", 1, "a", due=20), *(ran(at, OURS, key="a") for at in runs))
+    assert [len(each) for each in (found.missing, found.doubled, found.early)] == [
+        *(missing, doubled, early)
+    ]
+
+
+def test_calls_of_both_sides_may_come_in_any_order() -> None:
+    found = judge(Calls(), ran(1, key="a"), ran(2, OURS, key="b"), ran(3, key="c"))
+    assert (found.is_well, found.seams) == (True, [])
+    assert found.runs == {THEIRS: 2, OURS: 1}
+
+
+def test_a_job_that_never_ran_is_not_well() -> None:
+    assert not judge(Every(2)).is_well

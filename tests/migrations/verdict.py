@@ -1,0 +1,206 @@
+"""Whether a job moved without a gap: what both sides noted, joined. Without I/O.
+
+A *run* is what was due at one moment, whoever ran it and however often it was tried. Where the two
+sides meet is a *seam*.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+MINUTE = 60
+CUT_OVER = 10  # seconds, at most, between the end of the one side and the begin of the other
+
+
+class Line(NamedTuple):
+    """What a project noted of a run, or of the sending of a call."""
+
+    job: str
+    side: str
+    did: str
+    at: float
+    due: float | None
+    key: str | None
+
+
+class Run(NamedTuple):
+    """What was due at one moment.
+
+    Attributes:
+        at: when it began.
+        moment: what it stands for, as far as it is known: else when it began.
+        times: how often it succeeded.
+    """
+
+    side: str
+    at: float
+    moment: float
+    times: int
+
+
+class Kind:
+    """What a job is due for: what it is asked for its runs, in the order of their moments."""
+
+    def missing(self, runs: Sequence[Run]) -> Iterator[str]:
+        """Runs that there should be."""
+        return iter(())
+
+    def doubled(self, runs: Sequence[Run]) -> Iterator[str]:
+        """Runs of one moment."""
+        return iter(())
+
+    def early(self, runs: Sequence[Run]) -> Iterator[str]:
+        """Runs before their moment."""
+        return iter(())
+
+    def made_up_for(self, runs: Sequence[Run]) -> int:
+        """How many went by over a seam, for which another run was made."""
+        return 0
+
+    def seams(self, runs: Sequence[Run]) -> list[tuple[Run, Run]]:
+        """The last run of the one side, and the first of the other."""
+        return [(before, after) for before, after in pairwise(runs) if before.side != after.side]
+
+
+@dataclass(frozen=True, slots=True)
+class Every(Kind):
+    """A job that runs each period.
+
+    The two sides count from different moments: over a seam one wait may be shorter, not longer.
+
+    Attributes:
+        once_for_all: the side that runs once for all that went by over a seam.
+    """
+
+    seconds: float
+    once_for_all: str = ""
+
+    def missing(self, runs: Sequence[Run]) -> Iterator[str]:
+        for before, after in pairwise(runs):
+            if (gone := self._between(before, after)) and not self._makes_up(before, after):
+                yield f"{gone} between {shown(before)} and {shown(after)}"
+
+    def doubled(self, runs: Sequence[Run]) -> Iterator[str]:
+        for before, after in pairwise(runs):
+            shortest = 0 if before.side != after.side else self.seconds / 2
+            if after.moment - before.moment <= shortest:
+                yield f"{shown(before)} and {shown(after)}"
+
+    def made_up_for(self, runs: Sequence[Run]) -> int:
+        return sum(
+            self._between(before, after)
+            for before, after in pairwise(runs)
+            if self._makes_up(before, after)
+        )
+
+    def _between(self, before: Run, after: Run) -> int:
+        return max(0, round((after.moment - before.moment) / self.seconds - 1))
+
+    def _makes_up(self, before: Run, after: Run) -> bool:
+        over_a_seam = before.side != after.side == self.once_for_all
+        return over_a_seam and after.moment - before.moment < self.seconds + CUT_OVER
+
+
+class EachMinute(Kind):
+    """A job that runs in each minute, as `* * * * *` says."""
+
+    def missing(self, runs: Sequence[Run]) -> Iterator[str]:
+        for before, after in pairwise(runs):
+            for minute in range(minute_of(before) + 1, minute_of(after)):
+                yield clock(minute * MINUTE)
+
+    def doubled(self, runs: Sequence[Run]) -> Iterator[str]:
+        for before, after in pairwise(runs):
+            if minute_of(before) == minute_of(after):
+                yield f"{shown(before)} and {shown(after)}"
+
+
+class Calls(Kind):
+    """Messages that are sent, each to be run once, and not before its moment."""
+
+    def early(self, runs: Sequence[Run]) -> Iterator[str]:
+        return (shown(run) for run in runs if run.times and run.at < run.moment)
+
+    def seams(self, runs: Sequence[Run]) -> list[tuple[Run, Run]]:
+        """None: those of both sides come in any order."""
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of a job.
+
+    Attributes:
+        runs: how many each side had.
+        seams, missing, doubled, early, made_up_for: as its `Kind` tells.
+    """
+
+    job: str
+    runs: Mapping[str, int]
+    seams: Sequence[tuple[Run, Run]]
+    missing: Sequence[str]
+    doubled: Sequence[str]
+    early: Sequence[str]
+    made_up_for: int
+
+    @property
+    def is_well(self) -> bool:
+        return bool(self.runs) and not (self.missing or self.doubled or self.early)
+
+
+def judged(job: str, kind: Kind, lines: Iterable[Line], *, until: float) -> Judged:
+    """What became of a job.
+
+    Args:
+        until: what began, or was to be, later is not looked at: it may not be through yet.
+    """
+    runs = [run for run in runs_of(job, lines) if max(run.at, run.moment) <= until]
+    failed = (f"{shown(run)} never succeeded" for run in runs if not run.times)
+    repeated = (f"{shown(run)} succeeded {run.times} times" for run in runs if run.times > 1)
+    return Judged(
+        job,
+        Counter(run.side for run in runs),
+        kind.seams(runs),
+        [*failed, *kind.missing(runs)],
+        [*repeated, *kind.doubled(runs)],
+        list(kind.early(runs)),
+        kind.made_up_for(runs),
+    )
+
+
+def runs_of(job: str, lines: Iterable[Line]) -> list[Run]:
+    """The runs of a job, by their moments."""
+    by_key = dict[object, list[Line]]()
+    for number, line in enumerate(lines):
+        if line.job == job:
+            by_key.setdefault(number if line.key is None else line.key, []).append(line)
+    runs = [_run(sorted(each, key=lambda line: line.at)) for each in by_key.values()]
+    return sorted(runs, key=lambda run: run.moment)
+
+
+def _run(lines: Sequence[Line]) -> Run:
+    attempts = [line for line in lines if line.did != "sent"]
+    first = (attempts or lines)[0]
+    due = next((line.due for line in lines if line.due is not None), first.at)
+    return Run(first.side, first.at, due, sum(line.did == "ran" for line in lines))
+
+
+def minute_of(run: Run) -> int:
+    return int(run.moment // MINUTE)
+
+
+def shown(run: Run) -> str:
+    return f"{clock(run.moment)} ({run.side})"
+
+
+def clock(moment: float) -> str:
+    """The time of day, in UTC, to a tenth of a second."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%S.%f")[:-5]
+
+
+def line_of(row: Mapping[str, Any]) -> Line:
+    """What was noted as JSON."""
+    return Line(**{name: row[name] for name in Line._fields})
