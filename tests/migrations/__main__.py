@@ -7,6 +7,8 @@ says.
 """
 
 import argparse
+import os
+import subprocess
 import sys
 from datetime import UTC, datetime
 
@@ -18,8 +20,9 @@ from tests.migrations.trial import NotAsWritten, Trial
 from tests.migrations.verdict import judged
 from tests.rabbitmq import PrivateNode
 
-NOT_YET = 25  # seconds before the end, of which a run may not be through yet
 FOLDER = ROOT / "build/migrations"
+APART = "SCHEDULER_MIGRATIONS_APART"  # set within such namespaces
+UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 def main() -> int:
@@ -34,6 +37,14 @@ def main() -> int:
 
 
 def follow(name: str) -> int:
+    """Follow a guide, in namespaces of its own if it takes them."""
+    if not GUIDES[name].apart or APART in os.environ:
+        return follow_here(name)
+    within = [*UNSHARE, sys.executable, "-m", "tests.migrations", name]
+    return subprocess.run(within, env={**os.environ, APART: "1"}).returncode
+
+
+def follow_here(name: str) -> int:
     """Follow a guide, on a broker of its own, and print what became of its jobs."""
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
     guide = GUIDES[name]
@@ -48,7 +59,7 @@ def follow(name: str) -> int:
             console.print(f"The page does not do as it says. {error}")
             return 1
     lines = trial.lines()
-    until = max(line.at for line in lines) - NOT_YET
+    until = max(line.at for line in lines) - guide.settling
     jobs = [judged(job, kind, lines, until=until) for job, kind in guide.jobs.items()]
     console.print(table_of(jobs))
     console.print(seams_of(jobs))

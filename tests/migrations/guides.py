@@ -24,16 +24,25 @@ class Guide:
         project: the folder of what is there before.
         jobs: by the names under which they note their runs.
         shared: a folder of what is there before in other projects, too.
+        apart: whether it takes root, and namespaces of its own: what is mounted and started in
+            them, nobody else sees, and it is gone at the end.
+        settling: seconds before the end, of which a run may not be through yet.
     """
 
     page: Path
     project: Path
     jobs: Mapping[str, Kind]
     shared: Path | None = None
+    apart: bool = False
+    settling: int = 25
 
 
-def guide(name: str, page: str, **jobs: Kind) -> tuple[str, Guide]:
-    return name, Guide(ROOT / "docs/how-to" / page, PROJECTS / name, jobs)
+def guide(
+    name: str, page: str, *, apart: bool = False, shared: Path | None = None, **jobs: Kind
+) -> tuple[str, Guide]:
+    """A guide whose jobs note each run once, as it begins."""
+    followed = ROOT / "docs/how-to" / page
+    return name, Guide(followed, PROJECTS / name, jobs, shared, apart, settling=0)
 
 
 def shop(name: str, page: str, side: str) -> tuple[str, Guide]:
@@ -51,5 +60,12 @@ def shop(name: str, page: str, side: str) -> tuple[str, Guide]:
 GUIDES = dict(
     [
         shop("celery", "moving-from-celery.md", "celery"),
+        guide(
+            "cron",
+            "moving-from-cron.md",
+            apart=True,
+            report=EachMinute(),
+            stock=EachMinute(),
+        ),
     ]
 )

@@ -38,5 +38,7 @@ def wrongs_of(jobs: Sequence[Judged]) -> Iterator[str]:
     for each in jobs:
         for word in "missing", "doubled", "early":
             yield from (f"{each.job}: {word}: {what}" for what in getattr(each, word))
-        if not each.runs:
-            yield f"{each.job}: it never ran"
+        if len(each.runs) < 2:
+            yield f"{each.job}: it did not run on both sides"
+        elif len(each.seams) == 1:
+            yield f"{each.job}: it did not come back"

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.migrations.verdict import Calls, EachMinute, Every, Judged, Kind, Line, judged
+from tests.migrations.report import wrongs_of
+from tests.migrations.verdict import Calls, EachMinute, Every, Judged, Kind, Line, OnGrid, judged
 
 THEIRS, OURS = "celery", "scheduler"
 EVER = 1e9
@@ -69,6 +70,15 @@ def test_each_minute_has_its_run(dues: Sequence[int], missing: int, doubled: int
     assert (len(found.missing), len(found.doubled)) == (missing, doubled)
 
 
+@pytest.mark.parametrize(
+    ("ours", "missing", "doubled"),
+    [([9, 13], 0, 0), ([13], 1, 0), ([8.9, 9], 0, 1), ([5, 9], 0, 1), ([9, 9], 0, 1)],
+)
+def test_a_grid_is_kept_over_a_seam(ours: Sequence[float], missing: int, doubled: int) -> None:
+    found = judge(OnGrid(4, offset=1), ran(5.01), *(ran(20, OURS, due=due) for due in ours))
+    assert (len(found.missing), len(found.doubled)) == (missing, doubled)
+
+
 def test_a_run_that_was_tried_again_is_one_run() -> None:
     found = judge(Every(2), noted("failed", 2, "a"), noted("ran", 3.9, "a"), ran(4.0, key="b"))
     assert found.is_well
@@ -102,3 +112,17 @@ def test_calls_of_both_sides_may_come_in_any_order() -> None:
 
 def test_a_job_that_never_ran_is_not_well() -> None:
     assert not judge(Every(2)).is_well
+
+
+@pytest.mark.parametrize(
+    ("sides", "wrong"),
+    [
+        ([THEIRS, OURS, THEIRS], []),
+        ([THEIRS, OURS], ["job: it did not come back"]),
+        ([OURS], ["job: it did not run on both sides"]),
+        ([], ["job: it did not run on both sides"]),
+    ],
+)
+def test_a_job_is_to_go_over_and_back(sides: Sequence[str], wrong: Sequence[str]) -> None:
+    lines = [ran(2.0 * number, side) for number, side in enumerate(sides)]
+    assert list(wrongs_of([judge(Every(2), *lines)])) == wrong

@@ -104,18 +104,32 @@ class Every(Kind):
         return over_a_seam and after.moment - before.moment < self.seconds + CUT_OVER
 
 
-class EachMinute(Kind):
-    """A job that runs in each minute, as `* * * * *` says."""
+@dataclass(frozen=True, slots=True)
+class OnGrid(Kind):
+    """A job that runs at each multiple of a period, since the Unix epoch and an offset."""
+
+    seconds: int
+    offset: int = 0
 
     def missing(self, runs: Sequence[Run]) -> Iterator[str]:
         for before, after in pairwise(runs):
-            for minute in range(minute_of(before) + 1, minute_of(after)):
-                yield clock(minute * MINUTE)
+            for number in range(self._number(before) + 1, self._number(after)):
+                yield clock(number * self.seconds + self.offset)
 
     def doubled(self, runs: Sequence[Run]) -> Iterator[str]:
         for before, after in pairwise(runs):
-            if minute_of(before) == minute_of(after):
+            if self._number(before) == self._number(after):
                 yield f"{shown(before)} and {shown(after)}"
+
+    def _number(self, run: Run) -> int:
+        return int((run.moment - self.offset) // self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class EachMinute(OnGrid):
+    """A job that runs in each minute, as `* * * * *` says."""
+
+    seconds: int = MINUTE
 
 
 class Calls(Kind):
@@ -186,10 +200,6 @@ def _run(lines: Sequence[Line]) -> Run:
     first = (attempts or lines)[0]
     due = next((line.due for line in lines if line.due is not None), first.at)
     return Run(first.side, first.at, due, sum(line.did == "ran" for line in lines))
-
-
-def minute_of(run: Run) -> int:
-    return int(run.moment // MINUTE)
 
 
 def shown(run: Run) -> str:
