@@ -67,5 +67,6 @@ GUIDES = dict(
             report=EachMinute(),
             stock=EachMinute(),
         ),
+        guide("cronjob", "moving-from-cronjob.md", apart=True, report=EachMinute()),
     ]
 )
