@@ -8,9 +8,11 @@ says.
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
+from types import FrameType
 
 from rich.console import Console
 
@@ -33,7 +35,13 @@ def main() -> int:
     chosen = parser.parse_args().guides or list(GUIDES)
     if unknown := set(chosen) - set(GUIDES):
         parser.error(f"there is no guide {', '.join(sorted(unknown))}")
+    signal.signal(signal.SIGTERM, _end)
     return max([follow(name) for name in chosen])
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """What is at work is ended, too."""
+    sys.exit(1)
 
 
 def follow(name: str) -> int:
@@ -59,8 +67,8 @@ def follow_here(name: str) -> int:
             console.print(f"The page does not do as it says. {error}")
             return 1
     lines = trial.lines()
-    until = max(line.at for line in lines) - guide.settling
-    jobs = [judged(job, kind, lines, until=until) for job, kind in guide.jobs.items()]
+    since, until = lines[0].at + guide.starting, lines[-1].at - guide.settling
+    jobs = [judged(job, kind, lines, since=since, until=until) for job, kind in guide.jobs.items()]
     console.print(table_of(jobs))
     console.print(seams_of(jobs))
     wrongs = list(wrongs_of(jobs))

@@ -20,20 +20,24 @@ class Guide:
     """A way over.
 
     Attributes:
+        name: of what is moved from.
         page: that is followed.
         project: the folder of what is there before.
         jobs: by the names under which they note their runs.
         shared: a folder of what is there before in other projects, too.
         apart: whether it takes root, and namespaces of its own: what is mounted and started in
             them, nobody else sees, and it is gone at the end.
+        starting: seconds at the begin, in which a run may be held up as all of it starts.
         settling: seconds before the end, of which a run may not be through yet.
     """
 
+    name: str
     page: Path
     project: Path
     jobs: Mapping[str, Kind]
     shared: Path | None = None
     apart: bool = False
+    starting: int = 5
     settling: int = 25
 
 
@@ -42,24 +46,26 @@ def guide(
 ) -> tuple[str, Guide]:
     """A guide whose jobs note each run once, as it begins."""
     followed = ROOT / "docs/how-to" / page
-    return name, Guide(followed, PROJECTS / name, jobs, shared, apart, settling=0)
+    return name, Guide(name, followed, PROJECTS / name, jobs, shared, apart, starting=0, settling=0)
 
 
-def shop(name: str, page: str, side: str) -> tuple[str, Guide]:
+def shop(name: str, page: str) -> tuple[str, Guide]:
     """A guide that is tried with a shop: of what reminds its customers, and what its jobs do."""
     jobs = {
-        "poll": Every(2, once_for_all=side),
-        "refresh": Every(5, once_for_all=side),
-        "collect": Every(7, once_for_all=side),
+        "poll": Every(2, once_for_all=name),
+        "refresh": Every(5, once_for_all=name, after_each=True),
+        "collect": Every(7, once_for_all=name),
         "close_minute": EachMinute(),
         "remind": Calls(),
     }
-    return name, Guide(ROOT / "docs/how-to" / page, PROJECTS / name, jobs, PROJECTS / "shop")
+    return name, Guide(name, ROOT / "docs/how-to" / page, PROJECTS / name, jobs, PROJECTS / "shop")
 
 
 GUIDES = dict(
     [
-        shop("celery", "moving-from-celery.md", "celery"),
+        shop("celery", "moving-from-celery.md"),
+        shop("django-celery-beat", "moving-from-django-celery-beat.md"),
+        shop("taskiq", "moving-from-taskiq.md"),
         guide(
             "cron",
             "moving-from-cron.md",

@@ -41,7 +41,8 @@ def failed_before(job: str, key: object) -> bool:
 
 
 def side() -> str:
-    """Which program runs this."""
-    program = Path(sys.argv[0])
-    name = program.parent.name if program.name == "__main__.py" else program.name
-    return os.environ.get("RUN_SIDE") or name
+    """Who runs this: scheduler, or what the project was made for."""
+    program = Path(sys.argv[0]).name
+    return os.environ.get("RUN_SIDE") or (
+        program if program == "scheduler" else os.environ.get("RUN_PROJECT", program)
+    )

@@ -56,4 +56,4 @@ def test_a_guide_goes_over_and_back(name: str) -> None:
     typed = [step.command.line for step in steps_of(page) if isinstance(step, Typed)]
     for command in "seed", "resume", "pause":
         assert any(f"scheduler {command} " in line for line in typed), command
-    assert sum(isinstance(step, Meanwhile) for step in steps_of(page)) >= 3
+    assert sum(isinstance(step, Meanwhile | Until) for step in steps_of(page)) >= 3

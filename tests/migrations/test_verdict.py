@@ -20,7 +20,7 @@ def noted(did: str, at: float, key: str, *, due: float | None = None) -> Line:
 
 
 def judge(kind: Kind, *lines: Line, until: float = EVER) -> Judged:
-    return judged("job", kind, lines, until=until)
+    return judged("job", kind, lines, since=0, until=until)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,9 @@ def judge(kind: Kind, *lines: Line, until: float = EVER) -> Judged:
         ([6.0, 8.0], 0, 0),
         ([4.1, 6.1], 0, 0),  # the phases differ: the wait over the seam is shorter
         ([8.0, 10.0], 1, 0),
+        ([6.0, 6.0, 8.0], 0, 2),
         ([6.0, 6.1, 8.0], 0, 1),
+        ([6.0, 8.9, 10.0, 12.0], 0, 0),  # one was held up, and the next one not
         ([6.0, 10.0], 1, 0),
         ([4.0, 6.0], 0, 1),
     ],
@@ -41,7 +43,7 @@ def test_a_period_is_kept_over_a_seam(ours: Sequence[float], missing: int, doubl
 
 
 @pytest.mark.parametrize(
-    ("first", "missing", "made_up_for"), [(4.0, 0, 0), (8.0, 0, 2), (40.0, 1, 0)]
+    ("first", "missing", "made_up_for"), [(4.0, 0, 0), (8.0, 0, 2), (70.0, 1, 0)]
 )
 def test_a_side_may_run_once_for_all_that_went_by_over_a_seam(
     first: float, missing: int, made_up_for: int
@@ -59,6 +61,18 @@ def test_what_runs_late_counts_for_the_moment_that_it_stands_for() -> None:
     ((last, first),) = found.seams
     assert (last.moment, first.moment, first.at) == (2.0, 4.0, 9.0)
     assert found.runs == {THEIRS: 1, OURS: 2}
+
+
+def test_a_job_may_count_from_the_run_before_that_was_late() -> None:
+    runs = [ran(12.0, OURS, due=10.0), ran(19.0, OURS, due=17.1)]
+    assert judge(Every(5, after_each=True), *runs).is_well
+    assert not judge(Every(5, after_each=True), ran(12.0, OURS, due=10.0), ran(22.0)).is_well
+
+
+def test_what_ran_while_everything_started_is_not_looked_at() -> None:
+    lines = [ran(2.0), ran(2.0), ran(4.0)]
+    assert not judged("job", Every(2), lines, since=0, until=EVER).is_well
+    assert judged("job", Every(2), lines, since=3, until=EVER).is_well
 
 
 @pytest.mark.parametrize(
@@ -102,6 +116,12 @@ def test_a_call_is_run_once_and_not_before_its_moment(
     assert [len(each) for each in (found.missing, found.doubled, found.early)] == [
         *(missing, doubled, early)
     ]
+
+
+def test_what_failed_right_before_a_seam_is_left_to_the_other_side() -> None:
+    lines = [ran(2.0), noted("failed", 4.0, "a"), ran(4.5, OURS), ran(6.5, OURS)]
+    assert judge(Every(2), *lines).is_well
+    assert judge(Every(2), *lines[:2], ran(7.0, OURS)).missing
 
 
 def test_calls_of_both_sides_may_come_in_any_order() -> None:

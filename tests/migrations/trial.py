@@ -44,6 +44,7 @@ class Trial:
             "PATH": f"{self._environment}/bin:{os.environ['PATH']}",
             "VIRTUAL_ENV": str(self._environment),
             "PYTHONUNBUFFERED": "1",
+            "RUN_PROJECT": guide.name,
             "BROKER_URL": broker,
             "SCHEDULER_BROKER_URL": broker,
         }

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import groupby, pairwise, zip_longest
 from typing import Any, NamedTuple
 
 MINUTE = 60
-CUT_OVER = 10  # seconds, at most, between the end of the one side and the begin of the other
+CUT_OVER = 60  # seconds, at most, between the end of the one side and the begin of the other
 
 
 class Line(NamedTuple):
@@ -70,13 +70,17 @@ class Every(Kind):
     """A job that runs each period.
 
     The two sides count from different moments: over a seam one wait may be shorter, not longer.
+    Where only the begin of a run is known, it may have been held up, and the next one not: so of a
+    stretch on one side, runs are counted.
 
     Attributes:
         once_for_all: the side that runs once for all that went by over a seam.
+        after_each: whether ours counts from the run before, and not on a grid.
     """
 
     seconds: float
     once_for_all: str = ""
+    after_each: bool = False
 
     def missing(self, runs: Sequence[Run]) -> Iterator[str]:
         for before, after in pairwise(runs):
@@ -85,9 +89,14 @@ class Every(Kind):
 
     def doubled(self, runs: Sequence[Run]) -> Iterator[str]:
         for before, after in pairwise(runs):
-            shortest = 0 if before.side != after.side else self.seconds / 2
-            if after.moment - before.moment <= shortest:
+            if after.moment <= before.moment:
                 yield f"{shown(before)} and {shown(after)}"
+        for _, stretch in groupby(runs, key=lambda run: run.side):
+            first, *others = stretch
+            if others:
+                fit = round((others[-1].moment - first.moment) / self.seconds)
+                if (more := len(others) - fit) > 0:
+                    yield f"{more} between {shown(first)} and {shown(others[-1])}"
 
     def made_up_for(self, runs: Sequence[Run]) -> int:
         return sum(
@@ -97,7 +106,8 @@ class Every(Kind):
         )
 
     def _between(self, before: Run, after: Run) -> int:
-        return max(0, round((after.moment - before.moment) / self.seconds - 1))
+        begin = max(before.at, before.moment) if self.after_each else before.moment
+        return max(0, round((after.moment - begin) / self.seconds - 1))
 
     def _makes_up(self, before: Run, after: Run) -> bool:
         over_a_seam = before.side != after.side == self.once_for_all
@@ -165,13 +175,18 @@ class Judged:
         return bool(self.runs) and not (self.missing or self.doubled or self.early)
 
 
-def judged(job: str, kind: Kind, lines: Iterable[Line], *, until: float) -> Judged:
+def judged(job: str, kind: Kind, lines: Iterable[Line], *, since: float, until: float) -> Judged:
     """What became of a job.
 
     Args:
-        until: what began, or was to be, later is not looked at: it may not be through yet.
+        since: what began before is not looked at: whoever runs it may have been about to start.
+        until: nor what began, or was to be, later: it may not be through yet.
     """
-    runs = [run for run in runs_of(job, lines) if max(run.at, run.moment) <= until]
+    runs = [
+        run
+        for run in taken_over(runs_of(job, lines))
+        if run.at >= since and max(run.at, run.moment) <= until
+    ]
     failed = (f"{shown(run)} never succeeded" for run in runs if not run.times)
     repeated = (f"{shown(run)} succeeded {run.times} times" for run in runs if run.times > 1)
     return Judged(
@@ -193,6 +208,13 @@ def runs_of(job: str, lines: Iterable[Line]) -> list[Run]:
             by_key.setdefault(number if line.key is None else line.key, []).append(line)
     runs = [_run(sorted(each, key=lambda line: line.at)) for each in by_key.values()]
     return sorted(runs, key=lambda run: run.moment)
+
+
+def taken_over(runs: Sequence[Run]) -> Iterator[Run]:
+    """Without those that failed right before a seam: the next run, on the other side, is theirs."""
+    for run, following in zip_longest(runs, runs[1:]):
+        if run.times or following is None or run.side == following.side:
+            yield run
 
 
 def _run(lines: Sequence[Line]) -> Run:

@@ -1,0 +1,10 @@
+# pyright: basic, reportMissingTypeStubs=false
+"""The shop's `manage.py`."""
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
+execute_from_command_line(sys.argv)
