@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.migrations.verdict import Calls, EachMinute, Every, Kind
+from tests.migrations.verdict import Calls, EachMinute, Every, Kind, OnGrid
 
 ROOT = Path(__file__).parents[2]
 PROJECTS = Path(__file__).parent / "projects"
@@ -74,5 +74,19 @@ GUIDES = dict(
             stock=EachMinute(),
         ),
         guide("cronjob", "moving-from-cronjob.md", apart=True, report=EachMinute()),
+        guide(
+            "apscheduler-3",
+            "moving-from-apscheduler.md",
+            shared=PROJECTS / "apscheduler",
+            report=OnGrid(5),
+            tidy=OnGrid(8, offset=5),
+        ),
+        guide(
+            "apscheduler-4",
+            "moving-from-apscheduler-4.md",
+            shared=PROJECTS / "apscheduler",
+            report=OnGrid(5),
+            tidy=Every(8),
+        ),
     ]
 )
