@@ -18,4 +18,5 @@ TIME_ZONE = "UTC"
 CELERY_BROKER_URL = os.environ["BROKER_URL"]
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 0  # what waits for its countdown counts, too
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
