@@ -13,6 +13,7 @@ in the slot, at its head   nothing; if it waits for long, it is noted (`control.
 ready for its task         nothing: a processor will take it
 in a hand                  nothing: it is running, or being settled
 nowhere, twice             lost: a new epoch begins, which goes on from where the journal heard last
+                           (a slot that refuses its token is made anew: `control.beginnings`)
 nowhere, though put again  stuck: the queue is made anew, if we may, and a new epoch begins
 in a hand, and refused     the same, if the slot keeps refusing what the processor puts
 nobody can tell            the same, if its slot does not answer: none of its replicas leads it
