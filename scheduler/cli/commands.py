@@ -762,10 +762,11 @@ def import_celery(
     tz: Zone = None,
     as_json: Json = False,
 ) -> None:
-    """Loops and tasks from modules of Celery's, or a dump of django-celery-beat.
+    """Loops and tasks of Celery's modules, or of django-celery-beat.
 
-    Modules are those with beat_schedule, with calls of add_periodic_task, and with the tasks; of a
-    dump, what `manage.py dumpdata django_celery_beat` prints. What is not carried over is told.
+    Modules are those with beat_schedule, with calls of add_periodic_task, and with the tasks; of
+    django-celery-beat it takes what `manage.py dumpdata django_celery_beat` prints. What is not
+    carried over is told.
     """
     ways = scheduler.cli.imports.Ways(out, force, namespace, tz, as_json)
     scheduler.cli.imports.from_celery(files, ways)
@@ -787,9 +788,9 @@ def import_crontab(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Loops that run the commands of crontabs, such as `crontab -l` prints.
+    """Loops that run the commands of crontabs.
 
-    What is not carried over is told.
+    It takes what `crontab -l` prints. What is not carried over is told.
     """
     ways = scheduler.cli.imports.Ways(out, force, namespace, tz, as_json)
     scheduler.cli.imports.from_crontabs(files, ways, users)
@@ -804,9 +805,10 @@ def import_cronjob(
     tz: Zone = None,
     as_json: Json = False,
 ) -> None:
-    """Loops that run the commands of CronJobs, such as `kubectl get cronjobs -o yaml` prints.
+    """Loops that run the commands of Kubernetes' CronJobs.
 
-    It needs the extra `import`. What is not carried over is told.
+    It takes what `kubectl get cronjobs -o yaml` prints, and needs the extra `import`. What is not
+    carried over is told.
     """
     ways = scheduler.cli.imports.Ways(out, force, namespace, tz, as_json)
     scheduler.cli.imports.from_cronjobs(files, ways)

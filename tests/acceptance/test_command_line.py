@@ -76,6 +76,9 @@ COMMANDS = {
     "topology show": ("", FINE, ".v1.hatchery.report"),
     "topology export": ("", FINE, ".v1.hatchery.report"),
     "doctor": ("", FINE, "rabbitmqctl"),
+    "import celery": ("nowhere.py", MISUSE, "nowhere.py cannot be read: No such file"),
+    "import crontab": ("nowhere", MISUSE, "nowhere cannot be read: No such file"),
+    "import cronjob": ("nowhere.yaml", MISUSE, "nowhere.yaml cannot be read: No such file"),
     "dashboard": ("--host 0.0.0.0", MISUSE, "Others than this machine reach"),
 }
 
@@ -100,7 +103,7 @@ def test_no_command_is_left_out(offline: CommandLine):
         _, _, lines = offline(*group, "--help").out.partition("Commands:\n")
         return {" ".join((*group, name)) for name in re.findall(r"^  (\w+)", lines, re.MULTILINE)}
 
-    groups = {"failed", "schedule", "scheduled", "topology"}
+    groups = {"failed", "import", "schedule", "scheduled", "topology"}
     assert listed().difference(groups).union(*map(listed, groups)) == set(COMMANDS)
 
 
