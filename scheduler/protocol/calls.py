@@ -29,7 +29,6 @@ scheduler-replayed-at-ms         when an operator sent it back from its failed q
 ===============================  ==========================================================
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -44,6 +43,7 @@ from scheduler.protocol.messages import (
     MOST_COUNTED,
     PREFIX,
     Message,
+    compact_json,
     our_headers,
     own_headers,
     parsed_json,
@@ -118,9 +118,8 @@ def new_call(
     }
     bounds = {"not-before-ms": not_before, "expires-at-ms": expires_at}
     ours |= {name: milliseconds_since_epoch(at) for name, at in bounds.items() if at is not None}
-    body = json.dumps({"args": args}, separators=(",", ":"))
     return Message(
-        body=body.encode(),
+        body=compact_json({"args": args}),
         headers={**(headers or {}), **{PREFIX + name: value for name, value in ours.items()}},
         content_type="application/json",
         message_id=message_id,
@@ -154,20 +153,29 @@ def decode_call(
     Raises:
         Undecodable: it claims to be of our making, and is not; or its retry headers are broken.
     """
-    wire = validated(_Retried, our_headers(message), "headers")
-    call = Call(
+    wire = validated(_Sent if is_call(message) else _Retried, our_headers(message), "headers")
+    key = routing_key if wire.key is None else wire.key
+    args, sent_at, expires_at = None, None, None
+    if isinstance(wire, _Sent):
+        _refuse_strayed(wire, namespace, task)
+        args = validated(_Body, parsed_json(message.body), "body").args
+        key = _without_delay(key, task)
+        sent_at, expires_at = moment_of(wire.sent_at_ms), optional_moment(wire.expires_at_ms)
+    elif not wire.replayed_at_ms:
+        expires_at = _expiry(message, expires)
+    return Call(
         task=task,
         message=replace(message, headers=own_headers(message.headers), expiration=None),
         exchange=exchange if wire.exchange is None else wire.exchange,
-        routing_key=routing_key if wire.key is None else wire.key,
+        routing_key=key,
+        args=args,
         attempt=wire.attempt,
+        sent_at=sent_at,
         due_at=optional_moment(wire.due_at_ms),
         not_before=optional_moment(wire.not_before_ms),
+        expires_at=expires_at,
         first_failed_at=optional_moment(wire.first_failed_at_ms),
     )
-    if is_call(message):
-        return _with_arguments(call, namespace)
-    return replace(call, expires_at=None if wire.replayed_at_ms else _expiry(message, expires))
 
 
 def _expiry(message: Message, expires: timedelta | None) -> datetime | None:
@@ -205,27 +213,18 @@ def spent(call: Call, *, failed_at: datetime) -> Message:
     return replace(call.message, headers={**call.message.headers, **headers})
 
 
-def _with_arguments(call: Call, namespace: str) -> Call:
-    wire = validated(_Headers, our_headers(call.message), "headers")
-    if (wire.namespace, wire.task) != (namespace, call.task):
+def _refuse_strayed(wire: "_Sent", namespace: str, task: str) -> None:
+    if (wire.namespace, wire.task) != (namespace, task):
         raise Undecodable(
             f"The message is a call of {wire.task!r} in namespace {wire.namespace!r}; "
-            f"this is {call.task!r} in {namespace!r}."
+            f"this is {task!r} in {namespace!r}."
         )
-    body = validated(_Body, parsed_json(call.message.body), "body")
-    return replace(
-        call,
-        args=body.args,
-        routing_key=_without_delay(call),
-        sent_at=moment_of(wire.sent_at_ms),
-        expires_at=optional_moment(wire.expires_at_ms),
-    )
 
 
-def _without_delay(call: Call) -> str:
+def _without_delay(routing_key: str, task: str) -> str:
     # A delayed one comes with the key that led it through its delay: digits, then its task's.
-    key = task_key(call.task)
-    return key if call.routing_key.endswith(f".{key}") else call.routing_key
+    key = task_key(task)
+    return key if routing_key.endswith(f".{key}") else routing_key
 
 
 _Ms = Field(default=None, ge=0, le=LATEST_MS)
@@ -236,6 +235,8 @@ class _Wire(BaseModel):
 
 
 class _Retried(_Wire):
+    """What is told of a message of whatever form."""
+
     due_at_ms: int | None = _Ms
     not_before_ms: int | None = _Ms
     replayed_at_ms: int | None = _Ms
@@ -245,7 +246,9 @@ class _Retried(_Wire):
     key: str | None = None
 
 
-class _Headers(_Wire):
+class _Sent(_Retried):
+    """What is told of one that we sent, besides."""
+
     version: int = Field(ge=1, le=1)
     namespace: str
     task: str

@@ -42,7 +42,6 @@ last                                  the run before, which the journal records:
 ====================================  =====================================================
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -58,6 +57,7 @@ from scheduler.protocol.messages import (
     LEAD,
     MOST_COUNTED,
     Message,
+    compact_json,
     parsed_json,
     trace_of,
     validated,
@@ -73,7 +73,6 @@ from scheduler.timing.moments import (
 from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 TOKEN_TYPE = "scheduler.token"
-_COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 
 class LoopId(NamedTuple):
@@ -212,7 +211,7 @@ def encode(
     if lead:
         headers[LEAD] = milliseconds(lead)
     return Message(
-        body=_COMPACT.encode(_wire_of(token, namespace)).encode(),
+        body=compact_json(_wire_of(token, namespace)),
         headers=headers,
         content_type="application/json",
         message_id=f"{namespace}/{token.loop}/{token.seq}/{token.attempt}",

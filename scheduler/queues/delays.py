@@ -27,7 +27,7 @@ async def send(
     """
     exchange, key = names.calls, task_key(task)
     message, early = _early(message, delay)
-    if entrance(early) is not None:
+    if early:
         exchange, key = names.later, key_of(early, key)
     await broker.publish(message, exchange=exchange, routing_key=key, timeout=timeout)
 

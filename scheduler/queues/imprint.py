@@ -11,7 +11,6 @@ queues               the arguments of each queue that code or settings may chang
 """
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.brokers.contract import Broker
 from scheduler.errors import QueueNotFound, Undecodable
-from scheduler.protocol.messages import FORMAT_VERSION, Message, parsed_json, validated
+from scheduler.protocol.messages import (
+    FORMAT_VERSION,
+    Message,
+    compact_json,
+    parsed_json,
+    validated,
+)
 from scheduler.protocol.topology import Names
 from scheduler.queues.hatchery import LOOK_PAUSE
 
@@ -65,7 +70,7 @@ class Imprints:
 
     async def leave(self, imprint: Imprint) -> None:
         """Have this one take the place of the one before, confirmed."""
-        body = json.dumps(imprint.model_dump(mode="json"), separators=(",", ":")).encode()
+        body = compact_json(imprint.model_dump(mode="json"))
         message = Message(body, content_type="application/json", type=IMPRINT_TYPE)
         queue = self._names.imprint
         await self._broker.publish(message, exchange=self._names.control, routing_key=queue)

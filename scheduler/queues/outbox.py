@@ -125,8 +125,7 @@ class Outbox:
     @property
     def is_open(self) -> bool:
         """Whether there is a connection for this event loop, which somebody closes."""
-        opened_here = self._opened is not None and self._loop is asyncio.get_running_loop()
-        return self._lent_here is not None or opened_here
+        return self._broker_here is not None
 
     @property
     def home(self) -> asyncio.AbstractEventLoop | None:
@@ -250,7 +249,16 @@ class Outbox:
         loop = asyncio.get_running_loop()
         return next((lent for lent in reversed(self._lent) if lent.loop in (loop, None)), None)
 
+    @property
+    def _broker_here(self) -> Broker | None:
+        if (lent := self._lent_here) is not None:
+            return lent.broker
+        is_ours = self._opened is not None and self._loop is asyncio.get_running_loop()
+        return self._broker if is_ours else None
+
     async def _connected(self, end: float) -> Broker:
+        if (broker := self._broker_here) is not None:
+            return broker
         try:
             async with asyncio.timeout_at(end):
                 return await self._current()
@@ -258,8 +266,8 @@ class Outbox:
             raise BrokerUnavailable("The broker did not answer when it was connected to.") from None
 
     async def _current(self) -> Broker:
-        if (lent := self._lent_here) is not None:
-            return lent.broker
+        if (broker := self._broker_here) is not None:
+            return broker
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._opening is None:
             self._loop, self._opening = loop, asyncio.Lock()

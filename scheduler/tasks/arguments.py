@@ -12,6 +12,8 @@ from scheduler.errors import InvalidArguments, RegistrationError
 from scheduler.protocol.messages import Message, problems_of
 from scheduler.tasks.context import Context
 
+_STRICT = json.JSONEncoder(allow_nan=False)
+
 
 class Arguments:
     """The arguments of a task on the wire: JSON, checked against the function's annotations.
@@ -61,10 +63,7 @@ class Arguments:
         Raises:
             InvalidArguments: they do not fit; the message names each one.
         """
-        try:
-            return dict(self._adapter.validate_json(json.dumps(wire)))
-        except ValidationError as error:
-            raise self._misfit(error) from None
+        return self._read(json.dumps(wire))
 
     def dump(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments as JSON can hold them.
@@ -78,17 +77,23 @@ class Arguments:
             raise self._misfit(error) from None
         try:
             wire = dict(self._adapter.dump_python(fitting, mode="json", by_alias=True))
-            json.dumps(wire, allow_nan=False)
+            text = _STRICT.encode(wire)
         except (ValueError, TypeError) as error:
             raise InvalidArguments(
                 f"The arguments of {self._name} cannot travel as JSON: {error}."
             ) from None
-        if self.load(wire) != fitting:
+        if self._read(text) != fitting:
             raise InvalidArguments(
                 f"The arguments of {self._name} would not arrive as they are: JSON turns them into "
-                f"{json.dumps(wire)}. Pass plain values, and the names of secrets."
+                f"{text}. Pass plain values, and the names of secrets."
             )
         return wire
+
+    def _read(self, text: str) -> dict[str, Any]:
+        try:
+            return dict(self._adapter.validate_json(text))
+        except ValidationError as error:
+            raise self._misfit(error) from None
 
     def _misfit(self, error: ValidationError) -> InvalidArguments:
         return InvalidArguments(f"The arguments do not fit {self._name}: {problems_of(error)}.")

@@ -3,11 +3,12 @@
 from datetime import UTC, datetime, timedelta
 
 from scheduler.errors import ScheduleError
+from scheduler.timing.durations import MILLISECOND
 
 UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LAST_YEAR = 9000
 LATEST = datetime(LAST_YEAR, 1, 1, tzinfo=UTC)
-LATEST_MS = (LATEST - UNIX_EPOCH) // timedelta(milliseconds=1)
+LATEST_MS = (LATEST - UNIX_EPOCH) // MILLISECOND
 
 
 def utc_of(moment: datetime) -> datetime:
@@ -32,7 +33,7 @@ def utc_of(moment: datetime) -> datetime:
 
 def milliseconds_since_epoch(moment: datetime) -> int:
     """A moment, as it travels."""
-    return (moment - UNIX_EPOCH) // timedelta(milliseconds=1)
+    return (moment - UNIX_EPOCH) // MILLISECOND
 
 
 def optional_milliseconds(moment: datetime | None) -> int | None:

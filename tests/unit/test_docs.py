@@ -23,7 +23,7 @@ WRITTEN = facts.pages()
 EVENTS = [
     each for each in vars(events).values() if inspect.isclass(each) and issubclass(each, Event)
 ]
-HEADERS = {*vars(calls)["_Headers"].model_fields, *vars(calls)["_Retried"].model_fields}
+HEADERS = {*vars(calls)["_Sent"].model_fields}
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)
