@@ -53,8 +53,14 @@ async def send_again(
 
 
 def _early(message: Message, delay: timedelta) -> tuple[Message, timedelta]:
-    """A delay of whole steps, after which its processor has it wait for the rest of its time."""
-    # And not shorter than that: the delays that people write are one hop.
-    early = delay // STEP * STEP
-    lead = {LEAD: milliseconds(delay - early)} if delay > early else {}
+    """A delay of whole steps, after which its processor has it wait for the rest of its time.
+
+    What does not end with a step anyhow leaves one earlier: its way through the timers takes time.
+    The delays that people write are left whole, and are one hop.
+    """
+    steps, rest = divmod(delay, STEP)
+    if not rest:
+        return message, delay
+    early = max(steps - 1, 0) * STEP
+    lead = {LEAD: milliseconds(delay - early)}
     return replace(message, headers={**message.headers, **lead}), early

@@ -62,11 +62,11 @@ def test_the_key_of_a_delay_is_its_digits_and_its_destination(delay: timedelta):
 
 @settings(lawful, max_examples=25)
 @given(st.lists(climbable, min_size=1, max_size=20), st.sampled_from(["quorum", "classic"]))
-def test_every_message_arrives_once_and_less_than_a_step_early(
+def test_every_message_arrives_once_and_less_than_two_steps_early(
     sent: list[timedelta], queue_type: str
 ):
     arrived = climbed(sent, "quorum" if queue_type == "quorum" else "classic")
     assert sorted(delay for delay, _ in arrived) == sorted(sent)
     # The clock of the machine is a float: some years away it has steps of its own.
-    assert all(-MICROSECOND <= delay - after < STEP for delay, after in arrived)
+    assert all(-MICROSECOND <= delay - after < 2 * STEP for delay, after in arrived)
     assert [after for _, after in arrived] == sorted(after for _, after in arrived)

@@ -132,8 +132,20 @@ def test_delays_through_the_same_rung_are_each_as_long_as_they_should_be(queue_t
 
 
 def test_messages_of_one_delay_arrive_in_the_order_in_which_they_were_sent(queue_type: QueueType):
-    # All of them are rounded down to the same delay, and told apart by what they were before.
-    delays = [timedelta(seconds=1) + n * MICROSECOND for n in range(50)]
+    # All of them leave a step before the last whole one, and are told apart by what they were.
+    delays = [timedelta(seconds=1) + n * MICROSECOND for n in range(1, 51)]
     arrived = climbed(delays, queue_type)
     assert [sent for sent, _ in arrived] == delays
-    assert {after for _, after in arrived} == {timedelta(seconds=1)}
+    assert {after for _, after in arrived} == {timedelta(seconds=1) - STEP}
+
+
+def test_a_whole_delay_takes_no_further_hop_to_come_early(queue_type: QueueType):
+    for delay in timedelta(minutes=5), STEP:
+        assert climbed([delay], queue_type) == [(delay, delay)]
+
+
+def test_a_delay_that_is_shorter_than_the_way_through_a_timer_takes_goes_straight(
+    queue_type: QueueType,
+):
+    for delay in 2 * STEP - MICROSECOND, STEP + MICROSECOND, MICROSECOND:
+        assert climbed([delay], queue_type) == [(delay, timedelta(0))]
