@@ -11,19 +11,11 @@ from scheduler.importing.calendars import COLUMNS, Calendar, Dialect
 from scheduler.importing.documents import Value, documents_in
 from scheduler.importing.findings import Action, Command, Found, Job, Note, Place, Unknown
 from scheduler.tasks.retries import Retry
+from scheduler.timing.crontab import NICKNAMES
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.schedules import Cron, Every, Recurring
 
 ROBFIG = Dialect(open_steps=True)  # the library that Kubernetes reads schedules with
-NICKNAMES = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
 BACKOFF_LIMIT = 6
 
 # What is carried over, or is of no consequence here, by where it stands. All else is told.

@@ -8,17 +8,12 @@ from pathlib import PurePath
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.importing.calendars import COLUMNS, Calendar, Dialect
 from scheduler.importing.findings import Command, Found, Job, Note, Place
+from scheduler.timing import crontab
 from scheduler.timing.schedules import Cron
 
 CRON = Dialect(seven=True)
 NICKNAMES = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
+    **crontab.NICKNAMES,
     "@every_minute": "* * * * *",
 }
 SHELL = "/bin/sh"

@@ -71,26 +71,14 @@ class Lent(NamedTuple):
     loop: asyncio.AbstractEventLoop | None
 
 
-class Outbox:
-    """Sends the calls of a namespace over one connection per event loop, opened on first use.
+class Connections:
+    """Connections to send over: one per event loop, opened on first use, or somebody else's.
 
     Args:
         connect: makes a broker, not yet opened.
-        emit: is told of each call.
-        around: stand around the sending of each.
     """
 
-    def __init__(
-        self,
-        names: Names,
-        clock: Clock,
-        connect: Callable[[], Broker],
-        emit: Emit,
-        around: Sequence[AroundSending] = (),
-    ) -> None:
-        self._names = names
-        self._emit = emit
-        self._around = around
+    def __init__(self, clock: Clock, connect: Callable[[], Broker]) -> None:
         self._clock = clock
         self._connect = connect
         self._lent: list[Lent] = []
@@ -142,6 +130,56 @@ class Outbox:
         opened, self._opened, self._broker = self._opened, None, None
         if opened is not None and self._loop is asyncio.get_running_loop():
             await opened.aclose()
+
+    @property
+    def _lent_here(self) -> "Lent | None":
+        # A connection belongs to the event loop that opened it.
+        loop = asyncio.get_running_loop()
+        return next((lent for lent in reversed(self._lent) if lent.loop in (loop, None)), None)
+
+    @property
+    def _broker_here(self) -> Broker | None:
+        if (lent := self._lent_here) is not None:
+            return lent.broker
+        is_ours = self._opened is not None and self._loop is asyncio.get_running_loop()
+        return self._broker if is_ours else None
+
+    async def _current(self) -> Broker:
+        if (broker := self._broker_here) is not None:
+            return broker
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop or self._opening is None:
+            self._loop, self._opening = loop, asyncio.Lock()
+            self._broker = self._opened = None
+        async with self._opening:
+            if self._opened is None:
+                opened = AsyncExitStack()
+                self._broker = await opened.enter_async_context(self._connect())
+                self._opened = opened
+        assert self._broker is not None
+        return self._broker
+
+
+class Outbox(Connections):
+    """Sends the calls of a namespace.
+
+    Args:
+        emit: is told of each call.
+        around: stand around the sending of each.
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        clock: Clock,
+        connect: Callable[[], Broker],
+        emit: Emit,
+        around: Sequence[AroundSending] = (),
+    ) -> None:
+        super().__init__(clock, connect)
+        self._names = names
+        self._emit = emit
+        self._around = around
 
     async def send(self, task: str, args: Mapping[str, Any], posting: Posting) -> str:
         """Send a call, confirmed; returns its message id.
@@ -243,19 +281,6 @@ class Outbox:
                 ) from None
             await asyncio.sleep(pause)
 
-    @property
-    def _lent_here(self) -> "Lent | None":
-        # A connection belongs to the event loop that opened it.
-        loop = asyncio.get_running_loop()
-        return next((lent for lent in reversed(self._lent) if lent.loop in (loop, None)), None)
-
-    @property
-    def _broker_here(self) -> Broker | None:
-        if (lent := self._lent_here) is not None:
-            return lent.broker
-        is_ours = self._opened is not None and self._loop is asyncio.get_running_loop()
-        return self._broker if is_ours else None
-
     async def _connected(self, end: float) -> Broker:
         if (broker := self._broker_here) is not None:
             return broker
@@ -264,21 +289,6 @@ class Outbox:
                 return await self._current()
         except TimeoutError:
             raise BrokerUnavailable("The broker did not answer when it was connected to.") from None
-
-    async def _current(self) -> Broker:
-        if (broker := self._broker_here) is not None:
-            return broker
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop or self._opening is None:
-            self._loop, self._opening = loop, asyncio.Lock()
-            self._broker = self._opened = None
-        async with self._opening:
-            if self._opened is None:
-                opened = AsyncExitStack()
-                self._broker = await opened.enter_async_context(self._connect())
-                self._opened = opened
-        assert self._broker is not None
-        return self._broker
 
 
 async def run_in(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, R]) -> R:

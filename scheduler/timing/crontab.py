@@ -78,7 +78,7 @@ def _next_month(day: date) -> date:
     return (day.replace(day=28) + timedelta(days=4)).replace(day=1)
 
 
-_ALIASES = {
+NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
     "@monthly": "0 0 1 * *",
@@ -134,7 +134,7 @@ def _parse(expression: str) -> Pattern:
 
 def _texts(expression: str) -> list[str]:
     """The six fields as text."""
-    texts = _ALIASES.get(expression.lower(), expression).split()
+    texts = NICKNAMES.get(expression.lower(), expression).split()
     if len(texts) == 5:
         return [*texts, "0"]
     if len(texts) == 6:
