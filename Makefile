@@ -32,7 +32,7 @@ check: .venv/dev ## lint, check the format, check the types
 model: .venv/dev ## take the epochs through all that can happen (ARGS="--small", ARGS="--show R4")
 	@$(BIN)/python -m tests.model $(ARGS)
 
-bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--rounds 1"; BENCH_PEERS=VENV: with Celery and taskiq)
+bench: .venv/bench ## measure loops and delays beside what others do (ARGS="--rounds 1"; BENCH_PEERS=VENV: with Celery and taskiq)
 	@$(BIN)/python tests/benchmarks/costs.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/messages.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/loops.py $(ARGS)
@@ -42,7 +42,7 @@ bench: .venv/dev ## measure loops and delays beside what others do (ARGS="--roun
 	@$(BIN)/python tests/benchmarks/scaling.py
 	@$(BIN)/python tests/benchmarks/starting.py
 
-growth: .venv/plots ## measure how costs grow, in about 12 minutes (ARGS="--only rate --seconds 5"; ARGS="--draw growth.json docs")
+growth: .venv/bench ## measure how costs grow, in about 12 minutes (ARGS="--only rate --seconds 5"; ARGS="--draw growth.json docs")
 	@$(BIN)/python tests/benchmarks/growth.py $(ARGS)
 
 chaos: .venv/dev ## kill, freeze, cut off and fill up everything (ARGS="--faults 1000 --seed 7 --cluster")
@@ -94,18 +94,10 @@ else
 endif
 	@touch $@
 
-.venv/docs: .venv/dev
+.venv/docs .venv/bench: .venv/%: .venv/dev
 ifneq ($(UV),)
-	@uv pip install --quiet --python $(BIN)/python --group docs
+	@uv pip install --quiet --python $(BIN)/python --group $*
 else
-	@$(BIN)/python -m pip install --quiet --group docs
-endif
-	@touch $@
-
-.venv/plots: .venv/dev
-ifneq ($(UV),)
-	@uv pip install --quiet --python $(BIN)/python --group plots
-else
-	@$(BIN)/python -m pip install --quiet --group plots
+	@$(BIN)/python -m pip install --quiet --group $*
 endif
 	@touch $@

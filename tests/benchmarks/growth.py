@@ -18,7 +18,7 @@ Each point is written to the file as soon as it was measured, and leaves nothing
 the program is told to end. A point that fails is told, and left out. Nobody else should use the
 broker, or the machine. The broker's figures are known only where it runs on this machine.
 
-`--draw` needs the dependency group `plots`, which `make growth` installs. `--paste` shows on a page
+`--draw` needs the dependency group `bench`, which `make growth` installs. `--paste` shows on a page
 what another benchmark has printed.
 """
 
