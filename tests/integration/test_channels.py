@@ -16,9 +16,10 @@ from yarl import URL
 from scheduler.brokers.amqp import driver, followers, getting, session
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.channels import DriverChannel
+from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.contract import DEFAULT_TIMEOUT
 from scheduler.errors import DeliveryLost, QueueUnresponsive, Unconfirmed
-from scheduler.events import Connected, ConnectionLost, Event
+from scheduler.events import Connected, ConnectionLost, ConnectionRetried, Event
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Queue, QueueType, Topology, topology
 from tests.contract.proxy import Proxy, Way
@@ -369,3 +370,24 @@ async def test_what_was_got_aside_is_back_when_the_connection_goes(
             await asyncio.wait_for(held.lost, 10)
             await has_depth(wire.broker, queue, ready=1)
             assert await take_all(broker, queue, 1) == [b"a"]
+
+
+async def test_a_connection_that_goes_is_made_anew_whatever_was_met_meanwhile(
+    broker_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, obstacles = Endpoint.connect, [KeyError("product"), StopAsyncIteration()]
+
+    async def stumble(self: Endpoint) -> driver.DriverConnection:
+        if obstacles:
+            raise obstacles.pop(0)
+        return await connect(self)
+
+    events: asyncio.Queue[Event] = asyncio.Queue()
+    async with AmqpBroker(broker_url, emit=events.put_nowait):
+        monkeypatch.setattr(Endpoint, "connect", stumble)
+        await connections[0].close(ConnectionError())
+        lost, *retried, again = [await events.get() for _ in range(4)]
+    assert isinstance(lost, ConnectionLost)
+    reasons = [each.reason for each in retried if isinstance(each, ConnectionRetried)]
+    assert reasons == ["KeyError: 'product'", "StopAsyncIteration"]
+    assert isinstance(again, Connected)

@@ -26,6 +26,7 @@ from scheduler.errors import (
     UntrustedBroker,
 )
 from scheduler.events import Connected, ConnectionLost, ConnectionRetried, Emit
+from scheduler.protocol.messages import summary_of
 from scheduler.timing.backoff import backoff
 
 CLOSING_TIMEOUT = timedelta(seconds=1)
@@ -174,16 +175,15 @@ class Connection:
         self._session = session
         self._connected.set()
 
-    async def _reconnect(self, *tolerated: type[SchedulerError]) -> None:
+    async def _reconnect(self, tolerated: type[Exception]) -> None:
         started = asyncio.get_running_loop().time()
         for attempt, delay in enumerate(pauses(), 1):
             try:
                 await self._connect()
                 break
             except tolerated as error:
-                self.emit(
-                    ConnectionRetried(self.address, str(error), attempt, timedelta(seconds=delay))
-                )
+                told = str(error) if isinstance(error, SchedulerError) else summary_of(error)
+                self.emit(ConnectionRetried(self.address, told, attempt, timedelta(seconds=delay)))
                 await asyncio.sleep(delay)
         elapsed = timedelta(seconds=asyncio.get_running_loop().time() - started)
         self.emit(Connected(self.address, self.info.version, elapsed))
@@ -196,5 +196,6 @@ class Connection:
             self.emit(ConnectionLost(self.address, reason))
             await self._session.close()
             await asyncio.sleep(FIRST_PAUSE.total_seconds())  # one that dies as soon as it lives
-            # Who has been let in once is patient: a password may be in the middle of its rotation.
-            await self._reconnect(BrokerError, SettingsError)
+            # Who has been let in once is patient, whatever comes: a password may be in the middle
+            # of its rotation; and a processor that has given up would live on, and do nothing.
+            await self._reconnect(Exception)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from aiormq.exceptions import (
-    AMQPError,
     ConnectionNotAllowed,
     InvalidFrameError,
     ProbableAuthenticationError,
@@ -137,7 +136,7 @@ class Node:
         try:
             async with asyncio.timeout(seconds):
                 return await driver.connect(self.url, self._context)
-        except (OSError, AMQPError, RuntimeError) as error:
+        except Exception as error:  # aiormq raises whatever it has stumbled over
             raise self._refused(error, seconds) from None
 
     @property
@@ -162,6 +161,8 @@ class Node:
                 return BrokerUnavailable(f"{self.address} does not speak AMQP 0-9-1.")
             case TimeoutError():
                 return BrokerUnavailable(f"{self.address} did not answer within {seconds:.2g} s.")
+            case StopAsyncIteration():  # before anything was read of it
+                return self._hung_up()
             case _:
                 return self._unreached(error)
 
@@ -170,12 +171,15 @@ class Node:
             case ssl.SSLError() as cause:
                 return refusal(cause, self.address, self._tls)
             case asyncio.IncompleteReadError() | ConnectionResetError():
-                return BrokerUnavailable(
-                    f"{self.address} closed the connection before it was open. "
-                    f"{self._tls.suspicion(self.url)}"
-                )
+                return self._hung_up()
             case _:
                 advice = ADVICE if (self.url.host, self.url.port or 5672) == DEFAULT_PLACE else ""
                 return BrokerUnavailable(
                     f"Cannot connect to {self.address}: {reply(error)}.{advice}"
                 )
+
+    def _hung_up(self) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"{self.address} closed the connection before it was open. "
+            f"{self._tls.suspicion(self.url)}"
+        )

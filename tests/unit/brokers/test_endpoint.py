@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from aiormq.connection import TCPTransportFactory
 from aiormq.exceptions import ProbableAuthenticationError
 from yarl import URL
 
@@ -14,6 +15,7 @@ from scheduler.brokers.amqp.endpoint import CONNECT_TIMEOUT, Endpoint
 from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.credentials import parse_urls
 from scheduler.errors import AccessRefused, BrokerError, BrokerUnavailable
+from tests.contract.wire import eventually
 
 DEFAULT = Settings.model_fields["broker_url"].default.get_secret_value()
 
@@ -41,6 +43,31 @@ async def test_where_nothing_is_at_the_default_address_it_is_told_what_to_do(
     assert "Connect call failed." in told
     for words in ("SCHEDULER_BROKER_URL", "docker run", "`scheduler dev`"):
         assert (words in told) is advised
+
+
+async def test_who_has_hung_up_before_anything_was_read_is_not_connected_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    create = TCPTransportFactory.create
+
+    async def create_late(*args: Any, **kwargs: Any) -> Any:
+        reader, writer = await create(*args, **kwargs)
+
+        async def has_ended() -> bool:
+            return bool(reader.at_eof())
+
+        await eventually(has_ended)
+        return reader, writer
+
+    monkeypatch.setattr(TCPTransportFactory, "create", create_late)
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
+        url = f"amqp://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        endpoint = Endpoint(lambda: parse_urls(url), tls=Tls(), heartbeat=timedelta(seconds=20))
+        with pytest.raises(BrokerUnavailable, match="closed the connection before it was open"):
+            await endpoint.connect()
 
 
 CLUSTER = [f"amqp://shop:open-sesame@{name}/" for name in ("one", "two", "three")]
@@ -141,3 +168,13 @@ async def test_who_is_refused_by_one_is_refused(cluster: Cluster, endpoint: Endp
     with pytest.raises(BrokerError) as refused:
         await endpoint.connect()
     assert type(refused.value) is AccessRefused
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), KeyError("product"), StopAsyncIteration()])
+async def test_whatever_the_driver_raises_the_broker_cannot_be_reached(
+    cluster: Cluster, error: Exception
+) -> None:
+    cluster.away = dict.fromkeys(("one", "two", "three"), error)
+    with pytest.raises(BrokerUnavailable):
+        await new_endpoint().connect()
+    assert sorted(map(str, cluster.asked)) == ["one", "three", "two"]
