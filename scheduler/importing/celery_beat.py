@@ -18,7 +18,7 @@ WHY = {
     "routing_key": "each task has a queue of its own",
     "priority": "loops have none",
     "link": "send the next message at the end of the task",
-    "link_error": "listen to the event RunEscalated",
+    "link_error": "a function under @app.on_escalation is told",
     "headers": "give the task a parameter",
 }
 
