@@ -11,7 +11,7 @@ from tests.benchmarks.results import Point, Results
 
 SECTION = re.compile(r"(<!-- growth: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ALIGNED = "--:"
-PRINTED = ("costs", "messages", "starting")
+PRINTED = ("costs", "messages", "starting", "viewing")
 """Sections that show what another benchmark has printed."""
 
 
