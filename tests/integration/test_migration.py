@@ -158,7 +158,13 @@ async def test_nothing_is_made_anew_that_somebody_consumes_from(
 ) -> None:
     old, new = version(), version(ordered=True)
     await program_of(old.app, broker).seeding.seed()
+
+    async def is_consumed() -> bool:
+        depth = await broker.depth(old.app.names.processor_queue("work"))
+        return depth is not None and depth.consumers == 1
+
     async with at_work(processor_of(old.app, broker)):
+        await eventually(is_consumed)
         with pytest.raises(UsageError, match="1 processors consume from it.*stop all processors"):
             await program_of(new.app, broker).seeding.seed(migrate=True)
         await send(old, broker, 1)
