@@ -19,7 +19,14 @@ from scheduler.brokers.amqp.channels import DriverChannel
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.contract import DEFAULT_TIMEOUT
 from scheduler.errors import DeliveryLost, QueueUnresponsive, Unconfirmed
-from scheduler.events import Connected, ConnectionLost, ConnectionRetried, Event
+from scheduler.events import (
+    Connected,
+    ConnectionLost,
+    ConnectionRetried,
+    ConsumerInterrupted,
+    ConsumerResumed,
+    Event,
+)
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Queue, QueueType, Topology, topology
 from tests.contract.proxy import Proxy, Way
@@ -46,6 +53,13 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
 def channels() -> int:
     """How many are open on the first connection."""
     return len(connections[0].channels)
+
+
+def consuming(connection: driver.DriverConnection) -> Any:
+    """The one channel over which something is consumed."""
+    open_ones = list[Any](connection.channels.values())
+    (channel,) = (each for each in open_ones if each is not None and each.consumers)
+    return channel
 
 
 async def closed_down_to(number: int) -> None:
@@ -161,9 +175,7 @@ async def test_what_is_acked_while_its_channel_is_closed_ends_no_connection(
         await send(wire.broker, queue, b"a")
         inbox = await Inbox.open(wire.broker, queue, prefetch=1)
         delivery = await inbox.next()
-        open_ones = list[Any](connections[0].channels.values())
-        (channel,) = (each for each in open_ones if each is not None and each.consumers)
-        closing = asyncio.create_task(channel.close())
+        closing = asyncio.create_task(consuming(connections[0]).close())
         for _ in range(10):  # until that is written, and not answered
             await asyncio.sleep(0)
         with pytest.raises(DeliveryLost):
@@ -391,3 +403,32 @@ async def test_a_connection_that_goes_is_made_anew_whatever_was_met_meanwhile(
     reasons = [each.reason for each in retried if isinstance(each, ConnectionRetried)]
     assert reasons == ["KeyError: 'product'", "StopAsyncIteration"]
     assert isinstance(again, Connected)
+
+
+async def test_a_consumer_that_is_interrupted_begins_again_whatever_was_met_meanwhile(
+    broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: asyncio.Queue[Event] = asyncio.Queue()
+    open_channel, obstacles = session.Session.open_channel, [KeyError("x"), StopAsyncIteration()]
+
+    async def stumble(self: session.Session, **options: Any) -> DriverChannel:
+        if obstacles:
+            raise obstacles.pop(0)
+        return await open_channel(self, **options)
+
+    async with (
+        RabbitWire(queue_type, broker_url) as wire,
+        AmqpBroker(broker_url, emit=events.put_nowait) as broker,
+    ):
+        queue = await wire.declare_queue()
+        inbox = await Inbox.open(broker, queue)
+        monkeypatch.setattr(session.Session, "open_channel", stumble)
+        await consuming(connections[1]).close()
+        interrupted = [await events.get() for _ in range(3)]
+        assert await events.get() == ConsumerResumed(queue)
+        await send(wire.broker, queue, b"a")
+        delivery = await inbox.next()
+        assert delivery.message.body == b"a"
+        await delivery.ack()
+    reasons = [each.reason for each in interrupted if isinstance(each, ConsumerInterrupted)]
+    assert reasons[1:] == ["KeyError: 'x'", "StopAsyncIteration"]

@@ -18,6 +18,7 @@ from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.events import ConsumerInterrupted, ConsumerResumed
+from scheduler.protocol.messages import summary_of
 
 FIRST_TRIES = 9
 # RabbitMQ closes the connection of who consumes from a quorum queue that is just being deleted.
@@ -148,16 +149,27 @@ class RecoveringConsumer(ABC):
             planned = await self._until_interrupted(self._interrupted)
             await asyncio.sleep(BEFORE_RESUMING.total_seconds())
             # Of a lost connection one line is enough.
-            lost_alone = self._connection.connected and not planned
-            if lost_alone:
+            told = self._connection.connected and not planned
+            if told:
                 self._connection.emit(ConsumerInterrupted(self._queue, self._interrupted.result()))
-            for delay in pauses():
-                with suppress(BrokerError):
-                    await self._begin()
-                    break
-                await asyncio.sleep(delay)
-            if lost_alone:
+            told |= await self._begin_again()
+            if told:
                 self._connection.emit(ConsumerResumed(self._queue))
+
+    async def _begin_again(self) -> bool:
+        """Says whether it had anything to tell of meanwhile."""
+        told = False
+        for delay in pauses():
+            try:
+                await self._begin()
+                break
+            except BrokerError:
+                pass  # of what has interrupted it, or of the connection, it is told already
+            except Exception as error:  # who gave up would live on, and do nothing
+                told = True
+                self._connection.emit(ConsumerInterrupted(self._queue, summary_of(error)))
+            await asyncio.sleep(delay)
+        return told
 
 
 class AmqpConsumer(RecoveringConsumer):
