@@ -46,7 +46,7 @@ from scheduler.protocol.messages import (
     compact_json,
     our_headers,
     own_headers,
-    parsed_json,
+    parsed,
     validated,
 )
 from scheduler.timing.moments import (
@@ -158,7 +158,7 @@ def decode_call(
     args, sent_at, expires_at = None, None, None
     if isinstance(wire, _Sent):
         _refuse_strayed(wire, namespace, task)
-        args = validated(_Body, parsed_json(message.body), "body").args
+        args = parsed(_Body, message.body, "body").args
         key = _without_delay(key, task)
         sent_at, expires_at = moment_of(wire.sent_at_ms), optional_moment(wire.expires_at_ms)
     elif not wire.replayed_at_ms:

@@ -146,6 +146,18 @@ def parsed_json(body: bytes) -> Any:
 M = TypeVar("M", bound=BaseModel)
 
 
+def parsed(model: type[M], body: bytes, what: str) -> M:
+    """What a body says, as the model of it.
+
+    Raises:
+        Undecodable: it is not JSON, or does not fit; the message names each field.
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError:  # pydantic's own reader takes less for JSON; and ours has the words
+        return validated(model, parsed_json(body), what)
+
+
 def validated(model: type[M], data: Any, what: str) -> M:
     """Data as the model of it.
 

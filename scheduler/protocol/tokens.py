@@ -58,9 +58,9 @@ from scheduler.protocol.messages import (
     MOST_COUNTED,
     Message,
     compact_json,
+    parsed,
     parsed_json,
     trace_of,
-    validated,
 )
 from scheduler.timing.durations import MILLISECOND, milliseconds
 from scheduler.timing.moments import (
@@ -242,7 +242,7 @@ def decode(message: Message, namespace: str) -> Token:
     """
     if not is_token(message):
         raise Undecodable(f"It is no token: its type is {message.type!r}, not {TOKEN_TYPE!r}.")
-    wire = validated(_Wire, parsed_json(message.body), "token")
+    wire = parsed(_Wire, message.body, "token")
     if wire.namespace != namespace:
         raise Undecodable(
             f"The message belongs to namespace {wire.namespace!r}, this is {namespace!r}."

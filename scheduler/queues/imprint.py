@@ -22,8 +22,7 @@ from scheduler.protocol.messages import (
     FORMAT_VERSION,
     Message,
     compact_json,
-    parsed_json,
-    validated,
+    parsed,
 )
 from scheduler.protocol.topology import Names
 from scheduler.queues.hatchery import LOOK_PAUSE
@@ -78,6 +77,6 @@ class Imprints:
 
 def _read(message: Message) -> Imprint | None:
     try:
-        return validated(Imprint, parsed_json(message.body), "imprint")
+        return parsed(Imprint, message.body, "imprint")
     except Undecodable:  # of another version, say: the next seed leaves another one
         return None

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerError
 from scheduler.protocol.epochs import Answer, Position
-from scheduler.protocol.messages import Message, parsed_json, validated
+from scheduler.protocol.messages import Message, parsed
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.about import NOTHING_TOLD, About, about_this
@@ -186,14 +186,14 @@ class RollCall(Assembly):
 
     def _learn(self, message: Message) -> None:
         assert self._hands is not None
-        asked = validated(_Asked, parsed_json(message.body), "question")
+        asked = parsed(_Asked, message.body, "question")
         for task, key, epoch in asked.loops:
             self._hands.learn(LoopId(task, key), epoch)
         self.answer(self._answer(self._hands, message.correlation_id or "", asked))
 
     def _note(self, message: Message) -> None:
         if (question := self._asking.get(message.correlation_id or "")) is not None:
-            _note(question, validated(_Answered, parsed_json(message.body), "answer"))
+            _note(question, parsed(_Answered, message.body, "answer"))
 
     async def _answer(self, hands: Hands, name: str, asked: "_Asked") -> None:
         if not self.present:

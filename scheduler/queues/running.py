@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.errors import BrokerError
-from scheduler.protocol.messages import Message, one_line, parsed_json, validated
+from scheduler.protocol.messages import Message, one_line, parsed
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.assembly import TIMEOUT, Assembly, Question, Turnout
 from scheduler.queues.attendance import RUNNING_ANSWER, RUNNING_QUESTION
@@ -227,7 +227,7 @@ class Inquiry:
                 question.note(processor, reply)
 
     def _hear_question(self, runs: Runs, message: Message) -> None:
-        asked = validated(_Question, parsed_json(message.body), "question")
+        asked = parsed(_Question, message.body, "question")
         self._assembly.answer(self._answer(runs, message.correlation_id or "", asked.stack_of))
 
     async def _answer(self, runs: Runs, question: str, stack_of: str | None) -> None:
@@ -240,7 +240,7 @@ class Inquiry:
         await self._reply(RUNNING_ANSWER, question, body)
 
     def _hear_demand(self, runs: Runs, message: Message) -> None:
-        asked = validated(_Demand, parsed_json(message.body), "question")
+        asked = parsed(_Demand, message.body, "question")
         if self._assembly.processor not in asked.processors:
             return
         question = message.correlation_id or ""
@@ -277,7 +277,7 @@ def _wire(run: RunningRun) -> dict[str, Any]:
 
 
 def _told(processor: str, message: Message) -> Told:
-    answer = validated(_Answer, parsed_json(message.body), "answer")
+    answer = parsed(_Answer, message.body, "answer")
     return Told([_run(processor, each) for each in answer.runs], answer.more)
 
 
@@ -301,7 +301,7 @@ def _run(processor: str, wire: "_Run") -> RunningRun:
 
 
 def _reply_of(message: Message) -> Reply:
-    reply = validated(_Reply, parsed_json(message.body), "answer")
+    reply = parsed(_Reply, message.body, "answer")
     return Reply(reply.what, reply.ending)
 
 

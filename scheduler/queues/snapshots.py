@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.brokers.contract import Broker
 from scheduler.errors import NoReplica, QueueNotFound, Undecodable, Unroutable
-from scheduler.protocol.messages import Message, parsed_json, validated
+from scheduler.protocol.messages import Message, parsed
 from scheduler.protocol.topology import Names
 
 SNAPSHOT_TYPE = "scheduler.snapshot"
@@ -119,7 +119,7 @@ def _snapshot_of(message: Message) -> Snapshot:
         body = gzip.decompress(message.body)
     except (OSError, EOFError, zlib.error) as error:
         raise Undecodable(f"The snapshot cannot be decompressed: {error}.") from None
-    wire = validated(_Snapshot, parsed_json(body), "snapshot")
+    wire = parsed(_Snapshot, body, "snapshot")
     return Snapshot(Bookmark(wire.offset, wire.digest), wire.entries, wire.forgotten)
 
 

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from matplotlib import pyplot
@@ -13,7 +14,7 @@ from tests.benchmarks.results import Part, Point, Results
 GREY = "#888888"
 BLUE, ORANGE = "#3b8eea", "#e8833a"
 matplotlib.use("svg")
-matplotlib.rcParams.update(
+STYLE: dict[Any, Any] = (
     {
         "svg.fonttype": "none",  # text stays text: smaller, and sharp
         "svg.hashsalt": "growth",  # the same figures, the same file
@@ -31,6 +32,7 @@ matplotlib.rcParams.update(
     )
     | {"grid.color": GREY, "axes.titlesize": 10, "axes.titlecolor": GREY}
 )
+matplotlib.rcParams.update(STYLE)
 
 Value = Callable[[Point], float]
 Line = tuple[str, str, Callable[[Point], float | None]]

@@ -1,7 +1,12 @@
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict
 
 from scheduler.errors import Undecodable
 from scheduler.protocol.messages import (
@@ -10,10 +15,12 @@ from scheduler.protocol.messages import (
     one_line,
     our_headers,
     own_headers,
+    parsed,
     parsed_json,
     printable,
     summary_of,
     trace_of,
+    validated,
 )
 
 SECOND = datetime(2026, 6, 1, 9, tzinfo=UTC)
@@ -110,3 +117,46 @@ def test_a_body_of_json_is_what_it_says():
 def test_a_body_that_is_not_json_is_told(body: bytes):
     with pytest.raises(Undecodable, match="The body is not JSON"):
         parsed_json(body)
+
+
+class Form(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    count: int = 0
+    text: str | None = None
+    anything: Any = None
+
+
+def told_by(read: Callable[[bytes], Form], body: bytes) -> str:
+    """What comes of it: also what equals something else, as 1 does 1.0, is told apart."""
+    try:
+        return repr(read(body))
+    except Undecodable as error:
+        return f"refused: {error}"
+
+
+@given(
+    st.sampled_from(["count", "text", "anything", "unknown"]),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ).map(json.dumps),
+)
+@example("count", "1.0")
+@example("count", "true")
+@example("count", "9" * 5000)
+@example("text", '"\\ud800"')
+@example("anything", '"\\ud800"')
+@example("anything", "[" * 300 + "]" * 300)
+@example("anything", "[" * 100_000 + "]" * 100_000)
+@example("anything", '{"a": 1, "a": 2}')
+@example("anything", "1e400")
+@example("anything", "01")
+def test_a_body_is_read_at_once_as_it_would_be_in_two_steps(place: str, value: str):
+    body = f'{{"{place}": {value}}}'
+    for encoding in ("utf-8", "utf-16"):
+        told = told_by(lambda body: parsed(Form, body, "form"), body.encode(encoding))
+        steps = told_by(
+            lambda body: validated(Form, parsed_json(body), "form"), body.encode(encoding)
+        )
+        assert told == steps
