@@ -356,7 +356,7 @@ def admit(schedule: Schedule, tick: datetime, now: datetime) -> Admission:
     if tick >= now or schedule.catch_up == "all" or (schedule.catch_up == "skip" and in_grace):
         return Admission(tick, True, 0)
     latest = _latest(schedule, tick, now)
-    missed = schedule.count_between(tick, latest)
+    missed = schedule.count_between(tick, latest) if latest > tick else 0
     if schedule.catch_up == "skip" and now - latest > schedule.grace:
         return Admission(latest, False, _limited(schedule, missed + 1))
     return Admission(latest, True, missed)
@@ -381,7 +381,8 @@ def plan_next(schedule: Schedule, tick: datetime, now: datetime) -> Plan:
 
 
 def _latest(schedule: Recurring, tick: datetime, now: datetime) -> datetime:
-    if not schedule.has_grid or schedule.next_after(tick) > now:
+    none_can_follow = not schedule.has_grid or now - tick < SHORTEST_PERIOD
+    if none_can_follow or schedule.next_after(tick) > now:
         return tick
     return schedule.latest_until(now)
 
