@@ -13,7 +13,7 @@ from tests.chaos.verdict import (
     LEARN_TIME,
     NOTICE_TIME,
     OPERATORS_DEATH,
-    TAMPERED_FOR,
+    PUT_RIGHT_WITHIN,
     Pulse,
     Verdict,
     Violation,
@@ -97,6 +97,26 @@ def test_a_token_that_comes_twice_after_a_node_failed_is_excused(
     )
     assert [overlap.excused for overlap in overlaps(notes, failing=["kill"])] == [excused]
     assert [overlap.excused for overlap in overlaps(notes)] == [False]
+
+
+def test_a_broker_that_failed_is_back_when_the_loops_run_again() -> None:
+    fault = [at(10, "strike", "runner", detail="kill"), at(20, "heal", "runner")]
+    twice = [*run(50.5, 52), *run(51, 52, who="b")]
+    back_at_51 = in_order(*fault, *twice, at(51.1, "strike", "runner", detail="cut"))
+    assert [overlap.excused for overlap in overlaps(back_at_51, failing=["kill"])] == [True]
+    back_at_21 = in_order(*fault, *twice, at(21, "strike", "runner", detail="cut"))
+    assert [overlap.excused for overlap in overlaps(back_at_21, failing=["kill"])] == [False]
+
+
+@pytest.mark.parametrize(("again_at", "excused"), [(100, True), (108, False)])
+def test_a_loop_has_two_lines_until_supervision_ends_one(again_at: float, excused: bool) -> None:
+    fault = [at(10, "strike", "runner", detail="kill"), at(20, "heal", "runner")]
+    first = [*run(45, 47), *run(46, 47, who="b")]
+    again = [*run(again_at, again_at + 2), *run(again_at + 1, again_at + 2, who="b")]
+    notes = in_order(*fault, *first, *again)
+    assert [overlap.excused for overlap in overlaps(notes, failing=["kill"])] == [True, excused]
+    of_another = [replace(note, loop="m") if note.at >= again_at else note for note in notes]
+    assert [each.excused for each in overlaps(of_another, failing=["kill"])] == [True, False]
 
 
 def test_a_run_ends_with_its_process() -> None:
@@ -386,7 +406,7 @@ def test_what_tampering_does_to_a_loop_is_not_held_against_it_for_a_while() -> N
     tampered = at(4, "tampered", loop="l")
     notes = [*settled(1, 5), tampered, *run(5, 6, seq=5), *run(7, 8, seq=0)]
     assert repetitions(untampered(notes)) == []
-    later = 4 + TAMPERED_FOR
+    later = 4 + PUT_RIGHT_WITHIN
     assert repetitions(untampered([*notes, *run(later + 1, later + 2, seq=3)])) == []
     again = [*settled(later + 1, 3), *run(later + 9, later + 10, seq=3)]
     assert len(repetitions(untampered([*notes, *again]))) == 1

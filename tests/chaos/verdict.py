@@ -30,8 +30,9 @@ LEARN_TIME = 5.0
 # For so long after a node failed, a token may come twice: as what was never confirmed, beside that
 # of whoever ran the tick again; or because the node had handed it on without noting it.
 TWICE_FOR = 30.0
-# How long supervision may take to put a loop right whose token somebody tampered with.
-TAMPERED_FOR = 60.0
+# How long supervision may take to put a loop right: one whose token somebody tampered with, or that
+# has two lines, as a token of it came twice.
+PUT_RIGHT_WITHIN = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +242,7 @@ def untampered(notes: Iterable[Note]) -> list[Note]:
             tampered_at[note.loop] = note.at
         elif note.loop not in tampered_at:
             kept.append(note)
-        elif note.at > tampered_at[note.loop] + TAMPERED_FOR:
+        elif note.at > tampered_at[note.loop] + PUT_RIGHT_WITHIN:
             kept.append(replace(note, loop=f"{note.loop} of {tampered_at[note.loop]:.0f}"))
     return kept
 
@@ -260,7 +261,8 @@ def overlaps(notes: Sequence[Note], failing: Collection[str] = ()) -> list[Clash
         others = [other for other in going[run.loop] if other.ended_at > run.started_at]
         for other in others:
             gone = any(_was_lost(each, run.started_at, lost[each.who]) for each in (other, run))
-            found.append(Clash(other, run, excused=gone or shaken.at(run.started_at)))
+            twice = shaken.explains(run)
+            found.append(Clash(other, run, excused=gone or twice))
         going[run.loop] = [*others, run]
     return found
 
@@ -276,17 +278,32 @@ def spans(notes: Iterable[Note], kinds: Collection[str]) -> list[tuple[float, fl
 
 
 class _Shaken:
-    """When a token may come twice."""
+    """When a token may come twice; its loop has two lines then, until supervision ends one."""
 
-    def __init__(self, notes: Iterable[Note], failing: Collection[str]) -> None:
-        self._spans = [(begun, healed + TWICE_FOR) for begun, healed in spans(notes, failing)]
+    def __init__(self, notes: Sequence[Note], failing: Collection[str]) -> None:
+        struck = [note.at for note in notes if note.what == "strike"]
+        self._spans = [
+            (begun, max(healed + TWICE_FOR, _next(struck, begun)))  # when all loops ran again
+            for begun, healed in spans(notes, failing)
+        ]
+        self._doubled_at: dict[str, float] = {}
 
-    def at(self, moment: float, settled_at: float = inf) -> bool:
-        """Whether it may at this moment; of what was settled before, if the ack may be lost."""
-        return any(
-            begun <= moment <= over and settled_at >= begun - ACK_TIME
+    def explains(self, run: Run, settled_at: float = inf) -> bool:
+        """Whether a run may be of a second line; after what was settled, if the ack was lost."""
+        doubled_at = self._doubled_at.get(run.loop, -inf)
+        if run.started_at <= doubled_at + PUT_RIGHT_WITHIN:
+            return True
+        twice = any(
+            begun <= run.started_at <= over and settled_at >= begun - ACK_TIME
             for begun, over in self._spans
         )
+        if twice:
+            self._doubled_at[run.loop] = run.started_at
+        return twice
+
+
+def _next(moments: Sequence[float], moment: float) -> float:
+    return next(iter(moments[bisect.bisect_right(moments, moment) :]), moment)
 
 
 def repeats(notes: Sequence[Note], failing: Collection[str] = ()) -> list[Clash]:
@@ -309,7 +326,7 @@ def repeats(notes: Sequence[Note], failing: Collection[str] = ()) -> list[Clash]
         life.unsettled.append(run)
         if before is not None:
             gone = any(_was_lost(each, run.started_at, lost[each.who]) for each in (before, run))
-            twice = shaken.at(run.started_at, before.settled_at)
+            twice = shaken.explains(run, before.settled_at)
             found.append(Clash(before, run, excused=gone or twice))
         life.runs[run.progress] = run
     return found
