@@ -360,6 +360,34 @@ async def test_a_queue_that_does_not_answer_costs_no_more_than_the_connection_be
     assert not [event for event in events if isinstance(event, ConnectionLost)]
 
 
+async def test_of_a_queue_that_says_nothing_it_is_told_and_of_no_other_one(
+    broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(getting, "SAYS_NOTHING_FOR_S", 1.0)
+    events, get, stuck = list[Event](), DriverChannel.get, list[str]()
+
+    async def say_nothing(self: DriverChannel, queue: str) -> Any:
+        return await (asyncio.Event().wait() if queue in stuck else get(self, queue))
+
+    monkeypatch.setattr(DriverChannel, "get", say_nothing)
+    async with (
+        RabbitWire(queue_type, broker_url) as wire,
+        AmqpBroker(broker_url, emit=events.append) as broker,
+    ):
+        one, sound = [await wire.declare_queue() for _ in range(2)]
+        await send(broker, sound, b"a")
+        held = await broker.get(sound, aside=True)
+        assert held is not None
+        stuck.append(one)
+        with pytest.raises(QueueUnresponsive, match=one):
+            await broker.get(one, aside=True)
+        await has_depth(broker, sound, ready=1)  # it went with the connection beside
+        again = await broker.get(sound, aside=True)
+        assert again is not None
+        await again.ack()
+    assert not [event for event in events if isinstance(event, ConnectionLost)]
+
+
 async def test_what_was_got_aside_is_back_when_the_connection_goes(
     broker_url: str, queue_type: QueueType
 ) -> None:

@@ -3,7 +3,8 @@
 Over the connection at hand, or over one beside it: RabbitMQ (3.10 to 4.3) breaks off a connection
 (INTERNAL_ERROR) over which one gets from a queue that does not answer, as none of its replicas
 leads it. A queue that is declared or deleted while nodes are killed may stay so for good (seen on
-4.0); it can be deleted, which takes 15 s.
+4.0); it can be deleted, which takes 15 s. And where the death of its only node cut a declaration
+off (3.10, 4.0), whoever gets from that queue hears nothing at all; deleting it takes 5 s.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from scheduler.brokers.contract import Delivery
 from scheduler.errors import QueueUnresponsive, Unconfirmed
 
 LED_WITHIN_S = 8.0  # RabbitMQ itself waits for 10 s, unless a node is down
+SAYS_NOTHING_FOR_S = 12.0
 OTHERS_WITHIN_S = 30.0
 BROKE_IT_OFF = re.compile(r"Cannot get a message from queue '(queue )?'?(?P<queue>[^']+)")
 
@@ -41,19 +43,27 @@ class Getting:
         for pause in pauses():
             session = await self._connection.beside()
             try:
-                return await self._get(queue, session)
+                async with asyncio.timeout(SAYS_NOTHING_FOR_S):
+                    return await self._get(queue, session)
+            except TimeoutError:
+                # An answer that comes yet may be a message: with the connection, it goes back.
+                await session.give_up(f"the queue {queue!r} did not answer")
+                raise self._unresponsive(queue) from None
             except Unconfirmed as error:
                 took = loop.time() - began
                 if took >= LED_WITHIN_S and _is_ended_by(queue, error):
-                    raise QueueUnresponsive(
-                        f"The queue {queue!r} in {self._connection.address} does not answer: none "
-                        "of its replicas leads it. Supervision makes it anew, if it may declare."
-                    ) from None
+                    raise self._unresponsive(queue) from None
                 # Whoever was about to ask when another queue ended it is not told by which.
                 if took >= OTHERS_WITHIN_S or not self._connection.connected:
                     raise
                 await asyncio.sleep(pause)
         raise AssertionError("a backoff has no end")
+
+    def _unresponsive(self, queue: str) -> QueueUnresponsive:
+        return QueueUnresponsive(
+            f"The queue {queue!r} in {self._connection.address} does not answer: none of its "
+            "replicas leads it. Supervision makes it anew, if it may declare."
+        )
 
     async def _get(self, queue: str, session: Session) -> Delivery | None:
         lease = session.borrow_getter()
