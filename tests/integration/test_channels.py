@@ -185,11 +185,12 @@ async def test_what_is_acked_while_its_channel_is_closed_ends_no_connection(
         assert len(connections) == 1
 
 
-@pytest.mark.parametrize("waits", ["send", "get", "depth"])
+@pytest.mark.parametrize("waits", ["send", "get", "get aside", "depth"])
 async def test_a_connection_over_which_no_answer_comes_is_given_up(
     broker_url: str, waits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=0.5))
+    monkeypatch.setattr(getting, "SAYS_NOTHING_FOR_S", 0.2)
     url, events = urlsplit(broker_url), list[Event]()
     async with Proxy(url.hostname or "", url.port or 5672) as proxy:
         through = f"amqp://{url.username}:{url.password}@127.0.0.1:{proxy.port}{url.path}"
@@ -198,11 +199,13 @@ async def test_a_connection_over_which_no_answer_comes_is_given_up(
             AmqpBroker(through, emit=events.append) as broker,
         ):
             queue = await wire.declare_queue()
+            assert await broker.get(queue, aside=True) is None
             await send(broker, queue, b"a")
             proxy.swallow(Way.DOWN)
             asked = {
                 "send": lambda: send(broker, queue, b"b"),
                 "get": lambda: broker.get(queue),
+                "get aside": lambda: broker.get(queue, aside=True),
                 "depth": lambda: broker.depth(queue),
             }
             with pytest.raises(Unconfirmed, match="went before the answer came"):

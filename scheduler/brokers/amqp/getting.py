@@ -48,6 +48,8 @@ class Getting:
             except TimeoutError:
                 # An answer that comes yet may be a message: with the connection, it goes back.
                 await session.give_up(f"the queue {queue!r} did not answer")
+                async with self._connection.brief_channel():
+                    ...  # the broker itself does answer
                 raise self._unresponsive(queue) from None
             except Unconfirmed as error:
                 took = loop.time() - began
