@@ -3,7 +3,7 @@
     python tests/benchmarks/messages.py [--url amqp://...] [--messages 10000] [--longest 30]
         [--rounds 3]
 
-One program sends messages of random delays, from 1 s to the longest, 256 at a time; two processors
+One program sends messages of random delays, from 1 s to the longest, 100 at a time; two processors
 run them. The bare driver (`fleets/bare_messages.py`) takes the same messages through the same timer
 queues, and waits as ours does for what is left of a delay.
 

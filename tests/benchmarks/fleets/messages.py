@@ -10,7 +10,7 @@ from random import Random
 
 MESSAGES = int(os.environ.get("FLEET_MESSAGES", "1"))
 LONGEST = float(os.environ.get("FLEET_LONGEST", "30"))
-AT_ONCE = 256
+AT_ONCE = 100  # what waits for more than these is late before it is sent
 BEGIN, SENT = "begin", "sent"
 
 
