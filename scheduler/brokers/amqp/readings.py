@@ -91,13 +91,10 @@ class Reading:
             StreamTooLong: the moment has come.
             BrokerUnavailable: the connection went, or nothing comes.
         """
-        patience = LONGEST_SILENCE.total_seconds()
-        if not self._arrived or not self._unacked:  # a look at the clock for each takes long
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0:
-                raise too_long(self._stream, self._reached)
-            patience = min(left, patience)
-        entry = await self.next(patience)
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            raise too_long(self._stream, self._reached)
+        entry = await self.next(min(left, LONGEST_SILENCE.total_seconds()))
         if entry is None:
             raise silent(self._stream)
         return entry
