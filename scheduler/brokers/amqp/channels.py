@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import aiormq
-from aiormq.abc import ChannelFrame, DeliveredMessage
+from aiormq.abc import DeliveredMessage
 from aiormq.exceptions import ChannelInvalidStateError
 from pamqp import commands as spec
 from pamqp.base import Frame
@@ -77,7 +77,7 @@ class DriverChannel(aiormq.Channel):
     connection (CHANNEL_ERROR) over what comes after the end of a channel.
     """
 
-    write_queue: asyncio.Queue[ChannelFrame]
+    connection: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -251,7 +251,7 @@ class DriverChannel(aiormq.Channel):
             raise ChannelInvalidStateError(f"{self!r} is being closed")
 
     def _write(self, frames: bytes) -> None:
-        self.write_queue.put_nowait(ChannelFrame(frames, should_close=False))
+        self.connection.write(frames)
 
 
 async def _never_called(_: DeliveredMessage) -> None: ...

@@ -11,49 +11,78 @@ from typing import Any
 
 import aiormq
 from aiormq.abc import ChannelFrame, DeliveredMessage
-from aiormq.connection import FrameReceiver
+from aiormq.connection import FrameReceiver, TransportFactory
+from aiormq.exceptions import AMQPConnectionError
 from yarl import URL
 
 from scheduler.brokers.amqp.channels import DriverChannel
-from scheduler.brokers.amqp.frames import Frames
+from scheduler.brokers.amqp.frames import Frames, Incoming
 
 WRITTEN_WITHIN = timedelta(seconds=1)
 
 
-class Outgoing(asyncio.Queue[ChannelFrame]):
-    """What waits to be written: all that has come together goes together.
+class Transports(TransportFactory):
+    """Has what comes over a connection go where it belongs, before aiormq reads it."""
 
-    It is never full: aiormq drops its answer to a channel that the broker closes when it is; the
-    broker then keeps the channel, and closes the connection over its number's next use.
-    """
+    def __init__(self, connection: "DriverConnection", context: ssl.SSLContext | None) -> None:
+        self._connection = connection
+        self._context = context
 
-    _queue: Any
-
-    def _get(self) -> ChannelFrame:
-        first = super()._get()
-        if not self._queue or not _is_plain(first):
-            return first
-        together = [first.payload]
-        while self._queue and _is_plain(self._queue[0]):
-            together.append(super()._get().payload)
-        return ChannelFrame(b"".join(together), should_close=False)
+    async def create(
+        self, url: URL, **kwargs: Any
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        connection, loop = self._connection, asyncio.get_running_loop()
+        reader = Incoming(connection.channels.get, connection.hear)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            connection.transport, _ = await loop.create_connection(
+                lambda: protocol, str(url.host), url.port or 0, ssl=self._context
+            )
+        except OSError as error:
+            raise AMQPConnectionError(*error.args) from error
+        return reader, asyncio.StreamWriter(connection.transport, protocol, reader, loop)
 
 
 class DriverConnection(aiormq.Connection):
-    """A connection of ours."""
+    """A connection of ours.
+
+    Attributes:
+        write_queue: never full. aiormq drops its answer to a channel that the broker closes when it
+            is; the broker then keeps the channel, and closes the connection over its number's next
+            use.
+    """
 
     channels: dict[int, Any]
     write_queue: asyncio.Queue[ChannelFrame]
+    transport: asyncio.Transport
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.write_queue = Outgoing()
+    def __init__(self, url: URL, context: ssl.SSLContext | None) -> None:
+        super().__init__(url, context=context, transport_factory=Transports(self, context))
+        self.write_queue = asyncio.Queue()
+        self._together = list[bytes]()
         self._left_behind: set[asyncio.Task[Any]] = set()
 
     async def _Connection__reader(self, frames: FrameReceiver) -> None:
         # It has no other way in, to where it reads frames.
         read: Any = super()._Connection__reader  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue, reportUnknownVariableType]
-        await read(Frames(frames.reader, self.channels.get, self._hear))
+        await read(Frames(frames.reader))
+
+    def write(self, frames: bytes) -> None:
+        """Write frames, together with all others of this turn of the event loop.
+
+        They come after what aiormq was to write before, and before what it is to write after.
+        """
+        if not self.write_queue.empty():
+            self.write_queue.put_nowait(ChannelFrame(frames, should_close=False))
+            return
+        if not self._together:
+            self.loop.call_soon(self._write_together)
+        self._together.append(frames)
+
+    def _write_together(self) -> None:
+        frames, self._together = b"".join(self._together), []
+        if not self.transport.is_closing():
+            self.transport.write(frames)
 
     async def open(self, channel: DriverChannel) -> DriverChannel:
         """Open a channel, to its end."""
@@ -79,17 +108,13 @@ class DriverConnection(aiormq.Connection):
         super()._on_reader_done(task)  # pyright: ignore[reportUnknownMemberType]
         self._left_behind = asyncio.all_tasks(self.loop) - others
 
-    def _hear(self) -> None:
+    def hear(self) -> None:
         # A broker that sends all the time sends no heartbeats, and aiormq sees but few frames.
         self._Connection__last_frame_time = self.loop.time()
 
 
-def _is_plain(frame: ChannelFrame) -> bool:
-    return not frame.should_drain and not frame.should_close
-
-
 async def connect(url: URL, context: ssl.SSLContext | None) -> DriverConnection:
-    connection = DriverConnection(url, context=context)
+    connection = DriverConnection(url, context)
     with _within_our_connection():
         await connection.connect()  # pyright: ignore[reportUnknownMemberType]
     return connection

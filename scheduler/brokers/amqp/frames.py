@@ -6,9 +6,10 @@ what it cannot read, so that one message of somebody else would cost us the conn
 again (https://github.com/mosquito/aiormq/issues/186).
 """
 
+import asyncio
 import struct
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol, SupportsIndex
 
 from aiormq.connection import FrameReceiver
 from aiormq.exceptions import AMQPConnectionError
@@ -21,7 +22,6 @@ from scheduler.brokers.tables import read_short
 HEAD = struct.Struct(">BHI")
 AROUND = HEAD.size + 1  # bytes of a frame, besides what it holds
 END = bytes([FRAME_END])
-MOST_AT_ONCE = 2**16
 METHOD = struct.Struct(">I")
 SETTLEMENT = struct.Struct(">IQB")
 ABOUT_CONTENT = struct.Struct(">HHQ")
@@ -40,59 +40,66 @@ class Taker(Protocol):
         ...
 
 
-class Frames(FrameReceiver):
-    """The frames of an open connection that are aiormq's; all others are taken on their way.
+class Incoming(asyncio.StreamReader):
+    """What comes over a connection: frames are taken on their way, and the others left to aiormq.
 
     Args:
         taker: whose the frames of a channel are; None: nobody's, any more.
         heard: called whenever something has come.
     """
 
-    def __init__(
-        self, reader: Any, taker: Callable[[int], Taker | None], heard: Callable[[], None]
-    ) -> None:
-        super().__init__(reader)
+    def __init__(self, taker: Callable[[int], Taker | None], heard: Callable[[], None]) -> None:
+        super().__init__()
         self._taker = taker
         self._heard = heard
         self._came = b""
-        self._at = 0
+
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        self._heard()
+        came, at = self._came + bytes(data), 0
+        while (end := _end_of_frame(came, at)) <= len(came):
+            if came[end - 1] != FRAME_END:
+                self.set_exception(AMQPConnectionError("A frame does not end where it says."))
+                break
+            if not self._takes(came, at, end):
+                super().feed_data(came[at:end])
+            at = end
+        self._came = came[at:]
+
+    def feed_eof(self) -> None:
+        if self._came:
+            rest, self._came = self._came, b""
+            super().feed_data(rest)
+        super().feed_eof()
+
+    def _takes(self, came: bytes, at: int, end: int) -> bool:
+        kind, channel, _ = HEAD.unpack_from(came, at)
+        if not channel:
+            return False
+        taker = self._taker(channel)
+        return taker is None or taker.takes(kind, came[at + HEAD.size : end - 1])
+
+
+def _end_of_frame(came: bytes, at: int) -> int:
+    """Where the frame that begins here ends; beyond what came, if that is not all of it."""
+    if at + HEAD.size > len(came):
+        return len(came) + 1
+    return at + AROUND + int.from_bytes(came[at + 3 : at + HEAD.size])
+
+
+class Frames(FrameReceiver):
+    """The frames of an open connection that are left to aiormq."""
 
     async def get_frame(self) -> Any:
-        while True:
-            while (found := self._next()) is not None:
-                kind, channel, payload = found
-                if not channel:
-                    return self._unmarshalled(kind, channel, payload)
-                taker = self._taker(channel)
-                if taker is not None and not taker.takes(kind, payload):
-                    return self._unmarshalled(kind, channel, payload)
-            await self._read_on()
-
-    def _next(self) -> tuple[int, int, bytes] | None:
-        begin = self._at + HEAD.size
-        if begin > len(self._came):
-            return None
-        kind, channel, size = HEAD.unpack_from(self._came, self._at)
-        end = begin + size
-        if end >= len(self._came):
-            return None
-        if self._came[end] != FRAME_END:
-            raise AMQPConnectionError("The connection was closed: a frame does not end.")
-        self._at = end + 1
-        return kind, channel, self._came[begin:end]
-
-    async def _read_on(self) -> None:
         try:
-            more = await self.reader.read(MOST_AT_ONCE)
+            head = await self.reader.readexactly(HEAD.size)
+            *_, size = HEAD.unpack(head)
+            return frame.unmarshal(head + await self.reader.readexactly(size + len(END)))
+        except asyncio.IncompleteReadError:
+            told = "The connection was closed: it has come to its end."
+            raise AMQPConnectionError(told) from None
         except OSError as error:
             raise AMQPConnectionError(f"The connection was closed: {error}") from error
-        if not more:
-            raise AMQPConnectionError("The connection was closed: it has come to its end.")
-        self._came, self._at = self._came[self._at :] + more, 0
-        self._heard()
-
-    def _unmarshalled(self, kind: int, channel: int, payload: bytes) -> Any:
-        return frame.unmarshal(_framed(kind, channel, payload))
 
 
 class Taken(NamedTuple):

@@ -7,7 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from aiormq.exceptions import AMQPConnectionError
+from aiormq.connection import FrameReceiver
+from aiormq.exceptions import AMQPConnectionError, ProtocolSyntaxError
 from pamqp import frame
 from pamqp.body import ContentBody
 from pamqp.commands import Basic
@@ -17,6 +18,7 @@ from pamqp.heartbeat import Heartbeat
 from scheduler.brokers.amqp.frames import (
     Arriving,
     Frames,
+    Incoming,
     Taken,
     acking,
     getting,
@@ -47,10 +49,11 @@ class Everything:
 
 async def left(taker: Everything, *sent: bytes) -> list[Any]:
     """What is left for aiormq, until the connection is closed."""
-    reader = asyncio.StreamReader()
-    reader.feed_data(b"".join(sent))
-    reader.feed_eof()
-    frames, found = Frames(reader, taker.of, lambda: None), list[Any]()
+    incoming, found = Incoming(taker.of, lambda: None), list[Any]()
+    for piece in sent:
+        incoming.feed_data(piece)
+    incoming.feed_eof()
+    frames = Frames(incoming)
     with suppress(AMQPConnectionError):
         while True:
             found.append(await frames.get_frame())
@@ -92,14 +95,19 @@ async def test_frames_of_a_channel_are_taken_on_their_way() -> None:
     assert [settlement_of(payload) for _, payload in taker.taken] == [(3, True), (4, False)]
 
 
-@pytest.mark.parametrize("pieces", [1, 3, 11])
-async def test_they_may_come_in_pieces_of_any_size(
-    pieces: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scheduler.brokers.amqp.frames.MOST_AT_ONCE", pieces)
+@pytest.mark.parametrize("size", [1, 3, 11, 1000])
+async def test_they_may_come_in_pieces_of_any_size(size: int) -> None:
     taker = Everything()
-    assert not await left(taker, *(frame.marshal(Basic.Ack(tag), 7) for tag in range(20)))
-    assert [settlement_of(payload)[0] for _, payload in taker.taken] == list(range(20))
+    sent = b"".join(
+        frame.marshal(each, 7 * bool(tag % 5))
+        for tag in range(20)
+        for each in [Basic.Ack(tag) if tag % 5 else Heartbeat()]
+    )
+    pieces = [sent[begin : begin + size] for begin in range(0, len(sent), size)]
+    assert [type(each) for *_, each in await left(taker, *pieces)] == [Heartbeat] * 4
+    assert [settlement_of(payload)[0] for _, payload in taker.taken] == [
+        tag for tag in range(20) if tag % 5
+    ]
 
 
 async def test_those_of_a_channel_that_is_gone_go_to_nobody() -> None:
@@ -114,25 +122,34 @@ async def test_those_of_the_connection_are_the_drivers() -> None:
 
 async def test_a_frame_that_does_not_end_where_it_says_ends_the_connection() -> None:
     taker = Everything()
-    assert not await left(taker, frame.marshal(Basic.Ack(1), 7)[:-1] + b"\0")
+    incoming = Incoming(taker.of, lambda: None)
+    incoming.feed_data(frame.marshal(Basic.Ack(1), 7)[:-1] + b"\0")
+    incoming.feed_data(frame.marshal(Basic.Ack(2), 7))
+    with pytest.raises(AMQPConnectionError, match="does not end"):
+        await Frames(incoming).get_frame()
     assert not taker.taken
 
 
+async def test_what_a_stranger_says_is_the_drivers_to_be_refused() -> None:
+    incoming = Incoming(Everything().of, lambda: None)
+    incoming.feed_data(b"AMQP\0\0\x09\1")
+    incoming.feed_eof()
+    with pytest.raises(ProtocolSyntaxError):
+        await FrameReceiver(incoming).get_frame()
+
+
 async def test_a_connection_that_breaks_has_ended() -> None:
-    reader = asyncio.StreamReader()
-    reader.set_exception(TimeoutError())
+    incoming = Incoming(Everything().of, lambda: None)
+    incoming.set_exception(TimeoutError())
     with pytest.raises(AMQPConnectionError):
-        await Frames(reader, Everything().of, lambda: None).get_frame()
+        await Frames(incoming).get_frame()
 
 
-async def test_whatever_comes_is_heard() -> None:
-    reader, heard = asyncio.StreamReader(), asyncio.Event()
-    reader.feed_data(frame.marshal(Basic.Ack(1), 7))
-    frames = Frames(reader, Everything().of, heard.set)
-    reading = asyncio.create_task(frames.get_frame())
-    await heard.wait()
-    assert not reading.done()
-    reading.cancel()
+async def test_whatever_comes_is_heard_and_taken_at_once() -> None:
+    taker, heard = Everything(), asyncio.Event()
+    Incoming(taker.of, heard.set).feed_data(frame.marshal(Basic.Ack(1), 7))
+    assert heard.is_set()
+    assert len(taker.taken) == 1
 
 
 def test_a_refusal_is_of_one_message_or_of_all_before_it() -> None:
