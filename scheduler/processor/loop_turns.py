@@ -1,8 +1,7 @@
 """One token of a loop at a time; and what this processor can tell of those that it has in hand."""
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -27,6 +26,22 @@ class LoopTurn:
     tokens: list[Token] = field(default_factory=list[Token])
     running: Token | None = None
     refused: Token | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Putting:
+    """What is put after a token, until its slot has taken it, or has not."""
+
+    turn: LoopTurn
+    token: Token
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            self.turn.refused = None
+        elif isinstance(error, Rejected):
+            self.turn.refused = self.token
 
 
 class LoopTurns:
@@ -73,16 +88,9 @@ class LoopTurns:
         if isinstance(subject, Token):
             self._turns[subject.loop].running = subject
 
-    @contextmanager
-    def putting(self, token: Token) -> Generator[None]:
+    def putting(self, token: Token) -> "Putting":
         """Have it known whether the slot takes what is put inside the block, after this token."""
-        turn = self._turns[token.loop]
-        try:
-            yield
-        except Rejected:
-            turn.refused = token
-            raise
-        turn.refused = None
+        return Putting(self._turns[token.loop], token)
 
     def _end(self, turn: LoopTurn, token: Token) -> None:
         turn.running = None

@@ -15,8 +15,7 @@ Then, at one place, the delivery is acked or given back.
 """
 
 import logging
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -64,6 +63,9 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.backoff import dice
 from scheduler.timing.clock import Clock
 from scheduler.timing.schedules import admit
+
+Held = list[Callable[[], None]]
+"""What lets go of what a delivery has taken on its way, in the order in which it was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,31 +124,38 @@ class Pipeline:
         Returns:
             Before which moment its message, which was given back, is not to be run.
         """
-        with ExitStack() as held:
-            try:
-                verdict = await self._process(delivery, task, held)
-            except DeliveryLost:
-                verdict = Verdict(Disposition.NOTHING)  # somebody else has it already
-            except Interrupted:
-                await self._shutdown.until_unsubscribed()
-                verdict = Verdict(Disposition.REQUEUE)
-            except BrokerError:
-                verdict = Verdict(Disposition.REQUEUE)
-            except Exception:
-                logging.getLogger(__name__).exception("A message of %s is given back", task.name)
-                await self._shutdown.pause(delivery, LONGEST_PAUSE.total_seconds())
-                verdict = Verdict(Disposition.REQUEUE)
+        held: Held = []
+        try:
+            verdict = await self._verdict(delivery, task, held)
             await self._dispose(delivery, verdict)
+        finally:
+            for let_go in reversed(held):
+                let_go()
         return verdict.not_before
 
-    async def _process(self, delivery: Delivery, task: TaskSpec, held: ExitStack) -> Verdict:
+    async def _verdict(self, delivery: Delivery, task: TaskSpec, held: Held) -> Verdict:
+        try:
+            return await self._process(delivery, task, held)
+        except DeliveryLost:
+            return Verdict(Disposition.NOTHING)  # somebody else has it already
+        except Interrupted:
+            await self._shutdown.until_unsubscribed()
+            return Verdict(Disposition.REQUEUE)
+        except BrokerError:
+            return Verdict(Disposition.REQUEUE)
+        except Exception:
+            logging.getLogger(__name__).exception("A message of %s is given back", task.name)
+            await self._shutdown.pause(delivery, LONGEST_PAUSE.total_seconds())
+            return Verdict(Disposition.REQUEUE)
+
+    async def _process(self, delivery: Delivery, task: TaskSpec, held: Held) -> Verdict:
         try:
             subject = self._decode(delivery, task)
             if (why_not := await self._recognise(delivery, subject, held)) is not None:
                 return _superseded(delivery, subject, why_not)
             run = await self._order.resumed(self._resolve(delivery, task, subject))
             await self._punctuality.until_due(run)
-            held.callback(await self._capacity.take(task))
+            held.append(await self._capacity.take(task))
             if (declined := await self._decline(run)) is not None:
                 return declined
             await self._order.begin(run)
@@ -188,12 +197,10 @@ class Pipeline:
             arguments, tick = _arguments_of_loop(subject, task, self._app), subject.scheduled_at
         return Run(delivery, task, subject, arguments, tick, received_at=now)
 
-    async def _recognise(
-        self, delivery: Delivery, subject: Token | Call, held: ExitStack
-    ) -> str | None:
+    async def _recognise(self, delivery: Delivery, subject: Token | Call, held: Held) -> str | None:
         if isinstance(subject, Call):
             return None
-        held.callback(await self._turns.take(subject))
+        held.append(await self._turns.take(subject))
         return await self._recognition.why_not(delivery, subject)
 
     async def _decline(self, run: Run) -> Verdict | None:

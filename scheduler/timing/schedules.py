@@ -506,6 +506,19 @@ def from_wire(wire: object) -> Schedule:
     Raises:
         ScheduleError: it is anything else. No other error is raised, whatever the value is.
     """
+    try:
+        return _remembered(**cast("dict[str, object]", wire))
+    except TypeError:  # what cannot be hashed, or is no object
+        return _read(wire)
+
+
+# A loop's schedule comes with each of its tokens: it is read once.
+@lru_cache(maxsize=4096, typed=True)
+def _remembered(**wire: object) -> Schedule:
+    return _read(wire)
+
+
+def _read(wire: object) -> Schedule:
     values = cast("dict[object, object]", wire)
     kinds = [kind for key, kind in _KINDS.items() if isinstance(wire, dict) and key in wire]
     if len(kinds) != 1:
@@ -520,12 +533,6 @@ def from_wire(wire: object) -> Schedule:
         for key, name in _WIRE[kind].items()
         if key in values
     }
-    return _of_wire(kind, **options)
-
-
-# A loop's schedule comes with each of its tokens: it is checked once.
-@lru_cache(maxsize=4096)
-def _of_wire(kind: type[Schedule], **options: Any) -> Schedule:
     if kind is Every:
         return Every(options.pop("period"), **options)
     return kind(**options)
