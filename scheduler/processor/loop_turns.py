@@ -88,7 +88,7 @@ class LoopTurns:
         if isinstance(subject, Token):
             self._turns[subject.loop].running = subject
 
-    def putting(self, token: Token) -> "Putting":
+    def putting(self, token: Token) -> Putting:
         """Have it known whether the slot takes what is put inside the block, after this token."""
         return Putting(self._turns[token.loop], token)
 

@@ -57,7 +57,7 @@ class DriverConnection(aiormq.Connection):
     transport: asyncio.Transport
 
     def __init__(self, url: URL, context: ssl.SSLContext | None) -> None:
-        super().__init__(url, context=context, transport_factory=Transports(self, context))
+        super().__init__(url, transport_factory=Transports(self, context))
         self.write_queue = asyncio.Queue()
         self._together = list[bytes]()
         self._left_behind: set[asyncio.Task[Any]] = set()

@@ -57,11 +57,15 @@ class Incoming(asyncio.StreamReader):
     def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         self._heard()
         came, at = self._came + bytes(data), 0
-        while (end := _end_of_frame(came, at)) <= len(came):
+        while at + HEAD.size <= len(came):
+            kind, channel, size = HEAD.unpack_from(came, at)
+            end = at + AROUND + size
+            if end > len(came):
+                break
             if came[end - 1] != FRAME_END:
                 self.set_exception(AMQPConnectionError("A frame does not end where it says."))
                 break
-            if not self._takes(came, at, end):
+            if not self._takes(kind, channel, came[at + HEAD.size : end - 1]):
                 super().feed_data(came[at:end])
             at = end
         self._came = came[at:]
@@ -72,19 +76,11 @@ class Incoming(asyncio.StreamReader):
             super().feed_data(rest)
         super().feed_eof()
 
-    def _takes(self, came: bytes, at: int, end: int) -> bool:
-        kind, channel, _ = HEAD.unpack_from(came, at)
+    def _takes(self, kind: int, channel: int, payload: bytes) -> bool:
         if not channel:
             return False
         taker = self._taker(channel)
-        return taker is None or taker.takes(kind, came[at + HEAD.size : end - 1])
-
-
-def _end_of_frame(came: bytes, at: int) -> int:
-    """Where the frame that begins here ends; beyond what came, if that is not all of it."""
-    if at + HEAD.size > len(came):
-        return len(came) + 1
-    return at + AROUND + int.from_bytes(came[at + 3 : at + HEAD.size])
+        return taker is None or taker.takes(kind, payload)
 
 
 class Frames(FrameReceiver):

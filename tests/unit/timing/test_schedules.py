@@ -710,6 +710,12 @@ def test_what_is_no_schedule_is_refused(wire: object, message: str):
         from_wire(wire)
 
 
+def test_what_only_equals_a_schedule_that_was_read_is_refused_like_any_other():
+    assert from_wire({"every_ms": 1000}) == Every("1s")
+    with pytest.raises(ScheduleError, match="every_ms: expected a whole number"):
+        from_wire({"every_ms": 1000.0})
+
+
 def test_a_default_may_be_said():
     said = {"every_ms": 1000, "mode": "fixed_delay", "offset_ms": 0, "jitter_ms": 0}
     assert from_wire(said | {"catch_up": "latest", "grace_ms": 60_000}) == Every("1s")
