@@ -5,6 +5,7 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -150,9 +151,9 @@ def named() -> dict[str, str]:
     """Each name of the sample that is ours, and what it is of."""
     names = Names(NAMESPACE)
     found = {
-        getattr(names, attribute): inspect.getdoc(each) or ""
-        for attribute, each in vars(Names).items()
-        if isinstance(each, property) and attribute != "prefix"
+        getattr(names, attribute): inspect.getdoc(getattr(Names, attribute)) or ""
+        for attribute, kind in vars(Names).items()
+        if isinstance(kind, cached_property) and attribute != "prefix"
     }
     found |= {names.delay(unit): inspect.getdoc(Names.delay) or "" for unit in range(len(UNITS))}
     found |= {names.rung(rung): inspect.getdoc(Names.rung) or "" for rung in rungs()}

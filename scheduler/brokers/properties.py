@@ -17,6 +17,7 @@ one, so they travel under other names, and have theirs again when they are read.
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from operator import attrgetter
 from typing import Any, cast
 
@@ -128,9 +129,11 @@ def _decoded(properties: bytes, body: bytes, offset: str | None) -> Message:
     for name, disguise in DISGUISED.items():
         if disguise in headers:
             headers.setdefault(name, headers.pop(disguise))
-    not_ours = [name for name in NOT_OURS_TO_GIVE if name in found]
-    not_ours += ["timestamp"] if isinstance(found.get("timestamp"), Opaque) else []
-    headers.update({_header_of(name): found.pop(name) for name in not_ours})
+    for name in NOT_OURS_TO_GIVE:
+        if name in found:
+            headers[_header_of(name)] = found.pop(name)
+    if isinstance(found.get("timestamp"), Opaque):
+        headers[_header_of("timestamp")] = found.pop("timestamp")
     place = None if offset is None else headers.pop(offset)
     return Message(body, headers, **found, offset=place)
 
@@ -163,14 +166,16 @@ def _always_persistent(_: Message) -> bytes:
 
 
 def _text_writer(name: str) -> Callable[[Any], bytes]:
-    return lambda text: short_string(text, f"The property {name}")
+    return partial(short_string, what=f"The property {name}")
 
 
 def _headers(headers: object) -> bytes:
     if not isinstance(headers, Mapping):
         raise Unencodable(f"The headers are of type {type(headers).__name__}, not a mapping.")
     headers = cast(Mapping[str, Any], headers)
-    return table_of({DISGUISED.get(name, name): value for name, value in headers.items()})
+    if not DISGUISED.keys().isdisjoint(headers):
+        headers = {DISGUISED.get(name, name): value for name, value in headers.items()}
+    return table_of(headers)
 
 
 def _priority(priority: object) -> bytes:
@@ -182,7 +187,7 @@ def _priority(priority: object) -> bytes:
 _WRITTEN: dict[str, Callable[[Any], bytes]] = {
     **{name: _text_writer(name) for name in NAMES if name not in NOT_OURS_TO_GIVE},
     "headers": _headers,
-    "delivery_mode": lambda mode: mode,
+    "delivery_mode": bytes,
     "priority": _priority,
     "expiration": lambda wait: short_string(str(milliseconds(wait)), "The expiration"),
     "timestamp": lambda moment: time_of(moment, "The property timestamp"),

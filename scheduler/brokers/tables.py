@@ -46,14 +46,10 @@ class Malformed(Exception):
     """These bytes are no table."""
 
 
-def _text_of(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
-
-
 def read_short(data: bytes, at: int) -> tuple[str, int]:
     """The short string that begins there, and where it ends."""
     end = at + 1 + data[at]
-    return _text_of(data[at + 1 : end]), end
+    return data[at + 1 : end].decode("utf-8", "surrogateescape"), end
 
 
 def read_table(data: bytes, at: int = 0, depth: int = 0) -> tuple[dict[str, Any], int]:
@@ -89,7 +85,7 @@ def _read_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
 
 def _read_text(data: bytes, at: int, _: int) -> tuple[str, int]:
     start, end = _sized_part(data, at)
-    return _text_of(data[start:end]), end
+    return data[start:end].decode("utf-8", "surrogateescape"), end
 
 
 def _read_bytes(data: bytes, at: int, _: int) -> tuple[bytes, int]:

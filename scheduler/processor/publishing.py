@@ -35,7 +35,8 @@ class PatientPublisher:
             DeliveryLost: the broker has given the message to somebody else.
             BrokerError: not confirmed yet, and told to stop waiting.
         """
-        for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0):
+        pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0)
+        while True:
             if delivery.lost.done():
                 raise DeliveryLost
             try:
@@ -47,10 +48,10 @@ class PatientPublisher:
                     raise DeliveryLost from None
                 if self._shutdown.aborting:
                     raise
+                pause = next(pauses)
                 next_in = timedelta(seconds=pause)
                 self._emit(SettlementDelayed(delivery.routing_key, str(error), next_in))
             await asyncio.wait([delivery.lost], timeout=pause)
-        raise AssertionError("it goes on without end")
 
     async def _confirmed(self, delivery: Delivery, publish: Callable[[], Awaitable[R]]) -> R:
         """Wait as long as it takes: what is published twice may be taken twice."""

@@ -157,7 +157,8 @@ class Execution:
         self._thread: asyncio.Future[Any] | None = None
         subject = run.subject
         self._handed_on = subject.carry if isinstance(subject, Token) else None
-        self.task = asyncio.create_task(self._call(), name="run {} #{}".format(*run.name))
+        self._name = run.name
+        self.task = asyncio.create_task(self._call(), name="run {} #{}".format(*self._name))
 
     async def ended(self) -> None:
         """Wait until it has ended, in whatever way."""
@@ -207,7 +208,7 @@ class Execution:
 
     async def _call(self) -> None:
         task = self.run.task
-        current_run.set(self.run.name)
+        current_run.set(self._name)
         deadline = asyncio.timeout(task.timeout.total_seconds())
         context = self._context(deadline)
         try:

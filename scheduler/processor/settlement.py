@@ -222,19 +222,22 @@ def _reason_of(
 def _go_on(run: Finished, ending: Ending, *, carry: Any, error: str | None = None) -> Settlement:
     if run.token.state is State.REPLAY:
         return Settlement(ending)
-    plan = plan_next(run.token.schedule, run.tick, run.ended_at)
-    successor = replace(
-        run.token,
-        state=State.DONE if isinstance(run.token.schedule, Once) else State.ARMED,
-        reason=None,
-        act=None,
-        seq=run.token.seq + 1,
-        attempt=0,
+    token = run.token
+    plan = plan_next(token.schedule, run.tick, run.ended_at)
+    successor = Token(
+        loop=token.loop,
+        schedule=token.schedule,
         scheduled_at=plan.tick,
-        due_at=jittered(run.token.schedule, str(run.token.loop), plan.tick),
+        due_at=jittered(token.schedule, str(token.loop), plan.tick),
+        epoch=token.epoch,
+        life=token.life,
+        seq=token.seq + 1,
+        state=State.DONE if isinstance(token.schedule, Once) else State.ARMED,
+        args=token.args,
         carry=carry,
         previous_at=run.tick,
         last=_record(run, ending, error),
+        trace=token.trace,
     )
     return Settlement(ending, put=successor, missed=plan.missed)
 

@@ -93,8 +93,7 @@ def failed_deliveries(message: Message) -> int:
 
 def trace_of(headers: Mapping[str, Any]) -> dict[str, str]:
     """Those of a message's headers that say where it belongs in a trace."""
-    found = {name: headers.get(name) for name in TRACE_HEADERS}
-    return {name: value for name, value in found.items() if isinstance(value, str)}
+    return {name: value for name in TRACE_HEADERS if isinstance(value := headers.get(name), str)}
 
 
 def hatched_at(message: Message) -> datetime | None:

@@ -337,7 +337,7 @@ def _wire_of(token: Token, namespace: str) -> dict[str, Any]:
         "life": token.life,
         "seq": token.seq,
         "attempt": token.attempt,
-        "state": token.state.value,
+        "state": token.state,
         "scheduled_at_ms": milliseconds_since_epoch(token.scheduled_at),
         "due_at_ms": milliseconds_since_epoch(token.due_at),
         "schedule": to_wire(token.schedule),
@@ -358,7 +358,7 @@ def _wire_of(token: Token, namespace: str) -> dict[str, Any]:
 def _wire_of_act(act: Act | None) -> dict[str, Any] | None:
     if act is None:
         return None
-    wire = {"verb": act.verb.value, "at_ms": milliseconds_since_epoch(act.at)}
+    wire = {"verb": act.verb, "at_ms": milliseconds_since_epoch(act.at)}
     return wire | {"by": act.by} if act.by else wire
 
 
@@ -366,7 +366,7 @@ def _wire_of_run(last: LastRun | None) -> dict[str, Any] | None:
     if last is None:
         return None
     wire = {
-        "outcome": last.ending.value,
+        "outcome": last.ending,
         "scheduled_at_ms": milliseconds_since_epoch(last.scheduled_at),
         "started_at_ms": milliseconds_since_epoch(last.started_at),
         "duration_ms": last.duration // MILLISECOND,

@@ -44,6 +44,7 @@ future layout can live beside this one.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -196,117 +197,117 @@ def next_to(lock: str) -> str:
     return lock + NEXT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Names:
     """What the objects of a namespace are called in the broker."""
 
     namespace: str
 
-    @property
+    @cached_property
     def prefix(self) -> str:
         return f"{self.namespace}.v1"
 
-    @property
+    @cached_property
     def scheduler(self) -> str:
         """The exchange by which tokens come to the hatchery queues of their loops."""
         return f"{self.prefix}.scheduler"
 
-    @property
+    @cached_property
     def processor(self) -> str:
         """The exchange by which tokens that are due come to the queues of their tasks."""
         return f"{self.prefix}.processor"
 
-    @property
+    @cached_property
     def calls(self) -> str:
         """The exchange of calls that are sent now."""
         return f"{self.prefix}.calls"
 
-    @property
+    @cached_property
     def later(self) -> str:
         """The exchange of calls that are sent to come later: it leads into the delay ladder."""
         return f"{self.prefix}.later"
 
-    @property
+    @cached_property
     def delayed(self) -> str:
         """The exchange of calls whose delay has ended."""
         return f"{self.prefix}.delayed"
 
-    @property
+    @cached_property
     def unrouted(self) -> str:
         """The exchange, and the timer queue, for what had a way, and no queue at its end."""
         return f"{self.prefix}.unrouted"
 
-    @property
+    @cached_property
     def rerouted(self) -> str:
         """The exchange that tries those once more."""
         return f"{self.prefix}.rerouted"
 
-    @property
+    @cached_property
     def failed(self) -> str:
         """The exchange, and the queue for what no task's failed queue is bound for."""
         return f"{self.prefix}.failed"
 
-    @property
+    @cached_property
     def unmatched(self) -> str:
         """The exchange of what is parked and is no task's."""
         return f"{self.prefix}.unmatched"
 
-    @property
+    @cached_property
     def journal(self) -> str:
         """The stream of everything that was settled, done or parked."""
         return f"{self.prefix}.journal"
 
-    @property
+    @cached_property
     def control(self) -> str:
         """The exchange of what processors tell each other."""
         return f"{self.prefix}.control"
 
-    @property
+    @cached_property
     def roster(self) -> str:
         """The stream of loops that came and went."""
         return f"{self.prefix}.roster"
 
-    @property
+    @cached_property
     def snapshots(self) -> str:
         """The stream of what the roster has told so far."""
         return f"{self.prefix}.snapshots"
 
-    @property
+    @cached_property
     def roll_call(self) -> str:
         """The stream over which processors ask each other what they have in hand."""
         return f"{self.prefix}.rollcall"
 
-    @property
+    @cached_property
     def told(self) -> tuple[str, ...]:
         """What those who seed and process tell each other by, each under its name."""
         return self.roster, self.snapshots, self.roll_call, self.imprint
 
-    @property
+    @cached_property
     def presence(self) -> str:
         """The queue that each processor consumes from, to be counted: nothing is put there."""
         return f"{self.prefix}.presence"
 
-    @property
+    @cached_property
     def imprint(self) -> str:
         """The queue of one message, which tells what was seeded last."""
         return f"{self.prefix}.imprint"
 
-    @property
+    @cached_property
     def lock(self) -> str:
         """The mutex under which tokens are created."""
         return f"{self.prefix}.lock"
 
-    @property
+    @cached_property
     def probe(self) -> str:
         """The timer queue that tells whether the broker hands on what is due."""
         return f"{self.prefix}.probe"
 
-    @property
+    @cached_property
     def probed(self) -> str:
         """The queue that it leads to."""
         return f"{self.probe}.back"
 
-    @property
+    @cached_property
     def probing(self) -> str:
         """The mutex under which this is tried."""
         return f"{self.probe}.lock"

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,9 @@ def test_each_queue_and_exchange_is_told() -> None:
     told = set(re.findall(r"^\| `(.+?)`", WRITTEN["queues.md"], re.MULTILINE))
     names = Names(facts.NAMESPACE)
     asked = {
-        getattr(names, name) for name, each in vars(Names).items() if isinstance(each, property)
+        getattr(names, name)
+        for name, each in vars(Names).items()
+        if isinstance(each, cached_property)
     }
     of_all = {name for name in asked if isinstance(name, str)} - {names.namespace, names.prefix}
     assert of_all <= told

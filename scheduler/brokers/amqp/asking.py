@@ -35,7 +35,7 @@ def calling(
     """Inside the block, something is asked for over a channel that was borrowed."""
     patience: AbstractContextManager[None] = session.awaiting_answer() if at_once else nullcontext()
     try:
-        with connection.translated(), patience:
+        with connection.translated, patience:
             yield
     except asyncio.CancelledError:
         # aiormq closes the channel over which a call was cancelled, by and by.

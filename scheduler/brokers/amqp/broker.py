@@ -181,7 +181,7 @@ class AmqpBroker:
         async with self._connection.brief_channel() as channel:
             await channel.queue_delete(queue)
         session = await self._connection.ready()
-        with self._connection.translated():
+        with self._connection.translated:
             await session.renew_getters()
 
     def mutex(

@@ -104,7 +104,7 @@ class Browsing:
         with suppress(BrokerError):
             ready = await self._ready() if kept else 0
             for keeper in self._keepers:
-                with suppress(BrokerError), self._connection.translated():
+                with suppress(BrokerError), self._connection.translated:
                     await keeper.give_back()
             if kept:
                 await self._until_back(ready + kept)
@@ -120,7 +120,7 @@ class Browsing:
             return
         session = await self._connection.ready()
         self._expect_all_kept()
-        with self._connection.translated():
+        with self._connection.translated:
             keeper = await self._keeper(session)
             self._page = DeliveryChannel(self._connection, keeper.channel, keeper.lost)
             with session.awaiting_answer():

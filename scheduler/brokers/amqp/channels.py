@@ -16,6 +16,7 @@ from pamqp.base import Frame
 from scheduler.brokers.amqp.closing import closing_of
 from scheduler.brokers.amqp.frames import (
     ACK,
+    CONTENT,
     DELIVER,
     GET_EMPTY,
     GET_OK,
@@ -25,7 +26,6 @@ from scheduler.brokers.amqp.frames import (
     Taken,
     acking,
     getting,
-    is_content,
     nacking,
     publishing,
     settlement_of,
@@ -81,6 +81,7 @@ class DriverChannel(aiormq.Channel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._write: Callable[[bytes], None] = self.connection.write
         self._ends = False
         self._largest_frame = self.connection.connection_tune.frame_max
         self._arriving: Arriving | None = None
@@ -186,7 +187,7 @@ class DriverChannel(aiormq.Channel):
 
     def takes(self, kind: int, payload: bytes) -> bool:
         """Take a frame of a message, or of its confirmation; all others are aiormq's."""
-        if is_content(kind):
+        if kind in CONTENT:
             if self._arriving is not None and self._arriving.add(kind, payload):
                 arrived, self._arriving = self._arriving, None
                 self._receive(arrived.kind, arrived.message())
@@ -249,9 +250,6 @@ class DriverChannel(aiormq.Channel):
     def _expect_more(self) -> None:
         if self.ends:
             raise ChannelInvalidStateError(f"{self!r} is being closed")
-
-    def _write(self, frames: bytes) -> None:
-        self.connection.write(frames)
 
 
 async def _never_called(_: DeliveredMessage) -> None: ...

@@ -6,12 +6,12 @@ connection: when it goes, it is made again, with exponential backoff.
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 from scheduler.brokers.amqp.channels import DriverChannel, closed
 from scheduler.brokers.amqp.endpoint import Endpoint
-from scheduler.brokers.amqp.refusals import translated
+from scheduler.brokers.amqp.refusals import Translation
 from scheduler.brokers.amqp.replicas import Replicas
 from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.cancellation import cancelled
@@ -43,10 +43,14 @@ class Connection:
 
     Args:
         patient: `open` keeps trying while the broker cannot be reached, instead of raising.
+
+    Attributes:
+        translated: the driver's errors as ours, inside a block.
     """
 
     def __init__(self, endpoint: Endpoint, *, emit: Emit, patient: bool) -> None:
         self.emit = emit
+        self.translated = Translation(endpoint.address)
         self._endpoint = endpoint
         self._patient = patient
         self._session: Session | None = None
@@ -134,7 +138,7 @@ class Connection:
         """
         session = await self.ready()
         try:
-            with self.translated():
+            with self.translated:
                 return await session.beside()
         except (AccessRefused, UntrustedBroker, SettingsError) as error:
             # We were let in before: a password may be in the middle of its rotation.
@@ -144,7 +148,7 @@ class Connection:
     async def brief_channel(self) -> AsyncGenerator[DriverChannel]:
         """A channel of its own, for what is answered at once: a refusal closes it."""
         session = await self.ready()
-        with session.awaiting_answer(), self.translated():
+        with session.awaiting_answer(), self.translated:
             channel = await session.open_channel()
             try:
                 yield channel
@@ -158,12 +162,8 @@ class Connection:
         closing.add_done_callback(self._closing.discard)
 
     async def _close(self, channel: DriverChannel) -> None:
-        with suppress(BrokerError), self.translated():
+        with suppress(BrokerError), self.translated:
             await closed(channel)
-
-    def translated(self) -> AbstractContextManager[None]:
-        """The driver's errors as ours, inside the block."""
-        return translated(self.address)
 
     async def _connect(self) -> None:
         session = Session(await self._endpoint.connect(), self._endpoint.connect_beside)

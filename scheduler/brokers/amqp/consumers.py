@@ -56,7 +56,7 @@ class RecoveringConsumer(ABC):
         await self.stop()
         if self.active and self._deliveries is not None and self._tag is not None:
             # A channel that is gone has cancelled it already.
-            with suppress(BrokerError), self._connection.translated():
+            with suppress(BrokerError), self._connection.translated:
                 await self._deliveries.channel.cancel(self._tag)
         self._interrupt("cancelled")
         self._consumers.discard(self)
@@ -71,7 +71,7 @@ class RecoveringConsumer(ABC):
         deliveries, self._deliveries = self._deliveries, None
         if deliveries is not None:
             # With its channel, the broker forgets the consumer and takes back what it held at once.
-            with suppress(BrokerError), self._connection.translated():
+            with suppress(BrokerError), self._connection.translated:
                 await closed(deliveries.channel)
 
     async def stop(self) -> None:
@@ -91,7 +91,7 @@ class RecoveringConsumer(ABC):
     async def _begin(self) -> None:
         interrupted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         session = await self._connection.ready()
-        with self._connection.translated():
+        with self._connection.translated:
             if self._deliveries is None or self._deliveries.channel.is_closed:
                 self._deliveries = await self._open(session)
             self._interrupted, self._tag = interrupted, None

@@ -9,9 +9,9 @@ from aiormq.exceptions import ChannelInvalidStateError
 
 from scheduler.brokers.amqp.channels import DriverChannel
 from scheduler.brokers.amqp.connection import Connection
-from scheduler.brokers.amqp.entries import message_of
 from scheduler.brokers.amqp.frames import Taken
 from scheduler.brokers.contract import Delivery
+from scheduler.brokers.properties import decoded
 from scheduler.errors import DeliveryLost
 
 
@@ -53,7 +53,7 @@ class DeliveryChannel:
             self.lost.add_done_callback(self._lose_all)
         lost = self.held[tag] = lost or asyncio.get_running_loop().create_future()
         return Delivery(
-            message=message_of(taken),
+            message=decoded(taken.properties, taken.body),
             queue=queue,
             exchange=taken.exchange,
             routing_key=taken.routing_key,

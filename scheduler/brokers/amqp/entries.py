@@ -9,11 +9,6 @@ from scheduler.protocol.messages import Message
 OFFSET = "x-stream-offset"
 
 
-def message_of(taken: Taken) -> Message:
-    """The message that came, read."""
-    return decoded(taken.properties, taken.body)
-
-
 class StreamEntry(NamedTuple):
     """A message of a stream, and where it stands there."""
 

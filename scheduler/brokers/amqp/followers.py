@@ -55,7 +55,7 @@ class AmqpFollower(RecoveringConsumer):
             if interrupted.done():
                 return False
             if self._last is heard and self._deliveries is not None:
-                with suppress(BrokerError), self._connection.translated():
+                with suppress(BrokerError), self._connection.translated:
                     await closed(self._deliveries.channel)
                 await asyncio.wait([interrupted])
                 return True

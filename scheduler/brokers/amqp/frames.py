@@ -30,6 +30,7 @@ DELIVER, GET_OK, GET_EMPTY, RETURN = (
     METHOD.pack(kind.index) for kind in (Basic.Deliver, Basic.GetOk, Basic.GetEmpty, Basic.Return)
 )
 MANDATORY = b"\1"
+CONTENT = FRAME_HEADER, FRAME_BODY  # parts of the message whose method came before them
 
 
 class Taker(Protocol):
@@ -138,11 +139,6 @@ class Arriving:
     def message(self) -> Taken:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         return _readers[self.kind](self._method, self._properties, body)
-
-
-def is_content(kind: int) -> bool:
-    """Whether a frame is part of the message whose method came before it."""
-    return kind in (FRAME_HEADER, FRAME_BODY)
 
 
 def settlement_of(method: bytes) -> tuple[int, bool]:

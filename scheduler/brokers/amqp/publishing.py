@@ -1,7 +1,6 @@
 """Publishing over a connection: persistent, mandatory, confirmed."""
 
 import asyncio
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
@@ -25,19 +24,39 @@ class Publisher:
     ) -> None:
         check_key(routing_key)
         session = await self._connection.ready(timeout)
-        seconds = None if timeout is None else timeout.total_seconds()
-        time = asyncio.get_running_loop().time
-        began = time()
+        if timeout is None:
+            return await self._publish(session, message, exchange, routing_key)
         try:
-            async with nullcontext() if seconds is None else asyncio.timeout(seconds):
-                with self._connection.translated(), session.awaiting_answer():
-                    await self._publish(session, message, exchange, routing_key)
+            async with asyncio.timeout(timeout.total_seconds()):
+                await self._publish(session, message, exchange, routing_key)
         except TimeoutError:
             raise Unconfirmed(
-                f"{self._connection.address} did not confirm a message within {seconds:g} s: it "
-                "may be blocked by a memory or disk alarm. The message may or may not have been "
-                "taken."
+                f"{self._connection.address} did not confirm a message within "
+                f"{timeout.total_seconds():g} s: it may be blocked by a memory or disk alarm. The "
+                "message may or may not have been taken."
             ) from None
+
+    async def _publish(
+        self, session: Session, message: Message, exchange: str, routing_key: str
+    ) -> None:
+        time = asyncio.get_running_loop().time
+        began = time()
+        message_id = message.message_id
+        if message_id is None:  # by it, one is known that is returned
+            message_id = str(uuid4())
+            message = replace(message, message_id=message_id)
+        properties = encoded(message)
+        check_size(properties, session.frame_max, self._connection.address)
+        try:
+            with self._connection.translated, session.awaiting_answer():
+                channel = await session.publisher(exchange).channel()
+                await channel.publish(
+                    message.body,
+                    properties,
+                    exchange=exchange,
+                    routing_key=routing_key,
+                    message_id=message_id,
+                )
         except QueueNotFound:
             raise Unroutable(
                 f"The exchange {exchange!r} does not exist in {self._connection.address}."
@@ -46,21 +65,3 @@ class Publisher:
             # The channel was closed because of one message: this one, or another one beside it.
             raise Unconfirmed(str(error)) from None
         self._connection.emit(MessageConfirmed(exchange, timedelta(seconds=time() - began)))
-
-    async def _publish(
-        self, session: Session, message: Message, exchange: str, routing_key: str
-    ) -> None:
-        message_id = message.message_id
-        if message_id is None:  # by it, one is known that is returned
-            message_id = str(uuid4())
-            message = replace(message, message_id=message_id)
-        properties = encoded(message)
-        check_size(properties, session.frame_max, self._connection.address)
-        channel = await session.publisher(exchange).channel()
-        await channel.publish(
-            message.body,
-            properties,
-            exchange=exchange,
-            routing_key=routing_key,
-            message_id=message_id,
-        )

@@ -43,7 +43,11 @@ class Refused(AMQPError):
 
 
 class Translation:
-    """The driver's errors as ours, inside a block."""
+    """The driver's errors as ours, inside a block.
+
+    Args:
+        address: of the broker, to be named in them.
+    """
 
     __slots__ = ("_address",)
 
@@ -55,15 +59,6 @@ class Translation:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is not None and (ours := _translation(error, self._address)) is not None:
             raise ours from None
-
-
-def translated(address: str) -> Translation:
-    """The driver's errors as ours, inside the block.
-
-    Args:
-        address: of the broker, to be named in them.
-    """
-    return Translation(address)
 
 
 def reply(error: BaseException) -> str:

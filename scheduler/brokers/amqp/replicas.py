@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 from scheduler.brokers.amqp.channels import closed
-from scheduler.brokers.amqp.refusals import translated
+from scheduler.brokers.amqp.refusals import Translation
 from scheduler.brokers.amqp.session import Session
 from scheduler.errors import NoReplica, QueueNotFound
 
@@ -49,7 +49,7 @@ class Replicas:
             BrokerUnavailable: the connection went.
         """
         for stream in tuple(self._missed):
-            with suppress(QueueNotFound), self.beginning_to_read(stream), translated(address):
+            with suppress(QueueNotFound), self.beginning_to_read(stream), Translation(address):
                 await _begin_to_read(stream, session)
 
 

@@ -92,12 +92,12 @@ class Streams:
     @asynccontextmanager
     async def _reading(self, stream: str, offset: str | int | datetime) -> AsyncGenerator[Reading]:
         session = await self._connection.ready()
-        with self._connection.translated():
+        with self._connection.translated:
             channel = await session.open_channel()
             try:
                 reading = Reading(channel, stream)
                 async with self._connection.beginning_to_read(stream):
-                    with self._connection.translated(), session.awaiting_answer():
+                    with self._connection.translated, session.awaiting_answer():
                         await reading.begin(offset)
                 yield reading
             finally:
