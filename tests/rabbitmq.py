@@ -6,6 +6,7 @@ lives.
 
 import base64
 import functools
+import itertools
 import json
 import os
 import secrets
@@ -30,6 +31,7 @@ LOCAL = "-kernel inet_dist_use_interface {127,0,0,1}"
 IDLE = "+sbwt none +sbwtdcpu none +sbwtdio none"
 # Each of some thousand queues has something to tell every five seconds, to nobody.
 SELDOM = "[{rabbit,[{quorum_tick_interval,60000},{collect_statistics_interval,30000}]}]."
+BELOW_OUTGOING = range(10_000, 32_768)  # where Linux begins: net.ipv4.ip_local_port_range
 URL_VARIABLE = "SCHEDULER_TEST_BROKER_URL"
 ROOT_VARIABLE = "SCHEDULER_TEST_RABBITMQ_ROOT"
 
@@ -335,12 +337,29 @@ class PrivateNode:
             self._processes = None
 
 
+_handed_out = set[int]()
+
+
 def free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Ports that nobody listens on, none of them handed out before.
+
+    They are taken some time later. So they are none of those that the system gives to connections
+    that go out, as it does with any port that a server asks it for.
+    """
+    drawn = secrets.SystemRandom().sample(BELOW_OUTGOING, len(BELOW_OUTGOING))
+    free = (port for port in drawn if port not in _handed_out and _is_free(port))
+    ports = list(itertools.islice(free, count))
+    _handed_out.update(ports)
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as server:
+        try:
+            server.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def wait_for_amqp(
