@@ -99,6 +99,12 @@ RESTART = (
     "nothing else starts again, and until then nothing that waits there goes on, of no namespace. "
     "A decimal in the headers of what is dead-lettered into a stream ends it."
 )
+HOLDER_GONE = (
+    "Whoever seeds, or starts and stops many loops, has it for as long. If it stays so while none "
+    "does so, its holder is gone, and the broker has not noticed (seen on RabbitMQ 4.3, where the "
+    "network had parted a cluster): restart the node that the holder was connected to. Until then "
+    "loops run, but none is started, stopped, changed or repaired."
+)
 
 
 class Doctor:
@@ -146,19 +152,16 @@ class Doctor:
                     f"not looked at, this user may not: {error}",
                     "Look as the user of `scheduler run`, or of `scheduler seed`.",
                 )
-        yield self._judge_rights(refusal or await self._refusal_of_lock())
-        for finding in _rights_of_users(self._app, self._broker.info.vhost):
-            yield finding
-
-    async def _refusal_of_lock(self) -> AccessRefused | None:
-        """What the broker says to who must not make tokens; the checks need all other rights."""
         try:
             async with self._broker.mutex(self._app.names.lock, timeout=SHORTLY):
-                return None
-        except Locked:  # by somebody else, which is told to those only who may have it
-            return None
-        except AccessRefused as error:
-            return error
+                pass
+        except Locked as error:  # which is told to those only who may have it
+            yield Finding("lock", "warning", str(error), HOLDER_GONE)
+        except AccessRefused as error:  # the checks need all other rights
+            refusal = refusal or error
+        yield self._judge_rights(refusal)
+        for finding in _rights_of_users(self._app, self._broker.info.vhost):
+            yield finding
 
     def _judge_rights(self, refusal: AccessRefused | None) -> Finding:
         about, info = "rights of this user", self._broker.info

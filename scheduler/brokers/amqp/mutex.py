@@ -93,5 +93,6 @@ class Mutexes:
     def _in_vain(self, name: str, timeout: timedelta) -> Locked:
         return Locked(
             f"Somebody else held the lock {name!r} of {self._connection.address} for "
-            f"{timeout.total_seconds():g} s. Nothing was changed; try again."
+            f"{timeout.total_seconds():g} s. Nothing was changed; try again. If it stays so, "
+            "`scheduler doctor` says what may be wrong."
         )

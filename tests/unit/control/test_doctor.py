@@ -303,7 +303,7 @@ async def test_who_lacks_a_right_to_process_is_told_which_command_gives_it(app: 
     assert found.advice.startswith("rabbitmqctl set_permissions -p 'my vhost' mallory '^shop")
 
 
-async def test_who_finds_the_lock_taken_may_take_it(
+async def test_a_lock_that_is_taken_is_told_and_is_no_lack_of_rights(
     app: Scheduler, broker: MemoryBroker, stage: Stage
 ):
     await stage.seed(app)
@@ -311,6 +311,8 @@ async def test_who_finds_the_lock_taken_may_take_it(
         other = FaultyBroker(stage.server)
         async with other:
             found = await findings(app, other)
+    assert found["lock"].verdict == "warning"
+    assert f"Somebody else held the lock '{app.names.lock}'" in found["lock"].detail
     assert found["rights of this user"].verdict == "ok"
 
 
