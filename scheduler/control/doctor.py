@@ -139,6 +139,7 @@ class Doctor:
             "processors": self._check_processors(),
             "loops": self._check_loops(),
             "parked messages": self._check_parked(),
+            "lock": self._check_lock(),
         }
         for about, check in checks.items():
             try:
@@ -152,13 +153,6 @@ class Doctor:
                     f"not looked at, this user may not: {error}",
                     "Look as the user of `scheduler run`, or of `scheduler seed`.",
                 )
-        try:
-            async with self._broker.mutex(self._app.names.lock, timeout=SHORTLY):
-                pass
-        except Locked as error:  # which is told to those only who may have it
-            yield Finding("lock", "warning", str(error), HOLDER_GONE)
-        except AccessRefused as error:  # the checks need all other rights
-            refusal = refusal or error
         yield self._judge_rights(refusal)
         for finding in _rights_of_users(self._app, self._broker.info.vhost):
             yield finding
@@ -174,6 +168,13 @@ class Doctor:
             f"not enough for `scheduler run`: {refusal}",
             command(rights, user=info.user or "USER", vhost=info.vhost),
         )
+
+    async def _check_lock(self) -> AsyncIterator[Finding]:
+        try:
+            async with self._broker.mutex(self._app.names.lock, timeout=SHORTLY):
+                return
+        except Locked as error:
+            yield Finding("lock", "warning", str(error), HOLDER_GONE)
 
     async def _check_app(self) -> AsyncIterator[Finding]:
         about = "app"
