@@ -173,8 +173,9 @@ class Doctor:
         try:
             async with self._broker.mutex(self._app.names.lock, timeout=SHORTLY):
                 return
-        except Locked as error:
-            yield Finding("lock", "warning", str(error), HOLDER_GONE)
+        except Locked:
+            taken = f"somebody else held it for all of {SHORTLY.total_seconds():g} s"
+            yield Finding("lock", "warning", taken, HOLDER_GONE)
 
     async def _check_app(self) -> AsyncIterator[Finding]:
         about = "app"
