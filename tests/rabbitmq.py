@@ -6,7 +6,6 @@ lives.
 
 import base64
 import functools
-import itertools
 import json
 import os
 import secrets
@@ -346,10 +345,12 @@ def free_ports(count: int) -> list[int]:
     They are taken some time later. So they are none of those that the system gives to connections
     that go out, as it does with any port that a server asks it for.
     """
-    drawn = secrets.SystemRandom().sample(BELOW_OUTGOING, len(BELOW_OUTGOING))
-    free = (port for port in drawn if port not in _handed_out and _is_free(port))
-    ports = list(itertools.islice(free, count))
-    _handed_out.update(ports)
+    ports = list[int]()
+    while len(ports) < count:
+        port = secrets.choice(BELOW_OUTGOING)
+        if port not in _handed_out and _is_free(port):
+            _handed_out.add(port)
+            ports.append(port)
     return ports
 
 

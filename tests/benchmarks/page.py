@@ -87,7 +87,7 @@ def machine(results: Results) -> str:
         f"Measured on {about['date']}: {about['machine']}, {about['cores']} cores, "
         f"{about['memory_gb']} GB; RabbitMQ {about['rabbitmq']}, one node; "
         f"Python {about['python']} with {event_loop}; version {about['package']}; "
-        f"{about['seconds']:g} s for each row."
+        f"{about['seconds']:g} s for each row, or its period."
     )
 
 

@@ -168,7 +168,7 @@ class Connection:
     async def _connect(self) -> None:
         session = Session(await self._endpoint.connect(), self._endpoint.connect_beside)
         try:
-            await self._replicas.check(session, self.address)
+            await self._replicas.check(session, self.translated)
         except BaseException:
             await session.close()
             raise

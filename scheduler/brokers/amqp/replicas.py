@@ -41,7 +41,7 @@ class Replicas:
         now = asyncio.get_running_loop().time()
         return any(now - since >= PATIENCE.total_seconds() for since in self._missed.values())
 
-    async def check(self, session: Session, address: str) -> None:
+    async def check(self, session: Session, translated: Translation) -> None:
         """See that all that were missed, and are there, can be read over a session.
 
         Raises:
@@ -49,7 +49,7 @@ class Replicas:
             BrokerUnavailable: the connection went.
         """
         for stream in tuple(self._missed):
-            with suppress(QueueNotFound), self.beginning_to_read(stream), Translation(address):
+            with suppress(QueueNotFound), self.beginning_to_read(stream), translated:
                 await _begin_to_read(stream, session)
 
 

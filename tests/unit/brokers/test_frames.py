@@ -16,6 +16,7 @@ from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
 from scheduler.brokers.amqp.frames import (
+    CONTENT,
     Arriving,
     Frames,
     Incoming,
@@ -156,6 +157,10 @@ def test_a_refusal_is_of_one_message_or_of_all_before_it() -> None:
         frame.marshal(Basic.Nack(3, multiple, requeue=True), 7) for multiple in (False, True)
     ]
     assert [settlement_of(each[7:-1]) for each in refusals] == [(3, False), (3, True)]
+
+
+def test_a_message_goes_on_in_its_header_and_its_body() -> None:
+    assert [kind for kind in range(256) if kind in CONTENT] == [2, 3]
 
 
 def test_all_of_a_delivery_is_read() -> None:
