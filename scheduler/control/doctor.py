@@ -99,11 +99,18 @@ RESTART = (
     "nothing else starts again, and until then nothing that waits there goes on, of no namespace. "
     "A decimal in the headers of what is dead-lettered into a stream ends it."
 )
-HOLDER_GONE = (
+HELD_LONG = (
     "Whoever seeds, or starts and stops many loops, has it for as long. If it stays so while none "
     "does so, its holder is gone, and the broker has not noticed (seen on RabbitMQ 4.3, where the "
-    "network had parted a cluster): restart the node that the holder was connected to. Until then "
-    "loops run, but none is started, stopped, changed or repaired."
+    "network had parted a cluster), which only a user can tell who may write to 'amq.default': "
+    "restart the node that the holder was connected to. Until then loops run, but none is started, "
+    "stopped, changed or repaired."
+)
+HOLDER_GONE = (
+    "The broker has not noticed (seen on RabbitMQ 4.3, where the network had parted a cluster). "
+    "Another one does for it, which takes half a second more each time; where users have no right "
+    "to write to 'amq.default' they cannot tell, and start, stop, change and repair nothing. "
+    "Restart the node that its holder was connected to."
 )
 
 
@@ -170,12 +177,16 @@ class Doctor:
         )
 
     async def _check_lock(self) -> AsyncIterator[Finding]:
+        about, lock = "lock", self._app.names.lock
         try:
-            async with self._broker.mutex(self._app.names.lock, timeout=SHORTLY):
-                return
+            async with self._broker.mutex(lock, timeout=SHORTLY) as held:
+                ...
         except Locked:
             taken = f"somebody else held it for all of {SHORTLY.total_seconds():g} s"
-            yield Finding("lock", "warning", taken, HOLDER_GONE)
+            yield Finding(about, "warning", taken, HELD_LONG)
+        else:
+            if held != lock:
+                yield Finding(about, "warning", "its holder is gone", HOLDER_GONE)
 
     async def _check_app(self) -> AsyncIterator[Finding]:
         about = "app"

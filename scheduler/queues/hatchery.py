@@ -45,7 +45,7 @@ class Hatchery:
         self._clock = clock
         self._failed = failed
 
-    def mutex(self, patience: timedelta) -> AbstractAsyncContextManager[None]:
+    def mutex(self, patience: timedelta) -> AbstractAsyncContextManager[object]:
         """One at a time creates tokens in the namespace; the others wait for so long.
 
         Raises:

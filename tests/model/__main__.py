@@ -1,12 +1,14 @@
 """`python -m tests.model`: the whole table, and what goes wrong without each rule.
 
-Of loops and their epochs first, then of ordered queues and their notes.
+Of loops and their epochs first, then of ordered queues and their notes, and of the lock.
 """
 
 import argparse
 import sys
 from collections.abc import Iterable
 
+from tests.model.lock import table as lock_table
+from tests.model.lock.world import Move as LockMove
 from tests.model.moves import Move
 from tests.model.ordered import removals as ordered_removals
 from tests.model.ordered import table as ordered_table
@@ -15,9 +17,13 @@ from tests.model.removals import REMOVALS, Removal
 from tests.model.state import NOTHING, Processor, State, Token
 from tests.model.table import LARGE, SMALL, Row
 
-AnyRow = Row | ordered_table.Row
-AnyRemoval = Removal | ordered_removals.Removal
-ALL_REMOVALS: tuple[AnyRemoval, ...] = (*REMOVALS, *ordered_removals.REMOVALS)
+AnyRow = Row | ordered_table.Row | lock_table.Row
+AnyRemoval = Removal | ordered_removals.Removal | lock_table.Removal
+ALL_REMOVALS: tuple[AnyRemoval, ...] = (
+    *REMOVALS,
+    *ordered_removals.REMOVALS,
+    *lock_table.REMOVALS,
+)
 
 
 def main() -> int:
@@ -31,9 +37,9 @@ def main() -> int:
         for removal in chosen:
             show(removal)
         return 0 if chosen else 2
-    rows: list[AnyRow] = [*SMALL, *ordered_table.SMALL]
+    rows: list[AnyRow] = [*SMALL, *ordered_table.SMALL, *lock_table.ROWS]
     if not options.small:
-        rows = [*SMALL, *LARGE, *ordered_table.SMALL, *ordered_table.LARGE]
+        rows = [*SMALL, *LARGE, *ordered_table.SMALL, *ordered_table.LARGE, *lock_table.ROWS]
     right = [report(each) for each in rows]
     right += [report_without(each) for each in ALL_REMOVALS]
     return 0 if all(right) else 1
@@ -70,9 +76,9 @@ def show(removal: AnyRemoval) -> None:
             say(f"  {line_of(move)}")
 
 
-def line_of(move: Move | OrderedMove) -> str:
+def line_of(move: Move | OrderedMove | LockMove) -> str:
     who = "" if move.which is None else f"P{move.which} "
-    if isinstance(move, OrderedMove):
+    if not isinstance(move, Move):
         return f"{who}{move.what}"
     state = move.state
     said = f"{who}{move.what} {brief(move.token)}".strip()

@@ -68,8 +68,8 @@ class AmqpBroker:
         endpoint = Endpoint(read_urls, tls=tls or Tls(), heartbeat=heartbeat)
         self._connection = Connection(endpoint, emit=emit, patient=patient)
         self._consumers: set[RecoveringConsumer] = set()
-        self._mutexes = Mutexes(self._connection)
         self._publisher = Publisher(self._connection)
+        self._mutexes = Mutexes(self._connection, self._publisher)
         self._streams = Streams(self._connection)
         self._getting = Getting(self._connection)
 
@@ -186,5 +186,5 @@ class AmqpBroker:
 
     def mutex(
         self, name: str, *, timeout: timedelta = DEFAULT_TIMEOUT
-    ) -> AbstractAsyncContextManager[None]:
+    ) -> AbstractAsyncContextManager[str]:
         return self._mutexes.holding(name, timeout)

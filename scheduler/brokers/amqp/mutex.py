@@ -3,34 +3,56 @@
 Whoever has held it asks for it again sooner than others look whether it is free. So there is a
 second one, for whoever is next: nobody takes the lock who was not next, and nobody is next twice
 while another one is.
+
+A cluster whose network was parted may keep the queue of a holder that is gone, until the node that
+it was connected to is started again (seen on 4.3). Nobody can have that queue; but the broker, of
+any version, refuses what is published to it, so that one can tell. Then the other one of the two
+has to do: if nobody can have the lock, whoever is next has it, and stays next meanwhile; if nobody
+can be next, whoever takes the lock has it, if that is still so then.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
+from enum import Enum
 
 from scheduler.brokers.amqp.asking import asking
 from scheduler.brokers.amqp.connection import Connection
-from scheduler.errors import BrokerError, Locked
+from scheduler.brokers.amqp.publishing import Publisher
+from scheduler.errors import AccessRefused, BrokerError, Locked, Rejected
+from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import next_to
 from scheduler.timing.backoff import backoff
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=0.045), timedelta(seconds=0.75)
 LAST_PAUSE_OF_THE_NEXT = timedelta(seconds=0.1)
+HELD_LONG_S = 0.5  # longer than it takes to begin an epoch
+DEFAULT_EXCHANGE = ""
+KNOCK, KNOCK_TIMEOUT = Message(expiration=timedelta(0)), timedelta(seconds=1)
+
+
+class Holder(Enum):
+    """Who has one of the two queues."""
+
+    OURSELVES = "ourselves"
+    ANOTHER = "another one, for as long as we waited"
+    NOBODY = "one that is gone: nobody can have it"
 
 
 class Mutexes:
     """The locks that one connection may hold, by name."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, publisher: Publisher) -> None:
         self._connection = connection
+        self._publisher = publisher
+        self._may_knock = True
         # The broker lets one connection declare its exclusive queue twice, so tasks of one process
         # take turns before the process does.
         self._turns: dict[str, asyncio.Lock] = {}
 
     @asynccontextmanager
-    async def holding(self, name: str, timeout: timedelta) -> AsyncGenerator[None]:
+    async def holding(self, name: str, timeout: timedelta) -> AsyncGenerator[str]:
         turn = self._turns.setdefault(name, asyncio.Lock())
         try:
             async with asyncio.timeout(timeout.total_seconds()):
@@ -38,38 +60,72 @@ class Mutexes:
         except TimeoutError:
             raise self._in_vain(name, timeout) from None
         try:
-            async with self._locked(name, timeout):
-                yield
+            async with self._locked(name, timeout) as held:
+                yield held
         finally:
             turn.release()
 
     @asynccontextmanager
-    async def _locked(self, name: str, timeout: timedelta) -> AsyncGenerator[None]:
+    async def _locked(self, name: str, timeout: timedelta) -> AsyncGenerator[str]:
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
+        ours = None
         async with AsyncExitStack() as in_the_end:
             # Also when cancelled in between; who does not hold it cannot free it.
             in_the_end.push_async_callback(self._free, name)
             try:
-                is_next = await self._declared_by(next_to(name), deadline, LAST_PAUSE)
-                is_taken = is_next and await self._declared_by(
-                    name, deadline, LAST_PAUSE_OF_THE_NEXT
-                )
+                ours = await self._taken(name, deadline)
             finally:
-                # Nobody waits for that in here.
-                freeing = asyncio.create_task(self._free(next_to(name)), name="mutex")
-                in_the_end.push_async_callback(asyncio.wait, [freeing])
-            if not is_taken:
+                if ours == next_to(name):
+                    in_the_end.push_async_callback(self._free, next_to(name))
+                else:
+                    # Nobody waits for that in here.
+                    freeing = asyncio.create_task(self._free(next_to(name)), name="mutex")
+                    in_the_end.push_async_callback(asyncio.wait, [freeing])
+            if ours is None:
                 raise self._in_vain(name, timeout)
-            yield
+            yield ours
 
-    async def _declared_by(self, name: str, deadline: float, last_pause: timedelta) -> bool:
+    async def _taken(self, name: str, deadline: float) -> str | None:
+        """Which of the two queues, held, is the lock; None: neither is ours."""
+        next_ = await self._holder_of(next_to(name), deadline, LAST_PAUSE)
+        if next_ is Holder.ANOTHER:
+            return None
+        match next_, await self._holder_of(name, deadline, LAST_PAUSE_OF_THE_NEXT):
+            case Holder.OURSELVES, Holder.OURSELVES:
+                return name
+            case Holder.OURSELVES, Holder.NOBODY:
+                return next_to(name)
+            case Holder.NOBODY, Holder.OURSELVES if await self._is_nobodys(next_to(name)):
+                return name  # otherwise somebody is next, who may have found the lock nobody's
+            case _:
+                return None
+
+    async def _holder_of(self, name: str, deadline: float, last_pause: timedelta) -> Holder:
+        """Who has the queue, after we have tried to have it."""
         time = asyncio.get_running_loop().time
+        asked_at = time()
         pauses = backoff(FIRST_PAUSE, last_pause, factor=1.5, jitter=2 / 3)
         while not await self._declared(name):
+            if time() - asked_at >= HELD_LONG_S and await self._is_nobodys(name):
+                return Holder.NOBODY
             if time() >= deadline:
-                return False
+                return Holder.ANOTHER
             await asyncio.sleep(min(next(pauses), max(deadline - time(), 0)))
-        return True
+        return Holder.OURSELVES
+
+    async def _is_nobodys(self, name: str) -> bool:
+        """Whether the queue is there, and of a holder that is gone."""
+        if not self._may_knock:
+            return False
+        try:
+            await self._publisher.publish(KNOCK, DEFAULT_EXCHANGE, name, KNOCK_TIMEOUT)
+        except Rejected:
+            return True
+        except AccessRefused:
+            self._may_knock = False
+        except BrokerError:
+            ...  # it is gone, or the connection is
+        return False
 
     async def _free(self, name: str) -> None:
         if self._connection.connected:  # a connection that is gone has freed it already

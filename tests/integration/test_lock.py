@@ -1,0 +1,150 @@
+"""A lock whose holder is gone, which the broker has not noticed: it holds nothing up."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+
+import aiormq
+import pytest
+from pamqp.common import FieldTable
+
+from scheduler import Scheduler, Settings
+from scheduler.brokers.amqp.broker import AmqpBroker
+from scheduler.errors import Locked
+from scheduler.events import Connected, LoopRepaired
+from scheduler.protocol.topology import next_to
+from tests.contract.test_mutex import Register
+from tests.contract.wire import PATIENCE
+from tests.integration.test_outages import Witness, working
+from tests.rabbitmq import PrivateNode, Users
+from tests.stage import program_of
+
+LONG = timedelta(seconds=1.5)
+
+
+@asynccontextmanager
+async def nobodys(url: str, *queues: str) -> AsyncGenerator[None]:
+    """Queues that nobody else can have, and that take no message: as if their holder were gone."""
+    none_fits: FieldTable = {
+        "x-max-length": 0,
+        "x-overflow": "reject-publish",
+        "x-queue-type": "classic",
+    }
+    async with await aiormq.connect(url) as connection:
+        channel = await connection.channel()
+        for queue in queues:
+            await channel.queue_declare(queue, exclusive=True, arguments=none_fits)
+        yield
+
+
+async def wait_in_vain(broker: AmqpBroker, lock: str) -> None:
+    with pytest.raises(Locked, match=lock):
+        async with broker.mutex(lock, timeout=LONG):
+            pytest.fail("two holders")
+
+
+@pytest.fixture
+def lock(namespace: str) -> str:
+    return f"{namespace}.lock"
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["the lock", "who is next"])
+async def test_a_holder_that_is_gone_holds_nobody_up(broker_url: str, lock: str, at: int) -> None:
+    register, kept = Register(), [lock, next_to(lock)][at]
+    async with AmqpBroker(broker_url) as broker, AmqpBroker(broker_url) as other:
+        async with nobodys(broker_url, kept), asyncio.timeout(PATIENCE):
+            visits = [register.visit(each, lock) for each in (broker, other) * 3]
+            await asyncio.gather(*visits)
+        await register.visit(other, lock)
+    assert (register.visits, register.most) == (7, 1)
+
+
+async def test_it_stays_locked_while_who_is_next_has_it(broker_url: str, lock: str) -> None:
+    async with AmqpBroker(broker_url) as broker, AmqpBroker(broker_url) as other:
+        async with AsyncExitStack() as kept:
+            await kept.enter_async_context(nobodys(broker_url, lock))
+            async with broker.mutex(lock):
+                await wait_in_vain(other, lock)
+                await kept.aclose()
+                await wait_in_vain(other, lock)
+        async with other.mutex(lock):
+            pass
+
+
+async def test_where_nobody_can_have_either_of_the_two_that_is_told(
+    broker_url: str, lock: str
+) -> None:
+    async with AmqpBroker(broker_url) as broker, nobodys(broker_url, lock, next_to(lock)):
+        await wait_in_vain(broker, lock)
+
+
+async def test_a_holder_that_takes_long_keeps_it_and_is_sent_nothing_that_stays(
+    broker_url: str, lock: str
+) -> None:
+    connected = AmqpBroker(broker_url), AmqpBroker(broker_url)
+    async with connected[0] as broker, connected[1] as other, broker.mutex(lock):
+        await wait_in_vain(other, lock)
+        depth = await broker.depth(lock)
+    assert depth is not None
+    assert depth.ready == 0
+
+
+async def test_who_may_not_write_to_the_default_exchange_cannot_tell_and_waits_in_vain(
+    broker_url: str, lock: str, users: Users
+) -> None:
+    ours = f"^{re.escape(lock)}"
+    refused, allowed = (
+        AmqpBroker(users.add(configure=ours, write=write, read=ours))
+        for write in (ours, f"{ours}|^amq.default$")
+    )
+    async with refused, allowed, nobodys(broker_url, lock):
+        await wait_in_vain(refused, lock)
+        await wait_in_vain(refused, lock)
+        async with allowed.mutex(lock, timeout=LONG):
+            pass
+
+
+# A broker that has really not noticed
+
+KEEP = """
+{{ok, Queue}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)),
+persistent_term:put(kept, Queue).
+"""
+PUT_BACK = """
+Queue = persistent_term:get(kept),
+case erlang:function_exported(rabbit_db_queue, set, 1) of
+    true -> rabbit_db_queue:set(Queue);
+    false -> [mnesia:dirty_write(Table, Queue) || Table <- [rabbit_queue, rabbit_durable_queue]]
+end.
+"""
+
+
+@pytest.mark.timeout(120)
+async def test_a_loop_is_repaired_though_the_broker_keeps_the_lock_of_one_that_is_gone(
+    namespace: str,
+) -> None:
+    app = Scheduler(namespace, Settings(supervision_interval=timedelta(seconds=1)))
+    witness, lock = Witness(app), app.names.lock
+
+    @app.periodic(every="1h")
+    async def rare() -> None: ...
+
+    with PrivateNode(management=False) as node:
+        async with working(app, node.url, supervises=True) as broker:
+            async with AmqpBroker(node.url) as holder, holder.mutex(lock):
+                await asyncio.to_thread(node.ctl, "eval", KEEP.format(queue=lock))
+            await asyncio.to_thread(node.ctl, "eval", PUT_BACK)
+            await broker.purge(app.names.hatchery(app.loop("rare").id))
+            await witness.until(LoopRepaired, 1)
+            await program_of(app, broker).verbs.pause(app.loop("rare"))
+            assert await told_of_lock(app, broker) == ["its holder is gone"]
+            await asyncio.to_thread(node.restart)
+            await witness.until(Connected, 1)
+            assert await told_of_lock(app, broker) == []
+
+
+async def told_of_lock(app: Scheduler, broker: AmqpBroker) -> list[str]:
+    findings = program_of(app, broker).doctor.examine()
+    return [finding.detail async for finding in findings if finding.about == "lock"]

@@ -1,0 +1,99 @@
+"""What a contender for the lock does next: the project's own code is given a broker's answers.
+
+Where it stands is told by what it has been answered since it began, and it is brought there again
+by giving it all these answers.
+"""
+
+import asyncio
+from asyncio import Future
+from contextlib import suppress
+from datetime import timedelta
+from enum import Enum
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from scheduler.brokers.amqp.mutex import Holder, Mutexes
+from scheduler.errors import Locked
+from scheduler.protocol.topology import next_to
+
+LOCK = "lock"
+NEXT = next_to(LOCK)
+
+
+class Wish(Enum):
+    """What a contender waits for."""
+
+    HAVE = "tries to have"
+    LOOK = "looks whether it is nobody's:"
+    FREE = "frees"
+    LEAVE = "has the lock"
+
+
+class Request(NamedTuple):
+    """What a contender does, and with which queue."""
+
+    wish: Wish
+    queue: str
+
+
+History = tuple[tuple[Request, Any], ...]
+
+
+class Contender(Mutexes):
+    """Whoever wants the lock, on a broker whose answers are given."""
+
+    def __init__(self) -> None:
+        connection: Any = SimpleNamespace(connected=True, address="a broker")
+        publisher: Any = None
+        super().__init__(connection, publisher)
+        self.requests: dict[Request, Future[Any]] = {}
+
+    async def _holder_of(self, name: str, deadline: float, last_pause: timedelta) -> Holder:
+        return await self.answered(Request(Wish.HAVE, name))
+
+    async def _is_nobodys(self, name: str) -> bool:
+        return await self.answered(Request(Wish.LOOK, name))
+
+    async def _free(self, name: str) -> None:
+        await self.answered(Request(Wish.FREE, name))
+
+    async def contend(self) -> None:
+        with suppress(Locked):
+            async with self.holding(LOCK, timedelta(hours=1)):
+                await self.answered(Request(Wish.LEAVE, LOCK))
+
+    async def answered(self, request: Request) -> Any:
+        self.requests[request] = asyncio.get_running_loop().create_future()
+        return await self.requests[request]
+
+    def leave(self) -> None:
+        """Have the way to its end, whatever is answered."""
+        while self.requests:
+            request, future = self.requests.popitem()
+            future.set_result(Holder.ANOTHER if request.wish is Wish.HAVE else None)
+
+
+@cache
+def requests_after(history: History) -> tuple[Request, ...]:
+    """What a contender waits for, after these answers; nothing: it is done."""
+    return asyncio.run(_requests_after(history))
+
+
+async def _requests_after(history: History) -> tuple[Request, ...]:
+    contender = Contender()
+    contending = asyncio.create_task(contender.contend())
+    await _until_it_waits()
+    for request, answer in history:
+        contender.requests.pop(request).set_result(answer)
+        await _until_it_waits()
+    requests = tuple(contender.requests)
+    while not contending.done():  # it frees in the end whatever it may have
+        contender.leave()
+        await asyncio.sleep(0)
+    return requests
+
+
+async def _until_it_waits() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
