@@ -149,6 +149,7 @@ class Arena:
         note: the runner's pen.
         pulse: which loops have run again since the last fault.
         release: the version of the app's schedules that processes are started with.
+        kept: what the broker keeps of somebody who is gone.
     """
 
     def __init__(
@@ -171,6 +172,7 @@ class Arena:
         self.processors: list[Member] = []
         self._reader = Reader(self.record)
         self._others: list[Member] = []
+        self.kept = AsyncExitStack()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -194,6 +196,7 @@ class Arena:
         for member in (*self.processors, *self._others):
             if member.alive:
                 await member.kill()
+        await self.kept.aclose()
         await self._stack.aclose()
         self._reader.close()
         self.note.close()

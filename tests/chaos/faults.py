@@ -7,10 +7,18 @@ whole schedule, whatever happens meanwhile.
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
+from aiormq.exceptions import ChannelLockedResource
+from pamqp.common import Arguments
+from yarl import URL
+
+from scheduler.brokers.amqp import driver
+from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.contract import Broker, Delivery
+from scheduler.protocol.topology import next_to
 from tests.chaos.arena import HEARTBEAT, Arena, Member
 from tests.chaos.storm import OPERATED, app
 from tests.contract.proxy import Way
@@ -351,6 +359,40 @@ class CopyToken(LoseToken):
         await token.requeue()
 
 
+class KeepLock(LoseToken):
+    """The broker keeps the lock of a holder that is gone, and a loop loses its token.
+
+    It is kept until its node goes, or such a fault comes again.
+    """
+
+    NOTHING_FITS: Arguments = {
+        "x-max-length": 0,
+        "x-overflow": "reject-publish",
+        "x-queue-type": "classic",
+    }
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._queue = rng.choice([app.names.lock, next_to(app.names.lock)])
+
+    async def strike(self, arena: Arena) -> None:
+        await arena.kept.aclose()
+        session = Session(await driver.connect(URL(self.node(arena).url), None))
+        arena.kept.push_async_callback(session.close)
+        await self._keep(session)
+        await super().strike(arena)
+
+    async def _keep(self, session: Session) -> None:
+        while True:
+            channel = await session.open_channel()
+            with suppress(ChannelLockedResource):
+                await channel.queue_declare(
+                    self._queue, exclusive=True, arguments=self.NOTHING_FITS
+                )
+                return
+            await asyncio.sleep(0.01)
+
+
 # How often each kind comes, beside the others.
 OF_PROCESSORS: Mapping[type[Fault], int] = {
     KillProcessor: 6,
@@ -369,7 +411,7 @@ OF_PROCESSORS: Mapping[type[Fault], int] = {
 OF_BROKERS: Mapping[type[Fault], int] = {KillBroker: 3, RestartBroker: 2, FreezeBroker: 2}
 OF_CLUSTERS: Mapping[type[Fault], int] = {KillEachBroker: 1, KillTwoBrokers: 2, CutOffBroker: 3}
 # Only supervision puts these right.
-OF_TOKENS: Mapping[type[Fault], int] = {LoseToken: 2, CopyToken: 2}
+OF_TOKENS: Mapping[type[Fault], int] = {LoseToken: 2, CopyToken: 2, KeepLock: 2}
 
 
 def name_of(kind: type[Fault]) -> str:

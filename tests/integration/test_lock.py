@@ -50,7 +50,10 @@ def lock(namespace: str) -> str:
     return f"{namespace}.lock"
 
 
-@pytest.mark.parametrize("at", [0, 1], ids=["the lock", "who is next"])
+either = pytest.mark.parametrize("at", [0, 1], ids=["the lock", "who is next"])
+
+
+@either
 async def test_a_holder_that_is_gone_holds_nobody_up(broker_url: str, lock: str, at: int) -> None:
     register, kept = Register(), [lock, next_to(lock)][at]
     async with AmqpBroker(broker_url) as broker, AmqpBroker(broker_url) as other:
@@ -59,6 +62,34 @@ async def test_a_holder_that_is_gone_holds_nobody_up(broker_url: str, lock: str,
             await asyncio.gather(*visits)
         await register.visit(other, lock)
     assert (register.visits, register.most) == (7, 1)
+
+
+@either
+async def test_who_waits_has_its_turn_though_somebody_takes_it_again_and_again(
+    broker_url: str, lock: str, at: int
+) -> None:
+    connected = AmqpBroker(broker_url), AmqpBroker(broker_url)
+    taken, news = 0, asyncio.Event()
+    kept = nobodys(broker_url, [lock, next_to(lock)][at])
+
+    async def take_again_and_again(broker: AmqpBroker) -> None:
+        nonlocal taken
+        while True:
+            async with broker.mutex(lock):
+                taken += 1
+                news.set()
+                await asyncio.sleep(0.1)
+
+    async with connected[0] as broker, connected[1] as other, kept:
+        greedy = asyncio.create_task(take_again_and_again(broker))
+        for _ in range(3):
+            news.clear()
+            await news.wait()
+            before = taken
+            async with other.mutex(lock, timeout=timedelta(seconds=PATIENCE)):
+                assert taken - before < 4
+        greedy.cancel()
+        await asyncio.wait([greedy])
 
 
 async def test_it_stays_locked_while_who_is_next_has_it(broker_url: str, lock: str) -> None:

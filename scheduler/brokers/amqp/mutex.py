@@ -8,7 +8,8 @@ A cluster whose network was parted may keep the queue of a holder that is gone, 
 it was connected to is started again (seen on 4.3). Nobody can have that queue; but the broker, of
 any version, refuses what is published to it, so that one can tell. Then the other one of the two
 has to do: if nobody can have the lock, whoever is next has it, and stays next meanwhile; if nobody
-can be next, whoever takes the lock has it, if that is still so then.
+can be next, whoever takes the lock has it, if that is still so then. Either way, who has had it
+leaves it to others until they have looked again.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import timedelta
 from enum import Enum
+from typing import NamedTuple
 
 from scheduler.brokers.amqp.asking import asking
 from scheduler.brokers.amqp.connection import Connection
@@ -38,6 +40,17 @@ class Holder(Enum):
     OURSELVES = "ourselves"
     ANOTHER = "another one, for as long as we waited"
     NOBODY = "one that is gone: nobody can have it"
+
+
+class Hold(NamedTuple):
+    """The lock is ours, by this queue.
+
+    Attributes:
+        in_turn: whether somebody else can be next meanwhile.
+    """
+
+    queue: str
+    in_turn: bool
 
 
 class Mutexes:
@@ -68,35 +81,37 @@ class Mutexes:
     @asynccontextmanager
     async def _locked(self, name: str, timeout: timedelta) -> AsyncGenerator[str]:
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
-        ours = None
+        hold = None
         async with AsyncExitStack() as in_the_end:
             # Also when cancelled in between; who does not hold it cannot free it.
             in_the_end.push_async_callback(self._free, name)
             try:
-                ours = await self._taken(name, deadline)
+                hold = await self._taken(name, deadline)
             finally:
-                if ours == next_to(name):
+                if hold is not None and hold.queue == next_to(name):
                     in_the_end.push_async_callback(self._free, next_to(name))
                 else:
                     # Nobody waits for that in here.
                     freeing = asyncio.create_task(self._free(next_to(name)), name="mutex")
                     in_the_end.push_async_callback(asyncio.wait, [freeing])
-            if ours is None:
+            if hold is None:
                 raise self._in_vain(name, timeout)
-            yield ours
+            yield hold.queue
+        if not hold.in_turn:
+            await asyncio.sleep(LAST_PAUSE.total_seconds())
 
-    async def _taken(self, name: str, deadline: float) -> str | None:
-        """Which of the two queues, held, is the lock; None: neither is ours."""
+    async def _taken(self, name: str, deadline: float) -> Hold | None:
         next_ = await self._holder_of(next_to(name), deadline, LAST_PAUSE)
         if next_ is Holder.ANOTHER:
             return None
         match next_, await self._holder_of(name, deadline, LAST_PAUSE_OF_THE_NEXT):
             case Holder.OURSELVES, Holder.OURSELVES:
-                return name
+                return Hold(name, in_turn=True)
             case Holder.OURSELVES, Holder.NOBODY:
-                return next_to(name)
+                return Hold(next_to(name), in_turn=False)
             case Holder.NOBODY, Holder.OURSELVES if await self._is_nobodys(next_to(name)):
-                return name  # otherwise somebody is next, who may have found the lock nobody's
+                # Otherwise somebody is next again, who may have found the lock nobody's.
+                return Hold(name, in_turn=False)
             case _:
                 return None
 

@@ -90,7 +90,9 @@ async def _requests_after(history: History) -> tuple[Request, ...]:
     requests = tuple(contender.requests)
     while not contending.done():  # it frees in the end whatever it may have
         contender.leave()
-        await asyncio.sleep(0)
+        await _until_it_waits()
+        if not contender.requests:
+            contending.cancel()
     return requests
 
 

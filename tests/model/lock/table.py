@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from scheduler.brokers.amqp.mutex import Holder, Mutexes
+from scheduler.brokers.amqp.mutex import Hold, Holder, Mutexes
 from tests.model.check import Check
 from tests.model.lock.checker import check
 from tests.model.lock.contender import Contender, requests_after
@@ -83,8 +83,9 @@ asked: Any = Contender
 taken, holder_of = real._taken, asked._holder_of
 
 
-async def _only_itself(self: Mutexes, name: str, deadline: float) -> str | None:
-    return name if await taken(self, name, deadline) else None
+async def _only_itself(self: Mutexes, name: str, deadline: float) -> Hold | None:
+    hold = await taken(self, name, deadline)
+    return hold and hold._replace(queue=name)
 
 
 async def _not_looked(*args: Any) -> Holder:
