@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from yarl import URL
 
 from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.topology import QueueType
+from tests.contract.proxy import Proxy
 from tests.integration.shop import Shop, opened
 from tests.stage import an_app
 from tests.warm import Program, start
@@ -176,6 +178,15 @@ async def shop(shared: Shop) -> Shop:
     """What is seeded is shared; what happened begins anew."""
     await shared.empty()
     return Shop(shared.url, shared.namespace, shared.queue_type)
+
+
+@pytest.fixture
+async def proxy(broker_url: str) -> AsyncIterator[Proxy]:
+    url = URL(broker_url)
+    assert url.host
+    assert url.port
+    async with Proxy(url.host, url.port) as proxy:
+        yield proxy
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """A password that is changed while a processor is connected."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -17,13 +16,6 @@ from tests.integration.test_outages import Witness
 from tests.rabbitmq import Users, free_ports
 
 OLD, NEW = "old & 100% @/:?# é", "new & 100% @/:?# é"
-
-
-@pytest.fixture
-async def proxy(broker_url: str) -> AsyncIterator[Proxy]:
-    address = urlsplit(broker_url)
-    async with Proxy(address.hostname or "localhost", address.port or 5672) as proxy:
-        yield proxy
 
 
 @pytest.fixture

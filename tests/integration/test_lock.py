@@ -9,14 +9,16 @@ from datetime import timedelta
 import aiormq
 import pytest
 from pamqp.common import FieldTable
+from yarl import URL
 
 from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.errors import Locked
+from scheduler.errors import BrokerUnavailable, Locked
 from scheduler.events import Connected, LoopRepaired
 from scheduler.protocol.topology import next_to
+from tests.contract.proxy import Proxy
 from tests.contract.test_mutex import Register
-from tests.contract.wire import PATIENCE
+from tests.contract.wire import PATIENCE, eventually
 from tests.integration.test_outages import Witness, working
 from tests.rabbitmq import PrivateNode, Users
 from tests.stage import program_of
@@ -102,6 +104,33 @@ async def test_it_stays_locked_while_who_is_next_has_it(broker_url: str, lock: s
                 await wait_in_vain(other, lock)
         async with other.mutex(lock):
             pass
+
+
+async def test_who_loses_his_connection_loses_his_place(
+    broker_url: str, proxy: Proxy, lock: str
+) -> None:
+    through = str(URL(broker_url).with_port(proxy.port))
+    async with AmqpBroker(broker_url) as broker, AmqpBroker(through) as other:
+        async with broker.mutex(lock), asyncio.timeout(PATIENCE):
+            waiting = asyncio.create_task(visited(other, lock))
+            await eventually(lambda: is_locked(broker, next_to(lock)))
+            proxy.cut()
+            with pytest.raises(BrokerUnavailable, match="The connection to"):
+                await waiting
+        await visited(other, lock)
+
+
+async def visited(broker: AmqpBroker, lock: str) -> None:
+    async with broker.mutex(lock):
+        pass
+
+
+async def is_locked(broker: AmqpBroker, queue: str) -> bool:
+    try:
+        await broker.depth(queue)
+    except Locked:
+        return True
+    return False
 
 
 async def test_where_nobody_can_have_either_of_the_two_that_is_told(

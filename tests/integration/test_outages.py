@@ -1,7 +1,7 @@
 """The broker goes, and comes back; connections, channels and consumers are taken away."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -68,15 +68,6 @@ async def working(
         await program_of(app, broker).seeding.seed()
         async with at_work(processor_of(app, broker, supervises=supervises)):
             yield broker
-
-
-@pytest.fixture
-async def proxy(broker_url: str) -> AsyncIterator[Proxy]:
-    url = URL(broker_url)
-    assert url.host
-    assert url.port
-    async with Proxy(url.host, url.port) as proxy:
-        yield proxy
 
 
 async def tokens(app: Scheduler, broker: AmqpBroker) -> int:

@@ -37,9 +37,10 @@ def main() -> int:
         for removal in chosen:
             show(removal)
         return 0 if chosen else 2
-    rows: list[AnyRow] = [*SMALL, *ordered_table.SMALL, *lock_table.ROWS]
+    rows: list[AnyRow] = [*SMALL, *ordered_table.SMALL, *lock_table.SMALL]
     if not options.small:
-        rows = [*SMALL, *LARGE, *ordered_table.SMALL, *ordered_table.LARGE, *lock_table.ROWS]
+        rows = [*SMALL, *LARGE, *ordered_table.SMALL, *ordered_table.LARGE]
+        rows += [*lock_table.SMALL, *lock_table.LARGE]
     right = [report(each) for each in rows]
     right += [report_without(each) for each in ALL_REMOVALS]
     return 0 if all(right) else 1

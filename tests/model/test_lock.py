@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.model.lock.table import REMOVALS, ROWS, Removal, Row
+from tests.model.lock.table import REMOVALS, SMALL, Removal, Row
 
 
-@pytest.mark.parametrize("row", ROWS, ids=str)
+@pytest.mark.parametrize("row", SMALL, ids=str)
 def test_nothing_goes_wrong_with_the_lock(row: Row):
     result = row.check()
     assert result.complete

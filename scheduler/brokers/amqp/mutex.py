@@ -9,7 +9,8 @@ it was connected to is started again (seen on 4.3). Nobody can have that queue; 
 any version, refuses what is published to it, so that one can tell. Then the other one of the two
 has to do: if nobody can have the lock, whoever is next has it, and stays next meanwhile; if nobody
 can be next, whoever takes the lock has it, if that is still so then. Either way, who has had it
-leaves it to others until they have looked again.
+leaves it to others until they have looked again. What one has goes with a lost connection, so all
+of this is asked over one.
 """
 
 import asyncio
@@ -22,7 +23,8 @@ from typing import NamedTuple
 from scheduler.brokers.amqp.asking import asking
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.publishing import Publisher
-from scheduler.errors import AccessRefused, BrokerError, Locked, Rejected
+from scheduler.brokers.amqp.session import Session
+from scheduler.errors import AccessRefused, BrokerError, BrokerUnavailable, Locked, Rejected
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import next_to
 from scheduler.timing.backoff import backoff
@@ -101,10 +103,16 @@ class Mutexes:
             await asyncio.sleep(LAST_PAUSE.total_seconds())
 
     async def _taken(self, name: str, deadline: float) -> Hold | None:
-        next_ = await self._holder_of(next_to(name), deadline, LAST_PAUSE)
+        session = await self._connection.ready()
+        hold = await self._asked_for(name, session, deadline)
+        await self._keep_to(session)
+        return hold
+
+    async def _asked_for(self, name: str, session: Session, deadline: float) -> Hold | None:
+        next_ = await self._holder_of(next_to(name), session, deadline, LAST_PAUSE)
         if next_ is Holder.ANOTHER:
             return None
-        match next_, await self._holder_of(name, deadline, LAST_PAUSE_OF_THE_NEXT):
+        match next_, await self._holder_of(name, session, deadline, LAST_PAUSE_OF_THE_NEXT):
             case Holder.OURSELVES, Holder.OURSELVES:
                 return Hold(name, in_turn=True)
             case Holder.OURSELVES, Holder.NOBODY:
@@ -115,7 +123,9 @@ class Mutexes:
             case _:
                 return None
 
-    async def _holder_of(self, name: str, deadline: float, last_pause: timedelta) -> Holder:
+    async def _holder_of(
+        self, name: str, session: Session, deadline: float, last_pause: timedelta
+    ) -> Holder:
         """Who has the queue, after we have tried to have it."""
         time = asyncio.get_running_loop().time
         asked_at = time()
@@ -126,7 +136,15 @@ class Mutexes:
             if time() >= deadline:
                 return Holder.ANOTHER
             await asyncio.sleep(min(next(pauses), max(deadline - time(), 0)))
+            await self._keep_to(session)
         return Holder.OURSELVES
+
+    async def _keep_to(self, session: Session) -> None:
+        if await self._connection.ready() is not session:
+            raise BrokerUnavailable(
+                f"The connection to {self._connection.address} was lost while a lock was asked "
+                "for, and with it our place. Nothing was changed; try again."
+            )
 
     async def _is_nobodys(self, name: str) -> bool:
         """Whether the queue is there, and of a holder that is gone."""

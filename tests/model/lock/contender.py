@@ -14,7 +14,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from scheduler.brokers.amqp.mutex import Holder, Mutexes
-from scheduler.errors import Locked
+from scheduler.brokers.amqp.session import Session
+from scheduler.errors import BrokerUnavailable, Locked
 from scheduler.protocol.topology import next_to
 
 LOCK = "lock"
@@ -28,6 +29,7 @@ class Wish(Enum):
     LOOK = "looks whether it is nobody's:"
     FREE = "frees"
     LEAVE = "has the lock"
+    RECONNECT = "loses its connection, and all that it has"
 
 
 class Request(NamedTuple):
@@ -44,12 +46,18 @@ class Contender(Mutexes):
     """Whoever wants the lock, on a broker whose answers are given."""
 
     def __init__(self) -> None:
-        connection: Any = SimpleNamespace(connected=True, address="a broker")
+        connection: Any = SimpleNamespace(connected=True, address="a broker", ready=self.ready)
         publisher: Any = None
         super().__init__(connection, publisher)
         self.requests: dict[Request, Future[Any]] = {}
+        self.session = 0
 
-    async def _holder_of(self, name: str, deadline: float, last_pause: timedelta) -> Holder:
+    async def ready(self) -> int:
+        return self.session
+
+    async def _holder_of(
+        self, name: str, session: Session, deadline: float, last_pause: timedelta
+    ) -> Holder:
         return await self.answered(Request(Wish.HAVE, name))
 
     async def _is_nobodys(self, name: str) -> bool:
@@ -59,13 +67,19 @@ class Contender(Mutexes):
         await self.answered(Request(Wish.FREE, name))
 
     async def contend(self) -> None:
-        with suppress(Locked):
+        with suppress(BrokerUnavailable, Locked):
             async with self.holding(LOCK, timedelta(hours=1)):
                 await self.answered(Request(Wish.LEAVE, LOCK))
 
     async def answered(self, request: Request) -> Any:
         self.requests[request] = asyncio.get_running_loop().create_future()
         return await self.requests[request]
+
+    def take(self, request: Request, answer: Any) -> None:
+        if request.wish is Wish.RECONNECT:
+            self.session += 1
+        else:
+            self.requests.pop(request).set_result(answer)
 
     def leave(self) -> None:
         """Have the way to its end, whatever is answered."""
@@ -85,7 +99,7 @@ async def _requests_after(history: History) -> tuple[Request, ...]:
     contending = asyncio.create_task(contender.contend())
     await _until_it_waits()
     for request, answer in history:
-        contender.requests.pop(request).set_result(answer)
+        contender.take(request, answer)
         await _until_it_waits()
     requests = tuple(contender.requests)
     while not contending.done():  # it frees in the end whatever it may have

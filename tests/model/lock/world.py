@@ -48,6 +48,7 @@ def moves(state: State, kept: int) -> Iterator[Move]:
                 yield Move(told, continued(after, which, (*history, (request, answer))), which)
         if history:
             yield from deaths(state, which, kept)
+            yield from reconnects(state, which)
     for queue in (LOCK, NEXT):
         if owner(state, queue) == NOBODYS:
             after = owned(state, queue, FREE)
@@ -69,7 +70,7 @@ def answers(state: State, which: int, request: Request) -> Iterator[tuple[Any, S
             yield has_it == NOBODYS, state
         case Wish.FREE:
             yield None, owned(state, queue, FREE) if has_it == which else state
-        case Wish.LEAVE:
+        case Wish.LEAVE | Wish.RECONNECT:
             yield None, state
 
 
@@ -84,6 +85,20 @@ def deaths(state: State, which: int, kept: int) -> Iterator[Move]:
         after = owned(after, queue, NOBODYS)
         if [after.lock, after.next].count(NOBODYS) <= kept:
             yield Move(f"is gone, and the broker keeps {queue}", after, which, is_fault=True)
+
+
+def reconnects(state: State, which: int) -> Iterator[Move]:
+    """The connection of a contender is lost once while it waits for the lock."""
+    history = state.contenders[which]
+    lost = Request(Wish.RECONNECT, LOCK)
+    if (lost, None) in history or any(each.wish is Wish.LEAVE for each in requests_after(history)):
+        return
+    after = state
+    for queue in (LOCK, NEXT):
+        if owner(state, queue) == which:
+            after = owned(after, queue, FREE)
+    after = continued(after, which, (*history, (lost, None)))
+    yield Move(lost.wish.value, after, which, is_fault=True)
 
 
 def continued(state: State, which: int, history: History) -> State:
