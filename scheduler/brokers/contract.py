@@ -17,8 +17,8 @@
 5. A consumer holds at most `prefetch` unacked deliveries, and outlives reconnects: it is
    consuming again as soon as the broker can be reached.
 6. `mutex` is held by one connection of all; when its holder's connection dies, the broker frees it,
-   or it is held under another name until the broker does.
-   Whoever waits for it has its turn, though another one takes it again and again.
+   or keeps it to the harm of nobody. Whoever waits for it has its turn, though another one takes it
+   again and again; whose connection is lost meanwhile does not wait on.
 7. Declaring is idempotent. Declaring the same name with other arguments is `IncompatibleBroker`,
    of a queue `OtherArguments`, and changes nothing.
 8. What is published to a stream stays there for all who read or follow it, until it is too old or
@@ -347,8 +347,8 @@ class Broker(Protocol):
 
     def mutex(
         self, name: str, *, timeout: timedelta = DEFAULT_TIMEOUT
-    ) -> AbstractAsyncContextManager[str]:
-        """Hold the lock of this name (statement 6); gives the name under which it is held.
+    ) -> AbstractAsyncContextManager[str | None]:
+        """Hold the lock of this name (statement 6); gives the name of what the broker keeps of it.
 
         Raises:
             Locked: somebody else held it for the whole of the timeout.

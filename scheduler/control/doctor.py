@@ -88,7 +88,7 @@ def require_fit(broker: Broker) -> None:
         )
 
 
-SHORTLY = timedelta(seconds=1)
+LOCK_PATIENCE = timedelta(seconds=4)  # to find out as well that it is kept
 NOT_COMPARED = Finding(
     "arguments of queues",
     "ok",
@@ -101,16 +101,15 @@ RESTART = (
 )
 HELD_LONG = (
     "Whoever seeds, or starts and stops many loops, has it for as long. If it stays so while none "
-    "does so, its holder is gone, and the broker has not noticed (seen on RabbitMQ 4.3, where the "
-    "network had parted a cluster), which only a user can tell who may write to 'amq.default': "
-    "restart the node that the holder was connected to. Until then loops run, but none is started, "
-    "stopped, changed or repaired."
+    "does so, the broker keeps it of a holder that is gone (seen on RabbitMQ 4.3, where the "
+    "network had parted a cluster), and this user may not find out, as it may not write to "
+    "'amq.default'. Then loops run, but none is started, stopped, changed or repaired: restart the "
+    "node that the holder was connected to."
 )
-HOLDER_GONE = (
-    "The broker has not noticed (seen on RabbitMQ 4.3, where the network had parted a cluster). "
-    "Another one does for it, which takes half a second more each time; where users have no right "
-    "to write to 'amq.default' they cannot tell, and start, stop, change and repair nothing. "
-    "Restart the node that its holder was connected to."
+KEPT = (
+    "Seen on RabbitMQ 4.3, where the network had parted a cluster. What needs the lock takes two "
+    "seconds more; users who may not write to 'amq.default' cannot tell, and start, stop, change "
+    "and repair nothing. Restart the node that the holder was connected to."
 )
 
 
@@ -179,14 +178,15 @@ class Doctor:
     async def _check_lock(self) -> AsyncIterator[Finding]:
         about, lock = "lock", self._app.names.lock
         try:
-            async with self._broker.mutex(lock, timeout=SHORTLY) as held:
+            async with self._broker.mutex(lock, timeout=LOCK_PATIENCE) as kept:
                 ...
         except Locked:
-            taken = f"somebody else held it for all of {SHORTLY.total_seconds():g} s"
+            taken = f"somebody else held it for all of {LOCK_PATIENCE.total_seconds():g} s"
             yield Finding(about, "warning", taken, HELD_LONG)
         else:
-            if held != lock:
-                yield Finding(about, "warning", "its holder is gone", HOLDER_GONE)
+            if kept is not None:
+                detail = f"the broker keeps {kept!r} of a holder that is gone"
+                yield Finding(about, "warning", detail, KEPT)
 
     async def _check_app(self) -> AsyncIterator[Finding]:
         about = "app"

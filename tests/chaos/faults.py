@@ -12,7 +12,6 @@ from dataclasses import replace
 from random import Random
 
 from aiormq.exceptions import ChannelLockedResource
-from pamqp.common import Arguments
 from yarl import URL
 
 from scheduler.brokers.amqp import driver
@@ -22,6 +21,7 @@ from scheduler.protocol.topology import next_to
 from tests.chaos.arena import HEARTBEAT, Arena, Member
 from tests.chaos.storm import OPERATED, app
 from tests.contract.proxy import Way
+from tests.kept import TAKES_NOTHING
 from tests.rabbitmq import PrivateNode
 
 # Both ends notice a dead peer after three heartbeats.
@@ -360,16 +360,10 @@ class CopyToken(LoseToken):
 
 
 class KeepLock(LoseToken):
-    """The broker keeps the lock of a holder that is gone, and a loop loses its token.
+    """The broker keeps the lock of a holder that is gone, so it seems, and a loop loses its token.
 
-    It is kept until its node goes, or such a fault comes again.
+    It is kept until that node goes, or stands still, or such a fault comes again.
     """
-
-    NOTHING_FITS: Arguments = {
-        "x-max-length": 0,
-        "x-overflow": "reject-publish",
-        "x-queue-type": "classic",
-    }
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -386,9 +380,7 @@ class KeepLock(LoseToken):
         while True:
             channel = await session.open_channel()
             with suppress(ChannelLockedResource):
-                await channel.queue_declare(
-                    self._queue, exclusive=True, arguments=self.NOTHING_FITS
-                )
+                await channel.queue_declare(self._queue, exclusive=True, arguments=TAKES_NOTHING)
                 return
             await asyncio.sleep(0.01)
 

@@ -264,6 +264,15 @@ def test_no_token_runs_that_is_older_than_what_a_verb_has_reported(
     assert void([report, of_epoch(1 + known_in + 0.1, 6)]) == []
 
 
+def test_who_reads_at_a_node_that_fails_knows_of_an_epoch_a_while_after_it_is_back() -> None:
+    failed = [at(3, "strike", "runner", detail="kill"), at(20, "heal", "runner")]
+    for moment in (1, 19):
+        notes = in_order(*failed, at(moment, "seeded", loop="l", epoch=6))
+        assert void([*notes, of_epoch(20 + LEARN_TIME - 0.1, 5)], ["kill"]) == []
+        assert len(void([*notes, of_epoch(20 + LEARN_TIME + 0.1, 5)], ["kill"])) == 1
+        assert len(void([*notes, of_epoch(20 + LEARN_TIME - 0.1, 5)])) == 1
+
+
 @pytest.mark.parametrize(("before", "after"), [("seeding", "seeded"), ("starting", "started")])
 def test_a_schedule_that_a_loop_was_given_is_not_brought_back_when_it_is_given_another(
     before: str, after: str

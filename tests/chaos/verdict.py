@@ -410,19 +410,22 @@ def disobeyed(notes: Sequence[Note]) -> list[Violation]:
     return found
 
 
-def void(notes: Sequence[Note]) -> list[Violation]:
+def void(notes: Sequence[Note], failing: Collection[str] = ()) -> list[Violation]:
     """Runs of tokens that were void: a later epoch of their loop had begun, and was known.
 
     It is where a run of a later epoch has begun, as all are asked before; or a while after a verb
     reported that it has begun, at once if all have answered. Excused is a run whose process had
     lost its connection, unless it knew by itself, having run a token of a later epoch.
+
+    Args:
+        failing: the faults at which a node of the broker fails.
     """
-    lost = losses(notes)
+    lost, failures = losses(notes), spans(notes, failing)
     known: dict[str, _Known] = defaultdict(_Known)
     found: list[Violation] = []
     for note, run in in_turn(notes):
         if note.what in REPORTS and note.epoch:
-            known[note.loop].reported.append((note.at + _until_known(note), note.epoch))
+            known[note.loop].reported.append((_known_at(note, failures), note.epoch))
         elif run:
             of_loop = known[run.loop]
             here, anywhere = of_loop.by[run.who], of_loop.at(run.started_at)
@@ -434,11 +437,13 @@ def void(notes: Sequence[Note]) -> list[Violation]:
     return found
 
 
-def _until_known(report: Note) -> float:
-    """Seconds until all processors know of the epoch that a verb has begun."""
-    if report.what != "paused":
-        return LEARN_TIME
-    return NOTICE_TIME if report.silent else 0
+def _known_at(report: Note, failures: Sequence[tuple[float, float]]) -> float:
+    """When all processors know of the epoch that a verb has begun."""
+    if report.what == "paused":
+        return report.at + (NOTICE_TIME if report.silent else 0)
+    # Whoever reads the roster at a node that failed before that had come reads on when it is back.
+    back = (until for since, until in failures if since - LEARN_TIME <= report.at <= until)
+    return max((report.at, *back)) + LEARN_TIME
 
 
 @dataclass(slots=True)
@@ -597,7 +602,7 @@ def judge(
         *repeated(again),
         *miscounted(orderly, counting),
         *disobeyed(notes),
-        *void(notes),
+        *void(notes, failing),
         *brought_back(notes),
         *lost(notes),
         *failed(notes),

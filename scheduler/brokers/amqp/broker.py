@@ -186,5 +186,5 @@ class AmqpBroker:
 
     def mutex(
         self, name: str, *, timeout: timedelta = DEFAULT_TIMEOUT
-    ) -> AbstractAsyncContextManager[str]:
+    ) -> AbstractAsyncContextManager[str | None]:
         return self._mutexes.holding(name, timeout)

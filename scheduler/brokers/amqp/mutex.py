@@ -5,12 +5,15 @@ second one, for whoever is next: nobody takes the lock who was not next, and nob
 while another one is.
 
 A cluster whose network was parted may keep the queue of a holder that is gone, until the node that
-it was connected to is started again (seen on 4.3). Nobody can have that queue; but the broker, of
-any version, refuses what is published to it, so that one can tell. Then the other one of the two
-has to do: if nobody can have the lock, whoever is next has it, and stays next meanwhile; if nobody
-can be next, whoever takes the lock has it, if that is still so then. Either way, who has had it
-leaves it to others until they have looked again. What one has goes with a lost connection, so all
-of this is asked over one.
+it was connected to is started again (seen on 4.3). Nobody can have that queue. A living holder's
+takes what is published to it, and drops it, as it has expired; a kept one rejects it, on all
+versions. If the lock is kept, whoever is next holds it by staying next, and leaves it to others
+for a while when he has had it; if *next* is kept, whoever takes the lock holds it, after he has
+looked once more that *next* is still kept.
+
+What is held goes with the connection, so all of this is asked over one. A queue rejects also where
+our node does not reach that of a living holder: then two may hold the lock until the network is
+whole again, as where the other nodes have taken the holder's for dead.
 """
 
 import asyncio
@@ -31,9 +34,10 @@ from scheduler.timing.backoff import backoff
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=0.045), timedelta(seconds=0.75)
 LAST_PAUSE_OF_THE_NEXT = timedelta(seconds=0.1)
-HELD_LONG_S = 0.5  # longer than it takes to begin an epoch
-DEFAULT_EXCHANGE = ""
 KNOCK, KNOCK_TIMEOUT = Message(expiration=timedelta(0)), timedelta(seconds=1)
+KNOCK_EVERY_S = 0.5  # longer than it takes to begin an epoch, or until all nodes know who has what
+KNOCKS_UNANSWERED = 2  # in a row: one may be lost with a connection between nodes
+DEFAULT_EXCHANGE = ""
 
 
 class Holder(Enum):
@@ -41,18 +45,14 @@ class Holder(Enum):
 
     OURSELVES = "ourselves"
     ANOTHER = "another one, for as long as we waited"
-    NOBODY = "one that is gone: nobody can have it"
+    GONE = "one that is gone"
 
 
 class Hold(NamedTuple):
-    """The lock is ours, by this queue.
-
-    Attributes:
-        in_turn: whether somebody else can be next meanwhile.
-    """
+    """The lock is ours, by this queue; and the other one, if that is kept."""
 
     queue: str
-    in_turn: bool
+    kept: str | None = None
 
 
 class Mutexes:
@@ -61,13 +61,13 @@ class Mutexes:
     def __init__(self, connection: Connection, publisher: Publisher) -> None:
         self._connection = connection
         self._publisher = publisher
-        self._may_knock = True
+        self._refuses_knocks: Session | None = None
         # The broker lets one connection declare its exclusive queue twice, so tasks of one process
         # take turns before the process does.
         self._turns: dict[str, asyncio.Lock] = {}
 
     @asynccontextmanager
-    async def holding(self, name: str, timeout: timedelta) -> AsyncGenerator[str]:
+    async def holding(self, name: str, timeout: timedelta) -> AsyncGenerator[str | None]:
         turn = self._turns.setdefault(name, asyncio.Lock())
         try:
             async with asyncio.timeout(timeout.total_seconds()):
@@ -75,13 +75,13 @@ class Mutexes:
         except TimeoutError:
             raise self._in_vain(name, timeout) from None
         try:
-            async with self._locked(name, timeout) as held:
-                yield held
+            async with self._locked(name, timeout) as kept:
+                yield kept
         finally:
             turn.release()
 
     @asynccontextmanager
-    async def _locked(self, name: str, timeout: timedelta) -> AsyncGenerator[str]:
+    async def _locked(self, name: str, timeout: timedelta) -> AsyncGenerator[str | None]:
         deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
         hold = None
         async with AsyncExitStack() as in_the_end:
@@ -91,6 +91,8 @@ class Mutexes:
                 hold = await self._taken(name, deadline)
             finally:
                 if hold is not None and hold.queue == next_to(name):
+                    # Nobody could be next: the others have to look once more.
+                    in_the_end.push_async_callback(asyncio.sleep, LAST_PAUSE.total_seconds())
                     in_the_end.push_async_callback(self._free, next_to(name))
                 else:
                     # Nobody waits for that in here.
@@ -98,15 +100,16 @@ class Mutexes:
                     in_the_end.push_async_callback(asyncio.wait, [freeing])
             if hold is None:
                 raise self._in_vain(name, timeout)
-            yield hold.queue
-        if not hold.in_turn:
-            await asyncio.sleep(LAST_PAUSE.total_seconds())
+            yield hold.kept
 
     async def _taken(self, name: str, deadline: float) -> Hold | None:
         session = await self._connection.ready()
-        hold = await self._asked_for(name, session, deadline)
-        await self._keep_to(session)
-        return hold
+        while True:
+            hold = await self._asked_for(name, session, deadline)
+            await self._keep_to(session)
+            if hold is not None or asyncio.get_running_loop().time() >= deadline:
+                return hold
+            await self._begin_anew(name)
 
     async def _asked_for(self, name: str, session: Session, deadline: float) -> Hold | None:
         next_ = await self._holder_of(next_to(name), session, deadline, LAST_PAUSE)
@@ -114,25 +117,33 @@ class Mutexes:
             return None
         match next_, await self._holder_of(name, session, deadline, LAST_PAUSE_OF_THE_NEXT):
             case Holder.OURSELVES, Holder.OURSELVES:
-                return Hold(name, in_turn=True)
-            case Holder.OURSELVES, Holder.NOBODY:
-                return Hold(next_to(name), in_turn=False)
-            case Holder.NOBODY, Holder.OURSELVES if await self._is_nobodys(next_to(name)):
-                # Otherwise somebody is next again, who may have found the lock nobody's.
-                return Hold(name, in_turn=False)
+                return Hold(name)
+            case Holder.OURSELVES, Holder.GONE:
+                return Hold(next_to(name), kept=name)
+            case Holder.GONE, Holder.OURSELVES if await self._is_kept(next_to(name)):
+                # Otherwise somebody may be next again, and have found the lock kept.
+                return Hold(name, kept=next_to(name))
             case _:
                 return None
+
+    async def _begin_anew(self, name: str) -> None:
+        await self._free(name)
+        await self._free(next_to(name))
+        await asyncio.sleep(LAST_PAUSE.total_seconds())
 
     async def _holder_of(
         self, name: str, session: Session, deadline: float, last_pause: timedelta
     ) -> Holder:
         """Who has the queue, after we have tried to have it."""
         time = asyncio.get_running_loop().time
-        asked_at = time()
+        knock_at, unanswered = time() + KNOCK_EVERY_S, 0
         pauses = backoff(FIRST_PAUSE, last_pause, factor=1.5, jitter=2 / 3)
         while not await self._declared(name):
-            if time() - asked_at >= HELD_LONG_S and await self._is_nobodys(name):
-                return Holder.NOBODY
+            if time() >= knock_at:
+                unanswered = unanswered + 1 if await self._is_kept(name) else 0
+                knock_at = time() + KNOCK_EVERY_S
+            if unanswered == KNOCKS_UNANSWERED:
+                return Holder.GONE
             if time() >= deadline:
                 return Holder.ANOTHER
             await asyncio.sleep(min(next(pauses), max(deadline - time(), 0)))
@@ -146,18 +157,19 @@ class Mutexes:
                 "for, and with it our place. Nothing was changed; try again."
             )
 
-    async def _is_nobodys(self, name: str) -> bool:
-        """Whether the queue is there, and of a holder that is gone."""
-        if not self._may_knock:
+    async def _is_kept(self, name: str) -> bool:
+        """Whether the queue is there, and of a holder that is gone, as far as we may know."""
+        session = await self._connection.ready()
+        if session is self._refuses_knocks:
             return False
         try:
             await self._publisher.publish(KNOCK, DEFAULT_EXCHANGE, name, KNOCK_TIMEOUT)
         except Rejected:
             return True
         except AccessRefused:
-            self._may_knock = False
+            self._refuses_knocks = session
         except BrokerError:
-            ...  # it is gone, or the connection is
+            ...  # it is free, or the connection is lost
         return False
 
     async def _free(self, name: str) -> None:

@@ -190,13 +190,13 @@ class MemoryBroker:
     @asynccontextmanager
     async def mutex(
         self, name: str, *, timeout: timedelta = DEFAULT_TIMEOUT
-    ) -> AsyncGenerator[str]:
+    ) -> AsyncGenerator[None]:
         connection, locks = self._open(), self._server.locks
         claim = await locks.acquire(name, connection, timeout)
         try:
             if connection is not self._connection:
                 raise BrokerUnavailable
-            yield name
+            yield
         finally:
             locks.release(name, claim)
 

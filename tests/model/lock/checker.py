@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from tests.model.check import Check
 from tests.model.graph import Graph
-from tests.model.lock.world import FREE, NOBODYS, Move, State, Wrong, inside, moves
+from tests.model.lock.world import FREE, KEPT, Move, State, Wrong, inside, moves
 
 FAULT = 1
 
@@ -59,7 +59,7 @@ class _Search:
     def look_whether_stuck(self) -> None:
         """See whether somebody can always get it, with no fault but those that were."""
         goals = bytearray(
-            bool(inside(state)) or state.lock == state.next == NOBODYS for state in self.states
+            bool(inside(state)) or state.lock == state.next == KEPT for state in self.states
         )
         for number in self._graph.without(FAULT, lambda _: True).cannot_reach(goals)[:1]:
             self.found[Wrong.STUCK] = self._way(number)

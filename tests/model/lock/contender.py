@@ -1,5 +1,6 @@
 """What a contender for the lock does next: the project's own code is given a broker's answers.
 
+How long and how often it asks for a queue is left out; what it makes of the answers is not.
 Where it stands is told by what it has been answered since it began, and it is brought there again
 by giving it all these answers.
 """
@@ -26,10 +27,9 @@ class Wish(Enum):
     """What a contender waits for."""
 
     HAVE = "tries to have"
-    LOOK = "looks whether it is nobody's:"
+    LOOK = "looks once more whether it is kept:"
     FREE = "frees"
     LEAVE = "has the lock"
-    RECONNECT = "loses its connection, and all that it has"
 
 
 class Request(NamedTuple):
@@ -39,7 +39,15 @@ class Request(NamedTuple):
     queue: str
 
 
-History = tuple[tuple[Request, Any], ...]
+class Lost(NamedTuple):
+    """The connection, and all that it had; it has another one."""
+
+
+class Anew(Exception):
+    """It asks for all once more, as if it just came."""
+
+
+History = tuple[tuple[Request | Lost, Any], ...]
 
 
 class Contender(Mutexes):
@@ -60,14 +68,17 @@ class Contender(Mutexes):
     ) -> Holder:
         return await self.answered(Request(Wish.HAVE, name))
 
-    async def _is_nobodys(self, name: str) -> bool:
+    async def _begin_anew(self, name: str) -> None:
+        raise Anew
+
+    async def _is_kept(self, name: str) -> bool:
         return await self.answered(Request(Wish.LOOK, name))
 
     async def _free(self, name: str) -> None:
         await self.answered(Request(Wish.FREE, name))
 
     async def contend(self) -> None:
-        with suppress(BrokerUnavailable, Locked):
+        with suppress(Anew, BrokerUnavailable, Locked):
             async with self.holding(LOCK, timedelta(hours=1)):
                 await self.answered(Request(Wish.LEAVE, LOCK))
 
@@ -75,8 +86,8 @@ class Contender(Mutexes):
         self.requests[request] = asyncio.get_running_loop().create_future()
         return await self.requests[request]
 
-    def take(self, request: Request, answer: Any) -> None:
-        if request.wish is Wish.RECONNECT:
+    def take(self, request: Request | Lost, answer: Any) -> None:
+        if isinstance(request, Lost):
             self.session += 1
         else:
             self.requests.pop(request).set_result(answer)

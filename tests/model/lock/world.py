@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from enum import Enum
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from scheduler.brokers.amqp.mutex import Holder
-from tests.model.lock.contender import LOCK, NEXT, History, Request, Wish, requests_after
+from tests.model.lock.contender import LOCK, NEXT, History, Lost, Request, Wish, requests_after
 
-FREE, NOBODYS = -1, -2
+FREE, KEPT = -1, -2
 """Who has a queue, if not a contender, by number."""
 
 
@@ -47,10 +48,9 @@ def moves(state: State, kept: int) -> Iterator[Move]:
                 told = f"{request.wish.value} {request.queue}{said(answer)}"
                 yield Move(told, continued(after, which, (*history, (request, answer))), which)
         if history:
-            yield from deaths(state, which, kept)
-            yield from reconnects(state, which)
+            yield from losses(state, which, kept)
     for queue in (LOCK, NEXT):
-        if owner(state, queue) == NOBODYS:
+        if owner(state, queue) == KEPT:
             after = owned(state, queue, FREE)
             yield Move(f"the node that kept {queue} is started again", after, is_fault=True)
 
@@ -63,42 +63,39 @@ def answers(state: State, which: int, request: Request) -> Iterator[tuple[Any, S
         case Wish.HAVE if has_it in {FREE, which}:
             yield Holder.OURSELVES, owned(state, queue, which)
         case Wish.HAVE:
-            yield Holder.ANOTHER, state  # also where we did not wait for so long as to look
-            if has_it == NOBODYS:
-                yield Holder.NOBODY, state
+            yield Holder.ANOTHER, state  # also where we did not wait for long enough to find out
+            if has_it == KEPT:
+                yield Holder.GONE, state
         case Wish.LOOK:
-            yield has_it == NOBODYS, state
+            yield has_it == KEPT, state
         case Wish.FREE:
             yield None, owned(state, queue, FREE) if has_it == which else state
-        case Wish.LEAVE | Wish.RECONNECT:
+        case Wish.LEAVE:
             yield None, state
 
 
-def deaths(state: State, which: int, kept: int) -> Iterator[Move]:
-    """The connection of a contender is lost. What it had is free again, or kept."""
-    had = [queue for queue in (LOCK, NEXT) if owner(state, queue) == which]
-    after = continued(state, which, ())
-    for queue in had:
-        after = owned(after, queue, FREE)
-    yield Move("is gone", after, which, is_fault=True)
-    for queue in had:
-        after = owned(after, queue, NOBODYS)
-        if [after.lock, after.next].count(NOBODYS) <= kept:
-            yield Move(f"is gone, and the broker keeps {queue}", after, which, is_fault=True)
-
-
-def reconnects(state: State, which: int) -> Iterator[Move]:
-    """The connection of a contender is lost once while it waits for the lock."""
+def losses(state: State, which: int, kept: int) -> Iterator[Move]:
+    """The connection of a contender is lost; and it is gone, or goes on over another one."""
     history = state.contenders[which]
-    lost = Request(Wish.RECONNECT, LOCK)
-    if (lost, None) in history or any(each.wish is Wish.LEAVE for each in requests_after(history)):
-        return
-    after = state
-    for queue in (LOCK, NEXT):
-        if owner(state, queue) == which:
-            after = owned(after, queue, FREE)
-    after = continued(after, which, (*history, (lost, None)))
-    yield Move(lost.wish.value, after, which, is_fault=True)
+    waits = not any(request.wish is Wish.LEAVE for request in requests_after(history))
+    goes_on = waits and (Lost(), None) not in history
+    for what, after in freed(state, which, kept):
+        yield Move(f"is gone{what}", continued(after, which, ()), which, is_fault=True)
+        if goes_on:
+            on = continued(after, which, (*history, (Lost(), None)))
+            yield Move(f"loses its connection{what}", on, which, is_fault=True)
+
+
+def freed(state: State, which: int, kept: int) -> Iterator[tuple[str, State]]:
+    """What a contender had is free again, or some of it is kept."""
+    had = [queue for queue in (LOCK, NEXT) if owner(state, queue) == which]
+    for many in range(len(had) + 1):
+        for keeps in combinations(had, many):
+            after = state
+            for queue in had:
+                after = owned(after, queue, KEPT if queue in keeps else FREE)
+            if [after.lock, after.next].count(KEPT) <= kept:
+                yield f", and the broker keeps {' and '.join(keeps)}" if keeps else "", after
 
 
 def continued(state: State, which: int, history: History) -> State:

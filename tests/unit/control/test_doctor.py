@@ -312,7 +312,7 @@ async def test_a_lock_that_is_taken_is_told_and_is_no_lack_of_rights(
         async with other:
             found = await findings(app, other)
     assert found["lock"].verdict == "warning"
-    assert found["lock"].detail == "somebody else held it for all of 1 s"
+    assert found["lock"].detail == "somebody else held it for all of 4 s"
     assert found["rights of this user"].verdict == "ok"
 
 
