@@ -153,12 +153,12 @@ class Page:
 @contextmanager
 def importing_from(folder: Path) -> Generator[None]:
     """Have the modules of a folder be found in the block, and be forgotten after it."""
-    before = set(sys.modules)
+    before, path_before = set(sys.modules), sys.path.copy()
     sys.path.insert(0, str(folder))
     try:
         yield
     finally:
-        sys.path.remove(str(folder))
+        sys.path[:] = path_before
         for name in set(sys.modules) - before:
             if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(folder):
                 del sys.modules[name]

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.snippets import Command, Page, commands_of, is_as_expected
+from tests.acceptance.snippets import (
+    Command,
+    Page,
+    commands_of,
+    importing_from,
+    is_as_expected,
+)
 from tests.acceptance.test_examples import sweep
 
 ROOT = Path(__file__).parents[2]
@@ -43,8 +49,9 @@ def test_a_page_does_as_it_says(path: Path, folder: Path, request: pytest.Fixtur
     try:
         page.run()
     finally:
-        for app in seeded:
-            asyncio.run(sweep(url, app))
+        with importing_from(folder):
+            for app in seeded:
+                asyncio.run(sweep(url, app))
     assert all(page.left_out), "a block is left out, and nothing says why"
     logging.getLogger(__name__).info("%d blocks were run; not: %s", page.ran, page.left_out)
 
@@ -73,6 +80,13 @@ def test_a_file_of_a_page_can_be_imported_there_and_nowhere_else(folder: Path) -
     Page(path, folder, {}).run()
     assert "shelf" not in sys.modules
     assert str(folder) not in sys.path
+
+
+def test_where_a_page_looks_for_modules_nobody_looks_after_it(folder: Path) -> None:
+    path, before = folder / "page.md", sys.path.copy()
+    path.write_text("```python\nimport sys\nsys.path.insert(0, 'elsewhere')\n```\n")
+    Page(path, folder, {}).run()
+    assert sys.path == before
 
 
 @pytest.mark.parametrize(
