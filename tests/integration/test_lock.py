@@ -12,9 +12,9 @@ from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.errors import BrokerUnavailable, Locked
 from scheduler.events import Connected, LoopRepaired
-from scheduler.protocol.topology import next_to
+from scheduler.protocol.topology import NEXT, next_to
 from tests.contract.proxy import Proxy
-from tests.contract.test_mutex import Register
+from tests.contract.test_mutex import Register, taken_meanwhile
 from tests.contract.wire import PATIENCE, eventually
 from tests.integration.test_outages import Witness, working
 from tests.kept import kept
@@ -35,14 +35,16 @@ def lock(namespace: str) -> str:
     return f"{namespace}.lock"
 
 
-either = pytest.mark.parametrize("at", [0, 1], ids=["the lock", "who is next"])
+either = pytest.mark.parametrize("ending", ["", NEXT], ids=["the lock", "who is next"])
 
 
 @either
-async def test_a_holder_that_is_gone_holds_nobody_up(broker_url: str, lock: str, at: int) -> None:
-    register, queue = Register(), [lock, next_to(lock)][at]
+async def test_a_holder_that_is_gone_holds_nobody_up(
+    broker_url: str, lock: str, ending: str
+) -> None:
+    register = Register()
     async with AmqpBroker(broker_url) as broker, AmqpBroker(broker_url) as other:
-        async with kept(broker_url, queue), asyncio.timeout(PATIENCE):
+        async with kept(broker_url, lock + ending), asyncio.timeout(PATIENCE):
             visits = [register.visit(each, lock) for each in (broker, other) * 3]
             await asyncio.gather(*visits)
         await register.visit(other, lock)
@@ -51,32 +53,11 @@ async def test_a_holder_that_is_gone_holds_nobody_up(broker_url: str, lock: str,
 
 @either
 async def test_who_waits_has_its_turn_though_somebody_takes_it_again_and_again(
-    broker_url: str, lock: str, at: int
+    broker_url: str, lock: str, ending: str
 ) -> None:
     connected = AmqpBroker(broker_url), AmqpBroker(broker_url)
-    taken, news = 0, asyncio.Event()
-
-    async def take_again_and_again(broker: AmqpBroker) -> None:
-        nonlocal taken
-        while True:
-            async with broker.mutex(lock):
-                taken += 1
-                news.set()
-                await asyncio.sleep(0.1)
-
-    queue = [lock, next_to(lock)][at]
-    async with connected[0] as broker, connected[1] as other, kept(broker_url, queue):
-        greedy = asyncio.create_task(take_again_and_again(broker))
-        try:
-            for _ in range(3):
-                news.clear()
-                await news.wait()
-                before = taken
-                async with other.mutex(lock, timeout=timedelta(seconds=PATIENCE)):
-                    assert taken - before < 4
-        finally:
-            greedy.cancel()
-            await asyncio.wait([greedy])
+    async with connected[0] as greedy, connected[1] as other, kept(broker_url, lock + ending):
+        assert max(await taken_meanwhile(greedy, [other] * 3, lock)) < 4
 
 
 async def test_it_stays_locked_while_who_is_next_has_it(broker_url: str, lock: str) -> None:
@@ -120,10 +101,10 @@ async def is_locked(broker: AmqpBroker, queue: str) -> bool:
 
 @either
 async def test_where_both_are_kept_it_is_waited_for_until_one_is_free(
-    broker_url: str, lock: str, at: int
+    broker_url: str, lock: str, ending: str
 ) -> None:
-    queues = [lock, next_to(lock)]
-    first, then = kept(broker_url, queues.pop(at)), kept(broker_url, *queues)
+    (other,) = {lock, next_to(lock)} - {lock + ending}
+    first, then = kept(broker_url, lock + ending), kept(broker_url, other)
     async with AmqpBroker(broker_url) as broker, asyncio.timeout(PATIENCE), then:
         async with first:
             await wait_in_vain(broker, lock)
@@ -207,9 +188,9 @@ async def is_free(app: Scheduler, broker: AmqpBroker) -> bool:
 
 @either
 async def test_the_doctor_tells_which_of_the_two_is_kept(
-    app: Scheduler, broker_url: str, at: int
+    app: Scheduler, broker_url: str, ending: str
 ) -> None:
-    queue = [app.names.lock, next_to(app.names.lock)][at]
+    queue = app.names.lock + ending
     async with AmqpBroker(broker_url) as broker, kept(broker_url, queue):
         told = f"the broker keeps {queue!r} of a holder that is gone"
         assert await told_of_lock(app, broker) == [told]

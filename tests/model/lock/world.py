@@ -35,6 +35,10 @@ class Move(NamedTuple):
     which: int | None = None
     is_fault: bool = False
 
+    @property
+    def wrong(self) -> Wrong | None:
+        return Wrong.TWO if inside(self.state) > 1 else None
+
 
 def moves(state: State, kept: int) -> Iterator[Move]:
     """All that can happen next.
