@@ -9,7 +9,7 @@ from docs.tables import table
 from scheduler.importing.celery import read_celery
 from scheduler.importing.cronjob import read_cronjobs
 from scheduler.importing.crontab import read_crontab
-from scheduler.importing.findings import Found
+from scheduler.importing.findings import NO_LIMIT, Found
 from scheduler.importing.writing import code_of
 
 LINES = (
@@ -18,9 +18,14 @@ LINES = (
     "0 9 */2 * mon work",
     "@daily work",
     "@reboot work",
+    "0 0 ? * MON work",
+    "0 */5 * * * * work",
+    "0 0 30 2 * work",
     "* * * * * root work",
+    "* * * * * bin/work",
     "* * * * * mail ops%Dear all,%bye",
     "SHELL=/bin/bash",
+    "HOME=/srv",
     "CRON_TZ=Europe/Berlin",
     "PATH=/usr/bin",
     "MAILTO=ops@example.com",
@@ -73,6 +78,8 @@ ENTRIES = (
     "'options': {'expires': 15}",
     "'options': {'queue': 'slow'}",
     "'options': {'priority': 5}",
+    "'enabled': False",
+    "'relative': True",
 )
 OPTIONS = (
     "name='shop.work'",
@@ -91,6 +98,7 @@ OPTIONS = (
 )
 SETTINGS = (
     "timezone = 'Europe/Berlin'",
+    "enable_utc = False",
     "task_time_limit = 300",
     "beat_cron_starting_deadline = 120",
     "task_routes = {'shop.*': 'slow'}",
@@ -146,7 +154,8 @@ def _rows(
 
 def _here(found: Found, usual: Work | None) -> str:
     """How it differs from what is usual."""
-    told = [f"*{note.text}*" for note in found.left if not note.text.startswith("cron goes by")]
+    left = [note.text for note in found.left if note.text != NO_LIMIT]
+    told = [f"*{text}*" for text in left if not text.startswith("cron goes by")]
     if not found.jobs or any("left out" in note.text for note in found.notes):
         return "; ".join(told)
     work = _work(found)

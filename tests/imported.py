@@ -9,7 +9,7 @@ from scheduler import Scheduler
 from scheduler.importing.celery import read_celery
 from scheduler.importing.cronjob import read_cronjobs
 from scheduler.importing.crontab import read_crontab
-from scheduler.importing.findings import Found, Job
+from scheduler.importing.findings import NO_LIMIT, Found, Job
 from scheduler.importing.writing import code_of
 
 FORMS = Path(__file__).parent / "unit/importing/forms"
@@ -43,7 +43,8 @@ def job_of(found: Found, name: str) -> Job:
 
 
 def notes_of(found: Found) -> list[str]:
-    return [str(note) for note in found.left]
+    """Return the notes, but for that of the time limit, which most have."""
+    return [str(note) for note in found.left if note.text != NO_LIMIT]
 
 
 def module_of(found: Found, folder: Path) -> ModuleType:

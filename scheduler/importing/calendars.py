@@ -13,9 +13,13 @@ from itertools import product
 from scheduler.errors import ScheduleError
 from scheduler.timing.crontab import Pattern, pattern_of
 
-_PART = re.compile(r"(?:[*?]|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?")
+_PART = re.compile(r"(?:(?P<all>[*?])|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+
+
+class NeverFires(ScheduleError):
+    """There is no such day, as of 30 February."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,14 @@ class Dialect:
         wraps: whether a range may go round the end: `22-4`.
         open_steps: whether `5/15` goes on to the end.
         long_names: whether `monday` is a name, too.
+        question: whether `?` is `*`.
     """
 
     seven: bool = False
     wraps: bool = False
     open_steps: bool = False
     long_names: bool = False
+    question: bool = False
 
     def read(self, column: Column, text: str) -> frozenset[int]:
         """The numbers that a field stands for.
@@ -68,7 +74,7 @@ class Dialect:
     def _part(self, column: Column, text: str) -> Iterable[int]:
         match = _PART.fullmatch(text)
         step = int(match["step"] or 1) if match else 0
-        if match is None or not step:
+        if match is None or not step or (match["all"] == "?" and not self.question):
             raise _refused(column, text)
         if match["first"] is None:
             return range(column.low, column.high + 1, step)
@@ -123,13 +129,16 @@ class Calendar:
             text: the expression of others, which is taken if it means the same here.
 
         Raises:
-            ScheduleError: there is no such day.
+            NeverFires: there is no such day.
         """
         for candidate in (text, *self._candidates()):
             if self._is_said_by(candidate):
                 return candidate, None
         columns = [*self._columns()[:4], "*"]
-        pattern_of(" ".join(columns))
+        try:
+            pattern_of(" ".join(columns))
+        except ScheduleError as error:
+            raise NeverFires(str(error)) from None
         return " ".join(columns), self.weekdays
 
     def _candidates(self) -> Iterable[str]:

@@ -9,10 +9,9 @@ from typing import Any
 
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.importing.beat_database import is_dump, jobs_in_dump
-from scheduler.importing.celery_beat import Entry, EntryReader
-from scheduler.importing.celery_schedules import Beat
-from scheduler.importing.celery_settings import Setting, settings_in
-from scheduler.importing.celery_tasks import Definition, Limits, definitions_in, rate_of
+from scheduler.importing.celery_beat import Entry, entries_of, entry_added
+from scheduler.importing.celery_settings import Settings
+from scheduler.importing.celery_tasks import Definition, definitions_in
 from scheduler.importing.findings import (
     Action,
     CeleryCall,
@@ -22,24 +21,11 @@ from scheduler.importing.findings import (
     Place,
     Unknown,
 )
-from scheduler.importing.source import Source, Unreadable, dotted, source_of
+from scheduler.importing.project import Project
+from scheduler.importing.source import Source, dotted, source_of
+from scheduler.importing.values import Bound, Table, Unreadable, is_same
 
-TOLD = {
-    "task_routes": "each task has a queue of its own: give tasks to processors by run --tasks",
-    "task_annotations": "write them at each task",
-    "task_default_queue": "each task has a queue of its own",
-    "task_queues": "each task has a queue of its own",
-    "result_expires": "what a task returns is not stored",
-}
 DJANGO = "tasks of Django need django.setup() at the top, with DJANGO_SETTINGS_MODULE"
-DATABASE = (
-    "the schedules are in a database: give a file of `manage.py dumpdata django_celery_beat`, too"
-)
-READ = {
-    *("beat_schedule", "timezone", "enable_utc", "task_time_limit", "task_soft_time_limit"),
-    *("beat_cron_starting_deadline", "task_default_rate_limit", "task_acks_late"),
-    *("task_reject_on_worker_lost", "task_ignore_result"),
-}
 
 
 def read_celery(texts: Mapping[str, str], *, tz: str | None = None) -> Found:
@@ -54,93 +40,36 @@ def read_celery(texts: Mapping[str, str], *, tz: str | None = None) -> Found:
     """
     dumps = {file: text for file, text in texts.items() if is_dump(file, text)}
     sources = [source_of(text, file) for file, text in texts.items() if file not in dumps]
-    project = _Project(sources, tz, in_database=not dumps)
+    is_django = any("DJANGO_SETTINGS_MODULE" in text for text in texts.values())
+    project = _App(sources, tz, in_database=not dumps, is_django=is_django)
     jobs = project.jobs()
     for file, text in dumps.items():
         jobs += project.with_definitions(jobs_in_dump(text, file, project.notes))
     project.tell_undefined()
-    if dumps or any("DJANGO_SETTINGS_MODULE" in text for text in texts.values()):
+    if dumps or is_django:
         project.notes.append(Note(Place(next(iter(texts)), 1), DJANGO))
-    for source in sources:
-        project.notes += [
-            Note(replace(source.place(source.tree), line=line), f"the default is taken of `{said}`")
-            for line, said in dict.fromkeys(source.defaults)
-        ]
     if not jobs and not project.notes:
         raise UsageError(f"{', '.join(texts)}: there are no tasks, and nothing that beat runs.")
-    return Found("celery", _namespace(sources, texts), jobs, project.notes)
+    notes = list(dict.fromkeys(project.notes))
+    return Found("celery", _namespace(sources, texts), jobs, notes)
 
 
-class _Project:
-    """Modules that belong together."""
+class _App:
+    """The beat and the tasks of modules that belong together."""
 
-    def __init__(self, sources: Sequence[Source], tz: str | None, *, in_database: bool) -> None:
+    def __init__(
+        self, sources: Sequence[Source], tz: str | None, *, in_database: bool, is_django: bool
+    ) -> None:
         self._sources = sources
-        self._in_database = in_database
-        self.notes: list[Note] = []
-        self._settings: dict[str, tuple[Source, Setting]] = {}
-        self._tables: list[tuple[Source, Setting]] = []
-        for source in sources:
-            self._take(source)
-        self._beat = Beat(self._zone(tz), self._span("beat_cron_starting_deadline"))
-        self._limits = Limits(self._timeout(), self._rate())
+        self._project = Project(sources)
+        self.notes = self._project.world.notes
+        self._settings = Settings(self._project, tz, in_database=in_database, is_django=is_django)
         self._definitions = [*self._defined()]
         self._undefined: dict[str, Place] = {}
 
-    def _take(self, source: Source) -> None:
-        others: list[str] = []
-        for setting in settings_in(source):
-            where = source.place(setting.value)
-            if setting.name == "beat_schedule":
-                self._tables.append((source, setting))
-            elif setting.name in READ:
-                self._settings[setting.name] = source, setting
-            elif setting.name in TOLD:
-                self.notes.append(Note(where, f"{setting.name}: {TOLD[setting.name]}"))
-            elif setting.name == "beat_scheduler" and "atabase" in ast.unparse(setting.value):
-                self.notes += [Note(where, DATABASE)] if self._in_database else []
-            else:
-                others.append(setting.name)
-        if others:
-            said = f"settings of Celery's that are of no use here: {', '.join(sorted({*others}))}"
-            self.notes.append(Note(source.place(source.tree), said))
-
-    def _setting(self, name: str) -> Any:
-        if name not in self._settings:
-            return None
-        source, setting = self._settings[name]
-        try:
-            return source.value(setting.value)
-        except Unreadable as error:
-            self.notes.append(Note(source.place(setting.value), f"{name}: {error}"))
-            return None
-
-    def _zone(self, tz: str | None) -> str:
-        zone = self._setting("timezone")
-        if isinstance(zone, str):
-            return zone
-        if self._setting("enable_utc") is False and tz is None:
-            where = self._settings["enable_utc"]
-            said = "beat goes by the zone of its machine, which is not in the file: UTC (--tz)"
-            self.notes.append(Note(where[0].place(where[1].value), said))
-        return tz or "UTC"
-
-    def _span(self, name: str) -> timedelta | None:
-        value = self._setting(name)
-        return timedelta(seconds=value) if isinstance(value, int | float) and value else None
-
-    def _timeout(self) -> timedelta | None:
-        return self._span("task_soft_time_limit") or self._span("task_time_limit")
-
-    def _rate(self) -> str | None:
-        try:
-            return rate_of(self._setting("task_default_rate_limit"))
-        except UsageError:
-            return None
-
     def _defined(self) -> Iterator[Definition]:
         for source in self._sources:
-            for each in definitions_in(source, self._limits):
+            for each in definitions_in(self._project.evaluator(source), self._settings.limits):
                 if isinstance(each, Note):
                     self.notes.append(each)
                 else:
@@ -149,36 +78,38 @@ class _Project:
     def jobs(self) -> list[Job]:
         """What becomes of it: tasks, and loops."""
         loops: list[Job] = []
-        for source in self._sources:
-            reader = EntryReader(source)
-            for entry in (*self._listed(source, reader), *reader.of_calls()):
-                if isinstance(entry, Note):
-                    self.notes.append(entry)
-                elif (job := self._loop(source, entry)) is not None:
-                    loops.append(job)
+        for entry in self._entries():
+            if isinstance(entry, Note):
+                self.notes.append(entry)
+            elif (job := self._loop(entry)) is not None:
+                loops.append(job)
         periodic = [*self._periodic()]
         tasks = [each.job for each in self._definitions if each.run_every is None]
         return [*tasks, *periodic, *self.with_definitions(loops)]
 
-    def _listed(self, source: Source, reader: EntryReader) -> Iterator[Entry | Note]:
-        for where, setting in self._tables:
-            if where is not source:
-                continue
-            if setting.key is None:
-                yield from reader.of_table(setting.value)
-                continue
-            try:
-                yield reader.of_pair(source.value(setting.key), setting.value)
-            except Unreadable as error:
-                told = f"left out, an entry of beat_schedule: {error}"
-                yield Note(source.place(setting.key), told)
+    def _entries(self) -> Iterator[Entry | Note]:
+        seen: dict[Any, Bound] = {}
+        for table in {id(each.value): each for each in self._settings.tables}.values():
+            if isinstance(table.value, Table):
+                own = table.value.entries
+                twice = [key for key in own if key in seen]
+                same = [key for key in twice if is_same(seen[key].value, own[key].value)]
+                for key in twice:
+                    if key not in same:
+                        told = f"{key!r} is in two tables: {seen[key].place} has it, too"
+                        yield Note(own[key].place, told)
+                seen |= own
+                left = {key: each for key, each in own.items() if key not in same}
+                table = Bound(Table(left, table.value.missing), table.place, table.notes)
+            yield from entries_of(table)
+        yield from map(entry_added, self._project.world.added)
 
-    def _loop(self, source: Source, entry: Entry) -> Job | None:
+    def _loop(self, entry: Entry) -> Job | None:
         expires = _seconds(entry.options.get("expires"))
-        place = source.place(entry.node)
+        place = entry.place
         named = entry.key or entry.task
         try:
-            schedule, weekdays = self._beat.schedule(source.value(entry.schedule), expires)
+            schedule, weekdays = self._settings.beat.schedule(entry.schedule, expires)
         except (ScheduleError, Unreadable) as error:
             self.notes.append(Note(place, f"left out, {named!r}: {error}"))
             return None
@@ -189,18 +120,25 @@ class _Project:
             action = Unknown(f"Call {entry.task} here, with {entry.unread}.")
             notes.append(Note(place, f"the arguments of {named!r}: {entry.unread}"))
         said = f"{named!r} runs {entry.task}" if entry.key else f"beat runs {entry.task}"
-        name = entry.key or entry.task.rpartition(".")[2]
-        timeout = next((each for each in limits if each), None)
-        return Job(place, name, said, action, schedule, weekdays, timeout=timeout, notes=notes)
+        return Job(
+            place,
+            entry.key or entry.task.rpartition(".")[2],
+            said,
+            action,
+            schedule,
+            weekdays,
+            timeout=next((each for each in limits if each), None),
+            paused=entry.paused,
+            notes=notes,
+        )
 
     def _periodic(self) -> Iterator[Job]:
         """Tasks whose decorator says when they run, as releases before 5 had them."""
         for each in self._definitions:
             if each.run_every is None:
                 continue
-            (source,) = (one for one in self._sources if one.file == each.job.place.file)
             try:
-                schedule, weekdays = self._beat.schedule(source.value(each.run_every))
+                schedule, weekdays = self._settings.beat.schedule(each.run_every.value)
             except (ScheduleError, Unreadable) as error:
                 self.notes.append(Note(each.job.place, f"left out, {each.name}: {error}"))
             else:
@@ -224,7 +162,7 @@ class _Project:
             yield replace(job, action=action, retry=of_task.retry, timeout=timeout)
 
     def _without_definition(self, job: Job, path: str) -> Job:
-        timeout = job.timeout or self._limits.timeout
+        timeout = job.timeout or self._settings.limits.timeout
         if "." in path:
             self._undefined.setdefault(path, job.place)
             return replace(job, timeout=timeout)

@@ -1,17 +1,28 @@
-"""What a module has beat run: `beat_schedule`, and calls of `add_periodic_task`."""
+"""What modules have beat run: `beat_schedule`, and calls of `add_periodic_task`."""
 
-import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 
-from scheduler.importing.findings import Note
-from scheduler.importing.source import Source, Unreadable, dotted, shown_source
+from scheduler.importing.findings import Note, Place
+from scheduler.importing.values import (
+    Bound,
+    Function,
+    Made,
+    Ref,
+    Table,
+    Unread,
+    Unreadable,
+    plain,
+    shown_value,
+)
+from scheduler.importing.world import Added
 
 ENTRY = ("task", "schedule", "args", "kwargs", "options", "relative", "enabled")
 SIGNATURES = ("s", "si", "signature", "Signature", "subtask")
 OF_ADDING = ("schedule", "sig", "args", "kwargs", "name")
+RELATIVE = "periods are counted from 1970 in UTC here: offset= moves them"
 WHY = {
     "queue": "each task has a queue of its own",
     "exchange": "each task has a queue of its own",
@@ -35,196 +46,222 @@ class Entry:
         options: how it is sent.
     """
 
-    node: ast.AST
+    place: Place
     key: str
     task: str
-    schedule: ast.expr
+    schedule: Any
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     unread: str = ""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    paused: bool = False
     notes: Sequence[Note] = ()
 
 
-class EntryReader:
-    """Reads what beat runs, in one module."""
+def entries_of(table: Bound) -> Iterator[Entry | Note]:
+    """Those of a `beat_schedule`."""
+    if not isinstance(table.value, Table):
+        said = _unreadable(table.value, table.place)
+        yield Note(
+            said.place if isinstance(said, Unread) else table.place, f"beat_schedule: {said}"
+        )
+        return
+    yield from (Note(each.place, f"beat_schedule: {each.text}") for each in table.value.missing)
+    for key, bound in table.value.entries.items():
+        yield _entry(key, bound.under(*table.notes))
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._above = _conditions(source.tree)
 
-    def of_table(self, node: ast.expr) -> Iterator[Entry | Note]:
-        """Those of a `beat_schedule`."""
-        try:
-            pairs = list(self._source.items(node))
-        except Unreadable as error:
-            yield Note(self._source.place(error.node), f"beat_schedule: {error}")
-            return
-        for key, value in pairs:
-            yield self.of_pair(key, value)
+def _entry(key: Any, bound: Bound) -> Entry | Note:
+    left = f"left out, {key!r} of beat_schedule"
+    if not isinstance(bound.value, Table):
+        return Note(bound.place, f"{left}: {_unreadable(bound.value, bound.place)}")
+    given, place = bound.value.entries, bound.place
+    if missing := [name for name in ("task", "schedule") if name not in given]:
+        lost = bound.value.missing[0].text if bound.value.missing else f"it has no {missing[0]!r}"
+        return Note(place, f"{left}: {lost}")
+    try:
+        task = _task(given["task"].value, place)
+    except Unreadable as error:
+        return Note(place, f"{left}: {error}")
+    notes = (*bound.notes, *(note for each in given.values() for note in each.notes))
+    reading = _Reading(
+        str(key), place, [Note(each.place, f"{key!r}: {each.text}") for each in notes]
+    )
+    for each in bound.value.missing:
+        reading.note(each.place, f"a part of {key!r}: {each.text}")
+    for name, each in given.items():
+        if name not in ENTRY:
+            reading.note(each.place, f"{name} of {key!r}")
+    options = reading.options(given["options"].value if "options" in given else None)
+    args, kwargs, unread = reading.arguments(_of(given, "args"), _of(given, "kwargs"))
+    paused = reading.is_off("enabled", given)
+    if "relative" in given and given["relative"].value is not False:
+        reading.note(given["relative"].place, f"relative of {key!r}: {RELATIVE}")
+    schedule, notes = given["schedule"].value, reading.told
+    return Entry(place, str(key), task, schedule, args, kwargs, unread, options, paused, notes)
 
-    def of_pair(self, key: Any, node: ast.expr) -> Entry | Note:
-        """An entry of the table."""
-        try:
-            given = dict(self._source.items(node))
-            task = self._task(given["task"])
-            schedule = given["schedule"]
-        except Unreadable as error:
-            return Note(self._source.place(node), f"left out, {key!r} of beat_schedule: {error}")
-        except KeyError as missing:
-            told = f"left out, {key!r} of beat_schedule: it has no {missing}"
-            return Note(self._source.place(node), told)
-        notes = self._conditional(node)
-        notes += [
-            self._note(value, f"{name} of {key!r}")
-            for name, value in given.items()
-            if name not in ENTRY
-        ]
-        options = self._options(str(key), given.get("options"), notes)
-        args, kwargs, unread = self._arguments(given.get("args"), given.get("kwargs"))
-        return Entry(node, str(key), task, schedule, args, kwargs, unread, options, notes)
 
-    def of_calls(self) -> Iterator[Entry | Note]:
-        """Those that are added by calls."""
-        for node in ast.walk(self._source.tree):
-            match node:
-                case ast.Call(func=ast.Attribute(attr="add_periodic_task")):
-                    try:
-                        yield self._added(node)
-                    except Unreadable as error:
-                        told = f"left out, a call of add_periodic_task: {error}"
-                        yield Note(self._source.place(node), told)
-                case _:
-                    pass
+def _of(given: Mapping[Any, Bound], name: str) -> Any:
+    return given[name].value if name in given else None
 
-    def _added(self, node: ast.Call) -> Entry:
-        given = dict(zip(OF_ADDING, node.args, strict=False))
-        given |= {each.arg: each.value for each in node.keywords if each.arg}
-        if "schedule" not in given or "sig" not in given:
-            raise Unreadable(node)
-        name = str(self._source.value(given["name"])) if "name" in given else ""
-        notes = self._conditional(node)
-        others = {option: each for option, each in given.items() if option not in OF_ADDING}
-        options = self._read_options(name or "a task that is added", others, notes)
-        task, args, kwargs, unread, set_ = self._signature(given["sig"])
-        options |= self._read_options(name or task, set_, notes)
-        if "args" in given or "kwargs" in given:
-            more = self._arguments(given.get("args"), given.get("kwargs"))
-            args, kwargs, unread = [*more[0], *args], {**kwargs, **more[1]}, unread or more[2]
-        return Entry(node, name, task, given["schedule"], args, kwargs, unread, options, notes)
 
-    def _signature(
-        self, node: ast.expr
-    ) -> tuple[str, Sequence[Any], Mapping[str, Any], str, Mapping[str, ast.expr]]:
-        """The task of a signature, its arguments, and how it is sent."""
-        node = self._source.resolved(node)
-        match node:
-            case ast.Call(func=ast.Attribute(ast.Call() as inner, "set"), keywords=keywords):
-                task, args, kwargs, unread, options = self._signature(inner)
-                more = {each.arg: each.value for each in keywords if each.arg}
-                return task, args, kwargs, unread, {**options, **more}
-            case ast.Call(func=func, args=[ast.Constant(str(task)), *others]) if (
-                dotted(func).rpartition(".")[2] in SIGNATURES[2:]
-            ):
-                return task, *self._passed(node, others), {}
-            case ast.Call(func=ast.Attribute(task, name)) if name in SIGNATURES[2:]:
-                return self._path(task), *self._passed(node, node.args), {}
-            case ast.Call(func=ast.Attribute(task, name)) if name in SIGNATURES[:2]:
-                plain = ast.Tuple(node.args, ast.Load())
-                pairs = ast.Dict(
-                    [ast.Constant(each.arg) if each.arg else None for each in node.keywords],
-                    [each.value for each in node.keywords],
-                )
-                args, kwargs, unread = self._arguments(plain, pairs)
-                return self._path(task), args, kwargs, unread, {}
-            case _:
-                return self._path(node), (), {}, "", {}
+def entry_added(added: Added) -> Entry | Note:
+    """That of a call of `add_periodic_task`."""
+    given = dict(zip(OF_ADDING, added.args, strict=False)) | added.kwargs
+    try:
+        return _added(added, given)
+    except Unreadable as error:
+        return Note(added.place, f"left out, a call of add_periodic_task: {error}")
 
-    def _passed(
-        self, call: ast.Call, positional: Sequence[ast.expr]
-    ) -> tuple[Sequence[Any], Mapping[str, Any], str]:
-        """The arguments that a call of `signature` has, as `args` and `kwargs`."""
-        given = {each.arg: each.value for each in call.keywords if each.arg}
-        given |= dict(zip(("args", "kwargs"), positional, strict=False))
-        return self._arguments(given.get("args"), given.get("kwargs"))
 
-    def _path(self, node: ast.expr) -> str:
-        if path := self._source.path(node):
+def _added(added: Added, given: Mapping[str, Any]) -> Entry:
+    place = added.place
+    if "schedule" not in given or "sig" not in given:
+        raise Unreadable(given.get("**") or Unread(place, "add_periodic_task(...)"))
+    name = str(plain(given["name"], place)) if given.get("name") is not None else ""
+    reading = _Reading(name or "a task that is added", place, [*added.notes])
+    options = reading.read({key: each for key, each in given.items() if key not in OF_ADDING})
+    task, args, kwargs, unread, set_ = reading.signature(given["sig"])
+    reading.key = name or task
+    options |= reading.read(set_)
+    more = reading.arguments(given.get("args"), given.get("kwargs"))
+    args, kwargs, unread = (*more[0], *args), {**kwargs, **more[1]}, unread or more[2]
+    schedule, notes = given["schedule"], reading.told
+    return Entry(place, name, task, schedule, args, kwargs, unread, options, False, notes)
+
+
+def _path(value: Any, place: Place) -> str:
+    match value:
+        case Function(path=path) | Ref(path=path):
             return path
-        raise Unreadable(node)
+        case _:
+            raise Unreadable(_as_unread(value, place))
 
-    def _task(self, node: ast.expr) -> str:
-        """The name of a task: written out, or that of a function."""
-        match self._source.resolved(node):
-            case ast.Attribute(task, "name"):
-                return self._path(task)
-            case resolved:
-                value = self._source.value(resolved)
-                if isinstance(value, str):
-                    return value
-                raise Unreadable(node)
 
-    def _arguments(
-        self, args: ast.expr | None, kwargs: ast.expr | None
-    ) -> tuple[Sequence[Any], Mapping[str, Any], str]:
+def _task(value: Any, place: Place) -> str:
+    """The name of a task: written out, or that of a function."""
+    if isinstance(value, Ref) and value.path.endswith(".name"):
+        return value.path.removesuffix(".name")
+    text = plain(value, place)
+    if isinstance(text, str):
+        return text
+    raise Unreadable(_as_unread(value, place))
+
+
+def _unreadable(value: Any, place: Place) -> Unread | str:
+    unread = _as_unread(value, place)
+    is_known = not isinstance(value, Unread | Ref | Made)
+    return f"expected a table, got {unread.text}" if is_known else unread
+
+
+def _as_unread(value: Any, place: Place) -> Unread:
+    match value:
+        case Unread():
+            return value
+        case Ref(unread=unread) | Made(unread=Unread() as unread):
+            return unread
+        case _:
+            return Unread(place, shown_value(value))
+
+
+class _Reading:
+    """What is read of one entry, and noted."""
+
+    def __init__(self, key: str, place: Place, notes: list[Note]) -> None:
+        self.key = key
+        self._place = place
+        self.notes = notes
+
+    @property
+    def told(self) -> list[Note]:
+        return list(dict.fromkeys(self.notes))
+
+    def note(self, place: Place, text: str) -> None:
+        self.notes.append(Note(place, text))
+
+    def is_off(self, name: str, given: Mapping[Any, Bound]) -> bool:
+        if name not in given:
+            return False
+        bound = given[name]
         try:
-            positional = () if args is None else self._source.value(args)
-            named: Any = None if kwargs is None else self._source.value(kwargs)
+            enabled = bool(plain(bound.value, bound.place, self.notes))
         except Unreadable as error:
-            return (), {}, shown_source(error.node)
+            self.note(bound.place, f"{name} of {self.key!r}: {error}")
+            return False
+        if not enabled:
+            self.note(bound.place, f"{name}=False of {self.key!r}: pause its loop")
+        return not enabled
+
+    def signature(
+        self, value: Any
+    ) -> tuple[str, Sequence[Any], Mapping[str, Any], str, Mapping[str, Any]]:
+        """The task of a signature, its arguments, and how it is sent."""
+        match value:
+            case Made("set", _, kwargs, Made() as inner):
+                task, args, passed, unread, options = self.signature(inner)
+                return task, args, passed, unread, {**options, **kwargs}
+            case Made(kind, args, kwargs, str(path)) if kind in SIGNATURES:
+                of = path.removesuffix(f".{kind}")
+                if kind in SIGNATURES[:2]:
+                    return of, *self.arguments(args, kwargs), {}
+                if args and isinstance(args[0], str):
+                    of, args = args[0], args[1:]
+                named = {**dict(zip(("args", "kwargs"), args, strict=False)), **kwargs}
+                passed = self.arguments(named.pop("args", None), named.pop("kwargs", None))
+                options = named.pop("options", None)
+                more = options.entries if isinstance(options, Table) else {}
+                more = {key: each.value for key, each in more.items()}
+                return of, *passed, {**named, **more}
+            case Made():
+                raise Unreadable(_as_unread(value, self._place))
+            case _:
+                return _path(value, self._place), (), {}, "", {}
+
+    def arguments(self, args: Any, kwargs: Any) -> tuple[Sequence[Any], Mapping[str, Any], str]:
+        try:
+            notes: list[Note] = []
+            positional = plain(args, self._place, notes)
+            if isinstance(kwargs, Mapping):
+                pairs = cast("Mapping[str, Any]", kwargs).items()
+                named = {key: plain(each, self._place, notes) for key, each in pairs}
+            else:
+                named = plain(kwargs, self._place, notes)
+            self.notes += [Note(each.place, f"{self.key!r}: {each.text}") for each in notes]
+        except Unreadable as error:
+            return (), {}, error.unread.text
         return tuple(cast("Sequence[Any]", positional or ())), dict(named or {}), ""
 
-    def _options(self, key: str, node: ast.expr | None, notes: list[Note]) -> Mapping[str, Any]:
-        if node is None:
+    def options(self, value: Any) -> Mapping[str, Any]:
+        if value is None:
             return {}
-        try:
-            return self._read_options(key, dict(self._source.items(node)), notes)
-        except Unreadable as error:
-            notes.append(self._note(node, f"options of {key!r}: {error}"))
+        if not isinstance(value, Table):
+            self.note(self._place, f"options of {self.key!r}: {_unreadable(value, self._place)}")
             return {}
+        for each in value.missing:
+            self.note(each.place, f"options of {self.key!r}: {each.text}")
+        self.notes += [note for each in value.entries.values() for note in each.notes]
+        places = {key: each.place for key, each in value.entries.items()}
+        return self.read({key: each.value for key, each in value.entries.items()}, places)
 
-    def _read_options(
-        self, key: str, options: Mapping[str, ast.expr], notes: list[Note]
+    def read(
+        self, options: Mapping[str, Any], places: Mapping[str, Place] | None = None
     ) -> dict[str, Any]:
         """What of them is carried over; all else is noted."""
         read: dict[str, Any] = {}
-        for name, node in options.items():
+        for name, value in options.items():
             why = f": {WHY[name]}" if name in WHY else ""
-            try:
-                value = self._source.value(node)
-            except Unreadable as error:
-                value, why = None, f": {error}"
+            if name == "**":
+                self.note(self._place, f"options of {self.key!r}: {value.hint}")
+                continue
+            if isinstance(value, Unread | Ref):
+                why = f": {_as_unread(value, self._place)}"
             if name in ("expires", "soft_time_limit", "time_limit") and _is_span(value):
                 read[name] = value
             else:
-                notes.append(self._note(node, f"{name}={shown_source(node)} of {key!r}{why}"))
+                place = (places or {}).get(name, self._place)
+                self.note(place, f"{name}={shown_value(value)} of {self.key!r}{why}")
         return read
-
-    def _conditional(self, node: ast.AST) -> list[Note]:
-        if (condition := self._above.get(id(node))) is None:
-            return []
-        return [self._note(node, f"it is under `{condition}`, and stands alone here")]
-
-    def _note(self, node: ast.AST, text: str) -> Note:
-        return Note(self._source.place(node), text)
 
 
 def _is_span(value: Any) -> bool:
     return isinstance(value, timedelta | int | float) and not isinstance(value, bool)
-
-
-def _conditions(tree: ast.AST) -> dict[int, str]:
-    """What is done under a condition only, or again and again: by the nodes under it."""
-    found: dict[int, str] = {}
-    for node in ast.walk(tree):
-        match node:
-            case ast.If(test):
-                said = f"if {shown_source(test)}"
-            case ast.For(target=target, iter=those):
-                said = f"for {shown_source(target)} in {shown_source(those)}"
-            case ast.While(test):
-                said = f"while {shown_source(test)}"
-            case _:
-                continue
-        found.update((id(each), said) for each in ast.walk(node))
-    return found

@@ -1,13 +1,14 @@
 """Schedules of Celery's: periods, `crontab` and what else there is."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
 from scheduler.errors import ScheduleError
 from scheduler.importing.calendars import COLUMNS, Calendar, Dialect
-from scheduler.importing.source import Made
+from scheduler.importing.findings import Place
+from scheduler.importing.values import Made, Ref, Unread, Unreadable, plain
 from scheduler.timing.durations import shown
 from scheduler.timing.schedules import Cron, Every, Recurring
 
@@ -38,6 +39,7 @@ class Beat:
 
         Raises:
             ScheduleError: there is none like it.
+            Unreadable: the source does not contain it.
         """
         match value:
             case bool():
@@ -46,9 +48,12 @@ class Beat:
                 return _every(timedelta(seconds=value), expires), None
             case timedelta():
                 return _every(value, expires), None
+            case Unread() as unread:
+                raise Unreadable(unread)
+            case Ref(unread=unread):
+                raise Unreadable(unread)
             case Made("schedule", args, kwargs):
-                period = next(iter(args), kwargs.get("run_every"))
-                return self.schedule(period, expires)
+                return self.schedule(_period(args, kwargs), expires)
             case Made("crontab", args, kwargs):
                 return self.crontab(_fields(args, kwargs), late=_least(expires, self.deadline))
             case Made("solar"):
@@ -81,16 +86,29 @@ def _least(*spans: timedelta | None) -> timedelta | None:
     return min((each for each in spans if each is not None), default=None)
 
 
+def _period(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    given = dict(zip(("run_every", "relative"), args, strict=False)) | dict(kwargs)
+    others = [name for name, each in given.items() if name != "run_every" and each]
+    if others or "run_every" not in given:
+        raise ScheduleError(f"schedule({', '.join(others)}) has no equal: expected a period alone")
+    return given["run_every"]
+
+
 def _fields(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, str]:
     if len(args) > 2:
         raise ScheduleError("crontab: what is third, differs between releases of Celery: name it")
     given = dict(zip(FIELDS, args, strict=False)) | dict(kwargs)
-    if unknown := [name for name in given if name not in FIELDS and name not in ("app", "nowfun")]:
+    if "**" in given:
+        raise Unreadable(given["**"])
+    if "nowfun" in given:
+        raise ScheduleError("crontab: nowfun= may set a zone of its own: write cron= and tz=")
+    if unknown := [name for name in given if name not in FIELDS and name != "app"]:
         raise ScheduleError(f"crontab takes no {unknown[0]}")
     return {name: _field(value) for name, value in given.items() if name in FIELDS}
 
 
 def _field(value: Any) -> str:
-    if isinstance(value, list | tuple | set):
-        return ",".join(str(each) for each in cast("list[Any]", value))
+    value = plain(value, Place("", 1))
+    if isinstance(value, list | tuple | set | frozenset | range):
+        return ",".join(str(each) for each in cast("Iterable[Any]", value))
     return str(value)

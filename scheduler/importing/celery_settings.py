@@ -1,106 +1,134 @@
-"""The settings of Celery's that a module has, however it gives them."""
+"""The settings of Celery's that modules have."""
 
-import ast
-from collections.abc import Iterator
-from typing import NamedTuple
+from datetime import timedelta
+from typing import Any
 
-from scheduler.importing.source import Source, Unreadable, dotted
+from scheduler.errors import UsageError
+from scheduler.importing.celery_schedules import Beat
+from scheduler.importing.celery_tasks import Limits, rate_of
+from scheduler.importing.findings import (
+    Note,
+    Place,
+)
+from scheduler.importing.project import Project
+from scheduler.importing.values import Bound, Made, Ref, Unreadable, is_same, plain, shown_value
 
-PREFIXES = ("celery_", "celerybeat_", "celeryd_")
-OLD = {
-    "celerybeat_schedule": "beat_schedule",
-    "acks_late": "task_acks_late",
-    "annotations": "task_annotations",
-    "routes": "task_routes",
-    "celerybeat_scheduler": "beat_scheduler",
-    "celeryd_task_time_limit": "task_time_limit",
-    "celeryd_task_soft_time_limit": "task_soft_time_limit",
+TOLD = {
+    "task_routes": "each task has a queue of its own: give tasks to processors by run --tasks",
+    "task_annotations": "write them at each task",
+    "task_default_queue": "each task has a queue of its own",
+    "task_queues": "each task has a queue of its own",
+    "result_expires": "what a task returns is not stored",
 }
-CONTAINERS = ("CELERY", "CELERY_CONFIG", "celery_config")
+DATABASE = (
+    "the schedules are in a database: give a file of `manage.py dumpdata django_celery_beat`, too"
+)
+READ = {
+    *("beat_schedule", "timezone", "enable_utc", "task_time_limit", "task_soft_time_limit"),
+    *("beat_cron_starting_deadline", "task_default_rate_limit", "task_acks_late"),
+    *("task_reject_on_worker_lost", "task_ignore_result", "TIME_ZONE"),
+}
 
 
-class Setting(NamedTuple):
-    """A setting, as Celery names it since its release 4.
+class Settings:
+    """The settings of an app, and its tables of what beat runs."""
 
-    Attributes:
-        key: of a single entry, in a setting that is a table.
-    """
+    def __init__(
+        self, project: Project, tz: str | None, *, in_database: bool, is_django: bool
+    ) -> None:
+        self._in_database = in_database
+        self._project = project
+        self._notes = project.world.notes
+        self._settings: dict[str, Bound] = {}
+        self.tables: list[Bound] = []
+        self._take()
+        configured = project.world.configured
+        self._is_django = is_django or any(each.startswith("django") for each in configured)
+        self.beat = Beat(self._zone(tz), self._span("beat_cron_starting_deadline"))
+        self.limits = Limits(self._timeout(), self._rate())
 
-    name: str
-    value: ast.expr
-    key: ast.expr | None = None
+    def _take(self) -> None:
+        others: dict[str, list[str]] = {}
+        for name, bound in self._project.settings():
+            text = shown_value(bound.value)
+            if name == "beat_schedule":
+                self.tables.append(bound)
+            elif name in READ:
+                self._set(name, bound)
+            elif name in TOLD:
+                self._notes.append(Note(bound.place, f"{name}: {TOLD[name]}"))
+            elif name == "beat_scheduler" and "atabase" in text:
+                self._notes += [Note(bound.place, DATABASE)] if self._in_database else []
+            else:
+                others.setdefault(bound.place.file, []).append(name)
+        for file, names in others.items():
+            said = f"settings of Celery's that are of no use here: {', '.join(sorted({*names}))}"
+            self._notes.append(Note(Place(file, 1), said))
+
+    def _set(self, name: str, bound: Bound) -> None:
+        old = self._settings.get(name)
+        if old is not None and not is_same(old.value, bound.value):
+            told = f"{name}: `{shown_value(old.value)}` is left out: {bound.place} is used"
+            self._notes.append(Note(old.place, told))
+        self._settings[name] = bound
+
+    def _setting(self, name: str) -> Any:
+        if name not in self._settings:
+            return None
+        bound = self._settings[name]
+        try:
+            value = plain(bound.value, bound.place)
+        except Unreadable as error:
+            self._notes.append(Note(bound.place, f"{name}: {error}"))
+            return None
+        self._notes += [Note(each.place, f"{name}: {each.text}") for each in bound.notes]
+        return value
+
+    def _zone(self, tz: str | None) -> str:
+        zone = _zone_of(self._settings.get("timezone")) or self._setting("timezone")
+        if isinstance(zone, str):
+            return zone
+        taken = tz or "UTC"
+        of_django, told = self._settings.get("TIME_ZONE"), f"{taken} is taken (--tz)"
+        if of_django is not None and (self._is_configured(of_django) or tz is None):
+            if isinstance(zone := self._setting("TIME_ZONE"), str):
+                if not self._is_configured(of_django):
+                    said = "beat goes by TIME_ZONE if its app is configured by this module (--tz)"
+                    self._notes.append(Note(of_django.place, said))
+                return zone
+        elif of_django is None and self._is_django and tz is None:
+            said = f"timezone: beat goes by Django's TIME_ZONE, which is not in these files: {told}"
+            self._notes.append(Note(Place(self._project.sources[0].file, 1), said))
+        elif self._setting("enable_utc") is False and tz is None:
+            said = f"beat goes by the zone of its machine, which is not in the file: {told}"
+            self._notes.append(Note(self._settings["enable_utc"].place, said))
+        return taken
+
+    def _is_configured(self, bound: Bound) -> bool:
+        """Return whether an app certainly takes its settings from the module of this one."""
+        return self._is_django or self._project.has_settings(bound.place.file)
+
+    def _span(self, name: str) -> timedelta | None:
+        value = self._setting(name)
+        return timedelta(seconds=value) if isinstance(value, int | float) and value else None
+
+    def _timeout(self) -> timedelta | None:
+        soft, hard = self._span("task_soft_time_limit"), self._span("task_time_limit")
+        return soft or hard
+
+    def _rate(self) -> str | None:
+        try:
+            return rate_of(self._setting("task_default_rate_limit"))
+        except UsageError:
+            return None
 
 
-def settings_in(source: Source) -> Iterator[Setting]:
-    for statement in ast.walk(source.tree):
-        match statement:
-            case ast.Assign(targets=targets, value=value):
-                for target in targets:
-                    yield from _assigned(source, target, value)
-            case ast.AnnAssign(target=target, value=ast.expr() as value):
-                yield from _assigned(source, target, value)
-            case ast.Call(func=ast.Attribute(conf, "update")) if _last(conf) == "conf":
-                yield from _given(source, statement)
-            case ast.Call(func=ast.Attribute(table, "update"), args=[first]) if (
-                _named(_last(table)) == "beat_schedule"
-            ):
-                yield Setting("beat_schedule", first)
-            case ast.Call(keywords=keywords):
-                for each in keywords:
-                    if each.arg in CONTAINERS:
-                        yield from _of_mapping(source, each.value)
-            case _:
-                pass
-
-
-def _assigned(source: Source, target: ast.expr, value: ast.expr) -> Iterator[Setting]:
-    match target:
-        case ast.Attribute(conf, name) if _last(conf) in ("conf", "config"):
-            yield Setting(_named(name), value)
-        case ast.Subscript(conf, ast.Constant(str(name))) if _last(conf) in ("conf", "config"):
-            yield Setting(_named(name), value)
-        case ast.Subscript(table, key) if _named(_last(table)) == "beat_schedule":
-            yield Setting("beat_schedule", value, key)
-        case ast.Name(name) if name in CONTAINERS:
-            yield from _of_mapping(source, value)
-        case ast.Name(name) if source.names.get(name) is value and _is_setting(name):
-            yield Setting(_named(name), value)
+def _zone_of(bound: Bound | None) -> str | None:
+    """Return the name of a zone that is an object."""
+    match bound and bound.value:
+        case Made("ZoneInfo" | "timezone" | "gettz", (str(name),)):
+            return name
+        case Ref(path) if path.lower().endswith(("timezone.utc", "pytz.utc", "datetime.utc")):
+            return "UTC"
         case _:
-            pass
-
-
-def _given(source: Source, call: ast.Call) -> Iterator[Setting]:
-    for each in call.keywords:
-        if each.arg:
-            yield Setting(_named(each.arg), each.value)
-        else:
-            yield from _of_mapping(source, each.value)
-    for each in call.args:
-        yield from _of_mapping(source, each)
-
-
-def _of_mapping(source: Source, node: ast.expr) -> Iterator[Setting]:
-    try:
-        yield from (Setting(_named(str(key)), value) for key, value in source.items(node))
-    except Unreadable:
-        yield Setting("a mapping of settings", node)
-
-
-def _is_setting(name: str) -> bool:
-    """Whether a name of a module is a setting: of Django's, or of a module of settings."""
-    plain = _named(name)
-    known = plain in ("beat_schedule", "timezone", "enable_utc")
-    return known or plain.startswith(("task_", "beat_")) or name.startswith(("CELERY_", "CELERYD_"))
-
-
-def _named(name: str) -> str:
-    plain = name.lower()
-    if plain in OLD:
-        return OLD[plain]
-    for prefix in PREFIXES:
-        plain = plain.removeprefix(prefix)
-    return "beat_schedule" if plain.endswith("beat_schedule") else OLD.get(plain, plain)
-
-
-def _last(node: ast.expr) -> str:
-    return dotted(node).rpartition(".")[2]
+            return None

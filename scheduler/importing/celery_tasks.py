@@ -8,9 +8,20 @@ from datetime import timedelta
 from typing import Any, cast
 
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.importing.findings import NO_RETRY, CeleryCall, Job, Note, Parameter
+from scheduler.importing.expressions import Evaluator
+from scheduler.importing.findings import NO_RETRY, CeleryCall, Job, Note, Parameter, Place
 from scheduler.importing.layout import quoted
-from scheduler.importing.source import Made, Source, Unreadable, dotted
+from scheduler.importing.source import dotted
+from scheduler.importing.values import (
+    Bound,
+    Class,
+    Unread,
+    Unreadable,
+    items_of,
+    plain,
+    shown_source,
+    shown_value,
+)
 from scheduler.tasks.retries import ErrorTypes, Retry
 from scheduler.timing.rates import parse_rate
 
@@ -61,19 +72,20 @@ class Definition:
 
     name: str
     path: str
-    run_every: ast.expr | None
+    run_every: Bound | None
     job: Job
 
 
-def definitions_in(source: Source, limits: Limits) -> Iterator[Definition | Note]:
+def definitions_in(evaluator: Evaluator, limits: Limits) -> Iterator[Definition | Note]:
     """The tasks of a module, and what of it is none though it looks like one."""
+    source = evaluator.source
     for node in ast.walk(source.tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 for decorator in node.decorator_list:
                     call = decorator.func if isinstance(decorator, ast.Call) else decorator
                     if dotted(call).rpartition(".")[2] in DECORATORS:
-                        yield _Decorated(source, node, decorator, limits).definition()
+                        yield _Decorated(evaluator, node, decorator, limits).definition()
             case ast.ClassDef(bases=bases) if any(
                 dotted(base).rpartition(".")[2] in ("Task", "PeriodicTask") for base in bases
             ):
@@ -88,17 +100,22 @@ class _Decorated:
     """A function, and what its decorator was given."""
 
     def __init__(
-        self, source: Source, function: Function, decorator: ast.expr, limits: Limits
+        self, evaluator: Evaluator, function: Function, decorator: ast.expr, limits: Limits
     ) -> None:
-        self._source = source
+        self._source = evaluator.source
         self._function = function
         self._limits = limits
-        keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
-        self._given = {each.arg: each.value for each in keywords if each.arg}
         self._notes: list[Note] = []
-        for each in keywords:
+        table = evaluator.world.table()
+        for each in decorator.keywords if isinstance(decorator, ast.Call) else ():
+            bound = evaluator.bound(each.value)
             if each.arg is None:
-                self._note(each, f"options of {function.name}: {ast.unparse(each.value)}")
+                evaluator.update(table, bound)
+            else:
+                table.entries[each.arg] = bound
+        self._given = table.entries
+        for each in table.missing:
+            self._notes.append(Note(each.place, f"options of {function.name}: {each.text}"))
 
     def definition(self) -> Definition:
         function = self._function
@@ -109,7 +126,7 @@ class _Decorated:
         for option, node in self._given.items():
             if option not in TAKEN:
                 why = f": {WHY[option]}" if option in WHY else ""
-                self._note(node, f"{option}={ast.unparse(node)} of {function.name}{why}")
+                self._note(node, f"{option}={_shown(node.value)} of {function.name}{why}")
         job = Job(
             self._source.place(function),
             function.name,
@@ -124,14 +141,17 @@ class _Decorated:
         )
         return Definition(str(name), path, self._given.get("run_every"), job)
 
-    def _note(self, node: ast.AST, text: str) -> None:
-        self._notes.append(Note(self._source.place(node), text))
+    def _note(self, at: ast.AST | Bound, text: str) -> None:
+        place = at.place if isinstance(at, Bound) else self._source.place(at)
+        self._notes.append(Note(place, text))
 
     def _value(self, option: str, default: Any = None) -> Any:
         if option not in self._given:
             return default
         try:
-            return self._source.value(self._given[option])
+            bound = self._given[option]
+            self._notes += [each for each in bound.notes if each not in self._notes]
+            return plain(bound.value, bound.place, self._notes)
         except Unreadable as error:
             self._note(self._given[option], f"{option} of {self._function.name}: {error}")
             return default
@@ -203,14 +223,13 @@ class _Decorated:
         node = self._given.get(option)
         if node is None:
             return else_
-        node = self._source.resolved(node)
-        elements = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
-        types = [getattr(builtins, dotted(each), None) for each in elements]
+        value = node.value
+        names = [_shown(each) for each in items_of(value) or [value]]
+        types = [getattr(builtins, name, None) for name in names]
         if all(isinstance(each, type) and issubclass(each, Exception) for each in types):
             return tuple(cast("list[type[Exception]]", types))
-        names = ", ".join(ast.unparse(each) for each in elements)
         wider = "any error is tried again" if else_ else "they are tried again"
-        self._note(node, f"{option}={names} of {self._function.name}: here, {wider}")
+        self._note(node, f"{option}={', '.join(names)} of {self._function.name}: here, {wider}")
         return else_
 
     def _parameters(self) -> Iterator[Parameter]:
@@ -237,7 +256,7 @@ def _parameter(given: ast.arg, default: ast.expr | None, *, by_name: bool) -> Pa
         return Parameter(given.arg, annotation, by_name=by_name)
     value = default.operand if isinstance(default, ast.UnaryOp) else default
     if not isinstance(value, ast.Constant) or isinstance(value.value, bytes | complex):
-        raise Unreadable(default)
+        raise Unreadable(Unread(Place("", 0), shown_source(default)))
     if type(value.value).__name__ not in annotation and value.value is not None:
         annotation = "Any"
     if value.value is None and annotation != "Any" and "None" not in annotation:
@@ -273,6 +292,10 @@ def _retries_in(function: Function) -> Iterator[ast.Call]:
                 pass
 
 
+def _shown(value: Any) -> str:
+    return value.name if isinstance(value, Class) else shown_value(value)
+
+
 def _span(value: Any) -> timedelta | None:
     """What Celery takes for a time, in seconds or as it is."""
     if isinstance(value, timedelta):
@@ -288,7 +311,7 @@ def rate_of(value: Any) -> str | None:
     Raises:
         UsageError: it is none.
     """
-    if value is None or isinstance(value, Made):
+    if value is None:
         return None
     text = f"{value}" if "/" in f"{value}" else f"{value}/s"
     number, _, unit = text.partition("/")

@@ -7,15 +7,25 @@ from pathlib import PurePath
 from typing import Any
 
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.importing.calendars import COLUMNS, Calendar, Dialect
+from scheduler.importing.calendars import COLUMNS, Calendar, Dialect, NeverFires
 from scheduler.importing.documents import Value, documents_in
-from scheduler.importing.findings import Action, Command, Found, Job, Note, Place, Unknown
+from scheduler.importing.findings import (
+    BY_HAND,
+    Action,
+    Command,
+    Found,
+    Job,
+    Note,
+    Place,
+    Unknown,
+    relative_path,
+)
 from scheduler.tasks.retries import Retry
 from scheduler.timing.crontab import NICKNAMES
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.schedules import Cron, Every, Recurring
 
-ROBFIG = Dialect(open_steps=True)  # the library that Kubernetes reads schedules with
+ROBFIG = Dialect(open_steps=True, question=True)  # the library that Kubernetes reads schedules with
 BACKOFF_LIMIT = 6
 
 # What is carried over, or is of no consequence here, by where it stands. All else is told.
@@ -108,7 +118,11 @@ class _CronJob:
         Raises:
             ScheduleError: its schedule cannot be one of ours.
         """
-        schedule, weekdays = self._schedule()
+        try:
+            schedule, weekdays = self._schedule()
+        except NeverFires:
+            schedule, weekdays = None, None
+            self._note(self._spec["schedule"], BY_HAND)
         name = self._manifest["metadata"]["name"]
         action = self._action()
         self._tell_policies()
@@ -124,9 +138,15 @@ class _CronJob:
             weekdays,
             retry=self._retry(),
             timeout=self._timeout(),
-            paused=self._spec["suspend"].plain is True,
+            paused=self._is_suspended(),
             notes=sorted(self._notes),
         )
+
+    def _is_suspended(self) -> bool:
+        suspend = self._spec["suspend"]
+        if suspend.plain not in (None, True, False):
+            self._note(suspend, f"suspend: expected true or false, got {suspend.text!r}")
+        return suspend.plain is True
 
     def _note(self, value: Value, text: str) -> None:
         self._notes.append(Note(Place(self._file, value.line), text))
@@ -177,6 +197,9 @@ class _CronJob:
             self._note(container, f"the command is the entrypoint of {image}, which is not in here")
             return Unknown(f"Write the entrypoint of {image} here{arguments}.")
         environment = dict(self._environment())
+        if not container["workingDir"].text and (path := relative_path(" ".join(words))):
+            said = f"{path!r} starts in the processor's folder, not in that of the image: set cwd="
+            self._note(container, said)
         grace = self._pod["terminationGracePeriodSeconds"].number
         return Command(
             [_expanded(word, environment) for word in words],

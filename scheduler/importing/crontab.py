@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.importing.calendars import COLUMNS, Calendar, Dialect
-from scheduler.importing.findings import Command, Found, Job, Note, Place
+from scheduler.importing.calendars import COLUMNS, Calendar, Dialect, NeverFires
+from scheduler.importing.findings import BY_HAND, Command, Found, Job, Note, Place, relative_path
 from scheduler.timing import crontab
 from scheduler.timing.schedules import Cron
 
@@ -17,9 +17,71 @@ NICKNAMES = {
     "@every_minute": "* * * * *",
 }
 SHELL = "/bin/sh"
+SIX = (
+    "expected five fields of times, got six or seven: programs differ in whether the first is of "
+    "seconds or the last of years; write the five fields that it means"
+)
 # Users of most machines, that no command is called like.
-USERS = {"root", "www-data", "nobody", "daemon", "postgres", "apache", "ubuntu", "smmsp", "munin"}
+USERS = {
+    *("root", "www-data", "nobody", "daemon", "postgres", "apache", "ubuntu", "smmsp", "munin"),
+    *(
+        "operator",
+        "nginx",
+        "debian",
+        "ec2-user",
+        "centos",
+        "vagrant",
+        "jenkins",
+        "deploy",
+        "backup",
+    ),
+}
+# Commands that a path often follows: all else before a path may be a user.
+COMMANDS = {
+    *(
+        "sh",
+        "bash",
+        "zsh",
+        "dash",
+        "cd",
+        "php",
+        "python",
+        "python3",
+        "perl",
+        "ruby",
+        "node",
+        "java",
+    ),
+    *(
+        "nice",
+        "ionice",
+        "flock",
+        "find",
+        "test",
+        "tar",
+        "rsync",
+        "cp",
+        "mv",
+        "ls",
+        "rm",
+        "cat",
+        "du",
+    ),
+    *("touch", "chmod", "chown", "sudo", "env", "source", "exec", "command", "tail", "head", "awk"),
+    *("sed", "grep", "mkdir", "gzip", "logrotate", "cronic", "chronic", "sqlite3", "diff", "wc"),
+    *("setlock", "run-parts", "timeout", "time", "ln", "df", "tmpreaper", "restic", "borg", "git"),
+    *("rclone", "make", "docker", "poetry", "uv", "ruby", "bundle", "npm", "eval", "if", "export"),
+}
 _SETTING = re.compile(r"""(['"]?)(?P<name>[A-Za-z_]\w*)\1\s*=\s*(?P<value>.*)""")
+_NAMES = "mon|tue|wed|thu|fri|sat|sun|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
+_FIELD = re.compile(
+    rf"(?:[*?]|\d+)(?i:[-,/#](?:\d+|\*|{_NAMES}))*[LW]?"
+    rf"|(?i:(?:{_NAMES})(?:[-,/#](?:\d+|{_NAMES}))+)|L|{_NAMES.upper()}"
+)
+_HEADER = re.compile(
+    r"^#.*\b(user(-?name)?|who|login|owner|account)\b[\s|:]+(to run\s+)?(command|cmd|what)\b",
+    re.MULTILINE | re.IGNORECASE,
+)
 _ENTRY = re.compile(r"(?P<when>@\w+|\S+(?:\s+\S+){4})\s+(?P<rest>\S.*)")
 
 
@@ -52,14 +114,18 @@ def read_crontab(
         UsageError: there is no job in it.
     """
     lines = list(_lines(text, file))
-    with_user = _has_users(lines, text, file) if users is None else users
     setting, jobs, notes = _Setting(tz or "UTC"), list[Job](), list[Note]()
+    with_user = users
+    if with_user is None:
+        with_user, guesses = _has_users(lines, text, file)
+        notes += guesses
     for line in lines:
         if match := _SETTING.fullmatch(line.text):
             notes += _set(setting, line, match["name"], match["value"])
         else:
             try:
                 jobs.append(_job(line, setting, with_user))
+                notes += _misread(line, setting)
             except ScheduleError as error:
                 notes.append(Note(line.place, f"left out, {line.text!r}: {error}"))
     if jobs and tz is None and not any(line.text.startswith("CRON_TZ") for line in lines):
@@ -83,16 +149,46 @@ def _lines(text: str, file: str) -> Iterator[_Line]:
             above = []
 
 
-def _has_users(lines: list[_Line], text: str, file: str) -> bool:
-    """Whether it looks like a crontab of the system."""
+def _has_users(lines: list[_Line], text: str, file: str) -> tuple[bool, list[Note]]:
+    """Return whether each line names a user, and the notes of a guess."""
     path = PurePath(file)
     if path.parent.name == "cron.d" or path.as_posix() == "/etc/crontab":
-        return True
-    if re.search(r"^#.*\bdow\s+user(-?name)?\s+command", text, re.MULTILINE):
-        return True
-    entries = [match for line in lines if (match := _ENTRY.fullmatch(line.text))]
-    entries = [each for each in entries if not _SETTING.fullmatch(each.string)]
-    return bool(entries) and all(each["rest"].split()[0] in USERS for each in entries)
+        return True, []
+    entries = [(line, each["rest"].split()) for line in lines if (each := _entry(line))]
+    of_users = [line for line, words in entries if words[0] in USERS and len(words) > 1]
+    if entries and (_HEADER.search(text) or len(of_users) * 2 >= len(entries)):
+        said = "the first word after the times is taken as a user (--no-users)"
+        return True, [Note(entries[0][0].place, said)]
+    return False, [
+        Note(line.place, f"{words[0]!r} is taken as a command, not as a user (--users)")
+        for line, words in entries
+        if line in of_users or _may_be_user(words)
+    ]
+
+
+def _may_be_user(words: list[str]) -> bool:
+    return (
+        len(words) > 1
+        and words[1].startswith("/")
+        and re.fullmatch(r"[a-z_][a-z0-9_-]*", words[0]) is not None
+        and words[0] not in COMMANDS
+    )
+
+
+def _entry(line: _Line) -> re.Match[str] | None:
+    return None if _SETTING.fullmatch(line.text) else _ENTRY.fullmatch(line.text)
+
+
+def _misread(line: _Line, setting: _Setting) -> Iterator[Note]:
+    """Note what a job depends on that is other than it was."""
+    entry = _entry(line)
+    if entry is None:
+        return
+    if "?" in entry["when"]:
+        yield Note(line.place, "`?` is taken as `*`, as programs do that know it")
+    if "HOME" not in setting.environment and (path := relative_path(entry["rest"])):
+        said = f"{path!r} starts in the processor's folder, not in the user's home: set cwd="
+        yield Note(line.place, said)
 
 
 def _set(setting: _Setting, line: _Line, name: str, value: str) -> Iterator[Note]:
@@ -106,6 +202,9 @@ def _set(setting: _Setting, line: _Line, name: str, value: str) -> Iterator[Note
         case "MAILTO" | "MAILFROM" | "CONTENT_TYPE" | "CONTENT_TRANSFER_ENCODING":
             if value:
                 yield Note(line.place, f"{name}: nothing is mailed; alerts tell of failures")
+        case "TZ":
+            setting.environment = {**setting.environment, name: value}
+            yield Note(line.place, "TZ is of commands alone: cron goes by the zone of its machine")
         case "RANDOM_DELAY" | "START_HOURS_RANGE":
             yield Note(line.place, f"{name}: give each loop a jitter= instead")
         case _:
@@ -116,23 +215,37 @@ def _job(line: _Line, setting: _Setting, with_user: bool) -> Job:
     match = _ENTRY.fullmatch(line.text)
     if match is None:
         raise ScheduleError("expected five fields of times, and a command")
-    schedule, weekdays = _schedule(match["when"], setting.tz)
+    if _FIELD.fullmatch(match["rest"].split()[0]):
+        raise ScheduleError(SIX)
     user, command = "", match["rest"]
+    if with_user and len(command.split()) == 1:
+        raise ScheduleError("there is no command after the user")
     if with_user:
         user, command = [*command.split(None, 1), ""][:2]
-    if not command:
-        raise ScheduleError("there is no command after the user")
     command, stdin = _split(command)
-    notes = [Note(line.place, f"it ran as {user}: it runs as the user of the processor")]
+    notes = list(_of_command(line, user, command))
+    try:
+        schedule, weekdays = _schedule(match["when"], setting.tz)
+    except NeverFires:
+        schedule, weekdays = None, None
+        notes.append(Note(line.place, BY_HAND))
+    words, folder = (setting.shell, "-c", command), setting.environment.get("HOME")
     return Job(
         line.place,
         _name(command),
         f"{line.text}{f'  # {line.above}' if line.above else ''}",
-        Command((setting.shell, "-c", command), stdin, setting.environment),
+        Command(words, stdin, setting.environment, folder),
         schedule,
         weekdays,
-        notes=notes if user else (),
+        notes=notes,
     )
+
+
+def _of_command(line: _Line, user: str, command: str) -> Iterator[Note]:
+    if user:
+        yield Note(line.place, f"it ran as {user}: it runs as the user of the processor")
+    if command.startswith("-"):
+        yield Note(line.place, "the command begins with a flag, which some crons read")
 
 
 def _schedule(when: str, tz: str) -> tuple[Cron, frozenset[int] | None]:
@@ -141,7 +254,7 @@ def _schedule(when: str, tz: str) -> tuple[Cron, frozenset[int] | None]:
     if when.startswith("@") and when not in NICKNAMES:
         raise ScheduleError(f"{when} is not known")
     text = NICKNAMES.get(when, when).removeprefix("-")  # which keeps cronie from logging it
-    fields = text.split()
+    fields = ["*" if each == "?" else each for each in text.split()]
     numbers = [CRON.read(column, each) for column, each in zip(COLUMNS, fields, strict=True)]
     both = fields[2].startswith("*") or fields[4].startswith("*")
     expression, weekdays = Calendar(*numbers, both=both).expression(" ".join(fields))

@@ -1,5 +1,6 @@
 """What is found in a file of others: jobs, and what of them cannot be carried over."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,6 +10,13 @@ from scheduler.tasks.retries import Retry
 from scheduler.timing.schedules import Recurring
 
 NO_RETRY = Retry(0)
+BY_HAND = "the schedule never fires, so this is a task: send a message to start it"
+NO_LIMIT = "these files set no time limit: here, TIMEOUT ends a run after 10 minutes"
+# The first word of a command, or what follows `cd` or `>`: a path that is not absolute.
+_RELATIVE = re.compile(
+    r"""(?:^|[;&|(]\s*)(?P<word>(?![/~$])[\w.-]*/[^\s;&|]*)"""
+    r"""|\bcd\s+(?P<folder>(?![/~$"'-])[^\s;&|]+)|>\s*(?P<file>(?![/~$"'&])[^\s;&|>]+)"""
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -142,4 +150,12 @@ class Found:
     @property
     def left(self) -> list[Note]:
         """All that is not carried over, or not as it was."""
-        return sorted([*self.notes, *(note for job in self.jobs for note in job.notes)])
+        unlimited = [Note(job.place, NO_LIMIT) for job in self.jobs if job.timeout is None][:1]
+        of_jobs = (note for job in self.jobs for note in job.notes)
+        return sorted([*self.notes, *unlimited, *of_jobs])
+
+
+def relative_path(command: str) -> str:
+    """Return the first path of a command that depends on the folder that it runs in; else, ""."""
+    match = _RELATIVE.search(command)
+    return next(filter(None, match.groups()), "") if match else ""

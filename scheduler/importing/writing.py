@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from scheduler.importing.findings import CeleryCall, Command, Found, Job, Unknown
+from scheduler.importing.findings import NO_LIMIT, CeleryCall, Command, Found, Job, Unknown
 from scheduler.importing.layout import WIDTH, Call, Raw, laid_out
 from scheduler.protocol.messages import printable
 from scheduler.tasks.retries import Retry
@@ -80,6 +80,7 @@ REMARKS = {
         "What a command prints goes where the processor's output goes; nothing is mailed.",
         "A command that fails is parked: `scheduler failed list` tells of it.",
         "Commands have the environment of the processor, not the small one of cron.",
+        "Commands start in the folder of the processor, not in the home of a user: cwd= sets it.",
     ),
     "cronjob": (
         "Commands run within the processor: its image, rights, volumes and memory are theirs.",
@@ -169,6 +170,7 @@ def comment(text: str, bullet: str = "") -> list[str]:
 
 def _imports(body: str, jobs: Sequence[Job]) -> Iterator[str]:
     """What the code below uses."""
+    body = "\n".join(line for line in body.splitlines() if not line.startswith("#"))
     modules = ("asyncio", "contextlib", "os", "pkgutil", "signal")
     yield from (f"import {name}" for name in modules if re.search(rf"\b{name}\.", body))
     names = {
@@ -203,7 +205,7 @@ def _shared_environments(jobs: Iterable[Job]) -> dict[str, Mapping[str, str]]:
 def _constants(found: Found, shared: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     yield from laid_out("app = ", Call("Scheduler", [("", found.namespace)]))
     if any(job.timeout is None for job in found.jobs):
-        yield "# Where there was no limit; keep it below the broker's consumer_timeout, 30 minutes."
+        yield from comment(f"{NO_LIMIT}. Keep it below the broker's consumer_timeout, 30 minutes.")
         yield from laid_out("TIMEOUT = ", format_duration(TIMEOUT))
     for name, environment in shared.items():
         yield from laid_out(f"{name} = ", dict(environment))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.importing.findings import NO_LIMIT
 from tests.acceptance.conftest import CommandLine
 from tests.imported import form
 
@@ -32,11 +33,11 @@ def files(tmp_path: Path) -> Path:
     [
         (
             ["celery", "parish/celery.py", "parish/tasks.py"],
-            "14 loops and 5 tasks;",
+            "15 loops and 5 tasks;",
             "tasks.py:26: ",
         ),
         (["celery", "dump.json"], "2 loops and 1 task;", "dump.json:12: left out, 'Lights'"),
-        (["crontab", "user.crontab"], "8 loops;", "user.crontab:13: left out, '@reboot"),
+        (["crontab", "user.crontab"], "8 loops and 1 task;", "user.crontab:13: left out, '@reboot"),
         (["cronjob", "jobs.yaml"], "4 loops;", "jobs.yaml:92: the command is the entrypoint"),
     ],
 )
@@ -76,7 +77,11 @@ def test_several_files_are_one_app(offline: CommandLine, tmp_path: Path) -> None
     for name in ("one", "two"):
         (tmp_path / name).write_text(LINE)
     done = offline("import", "crontab", "one", "two", "--namespace", "night", "--tz", "Asia/Tokyo")
-    assert done.err.startswith("2 loops.\n")
+    assert done.err.splitlines() == [
+        "2 loops; not carried over, or not as it was:",
+        f"  one:1: {NO_LIMIT}",
+        "Nothing was written: --out FILE does that.",
+    ]
     assert 'app = Scheduler("night")' in done.out
     assert "def backup()" in done.out
     assert "def backup_2()" in done.out
@@ -87,7 +92,11 @@ def test_json_has_the_code_and_what_is_left(offline: CommandLine) -> None:
     found = offline("import", "crontab", "-", "--json", answer=f"{LINE}@reboot x\n").json
     ast.parse(found["code"])
     assert (found["loops"], found["tasks"], found["written"]) == (1, 0, None)
-    assert [(each["file"], each["line"]) for each in found["left"]] == [("stdin", 1), ("stdin", 2)]
+    assert [(each["file"], each["line"]) for each in found["left"]] == [
+        ("stdin", 1),
+        ("stdin", 1),
+        ("stdin", 2),
+    ]
 
 
 @pytest.mark.parametrize(

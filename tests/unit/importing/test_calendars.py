@@ -291,11 +291,13 @@ def test_whatever_it_is_there_is_an_expression_for_it(
 
 
 def test_fields_of_each_dialect_are_read() -> None:
-    every = Dialect(seven=True, wraps=True, open_steps=True, long_names=True)
+    every = Dialect(seven=True, wraps=True, open_steps=True, long_names=True, question=True)
     assert every.read(WEEKDAY, "friday-7") == {5, 6, 0}
     assert every.read(HOUR, "22-4/2") == {22, 0, 2, 4}
     assert every.read(MINUTE, "50/5,1") == {1, 50, 55}
     assert every.read(DAY, "?") == DAY.all
+    with pytest.raises(ScheduleError, match="day of month field is not understood"):
+        Dialect().read(DAY, "?")
 
 
 @pytest.mark.parametrize(
@@ -305,4 +307,6 @@ def test_fields_of_each_dialect_are_read() -> None:
 def test_what_is_no_field_is_refused(column: object, text: str) -> None:
     (found,) = [each for each in COLUMNS if each is column]
     with pytest.raises(ScheduleError, match=f"the {found.name} field is not understood"):
-        Dialect(seven=True, wraps=True, open_steps=True, long_names=True).read(found, text)
+        Dialect(seven=True, wraps=True, open_steps=True, long_names=True, question=True).read(
+            found, text
+        )

@@ -196,7 +196,7 @@ def test_limits_are_those_of_the_decorator(option: str, attribute: str, value: o
         ("queue='slow'", "queue='slow' of work: each task has a queue of its own"),
         ("base=Mine", "base=Mine of work: what a class of tasks does"),
         ("whatever=1", "whatever=1 of work"),
-        ("**OPTIONS", "options of work: OPTIONS"),
+        ("**OPTIONS", "options of work: what `OPTIONS` is cannot be told"),
         ("rate_limit=settings.RATE", "rate_limit of work: what `settings.RATE` is cannot be told"),
         ("rate_limit='often'", "rate_limit: A rate is a number per s, m or h"),
         ("soft_time_limit=60, time_limit=90", "time_limit, beside soft_time_limit"),
@@ -326,10 +326,10 @@ def test_all_that_is_left_is_told_with_its_line() -> None:
         "celery:14 task_routes: each task has a q",
         "celery:28 queue='water' of 'poll-the-fon",
         "celery:35 retries and limits are not in ",
-        "celery:51 the default is taken of `os.ge",
+        "celery:51 'clean': the default is taken ",
         "celery:53 left out, 'vespers': solar: no",
         "celery:54 left out, 'newsletter': what `",
-        "celery:59 it is under `if settings.DEBUG",
+        "celery:59 'heartbeat': it is under `if s",
         "tasks:26 autoretry_for=requests.Request",
         "tasks:27 **context of mail: arguments t",
         "tasks:27 retries without end: here, 1,0",
@@ -338,8 +338,6 @@ def test_all_that_is_left_is_told_with_its_line() -> None:
         "tasks:36 countdown of retry() of report",
         "tasks:47 queue='loud' of 'parish.tasks.",
         "tasks:49 left out, a call of add_period",
-        "tasks:51 it is under `for side in ('nor",
-        "tasks:51 the arguments of 'parish.tasks",
     ]
 
 

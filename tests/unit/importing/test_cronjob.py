@@ -11,7 +11,7 @@ import yaml
 from scheduler import Cron, Every, Retry
 from scheduler.errors import UsageError
 from scheduler.importing.cronjob import read_cronjobs
-from scheduler.importing.findings import Command, Found, Job, Unknown
+from scheduler.importing.findings import BY_HAND, Command, Found, Job, Unknown
 from tests.imported import KINDS, job_of, notes_of
 
 
@@ -58,13 +58,19 @@ def test_a_schedule_means_the_same(schedule: str, expected: Cron | Every) -> Non
 
 
 @pytest.mark.parametrize(
-    "schedule", ["0 0 * * 7", "0 22-4 * * *", "0 0 30 2 *", "* * * *", "@reboot", "0 0 L * *", ""]
+    "schedule", ["0 0 * * 7", "0 22-4 * * *", "* * * *", "@reboot", "0 0 L * *", ""]
 )
 def test_a_schedule_that_there_cannot_be_is_told(schedule: str) -> None:
     found = read([manifest(schedule), manifest()])
     (note,) = notes_of(found)
     assert note.startswith("jobs.yaml:1: left out, CronJob work: ")
     assert len(found.jobs) == 1
+
+
+def test_a_schedule_that_never_fires_is_a_task() -> None:
+    found = read(manifest("0 0 30 2 *"))
+    assert [job.schedule for job in found.jobs] == [None]
+    assert notes_of(found) == ["jobs.yaml:6: " + BY_HAND]
 
 
 def test_what_corresponds_is_carried_over() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from scheduler import Cron
 from scheduler.errors import UsageError
-from scheduler.importing.crontab import read_crontab
-from scheduler.importing.findings import Command, Job
+from scheduler.importing.crontab import SIX, read_crontab
+from scheduler.importing.findings import BY_HAND, NO_LIMIT, Command, Job
 from tests.imported import KINDS, job_of, notes_of
 
 
@@ -67,6 +67,9 @@ def test_settings_hold_for_the_lines_below() -> None:
     assert command_of(first).words[0] == "/bin/sh"
     assert command_of(second).environment == {"PATH": "/bin", "X": "a b"}
     assert command_of(second).words[0] == "/bin/bash"
+    found = read_crontab("HOME=/srv\n0 * * * * bin/x\n", "crontab", tz="UTC")
+    assert command_of(found.jobs[0]).folder == "/srv"
+    assert [note.text for note in found.left] == [NO_LIMIT]
     assert second.schedule == Cron("0 0 * * *", tz="Asia/Tokyo", catch_up="skip")
 
 
@@ -74,8 +77,12 @@ def test_a_crontab_of_the_system_names_users() -> None:
     found = KINDS["crontab of the system"]()
     assert [command_of(job).words[2] for job in found.jobs][2] == "/srv/weekly"
     assert notes_of(found)[1:] == [
-        f"etc/crontab:{line}: it ran as {user}: it runs as the user of the processor"
-        for line, user in ((6, "root"), (7, "www-data"), (8, "deploy"))
+        "etc/crontab:6: it ran as root: it runs as the user of the processor",
+        "etc/crontab:6: the first word after the times is taken as a user (--no-users)",
+        *(
+            f"etc/crontab:{line}: it ran as {user}: it runs as the user of the processor"
+            for line, user in ((7, "www-data"), (8, "deploy"))
+        ),
     ]
 
 
@@ -88,12 +95,14 @@ def test_a_crontab_of_the_system_names_users() -> None:
         ("* * * * * php x", "crontab", True, "x"),
         ("* * * * * root x", "crontab", False, "root x"),
         ("# m h dom mon dow user  command\n* * * * * shop x", "crontab", None, "x"),
+        ("#minute hour mday month wday who command\n0 * * * * shop x", "crontab", None, "x"),
+        ("0 * * * * root x\n0 * * * * root y\n0 * * * * shop z", "crontab", None, "z"),
     ],
 )
 def test_whether_there_are_users_is_told_by_the_looks(
     text: str, file: str, users: bool | None, command: str
 ) -> None:
-    (job,) = read_crontab(text, file, users=users).jobs
+    *_, job = read_crontab(text, file, users=users).jobs
     assert command_of(job).words[2] == command
 
 
@@ -107,7 +116,20 @@ def test_whether_there_are_users_is_told_by_the_looks(
         ("5/15 * * * * x", "the minute field is not understood: '5/15'"),
         ("0~30 * * * * x", "the minute field is not understood: '0~30'"),
         ("0 22-4 * * * x", "the hour field is not understood: '22-4'"),
-        ("0 0 30 2 * x", "never fires"),
+        ("0 0 30 2 * x", BY_HAND),
+        ("0 0 ? * MON x", "`?` is taken as `*`"),
+        ("*/9 * * * * * * ls", SIX),
+        ("0 */5 * * * * x", SIX),
+        ("45 12 * * TUE,THU * x", SIX),
+        ("0 0 9 * * MON-FRI x", SIX),
+        ("0 0 9 ? * 1-5 x", SIX),
+        ("0 0 12 1 1 ? 2030 x", SIX),
+        ("TZ=Asia/Tokyo", "TZ is of commands alone"),
+        ("0 * * * * bin/x", "'bin/x' starts in the processor's folder"),
+        ("0 * * * * cd shop && ./x", "'shop' starts in the processor's folder"),
+        ("0 * * * * x > log.txt", "'log.txt' starts in the processor's folder"),
+        ("0 * * * * -q x", "the command begins with a flag"),
+        ("0 * * * * shop /srv/x", "'shop' is taken as a command, not as a user (--users)"),
         ("0 0 * * 8 x", "the day of week field is not understood: '8'"),
         ("MAILTO=root", "MAILTO: nothing is mailed"),
         ("RANDOM_DELAY=6", "give each loop a jitter="),

@@ -1,0 +1,230 @@
+"""Values of Python source that is followed, and never run."""
+
+import ast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from scheduler.importing.findings import Note, Place
+
+if TYPE_CHECKING:
+    from scheduler.importing.source import Source
+
+PLAIN = (str, bytes, int, float, bool, timedelta, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A value that the source does not contain."""
+
+    place: Place = field(compare=False)
+    text: str
+    hint: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"what `{self.text}` is cannot be told without running it{self.hint}"
+
+
+class Unreadable(Exception):
+    """A value is needed that the source does not contain."""
+
+    def __init__(self, unread: Unread) -> None:
+        super().__init__(str(unread))
+        self.unread = unread
+        self.place = unread.place
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A name that the files do not define, by its path for `import`."""
+
+    path: str
+    unread: Unread = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The result of a call that is not made: `crontab(minute=5)`.
+
+    Attributes:
+        kind: the last part of the name that is called.
+        of: what it is a method of.
+    """
+
+    kind: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    of: Any = None
+    unread: Unread | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A value that a name, a key or an attribute has.
+
+    Attributes:
+        notes: guesses and conditions that it depends on.
+    """
+
+    value: Any
+    place: Place = field(compare=False)
+    notes: tuple[Note, ...] = field(default=(), compare=False)
+
+    def under(self, *notes: Note) -> "Bound":
+        return Bound(self.value, self.place, (*self.notes, *notes))
+
+
+Scope = dict[Any, Bound]
+
+
+@dataclass(slots=True, eq=False)
+class Table:
+    """A mapping.
+
+    Attributes:
+        missing: parts that are not known.
+    """
+
+    entries: Scope
+    missing: list[Note]
+
+
+@dataclass(frozen=True, slots=True)
+class Conf:
+    """The settings of an app.
+
+    Attributes:
+        is_shared: whether they are those of a framework, too.
+    """
+
+    is_shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A member of an Enum.
+
+    Attributes:
+        is_plain: whether it is a text or a number, too.
+    """
+
+    name: str
+    value: Any
+    is_plain: bool
+
+
+@dataclass(slots=True, eq=False)
+class Class:
+    name: str
+    attributes: Scope
+    bases: Sequence[Any]
+
+    @property
+    def is_enum(self) -> bool:
+        return any(isinstance(each, Ref) and "Enum" in each.path for each in self.bases)
+
+    def member(self, name: str) -> Member:
+        paths = {each.path for each in self.bases if isinstance(each, Ref)}
+        is_plain = bool({"str", "int", "enum.StrEnum", "enum.IntEnum"} & paths)
+        return Member(name, self.attributes[name].value, is_plain)
+
+    def find(self, name: str) -> Bound | None:
+        if name in self.attributes:
+            return self.attributes[name]
+        found = (each.find(name) for each in self.bases if isinstance(each, Class))
+        return next((each for each in found if each is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    node: ast.FunctionDef | ast.AsyncFunctionDef = field(compare=False)
+    source: "Source" = field(compare=False)
+    scopes: tuple[Scope, ...] = field(compare=False)
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    source: "Source" = field(compare=False)
+    path: str
+
+
+def shown_source(node: ast.AST) -> str:
+    return _short(" ".join(ast.unparse(node).split()))
+
+
+def shown_value(value: Any) -> str:
+    return _short(_text(value))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _text(value: Any) -> str:
+    match value:
+        case Unread(text=text) | Ref(unread=Unread(text=text)):
+            return text
+        case Made(unread=Unread(text=text)):
+            return text
+        case Table():
+            pairs = (f"{key!r}: {_text(each.value)}" for key, each in value.entries.items())
+            return f"{{{', '.join(pairs)}}}"
+        case list() | tuple():
+            inner = ", ".join(map(_text, cast("Sequence[Any]", value)))
+            return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+        case Class() | Function() | Module() | Conf():
+            return type(value).__name__.lower()
+        case _:
+            return repr(value)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, Table) and isinstance(other, Table):
+        return (
+            one.missing == other.missing
+            and one.entries.keys() == other.entries.keys()
+            and all(
+                is_same(each.value, other.entries[key].value) for key, each in one.entries.items()
+            )
+        )
+    return one is other or (type(one) is type(other) and one == other)
+
+
+def items_of(value: Any) -> Sequence[Any] | None:
+    """Return the items of a list or a tuple; of anything else, None."""
+    return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else None
+
+
+def plain(value: Any, place: Place, notes: list[Note] | None = None) -> Any:
+    """Return a value as Python has it.
+
+    Args:
+        notes: where the notes of its parts are added.
+
+    Raises:
+        Unreadable: a part of it is not known.
+    """
+    match value:
+        case Unread():
+            raise Unreadable(value)
+        case Member(value=inner, is_plain=True):
+            return plain(inner, place, notes)
+        case Ref(unread=unread) | Made(unread=Unread() as unread):
+            raise Unreadable(unread)
+        case Table(entries, missing):
+            if missing:
+                raise Unreadable(Unread(missing[0].place, shown_value(value)))
+            if notes is not None:
+                notes += [note for each in entries.values() for note in each.notes]
+            return {key: plain(each.value, place, notes) for key, each in entries.items()}
+        case list() | tuple() | set() | frozenset():
+            made = cast("Callable[[Iterable[Any]], Any]", type(cast("Any", value)))
+            return made(plain(each, place, notes) for each in cast("Iterable[Any]", value))
+        case range():
+            return value
+        case _ if isinstance(value, PLAIN):
+            return value
+        case _:
+            raise Unreadable(Unread(place, shown_value(value)))

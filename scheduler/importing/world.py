@@ -1,0 +1,186 @@
+"""The state of modules that are followed, and of two branches, either of which may run."""
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from scheduler.importing.findings import Note, Place
+from scheduler.importing.values import Bound, Scope, Table, Unread, is_same, shown_value
+
+MOST_STEPS = 300_000
+Contents = list[tuple[Any, Any]]
+
+
+class TooLong(Exception):
+    """A module computes for too long to be followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A call of `add_periodic_task`."""
+
+    place: Place
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The way a block is left: by `return`, `break`, `continue` or `raise`."""
+
+    how: str
+    bound: Bound | None = None
+
+
+class World:
+    """All names, tables and settings.
+
+    Attributes:
+        configured: the objects that an app takes its settings from.
+        executed: the statements that were followed.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[dict[Any, Any] | list[Any]] = []
+        self._steps = 0
+        self._conditions: list[str] = []
+        self.conf = self.scope()
+        self.added: list[Added] = []
+        self.notes: list[Note] = []
+        self.configured: list[str] = []
+        self.executed: set[int] = set()
+
+    def step(self) -> None:
+        """Count a step.
+
+        Raises:
+            TooLong: there were too many.
+        """
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            raise TooLong
+
+    def scope(self) -> Scope:
+        scope: Scope = {}
+        self._heap.append(scope)
+        return scope
+
+    def listed(self, items: Iterable[Any] = ()) -> list[Any]:
+        made = list(items)
+        self._heap.append(made)
+        return made
+
+    def table(self, entries: Scope | None = None, missing: Iterable[Note] = ()) -> Table:
+        table = Table(self.scope(), self.listed(missing))
+        table.entries.update(entries or {})
+        return table
+
+    def beat_schedule(self, place: Place) -> Table:
+        """Return the table of the settings, which is made if there is none."""
+        bound = self.conf.setdefault("beat_schedule", Bound(self.table(), place))
+        if not isinstance(bound.value, Table):
+            missing = [Note(place, str(bound.value))] if isinstance(bound.value, Unread) else []
+            bound = self.conf["beat_schedule"] = Bound(self.table(missing=missing), place)
+        return bound.value
+
+    def conditional(self, place: Place) -> tuple[Note, ...]:
+        return tuple(note for each in self._conditions for note in _only(place, each))
+
+    @contextmanager
+    def _under(self, condition: str) -> Generator[None]:
+        self._conditions.append(condition)
+        try:
+            yield
+        finally:
+            self._conditions.pop()
+
+    def either(
+        self,
+        first: tuple[str, Callable[[], Left | None]],
+        second: tuple[str, Callable[[], Left | None]],
+    ) -> Left | None:
+        """Follow two branches, and keep the state of both, each with its condition.
+
+        Args:
+            first: of the branch that is mostly taken, the condition may be empty.
+        """
+        before = self._contents()
+        with self._under(first[0]):
+            one = first[1]()
+        after = self._contents()
+        _restore(before)
+        with self._under(second[0]):
+            other = second[1]()
+        if other is not None and other.how == "raise":
+            _restore(after)
+            return one
+        if one is not None and one.how == "raise":
+            return other
+        for container, contents in after:
+            self._merge(container, contents, first[0], second[0])
+        if one and other and one.bound and other.bound:
+            return Left("return", self.merged(one.bound, other.bound, first[0], second[0]))
+        return one if one and one.bound else other if other and other.bound else None
+
+    def _contents(self) -> Contents:
+        return [(each, each.copy()) for each in self._heap]
+
+    def _merge(self, container: Any, contents: Any, first: str, second: str) -> None:
+        if isinstance(container, list):
+            items = cast("list[Any]", container)
+            if items != contents:
+                both = [*contents, *(each for each in items if each not in contents)]
+                is_missing = all(isinstance(each, Note) for each in both)
+                hidden = Unread(Place("", 0), f"{shown_value(contents)} under `{first}`")
+                items[:] = both if is_missing else [hidden]
+            return
+        merged = self._merged(contents, container, first, second)
+        container.clear()
+        container.update(merged)
+
+    def _merged(self, one: Scope, other: Scope, first: str, second: str) -> Scope:
+        merged: Scope = {}
+        for key in (*one, *(each for each in other if each not in one)):
+            if key not in other:
+                merged[key] = one[key].under(*_only(one[key].place, first))
+            elif key not in one:
+                merged[key] = other[key].under(*_only(other[key].place, second))
+            else:
+                merged[key] = self.merged(one[key], other[key], first, second)
+        return merged
+
+    def merged(self, one: Bound, other: Bound, first: str, second: str) -> Bound:
+        """Return a value that differs by a condition: of tables, the entries of both."""
+        if is_same(one.value, other.value):
+            return one
+        mine, theirs = one.value, other.value
+        if _are_of_entries(mine, theirs):
+            entries = self._merged(mine.entries, theirs.entries, first, second)
+            return Bound(self.table(entries, [*mine.missing, *theirs.missing]), one.place)
+        where = f", under `{second}`" if second else ""
+        used = f"under `{first}`" if first else "of the other branch"
+        told = f"`{shown_value(theirs)}` is left out{where}: the value {used} is taken"
+        return one.under(Note(other.place, told))
+
+
+def _are_of_entries(*values: Any) -> bool:
+    return all(
+        isinstance(each, Table) and not {"task", "schedule"} & each.entries.keys()
+        for each in values
+    )
+
+
+def _restore(contents: Contents) -> None:
+    for container, copied in contents:
+        container.clear()
+        if isinstance(container, list):
+            cast("list[Any]", container).extend(copied)
+        else:
+            container.update(copied)
+
+
+def _only(place: Place, condition: str) -> list[Note]:
+    told = f"it is under `{condition}` there, and always applies here"
+    return [Note(place, told)] if condition else []
