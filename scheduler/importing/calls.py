@@ -54,7 +54,7 @@ class Calls(Methods):
                         return self._of_list(cast("list[Any]", owner), attribute, node)
                     case timedelta() if attribute == "total_seconds":
                         return owner.total_seconds()
-                    case Made():
+                    case Made() if not self._has_default(node):
                         return self._made(attribute, node, of=owner)
                     case _:
                         callee = self._evaluator.attribute(owner, attribute, node.func)
@@ -63,11 +63,13 @@ class Calls(Methods):
         return self._called(callee, node)
 
     def _called(self, callee: Any, node: ast.Call) -> Any:
+        if not isinstance(callee, Function | Class) and self._has_default(node):
+            return self._default(node, ())
         match callee:
             case Function():
                 return self._followed(callee, node)
-            case Ref(path):
-                return self._of_ref(path, path.rpartition(".")[2], node)
+            case Ref(path, unread):
+                return self._of_ref(path, path.rpartition(".")[2], node, unread.hint)
             case Class(name=name):
                 return self._made(name, node)
             case _:
@@ -83,7 +85,7 @@ class Calls(Methods):
             self._tell(node, args, kwargs)
         return self._evaluator.take(bound)
 
-    def _of_ref(self, path: str, last: str, node: ast.Call) -> Any:
+    def _of_ref(self, path: str, last: str, node: ast.Call, hint: str) -> Any:
         if last in MAPPINGS:
             return self._mapping(last, node)
         if last in CONVERSIONS and path in (last, f"datetime.{last}", f"{self._module}.{last}"):
@@ -98,15 +100,15 @@ class Calls(Methods):
             return None
         if last == "config_from_object":
             return self._configure(node)
-        if any(each.arg == "default" for each in node.keywords) and node.args:
-            return self._default(node, ())
-        return self._made(last, node, path=path)
+        return self._made(last, node, path=path, hint=hint)
 
     @property
     def _module(self) -> str:
         return self._evaluator.source.module
 
-    def _made(self, kind: str, node: ast.Call, *, of: Any = None, path: str = "") -> Made:
+    def _made(
+        self, kind: str, node: ast.Call, *, of: Any = None, path: str = "", hint: str = ""
+    ) -> Made:
         args, table = self._arguments(node)
         self._tell(node, args, table)
         kwargs = {key: self._evaluator.take(each) for key, each in table.entries.items()}
@@ -115,7 +117,15 @@ class Calls(Methods):
         for name in CONTAINERS:
             if name in kwargs:
                 self._configured_with(kwargs[name], node)
-        return Made(kind, tuple(args), kwargs, of or path, self._evaluator.unread(node))
+        return Made(kind, tuple(args), kwargs, of or path, self._evaluator.unread(node, hint))
+
+    def _has_default(self, node: ast.Call) -> bool:
+        """Return whether a call asks for a setting by its name, such as `env("X", default=1)`."""
+        given = {each.arg: each.value for each in node.keywords}
+        name = next(iter(node.args), given.get("name"))
+        return (
+            "default" in given and name is not None and isinstance(self._evaluator.value(name), str)
+        )
 
     def _default(self, node: ast.Call, given: Sequence[ast.expr]) -> Any:
         """Return the default of a value of the environment: that is a guess."""

@@ -29,7 +29,9 @@ def named(name: str) -> str:
 def is_setting(name: str) -> bool:
     """Whether a name of a module is a setting: of Django's, or of a module of settings."""
     plain = named(name)
-    known = plain in ("beat_schedule", "timezone", "enable_utc") or name == "TIME_ZONE"
+    if plain == "beat_schedule":
+        return name.isupper() or name.lower() in ("beat_schedule", *OLD, "celery_beat_schedule")
+    known = plain in ("timezone", "enable_utc") or name == "TIME_ZONE"
     return known or plain.startswith(("task_", "beat_")) or name.startswith(("CELERY_", "CELERYD_"))
 
 

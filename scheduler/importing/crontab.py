@@ -156,13 +156,19 @@ def _has_users(lines: list[_Line], text: str, file: str) -> tuple[bool, list[Not
         return True, []
     entries = [(line, each["rest"].split()) for line in lines if (each := _entry(line))]
     of_users = [line for line, words in entries if words[0] in USERS and len(words) > 1]
-    if entries and (_HEADER.search(text) or len(of_users) * 2 >= len(entries)):
+    is_hinted = bool(of_users) or path.parts[-2:] == ("etc", "crontab")
+    alike = [line for line, words in entries if line in of_users or _may_be_user(words)]
+    if entries and (
+        _HEADER.search(text)
+        or len(of_users) * 2 >= len(entries)
+        or (is_hinted and len(alike) == len(entries))
+    ):
         said = "the first word after the times is taken as a user (--no-users)"
         return True, [Note(entries[0][0].place, said)]
     return False, [
         Note(line.place, f"{words[0]!r} is taken as a command, not as a user (--users)")
         for line, words in entries
-        if line in of_users or _may_be_user(words)
+        if line in alike
     ]
 
 

@@ -203,6 +203,8 @@ class Names(Tables):
                 )
             case Conf():
                 return self._setting(named(str(self.plain(key))), node)
+            case Ref(path) if path.endswith(".tasks"):
+                return Ref(str(self.plain(key)), self.unread(node))
             case Class(is_enum=True):
                 return value.member(self.plain(key))
             case list() | tuple() | str():

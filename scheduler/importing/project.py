@@ -103,7 +103,7 @@ class Project:
             return unread
         scope = self.world.scope()
         follower = Follower(self, function.source, [*function.scopes, scope])
-        scope.update(_parameters(follower, node.args, args, kwargs, place))
+        scope.update(_parameters(follower, node.args, args, kwargs, place, unknown=unknown))
         self._called.add(node)
         self._depth += 1
         try:
@@ -170,7 +170,8 @@ class Project:
         path = f"{origin}.{name.name}" if origin else name.name
         hint = _hint(origin)
         unread = Unread(place, name.asname or name.name, hint)
-        if named(name.name) == "beat_schedule":
+        is_table = name.name.isupper() or name.name == "beat_schedule"
+        if is_table and named(name.name) == "beat_schedule":
             missing = [Note(place, str(unread))]
             return Bound(self.world.table(missing=missing), place)
         return Bound(self.module_at(path, relative=True) or Ref(path, unread), place)
@@ -186,6 +187,7 @@ class Project:
     def has_settings(self, file: str) -> bool:
         """Return whether a module has settings with Celery's prefix, as those of Django."""
         scopes = [self._names[source] for source in self.sources if source.file == file]
+        scopes += [each.attributes for source, each in self.classes if source.file == file]
         names = [str(name) for scope in scopes for name in scope]
         return any(name.startswith("CELERY") for name in names)
 
@@ -229,8 +231,10 @@ def _parameters(
     args: Sequence[Any],
     kwargs: Mapping[str, Bound],
     place: Place,
+    *,
+    unknown: bool,
 ) -> Scope:
-    """Return the names that a call binds."""
+    """Return the names that a call binds; of an unknown one, none has its default."""
     positional = [*given.posonlyargs, *given.args]
     defaults = dict(
         zip([each.arg for each in positional][::-1], given.defaults[::-1], strict=False)
@@ -242,7 +246,8 @@ def _parameters(
     }
     names = [each.arg for each in (*positional, *given.kwonlyargs)]
     scope = {name: Bound(Unread(place, name), place) for name in names}
-    scope |= {name: follower.bound(default) for name, default in defaults.items()}
+    if not unknown:
+        scope |= {name: follower.bound(default) for name, default in defaults.items()}
     scope |= {each.arg: Bound(value, place) for each, value in zip(positional, args, strict=False)}
     rest = {name: each for name, each in kwargs.items() if name not in scope}
     scope |= {name: each for name, each in kwargs.items() if name in scope}

@@ -98,6 +98,7 @@ def test_a_schedule_that_has_none_is_told_with_its_line(schedule: str, told: str
         "from a import b\ndef add(sender):\n    sender.add_periodic_task(60.0, b.s(), name='x')",
         "from a import b\napp.add_periodic_task(schedule=60, sig=b, name='x')",
         "import a\napp.add_periodic_task(60, a.b.si(), name='x')",
+        "app = Celery('a')\napp.add_periodic_task(60, app.tasks['a.b'].s(), name='x')",
         "from .. import a\napp.add_periodic_task(60, a.b.signature(), name='x')",
     ],
 )

@@ -96,6 +96,9 @@ def test_a_crontab_of_the_system_names_users() -> None:
         ("* * * * * root x", "crontab", False, "root x"),
         ("# m h dom mon dow user  command\n* * * * * shop x", "crontab", None, "x"),
         ("#minute hour mday month wday who command\n0 * * * * shop x", "crontab", None, "x"),
+        ("0 * * * * shop /x\n0 * * * * shop /y\n0 * * * * root z", "crontab", None, "z"),
+        ("0 * * * * shop /x", "srv/etc/crontab", None, "/x"),
+        ("0 * * * * php /x", "srv/etc/crontab", None, "php /x"),
         ("0 * * * * root x\n0 * * * * root y\n0 * * * * shop z", "crontab", None, "z"),
     ],
 )

@@ -225,6 +225,21 @@ def test_all_that_is_constant_is_followed(text: str, loops: str) -> None:
             "a=7",
             ["1: 'a': the default is taken of `os.getenv('N')`"],
         ),
+        (
+            f"{BEAT} = {{'a': {{'task': 't.a', 'schedule': get_int(name='N', default=7)}}}}",
+            "a=7",
+            ["1: 'a': the default is taken of `get_int(name='N', default=7)`"],
+        ),
+        (
+            f"def f(message=None):\n    if message is not None:\n        {BEAT} = {{'a': <A>}}",
+            "a",
+            ["3: 'a': it is under `if message is not None` there"],
+        ),
+        (
+            f"from .tables import make_beat_schedule\n{BEAT} = make_beat_schedule()",
+            "",
+            ["2: beat_schedule: what `make_beat_schedule()` is cannot be told without running it:"],
+        ),
         (f"{BEAT} = {{'a': dict(<A>, relative=True)}}", "a", ["1: relative of 'a': periods are"]),
         (
             f"{BEAT} = {{'a': dict(<A>, enabled=ON)}}",
