@@ -1,11 +1,11 @@
 """Calls in modules that are followed: of constants, tables and settings, and of their functions."""
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from scheduler.importing.celery_names import CONTAINERS, named
+from scheduler.importing.celery_names import CONTAINERS, DATABASES, named
 from scheduler.importing.findings import Note
 from scheduler.importing.methods import Methods
 from scheduler.importing.names import default_of
@@ -21,13 +21,14 @@ from scheduler.importing.values import (
     Table,
     Unread,
     items_of,
+    plain,
+    shown_source,
 )
 from scheduler.importing.world import Added
 
-if TYPE_CHECKING:
-    pass
-
 MAPPINGS = ("dict", "OrderedDict", "MappingProxyType", "copy", "deepcopy")
+LISTED = ("list", "tuple", "sorted", "enumerate", "reversed")
+CREATING = (*DATABASES, "create", "get_or_create", "update_or_create", "bulk_create")
 FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
 
 
@@ -38,6 +39,9 @@ class Calls(Methods):
         name = dotted(node.func)
         if name.rpartition(".")[2] == "getenv" or name.endswith("environ.get"):
             return self._default(node, node.args[1:])
+        if DATABASES & set(name.split(".")) and name.rpartition(".")[2] in CREATING:
+            told = f"left out, `{shown_source(node)}`: a schedule in a database"
+            self._world.notes.append(Note(self._evaluator.source.place(node), told))
         match node.func:
             case ast.Attribute(attr="add_periodic_task"):
                 return self._add(node)
@@ -89,7 +93,7 @@ class Calls(Methods):
         if last in MAPPINGS:
             return self._mapping(last, node)
         if last in CONVERSIONS and path in (last, f"datetime.{last}", f"{self._module}.{last}"):
-            made = called(last, *self._plain_arguments(node))
+            made = called(last, *self._of_python(last, node))
             return self._world.listed(items_of(made) or ()) if isinstance(made, list) else made
         if path.endswith("crontab.from_string"):
             fields = str(self._evaluator.plain(node.args[0])).split()
@@ -98,9 +102,23 @@ class Calls(Methods):
             _, name, value = node.args
             self._world.conf[named(self._evaluator.plain(name))] = self._evaluator.bound(value)
             return None
+        if path == "map" and isinstance(name := self._evaluator.value(node.args[0]), Ref):
+            items = [
+                plain(each, self._evaluator.source.place(node))
+                for each in self._evaluator.items(node.args[1])
+            ]
+            return self._world.listed(called(name.path, [each], {}) for each in items)
         if last == "config_from_object":
             return self._configure(node)
         return self._made(last, node, path=path, hint=hint)
+
+    def _of_python(self, name: str, node: ast.Call) -> tuple[list[Any], Mapping[str, Any]]:
+        """Return the arguments of a function of Python's: those of lists may contain tables."""
+        if name not in LISTED or not node.args:
+            return self._plain_arguments(node)
+        rest = [self._evaluator.plain(each) for each in node.args[1:]]
+        kwargs = {str(each.arg): self._evaluator.plain(each.value) for each in node.keywords}
+        return [self._evaluator.items(node.args[0]), *rest], kwargs
 
     @property
     def _module(self) -> str:
@@ -110,13 +128,13 @@ class Calls(Methods):
         self, kind: str, node: ast.Call, *, of: Any = None, path: str = "", hint: str = ""
     ) -> Made:
         args, table = self._arguments(node)
-        self._tell(node, args, table)
         kwargs = {key: self._evaluator.take(each) for key, each in table.entries.items()}
         if table.missing:
             kwargs["**"] = self._evaluator.unread(node)
-        for name in CONTAINERS:
+        for name in (*CONTAINERS, *(["changes"] if kind == "Celery" else [])):
             if name in kwargs:
                 self._configured_with(kwargs[name], node)
+        self._tell(node, args, table)
         return Made(kind, tuple(args), kwargs, of or path, self._evaluator.unread(node, hint))
 
     def _has_default(self, node: ast.Call) -> bool:

@@ -14,7 +14,8 @@ OLD = {
 }
 CONTAINERS = ("CELERY", "CELERY_CONFIG", "celery_config")
 
-WORDS = ("conf", "config", "add_periodic_task", "setattr", *CONTAINERS)
+DATABASES = {"PeriodicTask", "RedBeatSchedulerEntry"}  # their rows are schedules
+WORDS = (*DATABASES, "conf", "config", "add_periodic_task", "setattr", *CONTAINERS)
 
 
 def named(name: str) -> str:

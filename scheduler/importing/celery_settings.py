@@ -72,26 +72,27 @@ class Settings:
             self._notes.append(Note(old.place, told))
         self._settings[name] = bound
 
-    def _setting(self, name: str) -> Any:
+    def _setting(self, name: str, guess: str = "") -> Any:
         if name not in self._settings:
             return None
         bound = self._settings[name]
         try:
             value = plain(bound.value, bound.place)
         except Unreadable as error:
-            self._notes.append(Note(bound.place, f"{name}: {error}"))
+            self._notes.append(Note(bound.place, f"{name}: {error}{guess}"))
             return None
         self._notes += [Note(each.place, f"{name}: {each.text}") for each in bound.notes]
         return value
 
     def _zone(self, tz: str | None) -> str:
-        zone = _zone_of(self._settings.get("timezone")) or self._setting("timezone")
+        taken = tz or "UTC"
+        told = f"{taken} is taken (--tz)"
+        zone = _zone_of(self._settings.get("timezone")) or self._setting("timezone", f": {told}")
         if isinstance(zone, str):
             return zone
-        taken = tz or "UTC"
-        of_django, told = self._settings.get("TIME_ZONE"), f"{taken} is taken (--tz)"
+        of_django = self._settings.get("TIME_ZONE")
         if of_django is not None and (self._is_configured(of_django) or tz is None):
-            if isinstance(zone := self._setting("TIME_ZONE"), str):
+            if isinstance(zone := self._setting("TIME_ZONE", f": {told}"), str):
                 if not self._is_configured(of_django):
                     said = "beat goes by TIME_ZONE if its app is configured by this module (--tz)"
                     self._notes.append(Note(of_django.place, said))
@@ -99,7 +100,7 @@ class Settings:
         elif of_django is None and self._is_django and tz is None:
             said = f"timezone: beat goes by Django's TIME_ZONE, which is not in these files: {told}"
             self._notes.append(Note(Place(self._project.sources[0].file, 1), said))
-        elif self._setting("enable_utc") is False and tz is None:
+        elif self._setting("enable_utc", f": {told}") is False and tz is None:
             said = f"beat goes by the zone of its machine, which is not in the file: {told}"
             self._notes.append(Note(self._settings["enable_utc"].place, said))
         return taken

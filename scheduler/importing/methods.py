@@ -67,6 +67,10 @@ class Methods:
                 told = f"`{text}` may change settings of Celery's, and is not followed"
                 self._world.notes.append(Note(place, told))
 
+        if any(named(str(name)) == "beat_schedule" for name in kwargs.entries):
+            told = f"`{text}` may change settings of Celery's, and is not followed"
+            self._world.notes.append(Note(place, told))
+
     def _configured_with(self, value: Any, node: ast.AST) -> None:
         """Take the entries of a table as settings."""
         if not isinstance(value, Table):

@@ -197,6 +197,8 @@ class Project:
                 if name in CONTAINERS and isinstance(bound.value, Table):
                     for key, each in bound.value.entries.items():
                         yield named(str(key)), each
+                elif isinstance(bound.value, Function) and name == "beat_schedule":
+                    yield name, self.call(bound.value, [], {}, bound.place, unknown=True)
                 elif is_setting(name) and not isinstance(bound.value, Function | Class | Module):
                     yield name if name == "TIME_ZONE" else named(name), bound
 

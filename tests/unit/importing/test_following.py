@@ -75,6 +75,10 @@ def told_of(found: Found) -> list[str]:
         (f"N = 'x'\n{BEAT} = {{f'{{N}}-{{3:02}}': <A>}}", "x-03"),
         (f"{BEAT} = {{'{{}}'.format('a'): <A>, '%s' % 'b': <B>}}", "a b"),
         (f"{BEAT} = {{str(n): <A> for n in range(4) if n % 2}}", "1 3"),
+        (f"T = {{'b': <A>, 'a': <B>}}\n{BEAT} = dict(sorted(T.items()))", "a b"),
+        (f"{BEAT} = {{''.join(map(str, range(3))): <A>}}", "012"),
+        ("Celery('x', changes={'beat_schedule': {'a': <A>}})", "a"),
+        ("class S:\n    @property\n    def beat_schedule(self):\n        return {'a': <A>}", "a"),
         (f"for n in ('x', 'y'):\n    {BEAT}[n] = <A>", "x y"),
         (f"T = []\nT.append(('a', <A>))\nT += [('b', <B>)]\n{BEAT} = dict(T)", "a b"),
         (
@@ -145,6 +149,12 @@ def test_all_that_is_constant_is_followed(text: str, loops: str) -> None:
             f"{BEAT} = {{'a': <A>}}\ngrow(app.conf)",
             "a",
             ["2: `grow(app.conf)` may change settings"],
+        ),
+        ("App(beat_schedule={'a': <A>})", "", ["1: `App(beat_schedule={'a': {'task': 't.a'"]),
+        (
+            "PeriodicTask.objects.create(name='a')",
+            "",
+            ["1: left out, `PeriodicTask.objects.create("],
         ),
         ("f = lambda: app.conf.update(beat_schedule={})", "", ["1: `lambda: app.conf.update("]),
         (
@@ -361,6 +371,11 @@ def test_what_is_disabled_is_paused() -> None:
         ("app.conf.timezone = ZoneInfo('Asia/Tokyo')", "Asia/Tokyo", ""),
         ("app.conf.timezone = pytz.utc", "UTC", ""),
         (
+            "app.conf.enable_utc = settings.X",
+            "UTC",
+            "enable_utc: what `settings.X` is cannot be told",
+        ),
+        (
             "app.conf.timezone = 'Asia/Tokyo' if X else 'UTC'",
             "Asia/Tokyo",
             "timezone: `'UTC'` is left out, under `if not X`",
@@ -368,7 +383,7 @@ def test_what_is_disabled_is_paused() -> None:
         (
             "from django.conf import settings\napp.conf.timezone = settings.TIME_ZONE",
             "UTC",
-            "timezone: what `settings.TIME_ZONE` is cannot be told",
+            "add the module of Django's settings: UTC is taken (--tz)",
         ),
     ],
 )
