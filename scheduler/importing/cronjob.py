@@ -56,6 +56,10 @@ WHY = {
     "podFailurePolicy": "raise Reject where no retry helps",
     "lifecycle": "do it in the task",
 }
+NUMBERS = {
+    *("startingDeadlineSeconds", "backoffLimit", "activeDeadlineSeconds"),
+    "terminationGracePeriodSeconds",
+}
 ELSE = "of the processor's Deployment, if it is needed"
 
 
@@ -198,7 +202,7 @@ class _CronJob:
             return Unknown(f"Write the entrypoint of {image} here{arguments}.")
         environment = dict(self._environment())
         if not container["workingDir"].text and (path := relative_path(" ".join(words))):
-            said = f"{path!r} starts in the processor's folder, not in that of the image: set cwd="
+            said = f"{path!r} starts at the processor's folder, not at the image's: set cwd="
             self._note(container, said)
         grace = self._pod["terminationGracePeriodSeconds"].number
         return Command(
@@ -242,6 +246,8 @@ class _CronJob:
             for key, each in value.keys.items():
                 if key not in TAKEN[level]:
                     self._note(each, f"{before}{key}: {WHY.get(key, ELSE)}")
+                elif key in NUMBERS and each.number is None:
+                    self._note(each, f"{before}{key}: expected a number, got {each.text!r}")
         for other in self._pod["containers"].items[1:]:
             self._note(other, f"left out, a further container: {other['name'].text}")
 

@@ -193,7 +193,9 @@ def _misread(line: _Line, setting: _Setting) -> Iterator[Note]:
     if "?" in entry["when"]:
         yield Note(line.place, "`?` is taken as `*`, as programs do that know it")
     if "HOME" not in setting.environment and (path := relative_path(entry["rest"])):
-        said = f"{path!r} starts in the processor's folder, not in the user's home: set cwd="
+        said = (
+            f"the path {path!r} starts at the processor's folder, not at the user's home: set cwd="
+        )
         yield Note(line.place, said)
 
 

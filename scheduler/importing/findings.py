@@ -12,10 +12,13 @@ from scheduler.timing.schedules import Recurring
 NO_RETRY = Retry(0)
 BY_HAND = "the schedule never fires, so this is a task: send a message to start it"
 NO_LIMIT = "these files set no time limit: here, TIMEOUT ends a run after 10 minutes"
-# The first word of a command, or what follows `cd` or `>`: a path that is not absolute.
+# `cd` to an absolute folder, and words that are paths which are not absolute.
+_AT_HOME = re.compile(r"""[(\s]*cd\s+["']?[/~$]""")
 _RELATIVE = re.compile(
-    r"""(?:^|[;&|(]\s*)(?P<word>(?![/~$])[\w.-]*/[^\s;&|]*)"""
-    r"""|\bcd\s+(?P<folder>(?![/~$"'-])[^\s;&|]+)|>\s*(?P<file>(?![/~$"'&])[^\s;&|>]+)"""
+    r"\.{0,2}[\w-][\w.-]*/[\w./-]*|\.{1,2}/[\w./-]+|[\w-]+\.(?:py|sh|php|rb|pl|js)"
+)
+_TARGET = re.compile(
+    r"""(?:^|[^>&])>{1,2}\s*(?![/~$"'&>])([^\s;&|>)]+)|\bcd\s+(?![/~$"'-])([^\s;&|)]+)"""
 )
 
 
@@ -157,5 +160,9 @@ class Found:
 
 def relative_path(command: str) -> str:
     """Return the first path of a command that depends on the folder that it runs in; else, ""."""
-    match = _RELATIVE.search(command)
-    return next(filter(None, match.groups()), "") if match else ""
+    if _AT_HOME.match(command):
+        return ""
+    words = (word.strip("\"'();") for word in command.split())
+    targets = ("".join(filter(None, match)) for match in _TARGET.findall(command))
+    found = [*targets, *(word for word in words if _RELATIVE.fullmatch(word))]
+    return found[0] if found else ""

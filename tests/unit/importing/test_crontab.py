@@ -128,9 +128,10 @@ def test_whether_there_are_users_is_told_by_the_looks(
         ("0 0 9 ? * 1-5 x", SIX),
         ("0 0 12 1 1 ? 2030 x", SIX),
         ("TZ=Asia/Tokyo", "TZ is of commands alone"),
-        ("0 * * * * bin/x", "'bin/x' starts in the processor's folder"),
-        ("0 * * * * cd shop && ./x", "'shop' starts in the processor's folder"),
-        ("0 * * * * x > log.txt", "'log.txt' starts in the processor's folder"),
+        ("0 * * * * bin/x", "'bin/x' starts at the processor's folder"),
+        ("0 * * * * cd shop && ./x", "'shop' starts at the processor's folder"),
+        ("0 * * * * x > log.txt", "'log.txt' starts at the processor's folder"),
+        ("0 * * * * A=1 python jobs.py 2>&1", "'jobs.py' starts at the processor's folder"),
         ("0 * * * * -q x", "the command begins with a flag"),
         ("0 * * * * shop /srv/x", "'shop' is taken as a command, not as a user (--users)"),
         ("0 0 * * 8 x", "the day of week field is not understood: '8'"),
@@ -151,6 +152,20 @@ def test_in_a_zone_that_there_is_not_nothing_runs() -> None:
     assert found.jobs == []
     assert note.startswith("crontab:2: left out, '@daily x': ")
     assert "Mars/Dome" in note
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cd /srv && ./x > log",
+        "(cd ~/x; make)",
+        "x > /dev/null 2>&1",
+        "curl https://a.b/c",
+        "[ -x /a ]",
+    ],
+)
+def test_a_command_with_absolute_paths_needs_no_folder(command: str) -> None:
+    assert notes_of(read_crontab(f"0 * * * * {command}", "crontab", tz="UTC")) == []
 
 
 def test_that_the_zone_is_not_known_is_told() -> None:
