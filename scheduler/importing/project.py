@@ -2,18 +2,17 @@
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scheduler.importing.calls import Calls
 from scheduler.importing.celery_names import CONTAINERS, is_relevant, is_setting, named
-from scheduler.importing.expressions import Evaluator
 from scheduler.importing.findings import Note, Place
 from scheduler.importing.names import hint_of
 from scheduler.importing.source import Source
 from scheduler.importing.statements import Block, Follower
 from scheduler.importing.values import Bound, Class, Function, Module, Ref, Scope, Table, Unread
-from scheduler.importing.world import Left, TooLong, World
+from scheduler.importing.world import TooLong, World
 
 KNOWN = {*sys.stdlib_module_names, "celery", "django", "kombu", "django_celery_beat"}
 DEEPEST = 20
@@ -29,6 +28,7 @@ class Project:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.world = World()
+        self.calls = Calls
         self.classes: list[tuple[Source, Class]] = []
         self.sources = sources
         self._names: dict[Source, Scope] = {}
@@ -50,14 +50,12 @@ class Project:
         """Return the names of a module, which is followed before, if it was not."""
         if source not in self._names:
             self._names[source] = self.world.scope()
-            self._follow(self.evaluator(source), source.tree.body)
+            body = source.tree.body
+            self._follow(Place(source.file, 1), lambda: self.evaluator(source).block(body))
         return self._names[source]
 
     def evaluator(self, source: Source) -> Follower:
         return Follower(self, source, [self._names[source]])
-
-    def calls(self, evaluator: Evaluator) -> Calls:
-        return Calls(evaluator)
 
     def globals_of(self, scope: Scope) -> set[str]:
         return self._globals.setdefault(id(scope), set())
@@ -67,20 +65,20 @@ class Project:
         if not can_be_called:
             self._opaque.add(function.node)
 
-    def _follow(self, follower: Follower, block: Block) -> Left | None:
+    def _follow(self, place: Place, follow: Callable[[], object]) -> None:
+        """Follow a module or a function, as far as that does not take too long."""
         try:
-            return follower.block(block)
+            follow()
         except (TooLong, RecursionError):
-            place = follower.source.place(block[0])
             told = "it computes for too long to be followed: the rest of it is left out"
             self.world.notes.append(Note(place, told))
-            return None
 
     def _run(self, function: Function) -> None:
         """Follow a function that the files do not call."""
         conf = self.world.conf
         before = dict(conf)
-        self.call(function, [], {}, function.source.place(function.node), unknown=True)
+        place = function.source.place(function.node)
+        self._follow(place, lambda: self.call(function, [], {}, place, unknown=True))
         for name, old in before.items():
             replaced = isinstance(old.value, Table) and not old.value.entries
             if name in conf and not replaced:
@@ -107,7 +105,7 @@ class Project:
         self._called.add(node)
         self._depth += 1
         try:
-            left = self._follow(follower, node.body)
+            left = follower.block(node.body)
         finally:
             self._depth -= 1
         is_plain = isinstance(node, ast.FunctionDef) and not any(
@@ -205,6 +203,8 @@ class Project:
     def skip(self, source: Source, block: Block, condition: str) -> None:
         """Note what is left out as its condition is known not to hold."""
         for statement in block:
+            if id(statement) in self.world.executed:
+                continue
             if is_relevant(statement):
                 told = f"left out, under `{condition}`, which does not hold here"
                 self.world.notes.append(Note(source.place(statement), told))

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from scheduler.importing.assignments import Assigner
 from scheduler.importing.names import ERRORS
@@ -192,6 +193,7 @@ def _skip() -> None:
     return None
 
 
+@cache
 def _may_leave(statement: ast.stmt) -> bool:
     """Return whether a condition may end the block that it stands in."""
     return isinstance(statement, ast.If | ast.Match) and any(

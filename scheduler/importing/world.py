@@ -8,7 +8,7 @@ from typing import Any, cast
 from scheduler.importing.findings import Note, Place
 from scheduler.importing.values import Bound, Scope, Table, Unread, is_same, shown_value
 
-MOST_STEPS = 300_000
+MOST_STEPS = 60_000
 Contents = list[tuple[Any, Any]]
 
 
@@ -52,13 +52,13 @@ class World:
         self.configured: list[str] = []
         self.executed: set[int] = set()
 
-    def step(self) -> None:
-        """Count a step.
+    def step(self, count: int = 1) -> None:
+        """Count steps.
 
         Raises:
             TooLong: there were too many.
         """
-        self._steps += 1
+        self._steps += count
         if self._steps > MOST_STEPS:
             raise TooLong
 
@@ -106,6 +106,7 @@ class World:
         Args:
             first: of the branch that is mostly taken, the condition may be empty.
         """
+        self.step(len(self._heap))  # which is what it costs
         before = self._contents()
         with self._under(first[0]):
             one = first[1]()
