@@ -51,6 +51,7 @@ from typing import Any
 from scheduler.errors import RegistrationError
 from scheduler.protocol.messages import lead_of
 from scheduler.protocol.tokens import Ending, LoopId, Token
+from scheduler.user_code import UserCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,8 @@ class EventStream:
         """Hand an event to every listener that is told of its kind."""
         for listener in self._listeners_of(type(event)):
             try:
-                listener(event)
+                with UserCode("the listener"):
+                    listener(event)
             except Exception:
                 logging.getLogger(__name__).exception("The listener %r failed", listener)
 

@@ -16,6 +16,7 @@ ROOMS = (
     "spelling",
     "timing",
     "protocol",
+    "user_code",
     "settings",
     "events",
     "tasks",

@@ -11,12 +11,13 @@ from typing import Any, cast
 
 from scheduler.cli.lines import ONLY_FOR_DEBUGGING, clock, line_of
 from scheduler.events import Escalated, Event, RunEvent
-from scheduler.protocol.messages import flat, summary_of
+from scheduler.protocol.messages import flat, printable, summary_of
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.tasks.context import current_run
 from scheduler.tasks.tasks import SUPERVISION
 
 logger = logging.getLogger("scheduler")
+INDENT = "  "
 
 
 def configure(level: str, style: str) -> None:
@@ -46,7 +47,10 @@ def log_event(event: Event) -> None:
 
 
 class TextFormatter(logging.Formatter):
-    """`10:46:08.320 INFO    heartbeat #12  succeeded in 3 ms, next at 10:46:09.320`"""
+    """`10:46:08.320 INFO    heartbeat #12  succeeded in 3 ms, next at 10:46:09.320`
+
+    Further lines, such as those of a traceback, are indented: none is taken for one of the log.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         name, mark = _run_of(record)
@@ -54,7 +58,8 @@ class TextFormatter(logging.Formatter):
         short = f"#{mark}" if isinstance(mark, int) else flat(mark)[:8]
         about = f"{name} {short}  " if name else ""
         line = f"{self.time_of(record)} {record.levelname:7} {about}{record.getMessage()}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        text = "\n".join([line, *_details(self, record)])
+        return printable(text).replace("\n", f"\n{INDENT}")
 
     def time_of(self, record: logging.LogRecord) -> str:
         """When it was, as its line begins."""
@@ -88,8 +93,8 @@ class JsonFormatter(logging.Formatter):
         line["message"] = record.getMessage()
         if (event := getattr(record, "event", None)) is not None:
             line |= {"event": type(event).__name__} | _fields(event)
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+        if details := _details(self, record):
+            line["traceback"] = "\n".join(details)
         return json.dumps(line, default=_plain)
 
 
@@ -98,6 +103,14 @@ FORMATTERS: Mapping[str, Callable[[], logging.Formatter]] = {
     "dated": DatedFormatter,
     "json": JsonFormatter,
 }
+
+
+def _details(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    """Return the traceback and the stack of a record, as far as it has them."""
+    text = record.exc_text  # of one that was made in another process
+    if record.exc_info and not text:
+        text = formatter.formatException(record.exc_info)
+    return [each for each in (text, record.stack_info) if each]
 
 
 def _mark_with_run(record: logging.LogRecord) -> bool:

@@ -29,8 +29,12 @@ def print_json_list(values: Iterable[Any]) -> None:
 
 def _json(value: Any) -> str:
     text = json.dumps(value, default=plain, indent=2, ensure_ascii=False)
-    # What is no UTF-8 has an escape in JSON, and no bytes.
-    return text.encode(errors="backslashreplace").decode()
+    if text.replace("\n", "").isprintable():
+        return text
+    # What is no UTF-8, or may steer a terminal, has an escape in JSON.
+    return "".join(
+        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
+    )
 
 
 def plain(value: Any) -> Any:
@@ -49,7 +53,7 @@ def print_error(error: SchedulerError, as_json: bool) -> None:
     if as_json:
         print_json({"error": type(error).__name__, "message": message})
     else:
-        sys.stderr.write(f"scheduler: {message}\n")
+        sys.stderr.write(f"scheduler: {printable(message)}\n")
 
 
 def exact(moment: datetime | None, zone: tzinfo | None = None) -> str:

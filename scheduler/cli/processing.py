@@ -4,13 +4,15 @@ import asyncio
 import gc
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from wsgiref.types import WSGIApplication
 
 from scheduler import dashboard
@@ -64,7 +66,7 @@ def dev(
     warn_of_doubts(app.loops.values())
     ends_after = None if span is None else span_of("--for", span)
     at = (DEFAULT_PORT if port is None else port) if shows else None
-    _end_despite(asyncio.run(_develop(app, ends_after, at)))
+    _end_despite(_completed(_develop(app, ends_after, at), None))
 
 
 def run(
@@ -81,17 +83,13 @@ def run(
     chosen = [task.name for task in app.select(names)]
     settings = app.settings
     ports = Ports(health_port or settings.health_port, metrics_port or settings.metrics_port)
-    # Cancelled: told to stop while it still waited for the broker, with nothing to drain.
-    stopped = suppress(asyncio.CancelledError)
     _spare_the_collector()
-    threads = 0
-    with stopped, asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        threads = runner.run(_process(app, chosen, concurrency, ports))
-    _end_despite(threads)
+    _end_despite(_completed(_process(app, chosen, concurrency, ports), fastest_loop()))
 
 
 async def _develop(app: Scheduler, span: timedelta | None, port: int | None) -> int:
     server = MemoryServer()
+    _stop_on_signal()
     async with MemoryBroker(server) as broker, _shown(app, server, port):
         await Program(app, broker, SystemClock()).seeding.seed()
         ours = _processor(app, broker, list(app.tasks), None)
@@ -115,8 +113,7 @@ async def _shown(app: Scheduler, server: MemoryServer, port: int | None) -> Asyn
 async def _process(
     app: Scheduler, tasks: Sequence[str], concurrency: int | None, ports: Ports
 ) -> int:
-    if (this := asyncio.current_task()) is not None:
-        on_signal(lambda _: this.cancel())
+    _stop_on_signal()
     broker = remote_broker(app, patient=True)
     ours = _processor(app, broker, tasks, concurrency)
     async with _observable(app, broker, ours.worker, ports), broker:
@@ -151,6 +148,37 @@ def _metrics_page(app: Scheduler) -> WSGIApplication:
     from scheduler import metrics
 
     return metrics.page(metrics.instrument(app))
+
+
+def _completed(
+    work: Coroutine[Any, Any, int], new_loop: Callable[[], asyncio.AbstractEventLoop] | None
+) -> int:
+    """Run a processor to its end; returns how many of its threads have not ended.
+
+    What user code starts in the event loop may raise SystemExit, say: asyncio lets go of the loop
+    for that, with all other runs, and so would the next processor that gets the same message.
+    """
+    # Cancelled: told to stop while it still waited for the broker, with nothing to drain.
+    with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=new_loop) as runner:
+        task = runner.get_loop().create_task(work)
+        while True:
+            try:
+                return runner.get_loop().run_until_complete(task)
+            except (SystemExit, KeyboardInterrupt) as error:
+                if task.done():
+                    raise
+                logging.getLogger(__name__).error(
+                    "an asyncio task raised %s: the processor goes on",
+                    type(error).__name__,
+                    exc_info=error,
+                )
+    return 0
+
+
+def _stop_on_signal() -> None:
+    """Have a signal to stop cancel the running task, which has nothing to drain yet."""
+    if (this := asyncio.current_task()) is not None:
+        on_signal(lambda _: this.cancel())
 
 
 def _spare_the_collector() -> None:

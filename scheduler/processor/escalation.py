@@ -22,6 +22,7 @@ from scheduler.queues.hatchery import Hatchery
 from scheduler.tasks.context import current_run
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
+from scheduler.user_code import UserCode
 
 HOOK_TIMEOUT = timedelta(seconds=30)
 
@@ -110,13 +111,21 @@ class Escalation:
         self._emit(event)
         current_run.set(run.name)  # for what the hooks log
         for hook in self._hooks:
-            try:
-                async with asyncio.timeout(HOOK_TIMEOUT.total_seconds()):
-                    if (awaitable := hook(event)) is not None:
-                        await awaitable
-            except (Exception, asyncio.CancelledError):
-                # Nobody cancels a settlement: it was the hook itself.
-                logging.getLogger(__name__).exception("The escalation hook %r failed", hook)
+            # In a task of its own: what a hook cancels is not the settlement.
+            told = asyncio.create_task(_tell(hook, event), name="escalation hook")
+            await asyncio.wait([told])
+            if told.cancelled() or told.exception() is not None:
+                error = None if told.cancelled() else told.exception()
+                logging.getLogger(__name__).error(
+                    "The escalation hook %r failed", hook, exc_info=error
+                )
+
+
+async def _tell(hook: EscalationHook, event: Escalated) -> None:
+    async with asyncio.timeout(HOOK_TIMEOUT.total_seconds()):
+        with UserCode("the hook"):
+            if (awaitable := hook(event)) is not None:
+                await awaitable
 
 
 def _reason_of(error: Exception) -> Reason:

@@ -10,7 +10,6 @@ from scheduler.events import Event, EventStream, RunFinished, RunReturned, RunSe
 from scheduler.processor.processes import Child
 from scheduler.processor.runs import OURS, Execution, Executions
 from scheduler.processor.stacks import of_coroutine, of_thread
-from scheduler.protocol.messages import one_line
 from scheduler.protocol.tokens import Token
 from scheduler.queues.running import Demand, RunningRun
 from scheduler.tasks.context import Progress
@@ -101,7 +100,7 @@ async def _told(execution: Execution, processor: str, with_stack: bool) -> Runni
         processor=processor,
         cancelled_by=None if execution.demand is None else execution.demand.by,
         progress=None if progress is None else progress.fraction,
-        text="" if progress is None else one_line(progress.text),
+        text="" if progress is None else progress.text,
         stack=stack if with_stack else None,
     )
 
@@ -117,6 +116,7 @@ async def _asked(child: Child, known: Progress | None) -> tuple[Progress | None,
     asked = asyncio.wrap_future(child.ask())
     await asyncio.wait([asked], timeout=PATIENCE.total_seconds())
     if not asked.done():
+        asked.cancel()
         return known, f"  (its process has not answered within {PATIENCE.total_seconds():g} s)\n"
     progress, stack = asked.result()
     return progress or known, stack or "  (it is about to begin, or has just ended)\n"

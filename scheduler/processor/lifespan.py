@@ -10,6 +10,7 @@ from scheduler.errors import LifespanError
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.messages import summary_of
 from scheduler.tasks.lifespan import LifespanFunction, name_of
+from scheduler.user_code import UserCode
 
 CLOSING_TIMEOUT = timedelta(seconds=5)
 
@@ -50,7 +51,8 @@ class Lifespan:
         try:
             async with asyncio.timeout(CLOSING_TIMEOUT.total_seconds()):
                 # Whatever the processor ended by: what stands after `yield` is for closing.
-                await self._manager.__aexit__(None, None, None)
+                with UserCode("it"):
+                    await self._manager.__aexit__(None, None, None)
         except Exception as error:
             name = name_of(self._app.lifespan)
             logging.getLogger(__name__).exception("The lifespan %s could not be closed", name)
@@ -64,8 +66,9 @@ class Lifespan:
         opening = asyncio.timeout(None)
         try:
             async with opening as self._opening:
-                manager = function(self._app)
-                self.state = await manager.__aenter__()
+                with UserCode("it"):
+                    manager = function(self._app)
+                    self.state = await manager.__aenter__()
             self._manager, self.is_open = manager, True
         except Exception as error:
             if not opening.expired():

@@ -63,6 +63,7 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.backoff import dice
 from scheduler.timing.clock import Clock
 from scheduler.timing.schedules import admit
+from scheduler.user_code import UserCode
 
 Held = list[Callable[[], None]]
 """What lets go of what a delivery has taken on its way, in the order in which it was taken."""
@@ -191,10 +192,11 @@ class Pipeline:
 
     def _resolve(self, delivery: Delivery, task: TaskSpec, subject: Token | Call) -> Run:
         now = self._clock.now()
-        if isinstance(subject, Call):
-            arguments, tick = _arguments_of(subject, task), subject.due_at or now
-        else:
-            arguments, tick = _arguments_of_loop(subject, task, self._app), subject.scheduled_at
+        with UserCode("a type of the arguments"):
+            if isinstance(subject, Call):
+                arguments, tick = _arguments_of(subject, task), subject.due_at or now
+            else:
+                arguments, tick = _arguments_of_loop(subject, task, self._app), subject.scheduled_at
         return Run(delivery, task, subject, arguments, tick, received_at=now)
 
     async def _recognise(self, delivery: Delivery, subject: Token | Call, held: Held) -> str | None:

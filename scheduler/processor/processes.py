@@ -1,65 +1,48 @@
 """Runs of functions in processes of their own, which can be killed.
 
-A thread of the processor starts the process, and hears from it over a pipe: what it logs, carries
-and extends, and how it ended. A second pipe is its lifeline: when the processor dies, however that
-happens, it ends, and the process ends itself. By the way, the processor asks over it where the run
-is, and how far.
+The processor and the process talk over one socket, in lines of JSON: a line that is broken off
+holds up nothing, and nothing that user code has made is looked at without care. The process begins
+when it is told to, tells what it logs, carries and extends, and how it ended; by the way, it is
+asked where the run is, and how far. When the socket closes, because the processor has died, the
+process ends itself.
+
+It has a session of its own, which is killed as a group, with all that it has forked. What the
+processor waits for is the end of the process, not of its socket, which others may have inherited.
 """
 
 import importlib
 import logging
 import multiprocessing
 import os
-import pickle
 import signal
+import socket
 import threading
-import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from functools import partial
-from logging.handlers import QueueHandler
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from typing import Any, cast
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from multiprocessing.connection import wait
+from time import monotonic
+from typing import Any
 
-from scheduler.errors import UsageError
-from scheduler.processor import threads as processor_threads
-from scheduler.processor.stacks import of_thread
-from scheduler.processor.threads import called
+from scheduler.processor.child import STOPPING, Job, Lines, Told, error_of, unpickled, work
+from scheduler.processor.threads import Unfinished
 from scheduler.protocol.messages import summary_of
 from scheduler.tasks.context import Context, Progress
-from scheduler.tasks.tasks import Task, TaskSpec
+from scheduler.tasks.tasks import TaskSpec
+from scheduler.user_code import UserCode
 
 # Not forked off the processor, whose threads may hold locks at that moment.
 WAY = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 STARTING: Any = multiprocessing.get_context(WAY)  # its type has no processes
+STARTS = 3
 LEAVING = timedelta(seconds=5)
-ORPHANED = 70
-OURS = __file__, processor_threads.__file__
-WRAPPED = "__wrapped__"  # where `functools.update_wrapper` puts it
+REAPED_WITHIN_S = 1
+NOTHING_TOLD: Told = None, ""
 
 
-Told = tuple[Progress | None, str]
-"""How far the run in a process has come, and its stack."""
-
-
-class ProcessEnded(Exception):
+class ProcessEnded(Unfinished):
     """The process of a run ended before its function did."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a process is to do: the function is found there by its name."""
-
-    task: str
-    module: str
-    function: str
-    context: Context[Any]
-    takes_context: str | None
-    log_level: int
 
 
 def prepare(tasks: Iterable[TaskSpec]) -> None:
@@ -67,7 +50,8 @@ def prepare(tasks: Iterable[TaskSpec]) -> None:
     modules = {task.function.__module__ for task in tasks if task.executor == "process"}
     if modules and WAY == "forkserver":
         STARTING.set_forkserver_preload(sorted(modules))
-        importlib.import_module("multiprocessing.forkserver").ensure_running()
+        with _out_of_reach():
+            importlib.import_module("multiprocessing.forkserver").ensure_running()
 
 
 class Child:
@@ -75,224 +59,236 @@ class Child:
 
     Args:
         context: of the run: what the function does with it is done here.
+        carries: whether there is a next run to carry to.
     """
 
-    def __init__(self, task: TaskSpec, context: Context[Any]) -> None:
+    def __init__(self, task: TaskSpec, context: Context[Any], *, carries: bool) -> None:
         self._context = context
-        alone = replace(
-            context,
-            state=None,
-            _extend=_unreachable,
-            _hand_on=_unreachable,
-            _note_progress=_unreachable,
-        )
-        function, level = task.function, logging.getLogger().getEffectiveLevel()
-        self._job = Job(
-            task.name,
-            function.__module__,
-            function.__qualname__,
-            alone,
-            task.arguments.context,
-            level,
-        )
-        self._starting = threading.Lock()
-        self._process: BaseProcess | None = None
-        self._hold: Connection | None = None
-        self._asked: Future[Told] | None = None
+        self._job = Job.of(task, context, carries=carries)
+        self._lock = threading.Lock()  # the event loop waits for it: held for moments only
+        self._process: _Process | None = None
         self._killed = False
+        self._asked = False
+        self._askers: list[Future[Told]] = []
+
+    def start(self) -> None:
+        """Start the process, which then waits for `run`. It may take as long as the fork server.
+
+        Raises:
+            ProcessEnded: it was killed, or cannot be started.
+        """
+        problem = ""
+        for _ in range(STARTS):
+            if self._killed:
+                raise ProcessEnded("it was ended before its process had started")
+            try:
+                process = _Process(self._job)
+            except (EOFError, ConnectionError) as error:  # the fork server has died
+                problem = summary_of(error)
+                continue
+            with self._lock:
+                self._process = process
+                if self._killed:
+                    process.kill()
+            return
+        raise ProcessEnded(f"its process cannot be started: {problem}")
 
     def run(self) -> Any:
-        """Start the process, and wait for it to end; returns what its function returns.
+        """Let the process begin, and wait for it to end; returns what its function returns.
 
         Raises:
             ProcessEnded: it ended before.
         """
-        ours, theirs = STARTING.Pipe()
-        lifeline, hold = STARTING.Pipe(duplex=False)
-        with ours, hold:
-            with theirs, lifeline:
-                process = self._start(theirs, lifeline, hold)
-            try:
-                what, value = self._hear(ours)
-            except (EOFError, OSError):
-                raise ProcessEnded(_how_it_ended(process)) from None
-            finally:
-                with self._starting:
-                    self._hold = None
-                process.join(LEAVING.total_seconds())
-                process.kill()  # it has threads, say, that do not end
-                process.join()
+        process = self._process
+        assert process is not None
+        try:
+            with suppress(OSError):  # it has ended
+                self._tell("go")
+            ending = self._hear(process)
+            if ending is None:
+                raise ProcessEnded(process.how_it_ended())
+        finally:
+            self.close()
+        what, value = ending
         if what == "raised":
-            error, told = value
-            raise error from _Told(told)
-        return value
+            raise error_of(value)
+        return unpickled(value)
 
     def kill(self) -> None:
         """End the process, now or as soon as it has started."""
-        with self._starting:
+        with self._lock:
             self._killed = True
             if self._process is not None:
                 self._process.kill()
 
+    def close(self) -> None:
+        """Leave nothing behind of the process, if there is one."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.kill()  # its forks too; and it may have threads, say, that do not end
+            process.close()
+        self._answer(NOTHING_TOLD)
+
     def ask(self) -> Future[Told]:
         """Ask where its run is, and how far. A process that cannot answer does not."""
-        with self._starting:
-            if self._hold is None:
-                return Future()  # there is no process, yet or any more
-            if self._asked is None or self._asked.done():
-                self._asked = Future()
+        asker: Future[Told] = Future()
+        with self._lock:
+            if self._process is None:  # yet, or any more
+                asker.set_result(NOTHING_TOLD)
+                return asker
+            self._askers = [each for each in self._askers if not each.done()] + [asker]
+            # One question at a time: nothing that is sent to it waits to be read.
+            asks, self._asked = not self._asked, True
+        if asks:
+            with suppress(OSError):  # it has just ended
+                self._tell("where")
+        return asker
+
+    def _tell(self, what: str, value: Any = None) -> None:
+        with self._lock:
+            if self._process is not None:
+                self._process.lines.tell(what, value)
+
+    def _hear(self, process: "_Process") -> tuple[str, Any] | None:
+        """Do what it asks for, until it has ended; returns how its function did."""
+        ending: tuple[str, Any] | None = None
+        until: float | None = None
+        talks = True
+        while until is None or monotonic() < until:
+            rest = None if until is None else until - monotonic()
+            ready = wait([process.socket, process.end] if talks else [process.end], rest)
+            if process.socket in ready:
+                told = process.lines.read()
+                talks = told is not None
+                for what, value in told or ():
+                    if what in ("raised", "returned"):
+                        ending = what, value
+                    else:
+                        self._do(what, value)
+            elif process.end in ready:
+                break
+            # What it has begun to end in, it may finish; others may have its socket.
+            if until is None and (ending is not None or not talks or process.end in ready):
+                until = monotonic() + LEAVING.total_seconds()
+        return ending
+
+    def _do(self, what: str, value: Any) -> None:
+        match what:
+            case "log":
+                _log(value)
+            case "carry":
+                self._context.carry(value)
+            case "extend":
                 with suppress(OSError):  # it has just ended
-                    self._hold.send("where")
-            return self._asked
+                    self._tell("extended", self._extended(timedelta(microseconds=value)))
+            case _:
+                fraction, text, stack = value
+                self._answer((None if fraction is None else Progress(fraction, text), stack))
 
-    def _start(self, theirs: Connection, lifeline: Connection, hold: Connection) -> BaseProcess:
-        process = STARTING.Process(target=_work, args=(theirs, lifeline, self._job))
-        with self._starting:
-            process.start()
-            self._process, self._hold = process, hold
-            if self._killed:
-                process.kill()
-        return process
+    def _answer(self, told: Told) -> None:
+        with self._lock:
+            askers, self._askers, self._asked = self._askers, [], False
+        for asker in askers:
+            if asker.set_running_or_notify_cancel():
+                asker.set_result(told)
 
-    def _hear(self, ours: Connection) -> tuple[str, Any]:
-        """Do what it asks for, until it tells how it ended."""
-        while True:
-            what, value = ours.recv()
-            match what:
-                case "log":
-                    logging.getLogger(value.name).handle(value)
-                case "carry":
-                    self._context.carry(value)
-                case "extend":
-                    ours.send(self._extended(value))
-                case "where":
-                    assert self._asked is not None
-                    self._asked.set_result(value)
-                case _:
-                    return what, value
-
-    def _extended(self, span: timedelta) -> datetime | Exception:
+    def _extended(self, span: timedelta) -> tuple[str | None, str]:
+        """The new deadline, or why there is none."""
         try:
             self._context.extend(span)
         except Exception as error:
-            return RuntimeError(summary_of(error))
-        return self._context.deadline
+            return None, summary_of(error)
+        return self._context.deadline.isoformat(), ""
 
 
-def _how_it_ended(process: BaseProcess) -> str:
-    process.join()
-    code = process.exitcode or 0
-    if code >= 0:
-        return f"its process ended with the exit code {code}, before the function did"
-    return f"its process was ended by {signal.Signals(-code).name}"
+class _Process:
+    """A process that was started, and waits for its first line.
+
+    Attributes:
+        socket: what it tells comes from it.
+        end: is readable when it has ended.
+
+    Raises:
+        EOFError, ConnectionError: what it was to be forked off has ended.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.lines = Lines(self.socket)
+        try:
+            with theirs, _out_of_reach():
+                process = STARTING.Process(target=work, args=(theirs, job))
+                # Its `start` would look after all others as well, each of which has its thread.
+                self._popen = process._Popen(process)
+        except BaseException:
+            self.socket.close()
+            raise
+        self._descriptor = _descriptor_of(self._popen.pid)
+        self.end: Any = self._popen.sentinel if self._descriptor is None else self._descriptor
+
+    def kill(self) -> None:
+        """Kill it, and what it has forked; it may have ended."""
+        if hasattr(os, "killpg"):
+            with suppress(
+                ProcessLookupError, PermissionError
+            ):  # it leads no group, yet or any more
+                os.killpg(self._popen.pid, signal.SIGKILL)
+        if self._descriptor is None:
+            self._popen.kill()
+            return
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Forget it."""
+        self.socket.close()
+        self._popen.close()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+
+    def how_it_ended(self) -> str:
+        """Why its function has not told how it ended."""
+        code = self._popen.wait(REAPED_WITHIN_S)
+        if code is None or code == 255:  # of a fork server that has died, nobody hears it
+            return "its process ended before the function did"
+        if code >= 0:
+            return f"its process ended with the exit code {code}, before the function did"
+        named = [each.name for each in signal.Signals if each == -code]
+        return f"its process was ended by {named[0] if named else f'the signal {-code}'}"
 
 
-class _Told(Exception):
-    """The traceback of an error that was raised in another process."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
-def _unreachable(*_: object) -> Any:
-    raise UsageError("It belongs to another process.")
-
-
-# What follows is done in the other process.
-
-
-def _work(parent: Connection, lifeline: Connection, job: Job) -> None:
-    sending, here = threading.Lock(), _Here()
-
-    def tell(what: str, value: object) -> None:
-        with sending:
-            parent.send((what, value))
-
-    serving = (lifeline, tell, here)
-    threading.Thread(target=_serve, args=serving, name="lifeline", daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to all its processes
-    _log_to(partial(tell, "log"), job.log_level)
-    context = replace(
-        job.context,
-        _extend=partial(_extend, tell, parent),
-        _hand_on=partial(tell, "carry"),
-        _note_progress=here.note,
-    )
+def _descriptor_of(process: int) -> int | None:
+    """What tells of the end of a process though its fork server has ended; None: nothing does."""
     try:
-        result = _call(job, context)
-    except BaseException as error:
-        told = "".join(traceback.format_exception(error))
-        tell("raised", (_travelling(error), told))
-    else:
-        tell("returned", _picklable(result))
-
-
-class _Here:
-    """Where the run is, and how far. Made in its thread."""
-
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-        self._progress: Progress | None = None
-
-    def note(self, fraction: float, text: str) -> None:
-        self._progress = Progress(fraction, text)
-
-    def told(self) -> Told:
-        return self._progress, of_thread(self._thread, OURS)
-
-
-def _serve(lifeline: Connection, tell: Callable[[str, object], None], here: _Here) -> None:
-    try:
-        while True:
-            tell(lifeline.recv(), here.told())
-    except (EOFError, OSError):
-        os._exit(ORPHANED)
-
-
-def _call(job: Job, context: Context[Any]) -> Any:
-    given = {job.takes_context: context} if job.takes_context else {}
-    return called(partial(_function_of(job), **given, **context.arguments))
-
-
-def _function_of(job: Job) -> Any:
-    found: Any = importlib.import_module(job.module)
-    for name in job.function.split("."):
-        found = getattr(found, name)
-    is_task = isinstance(found, Task)
-    return getattr(cast("Any", found), WRAPPED) if is_task else found
-
-
-def _extend(tell: Callable[[str, object], None], parent: Connection, span: timedelta) -> datetime:
-    tell("extend", span)
-    answer = parent.recv()
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-class _Records:
-    """What a `QueueHandler` puts its records into."""
-
-    def __init__(self, put: Callable[[object], None]) -> None:
-        self.put_nowait = put
-
-
-def _log_to(put: Callable[[object], None], level: int) -> None:
-    root, records = logging.getLogger(), cast("Any", _Records(put))
-    root.handlers = [QueueHandler(records)]
-    root.setLevel(level)
-
-
-def _travelling(error: BaseException) -> BaseException:
-    """An error that can be told to another process: itself, or what it says."""
-    same = _picklable(error)
-    return RuntimeError(summary_of(error)) if same is None else same
-
-
-def _picklable(value: Any) -> Any:
-    """A value that can travel; None, if it cannot."""
-    try:
-        pickle.loads(pickle.dumps(value))
-    except Exception:
+        return os.pidfd_open(process)
+    except (AttributeError, OSError):  # not on this system; or it has ended, as its parent tells
         return None
-    return value
+
+
+@contextmanager
+def _out_of_reach() -> Generator[None]:
+    """Start processes that no signal to stop ends, which is sent to all processes of a service.
+
+    It stays blocked in the fork server. The processes of runs let it through when they ignore it.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # It protects itself, and lets signals through when it has started.
+    importlib.import_module("multiprocessing.resource_tracker").ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _log(told: dict[str, Any]) -> None:
+    record = logging.makeLogRecord(told)
+    logger = logging.getLogger(record.name)
+    try:
+        with UserCode("a filter or handler of the log"):
+            logger.handle(record)
+    except Exception:
+        logging.getLogger(__name__).exception("A record of %s cannot be logged", record.name)

@@ -8,13 +8,13 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from scheduler.brokers.contract import Delivery
-from scheduler.errors import CarryError
 from scheduler.middleware import Around, surrounded
 from scheduler.processor import processes as processor_processes
 from scheduler.processor import threads as processor_threads
+from scheduler.processor.child import checked_progress, refuse_to_carry
 from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.processes import Child
 from scheduler.processor.settlement import (
@@ -28,7 +28,7 @@ from scheduler.processor.settlement import (
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.protocol.calls import Call
-from scheduler.protocol.messages import flat, hatched_at, summary_of
+from scheduler.protocol.messages import flat, hatched_at
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.queues.failed import replayed_at
 from scheduler.queues.heads import Head
@@ -37,6 +37,7 @@ from scheduler.tasks.context import Context, Progress, current_run
 from scheduler.tasks.outcomes import NamedOutcome
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
+from scheduler.user_code import UserCode
 
 NO_TIME = timedelta(0)
 OURS = (
@@ -190,7 +191,7 @@ class Execution:
         Args:
             interrupted: whether it may have been cancelled as the processor stops.
         """
-        error = None if self.task.cancelled() else self.task.exception()
+        error = None if self.task.cancelled() else cast("Exception | None", self.task.exception())
         if self._thread is not None and not self._thread.done():
             return Broken.LEFT_BEHIND
         if self.run.delivery.lost.done():
@@ -202,8 +203,6 @@ class Execution:
             return Broken.INTERRUPTED if interrupted else Raised(cause)
         if error is None:
             return Returned(self._handed_on)
-        if not isinstance(error, Exception):
-            return Raised(RuntimeError(summary_of(error)))
         return Raised(error.with_traceback(_below_ours(error.__traceback__)))
 
     async def _call(self) -> None:
@@ -213,10 +212,8 @@ class Execution:
         context = self._context(deadline)
         try:
             async with deadline:
-                await surrounded(self._around, context, self._work(context))()
-        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            # It would end the whole processor, and the next one that gets this message.
-            raise RuntimeError(f"the task raised {summary_of(error)}") from None
+                with UserCode("the task"):
+                    await surrounded(self._around, context, self._work(context))()
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -226,11 +223,22 @@ class Execution:
     def _work(self, context: Context[Any]) -> Callable[[], Awaitable[Any]]:
         task = self.run.task
         if task.executor == "process":
-            child = self.child = Child(task, context)
-            return functools.partial(self._in_thread, child.run, stop=child.kill)
+            self.child = Child(task, context, carries=isinstance(self.run.subject, Token))
+            return functools.partial(self._in_process, self.child)
         given = {task.arguments.context: context} if task.arguments.context else {}
         work = functools.partial(task.function, **given, **self.run.arguments)
         return functools.partial(self._in_thread, work) if task.blocks else work
+
+    async def _in_process(self, child: Child) -> Any:
+        starting = self._threads.begin_start(child.start)
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # It is not waited for: its function does not begin, whenever it has started.
+            child.kill()
+            starting.add_done_callback(lambda _: child.close())
+            raise
+        return await self._in_thread(child.run, stop=child.kill)
 
     async def _in_thread(
         self, work: Callable[[], Any], stop: Callable[[], None] | None = None
@@ -249,9 +257,10 @@ class Execution:
         loop = self.task.get_loop()
 
         def extend() -> datetime:
+            until = self._clock.now() + span
             deadline.reschedule(loop.time() + span.total_seconds())
-            self.deadline = self._clock.now() + span
-            return self.deadline
+            self.deadline = until
+            return until
 
         async def extend_from_thread() -> datetime:
             return extend()
@@ -280,7 +289,7 @@ class Execution:
             routing_key=run.delivery.routing_key if token else _original_key(subject),
             state=self._state,
             _extend=functools.partial(self._extend, deadline),
-            _hand_on=self._hand_on if token else _refuse_to_carry,
+            _hand_on=self._hand_on if token else refuse_to_carry,
             _note_progress=self._note_progress,
         )
 
@@ -288,7 +297,7 @@ class Execution:
         self._handed_on = value
 
     def _note_progress(self, fraction: float, text: str) -> None:
-        self.progress = Progress(fraction, text)
+        self.progress = checked_progress(fraction, text)
 
 
 class Executions:
@@ -350,7 +359,3 @@ def _below_ours(traceback: TracebackType | None) -> TracebackType | None:
 
 def _original_key(subject: Token | Call) -> str:
     return subject.routing_key if isinstance(subject, Call) else ""
-
-
-def _refuse_to_carry(_: Any) -> None:
-    raise CarryError("A one-off run has no next run to carry to: only loops carry.")

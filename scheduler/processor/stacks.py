@@ -1,5 +1,6 @@
 """Where a run is now: the calls that it is in, without their arguments or any other values."""
 
+import inspect
 import sys
 import traceback
 from asyncio import Task
@@ -8,9 +9,11 @@ from itertools import dropwhile
 from types import FrameType
 from typing import Any
 
+from scheduler.protocol.messages import printable, summary_of
+from scheduler.user_code import UserCode
+
 LIMIT = 16 * 1024
 MOST_CALLS = 100
-NAMES = ("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await")
 Frames = Iterator[tuple[FrameType, int]]
 
 
@@ -35,13 +38,19 @@ def of_thread(thread: int | None, ours: Collection[str]) -> str:
 
 def _awaited(awaitable: Any) -> Frames:
     while awaitable is not None:
-        found = [names for names in NAMES if getattr(awaitable, names[0], None) is not None]
-        if not found:
+        # Of Python's own types: what others say of themselves may be anything, and without end.
+        if inspect.iscoroutine(awaitable):
+            frame, following = awaitable.cr_frame, awaitable.cr_await
+        elif inspect.isgenerator(awaitable):
+            frame, following = awaitable.gi_frame, awaitable.gi_yieldfrom
+        elif inspect.isasyncgen(awaitable):
+            frame, following = awaitable.ag_frame, awaitable.ag_await
+        else:
             return  # a future, say
-        ((frame_name, next_name),) = found
-        frame: FrameType = getattr(awaitable, frame_name)
+        if frame is None:
+            return  # it has ended
         yield frame, frame.f_lineno
-        awaitable = getattr(awaitable, next_name)
+        awaitable = following
 
 
 def _text(frames: list[tuple[FrameType, int]], ours: Collection[str]) -> str:
@@ -52,10 +61,14 @@ def _text(frames: list[tuple[FrameType, int]], ours: Collection[str]) -> str:
     begun = dropwhile(lambda frame: not is_ours(frame), frames)
     calls = [*dropwhile(is_ours, begun)]
     left_out = len(calls) - MOST_CALLS
-    lines = traceback.StackSummary.extract(iter(calls[-MOST_CALLS:])).format()
+    try:
+        with UserCode("a loader of modules"):  # it is asked for the lines
+            lines = traceback.StackSummary.extract(iter(calls[-MOST_CALLS:])).format()
+    except Exception as error:
+        return f"  (it cannot be told: {summary_of(error)})\n"
     if left_out > 0:
         lines.insert(0, f"  ({left_out} calls before these are left out)\n")
-    return _bounded("".join(lines))
+    return _bounded(printable("".join(lines)))
 
 
 def _bounded(text: str) -> str:

@@ -2,23 +2,31 @@
 
 A thread cannot be stopped from outside. So a run whose time is over keeps its message until its
 thread has ended: nothing of its loop runs beside it. Where that is not waited for, because the
-processor ends, its message is left unsettled, and goes to somebody else when the connection ends.
+processor ends, its message is left unsettled, and goes to another processor when the connection
+ends.
 """
 
 import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
 from scheduler.processor.shutdown import Shutdown
+from scheduler.user_code import UserCode
+
+
+class Unfinished(Exception):
+    """Some work was ended before it had finished."""
 
 
 class Threads:
-    """The threads of a processor's runs.
+    """The threads of a processor's runs, and one that starts processes.
+
+    That one may wait for long, without keeping any other run from its thread.
 
     Args:
         size: how many there are at most.
@@ -26,6 +34,7 @@ class Threads:
 
     def __init__(self, size: int, shutdown: Shutdown) -> None:
         self._pool = ThreadPoolExecutor(size, thread_name_prefix="run")
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="start")
         self._shutdown = shutdown
         self._going = 0
 
@@ -39,12 +48,11 @@ class Threads:
 
         None may be waiting for a thread: the processor has as much capacity as it has threads.
         """
-        context = copy_context()
-        loop = asyncio.get_running_loop()
-        thread = loop.run_in_executor(self._pool, lambda: context.run(called, work))
-        self._going += 1
-        thread.add_done_callback(self._note_end)
-        return thread
+        return self._begin(self._pool, work)
+
+    def begin_start(self, start: Callable[[], None]) -> asyncio.Future[Any]:
+        """Have a process started, after those that were asked for before."""
+        return self._begin(self._starter, start)
 
     async def result_of(
         self, thread: asyncio.Future[Any], *, stop: Callable[[], None] | None = None
@@ -52,7 +60,8 @@ class Threads:
         """What a thread returns, or raises.
 
         Args:
-            stop: makes the thread end soon; None: nothing does.
+            stop: makes the thread end soon, with `Unfinished` unless it has finished before;
+                None: nothing does.
 
         Raises:
             CancelledError: this was cancelled; the thread has ended, or the processor aborts.
@@ -60,12 +69,22 @@ class Threads:
         try:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:
-            if stop is not None:
-                stop()
-                await self._ended(thread, unless=[])
-            else:
+            if stop is None:
                 await self._outlast(thread)
-            raise
+                raise
+            stop()
+            await self._ended(thread, unless=[])
+            if isinstance(thread.exception(), Unfinished):
+                raise
+            return thread.result()
+
+    def _begin(self, threads: Executor, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        context = copy_context()
+        loop = asyncio.get_running_loop()
+        thread = loop.run_in_executor(threads, lambda: context.run(called, work))
+        self._going += 1
+        thread.add_done_callback(self._note_end)
+        return thread
 
     async def _outlast(self, thread: asyncio.Future[Any]) -> None:
         aborted = self._shutdown.aborted
@@ -89,12 +108,13 @@ class Threads:
 
 
 def called(work: Callable[[], Any]) -> Any:
-    """What the work returns.
+    """Return what the work of a task returns.
 
     Raises:
         TypeError: that is a coroutine, which nobody would await.
     """
-    result = work()
+    with UserCode("the task"):
+        result = work()
     if inspect.iscoroutine(result):
         result.close()
         raise TypeError("it is a `def` that returned a coroutine: write `async def`")

@@ -339,6 +339,38 @@ def test_no_message_id_steers_a_terminal_or_begins_a_line(log: Log):
     assert len(line.splitlines()) == 1
 
 
+FORGED = "10:46:08.320 INFO    report #12  succeeded"
+HOSTILE = f"no\n{FORGED}\r{FORGED}\x1b[2J\x85{FORGED}\u2028{FORGED}"
+
+
+def record_with(**fields: str) -> logging.LogRecord:
+    return logging.makeLogRecord({"msg": "failed", "levelno": ERROR, "levelname": "ERROR"} | fields)
+
+
+@pytest.mark.parametrize("way", ["message", "traceback", "of another process", "stack"])
+@pytest.mark.parametrize("style", ["text", "dated"])
+def test_nothing_that_is_logged_forges_a_line_or_steers_a_terminal(
+    log: Log, capsys: pytest.CaptureFixture[str], way: str, style: Style
+):
+    log(style=style)
+    match way:
+        case "message":
+            logging.getLogger("shop").warning("of outside: %s", HOSTILE)
+        case "traceback":
+            try:
+                raise ValueError(HOSTILE)
+            except ValueError:
+                logging.getLogger("shop").exception("failed")
+        case "of another process":
+            logging.getLogger("shop").handle(record_with(exc_text=HOSTILE))
+        case _:
+            logging.getLogger("shop").handle(record_with(stack_info=HOSTILE))
+    first, *further = capsys.readouterr().err.removesuffix("\n").splitlines()
+    assert further
+    assert all(line.startswith("  ") for line in further)
+    assert all(line.isprintable() for line in [first, *further])
+
+
 @pytest.mark.parametrize("event", SILENT)
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_what_is_not_worth_a_line_has_none(log: Log, event: Event, style: Style):
@@ -373,7 +405,7 @@ def test_the_last_failure_is_logged_with_its_traceback(log: Log, style: Style):
         raise ValueError("no")
     except ValueError as error:
         logged = log(Escalated(*RUN, error, False), style=style)
-    traceback = json.loads(logged)["traceback"] if style == "json" else logged.partition("\n")[2]
+    traceback = json.loads(logged)["traceback"] if style == "json" else logged.partition("\n  ")[2]
     assert traceback.startswith("Traceback (most recent call last)")
     assert traceback.rstrip().endswith("ValueError: no")
 

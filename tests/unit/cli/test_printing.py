@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from scheduler.brokers.tables import Opaque
-from scheduler.cli.printing import print_json, print_json_list, print_line
+from scheduler.cli.printing import print_error, print_json, print_json_list, print_line
 from scheduler.cli.rows import row_of_parked
 from scheduler.cli.spool import spooling
 from scheduler.cli.tables import Columns, print_table
+from scheduler.errors import SchedulerError
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import read_parked
 
@@ -46,6 +47,16 @@ def test_a_message_is_known_by_what_can_be_typed() -> None:
 def test_a_line_has_no_bytes_that_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_line("a \x1b[31m \udce9")
     assert capsys.readouterr().out == "a \\x1b[31m \\udce9\n"
+
+
+def test_neither_json_nor_an_error_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "a \x1b[31m \x9b2J \x7f \u202e \U000e0001"
+    print_json({"name": hostile})
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"name": hostile}
+    assert out.replace("\n", "").isprintable()
+    print_error(SchedulerError(hostile), as_json=False)
+    assert capsys.readouterr().err.removesuffix("\n").isprintable()
 
 
 def test_durations_are_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,20 @@
 """Functions that run in processes of their own, on the embedded broker; its time waits for them."""
 
 import asyncio
+import concurrent.futures
+import gc
+import importlib
 import logging
 import os
 import pickle
 import signal
+import threading
 import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel
@@ -16,7 +22,7 @@ from pydantic import BaseModel
 from scheduler import Context, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.errors import RegistrationError
 from scheduler.events import Escalated, RunFinished
-from scheduler.processor.processes import Child, ProcessEnded
+from scheduler.processor.processes import Child, ProcessEnded, prepare
 from scheduler.protocol.tokens import Ending
 from scheduler.queues.outbox import Posting
 from tests.stage import Stage, new_app, of
@@ -84,6 +90,117 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def fork(path: str, seconds: float) -> str:
+    first = os.fork() or time.sleep(600) or os._exit(0)
+    escaped = os.fork() or os.setsid() or time.sleep(600) or os._exit(0)
+    while os.getsid(escaped) != escaped:
+        time.sleep(0.01)
+    Path(path).write_text(f"{first} {escaped}")
+    time.sleep(seconds)
+    return "done"
+
+
+def signal_own_group(path: str, number: int) -> int:
+    forked = os.fork()
+    if not forked:
+        Path(path).write_text("forked")
+        time.sleep(600)
+        os._exit(0)
+    while not Path(path).exists():
+        time.sleep(0.01)
+    os.killpg(0, number)
+    time.sleep(0.1)
+    return os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
+
+
+class Trap:
+    """Raises when it is pickled, unpickled, or shown."""
+
+    def __init__(self, error: type[BaseException] = SystemExit) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        return spring, (self.error, os.getpid())
+
+    def __repr__(self) -> str:
+        raise self.error("shown")
+
+
+def spring(error: type[BaseException], pid: int) -> Any:
+    if pid != os.getpid():  # in the processor only
+        raise error("unpickled")
+    return "harmless"
+
+
+class TrapError(Exception):
+    def __reduce__(self) -> Any:
+        return spring, (SystemExit, os.getpid())
+
+
+class Shouting(str):
+    def __reduce__(self) -> Any:
+        raise SystemExit("pickled")
+
+
+def hand_over(ctx: Context, way: str) -> Any:
+    log = logging.getLogger("shop")
+    match way:
+        case "record":
+            log.warning("%s sold", Shouting("tea"), extra={"of": Shouting("x"), "trap": Trap()})
+            log.warning("all sold", extra={"lock": threading.Lock(), "error": ValueError("x")})
+        case "result":
+            return Trap()
+        case "unpicklable result":
+            return [Shouting("x")]
+        case "deep result":
+            result: list[Any] = []
+            for _ in range(100_000):
+                result = [result]
+            return result
+        case "error":
+            raise TrapError("no")
+        case "stop":
+            next(iter([]))
+        case "cancelled":
+            raise asyncio.CancelledError
+        case "future":
+            raise concurrent.futures.CancelledError
+        case "shown":
+            raise Unspeakable
+        case _:
+            ctx.progress(0.5, cast("Any", 5))
+            ctx.progress(0.5, Shouting("\x1b[31m " + "x" * 10_000))
+            ctx.carry(1)
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+def linger(path: str) -> str:
+    def outlast() -> None:
+        threading.main_thread().join()
+        Path(path).write_text("over")
+        time.sleep(600)
+
+    threading.Thread(target=outlast).start()
+    return "done"
+
+
+def break_off(path: str) -> None:
+    here = next(each for each in gc.get_objects() if type(each).__name__ == "ProcessSide")
+    here._socket.sendall(b'["log", {"msg": "...')
+    escaped = os.fork()
+    if not escaped:
+        os.setsid()
+        time.sleep(600)
+    while os.getsid(escaped) != escaped:
+        time.sleep(0.01)
+    Path(path).write_text(str(escaped))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 async def run(stage: Stage, app: Scheduler, task: str, seconds: float = 1, **args: Any) -> None:
     await stage.seed(app)
     await app.outbox.send(task, args, POSTING)
@@ -135,6 +252,33 @@ async def test_how_it_ends_is_its_outcome(stage: Stage, way: str, words: str) ->
     await run(stage, app, "fail", way=way)
     (parked,) = of(Escalated, stage.events)
     assert str(parked.error) == words
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("record", None),
+        ("result", None),
+        ("unpicklable result", None),
+        ("deep result", None),
+        ("error", "no"),
+        ("stop", "the task raised StopIteration"),
+        ("cancelled", "the task was cancelled from within"),
+        ("future", "the task raised CancelledError"),
+        ("shown", "the task raised Unspeakable, whose message cannot be shown: SystemExit"),
+        ("progress", "A one-off run has no next run to carry to: only loops carry."),
+    ],
+)
+async def test_what_it_hands_over_does_no_harm(
+    stage: Stage, way: str, words: str | None, executor: Any
+) -> None:
+    app = new_app()
+    app.task(executor=executor, retry=ONCE)(hand_over)
+    await run(stage, app, "hand_over", way=way)
+    (finished,) = of(RunFinished, stage.events)
+    told = None if finished.error is None else str(finished.error).removeprefix("TrapError: ")
+    assert told == words
 
 
 async def test_where_it_failed_is_told(stage: Stage) -> None:
@@ -192,39 +336,167 @@ def child_of(app: Scheduler, task: str, **args: Any) -> Child:
 
     run, _ = context()
     run.arguments = args
-    return Child(app.tasks[task], run)
+    return Child(app.tasks[task], run, carries=False)
 
 
-async def test_who_asks_before_it_has_started_keeps_no_later_answer_away() -> None:
+def started(function: Any, **args: Any) -> Child:
     app = new_app()
-    app.task(executor="process")(sleep)
-    child = child_of(app, "sleep", seconds=100)
-    too_early = child.ask()
-    running = asyncio.ensure_future(asyncio.to_thread(child.run))
+    app.task(executor="process")(function)
+    child = child_of(app, function.__name__, **args)
+    child.start()
+    return child
+
+
+@asynccontextmanager
+async def running(child: Child) -> AsyncGenerator[asyncio.Future[Any]]:
+    run = asyncio.ensure_future(asyncio.to_thread(child.run))
     try:
-        async with asyncio.timeout(30):
-            asked = too_early
-            while not asked.done():
-                asked = child.ask()
-                await asyncio.wait([asyncio.wrap_future(asked)], timeout=0.1)
+        yield run
     finally:
         child.kill()
-        await asyncio.wait([running])
-    progress, _ = asked.result()
-    assert (progress, too_early.done()) == (None, False)
-    assert isinstance(running.exception(), ProcessEnded)
+        await asyncio.wait([run], timeout=10)
+        assert run.done()
 
 
-@pytest.mark.parametrize("delay", [0, 0.5])
-async def test_it_can_be_killed_at_any_time(delay: float) -> None:
+async def until(condition: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(20):
+        while not (found := condition()):  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.02)
+    return found
+
+
+def text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_who_asks_too_early_or_gives_up_keeps_no_later_answer_away() -> None:
     app = new_app()
     app.task(executor="process")(sleep)
     child = child_of(app, "sleep", seconds=100)
-    if not delay:
+    assert child.ask().result() == (None, "")
+    child.start()
+    assert child.ask().cancel()
+    async with running(child) as run:
+        async with asyncio.timeout(20):
+            stack = ""
+            while "in sleep" not in stack:
+                progress, stack = await asyncio.wrap_future(child.ask())
+                assert (progress, run.done()) == (None, False)
+    assert isinstance(run.exception(), ProcessEnded)
+    assert child.ask().result() == (None, "")
+
+
+@pytest.mark.parametrize("moment", ["before", "started", "begun"])
+async def test_it_can_be_killed_at_any_time(moment: str) -> None:
+    app = new_app()
+    app.task(executor="process")(sleep)
+    child = child_of(app, "sleep", seconds=100)
+    if moment == "before":
         child.kill()
-    running = asyncio.ensure_future(asyncio.to_thread(child.run))
-    if delay:
-        await asyncio.sleep(delay)
+        with pytest.raises(ProcessEnded, match="it was ended before its process had started"):
+            child.start()
+        return
+    child.start()
+    if moment == "started":
         child.kill()
-    with pytest.raises(Exception, match="its process was ended by SIGKILL"):
-        await running
+    async with running(child) as run:
+        if moment == "begun":
+            await asyncio.sleep(0.5)
+    with pytest.raises(ProcessEnded, match="its process was ended by SIGKILL"):
+        run.result()
+
+
+async def test_what_it_forks_ends_with_it_and_does_not_keep_it_alive(tmp_path: Path) -> None:
+    path = tmp_path / "pids"
+    child = started(fork, path=str(path), seconds=100)
+    async with running(child) as run:
+        pids = [int(pid) for pid in (await until(lambda: text_of(path))).split()]
+    assert isinstance(run.exception(), ProcessEnded)
+    first, escaped = pids
+    try:
+        assert await until(lambda: not is_there(first))
+        assert is_there(escaped)  # it has a session of its own, and the socket of ours
+    finally:
+        os.kill(escaped, signal.SIGKILL)
+    path.unlink()
+    child = started(fork, path=str(path), seconds=0)
+    async with running(child) as run:
+        first, escaped = [int(pid) for pid in (await until(lambda: text_of(path))).split()]
+        async with asyncio.timeout(20):
+            assert await run == "done"
+        assert await until(lambda: not is_there(first))
+    os.kill(escaped, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_to_stop_ends_what_it_forks_and_not_its_run(
+    tmp_path: Path, number: int
+) -> None:
+    path = tmp_path / "pids"
+    child = started(signal_own_group, path=str(path), number=int(number))
+    async with running(child) as run, asyncio.timeout(20):
+        assert await run == -number
+
+
+async def test_what_has_finished_is_not_lost_when_it_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "over"
+    child = started(linger, path=str(path))
+    async with running(child) as run:
+        await until(lambda: text_of(path))
+        await asyncio.sleep(0.1)
+        child.kill()
+        assert await run == "done"
+
+
+async def test_what_it_breaks_off_in_the_middle_holds_up_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    child = started(break_off, path=str(path))
+    async with running(child) as run:
+        escaped = int(await until(lambda: text_of(path)))
+    os.kill(escaped, signal.SIGKILL)
+    assert isinstance(run.exception(), ProcessEnded)
+
+
+def server() -> int:
+    prepare([])
+    importlib.import_module("multiprocessing.forkserver").ensure_running()
+    return importlib.import_module("multiprocessing.forkserver")._forkserver._forkserver_pid
+
+
+async def test_a_fork_server_that_stands_still_holds_up_nobody_else(tmp_path: Path) -> None:
+    app, path = new_app(), tmp_path / "pid"
+    app.task(executor="process")(write_pid)
+    child = child_of(app, "write_pid", path=str(path), order=Order(number=1))
+    os.kill(stopped := server(), signal.SIGSTOP)
+    try:
+        starting = asyncio.ensure_future(asyncio.to_thread(child.start))
+        await asyncio.sleep(0.3)
+        began = time.monotonic()
+        assert child.ask().result() == (None, "")
+        child.kill()
+        assert time.monotonic() - began < 0.2
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    await starting
+    child.close()
+    await asyncio.sleep(0.3)
+    assert not path.exists()
+
+
+async def test_a_fork_server_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    child = started(sleep, seconds=1)
+    async with running(child) as run:
+        os.kill(server(), signal.SIGKILL)
+        again = started(write_pid, path=str(path), order=Order(number=1))
+        async with running(again) as second:
+            await second
+        await run
+    assert path.exists()

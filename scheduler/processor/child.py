@@ -1,0 +1,336 @@
+"""The other end of a run in a process of its own: what is done in that process.
+
+What the function hands over is checked here, where it is handed over: what cannot travel is told in
+words.
+"""
+
+import base64
+import importlib
+import json
+import logging
+import os
+import pickle
+import queue
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NoReturn, cast
+
+from scheduler.errors import CarryError, UsageError
+from scheduler.processor import threads as processor_threads
+from scheduler.processor.stacks import of_thread
+from scheduler.processor.threads import called
+from scheduler.protocol.messages import one_line, summary_of
+from scheduler.tasks.context import Context, Progress
+from scheduler.tasks.tasks import Task, TaskSpec
+from scheduler.user_code import UserCode
+
+STOPPING = signal.SIGINT, signal.SIGTERM
+ORPHANED = 70
+CHUNK = 64 * 1024
+PLAIN = str, int, float, bool, type(None)
+OURS = __file__, processor_threads.__file__
+WRAPPED = "__wrapped__"  # where `functools.update_wrapper` puts it
+
+Told = tuple[Progress | None, str]
+"""How far a run has come, and its stack."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process does: the function is found there by its name.
+
+    Attributes:
+        carries: whether there is a next run to carry to.
+    """
+
+    task: str
+    module: str
+    function: str
+    context: Context[Any]
+    takes_context: str | None
+    carries: bool
+    log_level: int
+
+    @classmethod
+    def of(cls, task: TaskSpec, context: Context[Any], *, carries: bool) -> "Job":
+        """Describe a run, without what cannot be reached from another process."""
+        alone = replace(
+            context,
+            state=None,
+            _extend=_unreachable,
+            _hand_on=_unreachable,
+            _note_progress=_unreachable,
+        )
+        return cls(
+            task.name,
+            task.function.__module__,
+            task.function.__qualname__,
+            alone,
+            task.arguments.context,
+            carries,
+            logging.getLogger().getEffectiveLevel(),
+        )
+
+
+class Lines:
+    """A socket over which a word and a value are told in a line of JSON each."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._rest = bytearray()
+
+    def tell(self, what: str, value: Any = None) -> None:
+        """Tell a word and a value.
+
+        Raises:
+            OSError: the other end does not exist any more.
+        """
+        self._socket.sendall(json.dumps([what, value]).encode() + b"\n")
+
+    def read(self) -> Sequence[tuple[str, Any]] | None:
+        """Read what has arrived, and wait for that only if nothing has.
+
+        Returns:
+            What was told in the lines that are whole now; None: no more will be.
+        """
+        try:
+            data = self._socket.recv(CHUNK)
+        except OSError:
+            data = b""
+        if not data:
+            return None
+        self._rest += data
+        if b"\n" not in data:
+            return []
+        *whole, self._rest = self._rest.split(b"\n")
+        return [tuple(json.loads(line)) for line in whole]
+
+
+def work(theirs: socket.socket, job: Job) -> None:
+    """Do a job, and tell how it ended."""
+    _become_own_session()
+    ProcessSide(theirs).work(job)
+
+
+class ProcessSide:
+    """What a process knows of its run. Made in the thread of the run."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._process = os.getpid()
+        self._thread = threading.get_ident()
+        self._socket = connected
+        self._lines = Lines(connected)
+        self._telling = threading.Lock()
+        self._extending = threading.Lock()
+        self._answers: queue.SimpleQueue[tuple[str | None, str]] = queue.SimpleQueue()
+        self._begun = threading.Event()
+        self._progress: Progress | None = None
+
+    def work(self, job: Job) -> None:
+        """Wait until the job may begin, do it, and tell how it ended."""
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._let_go)
+        root = logging.getLogger()
+        root.handlers = [_Telling(self.tell)]
+        root.setLevel(job.log_level)
+        threading.Thread(target=self._listen, name="processor", daemon=True).start()
+        self._begun.wait()
+        try:
+            result = _call(job, self._context(job))
+        except Exception as error:
+            self.tell("raised", _told(error))
+        else:
+            self.tell("returned", _pickled(result))
+
+    def tell(self, what: str, value: Any) -> None:
+        """Tell the processor.
+
+        Raises:
+            UsageError: this process was forked off the one that may.
+        """
+        if os.getpid() != self._process:
+            _unreachable()
+        with self._telling:
+            self._lines.tell(what, value)
+
+    def _context(self, job: Job) -> Context[Any]:
+        return replace(
+            job.context,
+            _extend=self._extend,
+            _hand_on=partial(self.tell, "carry") if job.carries else refuse_to_carry,
+            _note_progress=self._note_progress,
+        )
+
+    def _listen(self) -> None:
+        try:
+            while (heard := self._lines.read()) is not None:
+                for what, value in heard:
+                    match what:
+                        case "go":
+                            self._begun.set()
+                        case "where":
+                            fraction, text = self._progress or (None, "")
+                            begun = self._begun.is_set()
+                            stack = of_thread(self._thread, OURS) if begun else ""
+                            self.tell("where", [fraction, text, stack])
+                        case _:
+                            self._answers.put(value)
+        finally:
+            _end_session()
+
+    def _extend(self, span: timedelta) -> datetime:
+        with self._extending:
+            self.tell("extend", span // timedelta(microseconds=1))
+            deadline, why_not = self._answers.get()
+        if deadline is None:
+            raise RuntimeError(why_not)
+        return datetime.fromisoformat(deadline)
+
+    def _note_progress(self, fraction: float, text: str) -> None:
+        self._progress = checked_progress(fraction, text)
+
+    def _let_go(self) -> None:
+        """Leave the processor to the process that this one was forked off."""
+        for number in STOPPING:
+            if signal.getsignal(number) is _stay:
+                signal.signal(number, signal.SIG_DFL)
+        root = logging.getLogger()
+        if any(isinstance(each, _Telling) for each in root.handlers):
+            root.handlers = [logging.StreamHandler()]
+        self._socket.close()
+
+
+def checked_progress(fraction: float, text: object) -> Progress:
+    """Return what a run tells of its progress, as it can be told to anybody."""
+    return Progress(float(fraction), one_line(str(text)))
+
+
+def refuse_to_carry(_: Any) -> NoReturn:
+    """Stand for carrying in a run that has no next one.
+
+    Raises:
+        CarryError: always.
+    """
+    raise CarryError("A one-off run has no next run to carry to: only loops carry.")
+
+
+def error_of(told: dict[str, Any]) -> Exception:
+    """Return the error that a process has told of: itself, or what it said."""
+    error = unpickled(told["pickled"])
+    if not isinstance(error, Exception):
+        error = RuntimeError(told["summary"])
+    error.__cause__ = _ToldError(told["traceback"])
+    return error
+
+
+def unpickled(text: str | None) -> Any:
+    """Return what a process has handed over; None, if it cannot be had here."""
+    if text is None:
+        return None
+    try:
+        with UserCode("unpickling"):
+            return pickle.loads(base64.b64decode(text))
+    except Exception:
+        return None
+
+
+class _ToldError(Exception):
+    """The traceback of an error that was raised in another process."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def _unreachable(*_: object) -> NoReturn:
+    raise UsageError("It belongs to another process.")
+
+
+def _become_own_session() -> None:
+    """Be killed as a group, with all that is forked, and by nothing that only asks to stop."""
+    if hasattr(os, "setsid"):
+        os.setsid()
+    for number in STOPPING:
+        # Not ignored, which the programs that this one starts would inherit.
+        signal.signal(number, _stay)
+        if hasattr(signal, "siginterrupt"):
+            signal.siginterrupt(number, False)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+
+
+def _stay(*_: object) -> None:
+    """Leave it to the processor when this process ends."""
+
+
+def _end_session() -> NoReturn:
+    """End this process, and all that it has forked: there is no processor any more."""
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(ORPHANED)
+
+
+def _call(job: Job, context: Context[Any]) -> Any:
+    given = {job.takes_context: context} if job.takes_context else {}
+    with UserCode("the module of the task"):
+        function = _function_of(job)
+    return called(partial(function, **given, **context.arguments))
+
+
+def _function_of(job: Job) -> Any:
+    found: Any = importlib.import_module(job.module)
+    for name in job.function.split("."):
+        found = getattr(found, name)
+    is_task = isinstance(found, Task)
+    return getattr(cast("Any", found), WRAPPED) if is_task else found
+
+
+def _told(error: Exception) -> dict[str, str | None]:
+    return {
+        "pickled": _pickled(error),
+        "summary": summary_of(error),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+
+
+def _pickled(value: Any) -> str | None:
+    """A value that can travel; None, if it cannot."""
+    try:
+        with UserCode("pickling"):
+            pickle.loads(data := pickle.dumps(value))
+    except Exception:
+        return None
+    return base64.b64encode(data).decode()
+
+
+class _Telling(logging.Handler):
+    """Tells the processor what is logged, in plain values."""
+
+    def __init__(self, tell: Callable[[str, Any], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            with UserCode("a log record"):
+                told = {name: _plain(value) for name, value in vars(record).items()}
+                told |= {"msg": record.getMessage(), "args": None, "exc_info": None}
+                if record.exc_info and not record.exc_text:
+                    told["exc_text"] = logging.Formatter().formatException(record.exc_info)
+            self._tell("log", told)
+        except Exception:
+            self.handleError(record)
+
+
+def _plain(value: Any) -> Any:
+    if type(value) in PLAIN:
+        return value
+    try:
+        return json.loads(json.dumps(value, default=repr, skipkeys=True))
+    except Exception as error:
+        return f"({type(value).__name__}, which cannot be told: {type(error).__name__})"
