@@ -13,12 +13,14 @@ import pickle
 import queue
 import signal
 import socket
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from multiprocessing.util import Finalize
 from typing import Any, NoReturn, cast
 
 from scheduler.errors import CarryError, UsageError
@@ -33,6 +35,7 @@ from scheduler.user_code import UserCode
 STOPPING = signal.SIGINT, signal.SIGTERM
 ORPHANED = 70
 CHUNK = 64 * 1024
+LAST = -1_000_000
 PLAIN = str, int, float, bool, type(None)
 OURS = __file__, processor_threads.__file__
 WRAPPED = "__wrapped__"  # where `functools.update_wrapper` puts it
@@ -147,6 +150,7 @@ class ProcessSide:
             self.tell("raised", _told(error))
         else:
             self.tell("returned", _pickled(result))
+        Finalize(None, self._leave, exitpriority=LAST)
 
     def tell(self, what: str, value: Any) -> None:
         """Tell the processor.
@@ -183,6 +187,15 @@ class ProcessSide:
                             self._answers.put(value)
         finally:
             _end_session()
+
+    def _leave(self) -> None:
+        """Wait to be ended, with all that was forked, after what is done when a process ends."""
+        ended: Any = threading
+        ended._shutdown()  # as the end of a process does
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.tell("left", None)
+        threading.Event().wait()
 
     def _extend(self, span: timedelta) -> datetime:
         with self._extending:

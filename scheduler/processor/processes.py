@@ -164,6 +164,8 @@ class Child:
                 for what, value in told or ():
                     if what in ("raised", "returned"):
                         ending = what, value
+                    elif what == "left":
+                        return ending
                     else:
                         self._do(what, value)
             elif process.end in ready:

@@ -1,6 +1,8 @@
 """Functions that run in processes of their own, whose processors are stopped and killed."""
 
 import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -18,12 +20,25 @@ def working(field_: Field) -> Field:
     return field_
 
 
+@pytest.fixture
+def forking(field_: Field) -> Field:
+    field_.app = f"{Path(__file__).parent / 'apps' / 'forking.py'}:app"
+    return field_
+
+
 def is_there(pid: int) -> bool:
+    """Whether there is such a process; not one that has ended, and that nobody has asked for."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
         return False
-    return True
+
+
+def processes_of(field: Field) -> set[int]:
+    """The processes of runs, what they have forked, and the fork servers."""
+    notes = field.notes()
+    servers = {note["server"] for note in field.notes("start")}
+    return {note["pid"] for note in notes} | servers - {1}
 
 
 async def test_what_is_longer_than_its_time_is_killed_and_tried_again(working: Field) -> None:
@@ -67,3 +82,62 @@ async def test_a_process_that_is_killed_is_a_failed_attempt(working: Field) -> N
     process.kill()
     assert [note["attempt"] for note in working.notes("start")] == [0, 1, 2]
     assert "its process was ended by SIGKILL" in working.output_of(process)
+
+
+MOMENTS = {
+    "forked": ("child", "server", "processor", "group"),
+    "begun": ("child", "grandchild", "server", "processor", "group"),
+    "ending": ("child", "grandchild", "server", "processor", "group"),
+    "after": ("child", "grandchild", "server", "processor", "group"),
+}
+
+
+@pytest.mark.parametrize(
+    ("moment", "victim"), [(moment, victim) for moment in MOMENTS for victim in MOMENTS[moment]]
+)
+async def test_whatever_is_killed_at_whatever_moment(
+    forking: Field, broker: Broker, moment: str, victim: str
+) -> None:
+    forking.call("seed")
+    strike = {"STRIKE": f"{moment} {victim}", "OWN_GROUP": "1", "SCHEDULER_SHUTDOWN_GRACE": "8s"}
+    # So that the fork server finds the app, and imports it.
+    struck = forking.start("run", **strike, PYTHONPATH=str(Path(forking.app).parent))
+    await forking.until(lambda: bool(forking.notes("struck")))
+    if victim == "processor":
+        assert struck.wait(timeout=5) == -signal.SIGKILL
+    elif victim == "group":
+        assert struck.wait(timeout=20) == 0
+    else:
+        seen = len(forking.notes("end"))
+        await forking.until(lambda: len(forking.notes("end")) >= seen + 2)
+        began = time.monotonic()
+        forking.stop()
+        assert time.monotonic() - began < 8 + 5
+        assert struck.returncode == 0
+    await forking.until(lambda: not any(map(is_there, processes_of(forking))), seconds=5)
+
+    starts = [note["seq"] for note in forking.notes("start")]
+    ends = [note["seq"] for note in forking.notes("end")]
+    assert len(set(ends)) == len(ends)
+    if victim in ("grandchild", "server", "group"):  # nothing that its run needs
+        assert starts == ends == list(range(len(ends)))
+    if victim == "child":
+        assert set(starts) == set(ends)
+        assert len(starts) - len(ends) == (moment in ("begun", "ending"))
+    assert await forking.tokens(broker, 1) == {"loop0": 1}
+
+
+async def test_a_fork_server_that_stands_still_keeps_nobody_from_asking(forking: Field) -> None:
+    forking.call("seed")
+    forking.start("run", TIMEOUT="1s")
+    await forking.until(lambda: len(forking.notes("end")) > 2)
+    server = forking.notes("start")[0]["server"]
+    os.kill(server, signal.SIGSTOP)
+    try:
+        for _ in range(3):
+            assert forking.call("ps")["not_answered_by"] == []
+    finally:
+        os.kill(server, signal.SIGCONT)
+    seen = len(forking.notes("end"))
+    await forking.until(lambda: len(forking.notes("end")) > seen + 1)
+    forking.stop()

@@ -1,15 +1,17 @@
 """Cases that were wrong once."""
 
 import asyncio
+import concurrent.futures
 import sys
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from scheduler import (
     AppNotFound,
@@ -25,7 +27,9 @@ from scheduler import (
     UsageError,
 )
 from scheduler.cli.loading import load_app
+from scheduler.errors import LifespanError
 from scheduler.events import MessageParked, RunStarted
+from scheduler.middleware import CallNext
 from scheduler.processor.settlement import Finished, Raised, Returned, settle
 from scheduler.protocol.messages import LINE_LENGTH, summary_of
 from scheduler.protocol.tokens import LoopId, Token, decode, encode
@@ -201,37 +205,112 @@ class Unspeakable(Exception):
 class NoException(BaseException): ...
 
 
-@pytest.mark.parametrize(
-    "raised",
-    [Unspeakable(), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()]
-    + [NoException()],
+class Unspeakably(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+RAISED = (
+    *(Unspeakable, Unspeakably, SystemExit, KeyboardInterrupt, asyncio.CancelledError),
+    *(GeneratorExit, NoException, StopIteration, StopAsyncIteration, RecursionError, MemoryError),
+    pytest.param(concurrent.futures.CancelledError, id="CancelledError of a future"),
 )
-def test_whatever_a_task_raises_its_loop_goes_on(raised: BaseException) -> None:
+
+
+def app_that_raises(place: str, error: type[BaseException]) -> Scheduler:
     app = new_app()
 
     @app.periodic(every="10s", retry=Retry(0))
     async def task() -> None:
-        raise raised
+        if place == "task":
+            raise error
+        if "hook" in place:
+            raise ValueError
 
-    assert len([event for event in simulate(app, "45s") if isinstance(event, RunStarted)]) == 4
+    @app.around
+    async def around(_: Context, call_next: CallNext) -> None:
+        await call_next()
+        if place == "middleware":
+            raise error
+
+    @app.listen
+    def listener(_: object) -> None:
+        if place == "listener":
+            raise error
+
+    @app.on_escalation
+    def hook(_: object) -> None:
+        if place == "hook":
+            raise error
+
+    @app.on_escalation
+    async def coroutine_hook(_: object) -> None:
+        if place == "coroutine hook":
+            raise error
+        if place == "hook that cancels itself" and (this := asyncio.current_task()):
+            this.cancel()
+
+    return app
+
+
+@pytest.mark.parametrize("error", RAISED)
+@pytest.mark.parametrize(
+    "place",
+    ["task", "middleware", "listener", "hook", "coroutine hook", "hook that cancels itself"],
+)
+def test_whatever_user_code_raises_its_loop_goes_on(place: str, error: type[BaseException]) -> None:
+    app = app_that_raises(place, error)
+    events = simulate(app, "45s")
+    seqs = [event.seq for event in events if isinstance(event, RunStarted)]
+    assert seqs == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("error", RAISED)
+def test_whatever_reading_an_argument_raises_its_message_is_parked(
+    error: type[BaseException],
+) -> None:
+    app, read = new_app(), list[int]()
+
+    def check(number: int) -> int:
+        read.append(number)
+        if len(read) > 5:  # those before are read by who declares the loop
+            raise error
+        return number
+
+    @app.periodic(every="10s", args={"number": 1})
+    async def task(number: Annotated[int, AfterValidator(check)]) -> None: ...
+
+    events = simulate(app, "2m")
+    assert [event for event in events if isinstance(event, MessageParked)]
+
+
+@pytest.mark.parametrize("error", [each for each in RAISED if each is not GeneratorExit])
+@pytest.mark.parametrize("while_it", ["opens", "closes"])
+def test_whatever_a_lifespan_raises_is_told_as_its_error(
+    caplog: pytest.LogCaptureFixture, while_it: str, error: type[BaseException]
+) -> None:
+    @asynccontextmanager
+    async def lifespan(_: Scheduler) -> AsyncGenerator[None]:
+        if while_it == "opens":
+            raise error
+        yield
+        raise error
+
+    app = Scheduler("shop", Settings(), lifespan=lifespan)
+    app.periodic(every="10s")(sleep)
+    if while_it == "opens":
+        with pytest.raises(LifespanError, match="could not be opened"):
+            simulate(app, "45s")
+    else:
+        simulate(app, "45s")
+        assert "could not be closed" in caplog.text
+
+
+async def sleep() -> None: ...
 
 
 def test_a_reason_that_is_no_text_is_made_one() -> None:
     assert StopLoop(5).reason == "5"
-
-
-def test_a_hook_that_cancels_itself_does_not_hold_up_its_loop() -> None:
-    app = new_app()
-
-    @app.periodic(every="10s", retry=Retry(0))
-    async def task() -> None:
-        raise ValueError
-
-    @app.on_escalation
-    async def hook(_: object) -> None:
-        raise asyncio.CancelledError
-
-    assert len([event for event in simulate(app, "45s") if isinstance(event, RunStarted)]) == 4
 
 
 @pytest.mark.parametrize("verbs", ["pause,resume", "seed,pause,resume", "pause,seed,resume"])

@@ -1,0 +1,92 @@
+"""A loop whose runs are in processes that fork; in one of them, once, something is killed."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from scheduler import Context, Retry, Scheduler
+
+RECORD = Path(os.environ["RECORD"])
+STRUCK = RECORD.with_name("struck")
+MOMENT, VICTIM = os.environ.get("STRIKE", "never never").split()
+
+if os.environ.pop("OWN_GROUP", None):  # the processor: neither its fork server nor its runs
+    os.setpgid(0, 0)
+    os.environ["PROCESSOR"] = str(os.getpid())
+
+app = Scheduler(os.environ["NAMESPACE"])
+
+
+def note(what: str, **facts: object) -> None:
+    """Append a line; O_APPEND keeps the lines of many processes whole."""
+    with RECORD.open("a") as file:
+        file.write(json.dumps({"what": what, "pid": os.getpid(), **facts}) + "\n")
+
+
+def strike(moment: str, seq: int, forked: int = 0) -> None:
+    """Kill what is to be killed at this moment, unless that was done."""
+    if moment != MOMENT or seq < 1:
+        return
+    try:
+        STRUCK.touch(exist_ok=False)
+    except FileExistsError:
+        return
+    processor = int(os.environ["PROCESSOR"])
+    note("struck", seq=seq)
+    match VICTIM:
+        case "child":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "grandchild":
+            os.kill(forked, signal.SIGKILL)
+        case "server":
+            os.kill(os.getppid(), signal.SIGKILL)
+        case "processor":
+            os.kill(processor, signal.SIGKILL)
+        case _:
+            os.killpg(processor, signal.SIGTERM)
+
+
+def fork_a_sleeper() -> int:
+    forked = os.fork()
+    if not forked:
+        note("there")
+        time.sleep(600)
+        os._exit(0)
+    return forked
+
+
+def outlast(seq: int, forked: int) -> None:
+    threading.main_thread().join()
+    time.sleep(0.2)  # the processor has heard how the run ended, and waits for the process
+    strike("after", seq, forked)
+
+
+@app.periodic(
+    every="200ms",
+    name="loop0",
+    timeout="5s",
+    retry=Retry(5, initial="10ms", maximum="10ms"),
+    executor="process",
+)
+def work(ctx: Context) -> None:
+    note("start", seq=ctx.seq, attempt=ctx.attempt, server=os.getppid())
+    forked = fork_a_sleeper()
+    threading.Thread(target=outlast, args=(ctx.seq, forked)).start()
+    strike("begun", ctx.seq, forked)
+    time.sleep(0.1)
+    strike("ending", ctx.seq, forked)
+    note("end", seq=ctx.seq, attempt=ctx.attempt)
+
+
+# In the fork server, as it forks off the process of a run, which has no name for itself yet.
+if MOMENT == "forked" and "PROCESSOR" in os.environ and os.getpid() != int(os.environ["PROCESSOR"]):
+    server = os.getpid()
+
+    def strike_at_birth() -> None:
+        if os.getppid() == server and RECORD.exists() and sum(1 for _ in RECORD.open()) > 3:
+            strike("forked", 1)
+
+    os.register_at_fork(after_in_child=strike_at_birth)
