@@ -103,6 +103,60 @@ async def test_the_stack_of_a_coroutine_begins_in_the_task_and_has_no_values(
     assert "hunter2" not in stacks["mine"]
 
 
+class Endless:
+    """Has whatever it is asked for, as mocks do, and waits."""
+
+    def __init__(self, free: asyncio.Future[None]) -> None:
+        self.free: Any = free
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __await__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        if self.free.done():
+            raise StopIteration
+        self.free._asyncio_future_blocking = True
+        return self.free
+
+
+async def test_whatever_a_run_tells_it_can_be_asked_for(stage: Stage) -> None:
+    app, over = new_app(), asyncio.get_running_loop().create_future()
+
+    @app.task
+    async def work(ctx: Context) -> None:
+        told: Any = (Path("\udcff"), 5, None, "\x1b[31m\n" + "x" * 100_000, "\udcff")
+        for text in told:
+            ctx.progress(True, text)
+        await Endless(over)
+
+    await stage.seed(app)
+    await app.outbox.send("work", {}, Posting(message_id="mine"))
+    async with stage.processor():
+        await asyncio.sleep(1)
+        (run,) = (await app.running(stack_of="mine")).runs
+        over.set_result(None)
+    assert (run.progress, run.text) == (1, r"\udcff")
+    assert "await Endless(over)" in (run.stack or "")
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError, SystemExit])
+def test_a_stack_can_be_told_whatever_its_modules_are_loaded_by(error: Any) -> None:
+    class Loader:
+        def get_source(self, _: str) -> str:
+            raise error
+
+    scope = {"__name__": "strange", "__loader__": Loader(), "ask": ask_for_own_stack}
+    exec(compile("text = ask()", "\udcff \x1b.py", "exec"), scope)
+    assert str(scope["text"]).replace("\n", "").isprintable()
+
+
+def ask_for_own_stack() -> str:
+    return of_thread(threading.get_ident(), {__file__})
+
+
 async def test_a_stack_that_is_deep_is_cut_from_outside(stage: Stage) -> None:
     app, free = new_app(), asyncio.Event()
 
