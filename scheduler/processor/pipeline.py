@@ -56,6 +56,7 @@ from scheduler.processor.settlement import (
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.successors import Successors
 from scheduler.protocol.calls import Call, decode_call, is_call
+from scheduler.protocol.messages import one_line
 from scheduler.protocol.tokens import State, Token, decode
 from scheduler.protocol.topology import routing_key
 from scheduler.tasks.registry import App
@@ -262,7 +263,7 @@ class Pipeline:
             self._emit(TicksSkipped(*run.about, settlement.missed, "overrun"))
         if settlement.put is None or finished.trace == settlement.put.trace:
             return settlement
-        return replace(settlement, put=replace(settlement.put, trace=finished.trace))
+        return replace(settlement, put=replace(settlement.put, trace=_texts(finished.trace)))
 
     async def _dispose(self, delivery: Delivery, verdict: Verdict) -> None:
         """The one place where a delivery leaves our hands."""
@@ -280,6 +281,17 @@ class Pipeline:
                 return  # it comes again, to somebody
         if verdict.event is not None:
             self._emit(verdict.event)
+
+
+def _texts(trace: Mapping[Any, Any]) -> dict[str, str]:
+    """Return the headers that can travel, of those that listeners have added."""
+    texts = {name: text for name, text in trace.items() if type(name) is type(text) is str}
+    if len(texts) < len(trace):
+        logging.getLogger(__name__).warning(
+            "A listener has added to the trace what is no text: %s is left out",
+            ", ".join(sorted(one_line(repr(name)) for name in trace.keys() - texts.keys())),
+        )
+    return texts
 
 
 def _superseded(delivery: Delivery, subject: Token | Call, why: str) -> Verdict:

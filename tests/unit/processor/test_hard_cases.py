@@ -28,7 +28,7 @@ from scheduler import (
 )
 from scheduler.cli.loading import load_app
 from scheduler.errors import LifespanError
-from scheduler.events import MessageParked, RunStarted
+from scheduler.events import MessageParked, RunFinished, RunStarted
 from scheduler.middleware import CallNext
 from scheduler.processor.settlement import Finished, Raised, Returned, settle
 from scheduler.protocol.messages import LINE_LENGTH, summary_of
@@ -263,6 +263,20 @@ def test_whatever_user_code_raises_its_loop_goes_on(place: str, error: type[Base
     events = simulate(app, "45s")
     seqs = [event.seq for event in events if isinstance(event, RunStarted)]
     assert seqs == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("added", [{"x": object()}, {5: "x"}, {"x": None}, {"x": "\udcff"}])
+def test_whatever_a_listener_adds_to_a_trace_its_run_is_settled(added: Any) -> None:
+    app = new_app()
+    app.periodic(every="10s")(sleep)
+
+    @app.listen
+    def listener(event: object) -> None:
+        if isinstance(event, RunFinished):
+            event.trace.update(added)
+
+    events = simulate(app, "45s")
+    assert [event.seq for event in events if isinstance(event, RunStarted)] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("error", RAISED)
