@@ -36,7 +36,7 @@ bench: .venv/bench ## measure loops and delays beside what others do (ARGS="--ro
 	@$(BIN)/python tests/benchmarks/costs.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/messages.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/loops.py $(ARGS)
-	@$(BIN)/python tests/benchmarks/ladder.py $(ARGS)
+	@$(BIN)/python tests/benchmarks/hatchery.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/observing.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/reading.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/scaling.py

@@ -17,8 +17,7 @@ import scheduler
 from docs import imports
 from docs.tables import table
 from scheduler.cli.commands import cli
-from scheduler.protocol.ladder import UNITS, rungs
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.hatchery import UNITS, timers
 from scheduler.protocol.topology import Names, Queue, Subscription, Topology, topology
 from scheduler.settings import PREFIX, Settings
 from scheduler.timing.durations import format_duration
@@ -27,7 +26,6 @@ from scheduler.timing.schedules import Cron, Every, to_wire
 ROOT = Path(__file__).parents[1]
 ALERTS = ROOT / "k8s/components/monitoring/alerts.yaml"
 NAMESPACE = "NAMESPACE"
-LOOP = LoopId("TASK", "KEY")
 WHILE = "queue, for as long as it is needed"
 FROM_CODE = "<!-- Written from the code by docs/facts.py: change it there. -->"
 
@@ -136,11 +134,10 @@ class Row(NamedTuple):
 
 
 def sample() -> Topology:
-    """What an app of each kind of task and loop needs, under names that stand for any."""
+    """Return what an app of each kind of task needs, under names that stand for any."""
     return topology(
         NAMESPACE,
         ["TASK"],
-        [LOOP],
         subscriptions=[Subscription("TASK", "EXCHANGE", "KEY", "topic")],
         ordered=["TASK"],
         called=["TASK"],
@@ -155,19 +152,23 @@ def named() -> dict[str, str]:
         for attribute, kind in vars(Names).items()
         if isinstance(kind, cached_property) and attribute != "prefix"
     }
-    found |= {names.delay(unit): inspect.getdoc(Names.delay) or "" for unit in range(len(UNITS))}
-    found |= {names.rung(rung): inspect.getdoc(Names.rung) or "" for rung in rungs()}
+    for of_unit, first in ((Names.hatchery_exchange, 1), (Names.later_exchange, 0)):
+        says = inspect.getdoc(of_unit) or ""
+        found |= {of_unit(names, unit): says for unit in range(first, len(UNITS))}
+    for of_timer in (Names.timer, Names.later_timer):
+        says = inspect.getdoc(of_timer) or ""
+        found |= {of_timer(names, timer): says for timer in timers()}
     of_task = (Names.processor_queue, Names.failed_queue, Names.head)
     found |= {each(names, "TASK"): inspect.getdoc(each) or "" for each in of_task}
-    found[names.hatchery(LOOP)] = inspect.getdoc(Names.hatchery) or ""
     return {name: text for name, text in found.items() if isinstance(name, str)}
 
 
 def rows(wanted: Topology) -> list[Row]:
-    """Its exchanges and queues; the rungs of the ladder but for the first and the last left out."""
+    """Its exchanges and queues; of each set of timers, the first and the last alone."""
     names = Names(NAMESPACE)
     said = named()
-    folded = {names.rung(rung) for rung in rungs()[1:-1]}
+    between = timers()[1:-1]
+    folded = {name(timer) for name in (names.timer, names.later_timer) for timer in between}
     exchanges = [(each.name, f"{each.type} exchange", each.arguments) for each in wanted.exchanges]
     queues = [(each.name, _kind(each), each.arguments) for each in wanted.queues]
     declared = [*exchanges, *(each for each in queues if each[0] not in folded)]
@@ -175,7 +176,7 @@ def rows(wanted: Topology) -> list[Row]:
     for_a_while = [
         Row(name, WHILE, {}, text)
         for name, text in said.items()
-        if name not in there and ".delay" not in name
+        if name not in there and name not in folded
     ]
     return [*(Row(*each, said.get(each[0], "")) for each in declared), *for_a_while]
 

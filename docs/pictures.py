@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from scheduler.protocol.ladder import UNITS
+from scheduler.protocol.hatchery import UNITS
 
 STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#24292f;text-anchor:middle}"
@@ -18,7 +18,7 @@ TIP = (
 
 def drawn() -> dict[str, str]:
     """Each picture, by the name of its file."""
-    return {"ladder.svg": ladder(), "loop.svg": loop()}
+    return {"hatchery.svg": hatchery(), "loop.svg": loop()}
 
 
 def picture(width: int, height: int, title: str, parts: Iterable[str]) -> str:
@@ -50,7 +50,7 @@ def words(x: int, y: int, text: str) -> str:
 def loop() -> str:
     """The way of a token."""
     parts = [
-        box(10, 90, 130, "hatchery queue", "one slot, nobody consumes", "timer"),
+        box(10, 90, 130, "hatchery", "timers all loops share", "timer"),
         arrow("M140 90H255"),
         words(197, 80, "time to live over"),
         box(255, 90, 140, "processor queue", "of the task"),
@@ -66,8 +66,8 @@ def loop() -> str:
     return picture(840, 145, "The way of a token", parts)
 
 
-def ladder() -> str:
-    """The exchanges of the ladder one below the other, each with its timer queues beside it."""
+def hatchery() -> str:
+    """Draw the exchanges of the units one below the other, each with its timer queues beside it."""
     parts: list[str] = []
     for at, unit in enumerate(UNITS):
         y = 40 + at * 62
@@ -76,12 +76,12 @@ def ladder() -> str:
         parts += [
             box(60, y, 120, unit.name),
             arrow(f"M120 {y + 20}V{y + 42}"),
-            words(148, y + 35, "digit 0"),
+            words(148, y + 35, "0: skipped"),
             arrow(f"M180 {y}H300"),
             words(240, y + 14, f"digit 1 to {unit.most}"),
             box(300, y, 190, f"timer queues {timers}", kind="timer"),
             arrow(f"M395 {y + 20}V{y + 48}H182"),
         ]
     end = 40 + len(UNITS) * 62
-    parts.append(box(60, end, 120, "delayed", "to the queue of the task"))
-    return picture(560, end + 60, "The delay ladder", parts)
+    parts.append(box(60, end, 120, "end", "to the queue of the task"))
+    return picture(560, end + 60, "The timers", parts)

@@ -4,11 +4,11 @@
     kubectl apply --namespace scheduler -f topology.json
 
 For clusters where only that operator declares: instead of the Job that seeds, and of its user.
-Processors then start the loops by themselves, within two minutes, because supervision finds them
-without a token. A changed schedule takes `scheduler seed` even so.
+Processors then start the loops by themselves, within two minutes, because supervision finds that
+they were not seeded. A changed schedule takes `scheduler seed` even so.
 
-Expect about 500 resources for an app with one-off messages: each delay of the ladder is a queue.
-Deleting a Queue resource leaves the queue, as the schedule is in it.
+Expect some 600 resources, and 1,200 with one-off messages: each timer is a queue, with bindings.
+Deleting a Queue resource leaves the queue, as what waits for its time is in it.
 """
 
 import argparse

@@ -21,7 +21,6 @@
     └── BrokerError               the broker could not do it
         ├── BrokerUnavailable       there is no connection to it
         │   ├── Unconfirmed           the connection went before the answer came
-        │   ├── QueueUnresponsive     none of its replicas leads a queue
         │   ├── NoReplica             the node has none of a stream: another one may have
         │   └── StreamTooLong         a stream could not be read in the time that there was
         ├── AccessRefused           wrong credentials, or a right is missing
@@ -32,10 +31,10 @@
         ├── NotSent                 a message was not confirmed in time
         │   └── NotAllSent            some of many were not
         ├── Unroutable              no queue is bound for the message
-        ├── Rejected                the queue is full: its slot is taken
+        ├── Rejected                the queue is full
         ├── NotAllSeen              not all parked messages could be looked at
         ├── DeliveryLost            the delivery came over a channel that is gone
-        └── Locked                  somebody else holds the lock
+        └── Overtaken               other programs changed the same loop first, again and again
 
 The default message of an error is the first line of its class's docstring.
 How a task says that its run ended differently is not an error: see `scheduler.tasks.outcomes`.
@@ -151,10 +150,6 @@ class Unconfirmed(BrokerUnavailable):
     """The connection went before the broker's answer came: it may or may not have been done."""
 
 
-class QueueUnresponsive(BrokerUnavailable):
-    """The queue does not answer: none of its replicas leads it."""
-
-
 class AccessRefused(BrokerError):
     """The broker refused access: wrong credentials, or a right is missing."""
 
@@ -225,5 +220,5 @@ class DeliveryLost(BrokerError):
     """The channel of the delivery is gone: the broker has given the message back to its queue."""
 
 
-class Locked(BrokerError):
-    """Somebody else holds the lock."""
+class Overtaken(BrokerError):
+    """Other programs changed the same loop first, again and again."""

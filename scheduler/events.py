@@ -26,10 +26,10 @@ RunReturned            its processor is stopping: the message goes back to its q
 TicksSkipped           nominal times that no run stood for, and why
 TokenSuperseded        a token that is void, or was settled before: acked without a run
 TokenDelayed           it is not known yet whether a token is to be run; it is asked again
-TokenOvertaken         the slot was taken by a token that is as far as this one, or farther
 Escalated              a run failed for the last time
 MessageParked          a message is in a failed queue, with the reason
-LoopReported           supervision found a trouble that it cannot mend
+LoopReported           supervision found a problem that it cannot repair
+TimerStuck             a timer of the broker holds messages past their time
 PlaceLost              nothing tells how far a loop had come that was repaired: it begins anew
 EpochHeard             a processor that follows the roster has heard of an epoch that began
 CensusTaken            supervision has counted tokens
@@ -237,7 +237,7 @@ class LoopSeeded(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopRepaired(Event):
-    """Attributes: kind is lost, stuck, doubled or adopted."""
+    """Attributes: kind is lost, doubled or adopted."""
 
     loop: LoopId
     kind: str
@@ -403,13 +403,6 @@ class TokenSuperseded(RunEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class TokenOvertaken(RunEvent):
-    """What comes after the run was not needed: the slot is taken by one that is as far."""
-
-    by: Token
-
-
-@dataclass(frozen=True, slots=True)
 class Escalated(RunEvent):
     """Attributes: paused says whether the loop waits for an operator now."""
 
@@ -456,11 +449,24 @@ class CensusTaken(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopReported(Event):
-    """Attributes: trouble is orphan, unattended, stuck or missing."""
+    """Attributes: trouble is orphan, unattended or missing."""
 
     loop: LoopId
     trouble: str
     advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerStuck(Event):
+    """A timer of the broker holds messages past their time.
+
+    Attributes:
+        was_recreated: whether supervision has deleted it and declared it again.
+    """
+
+    queue: str
+    cause: str
+    was_recreated: bool
 
 
 @dataclass(frozen=True, slots=True)

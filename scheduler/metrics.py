@@ -22,7 +22,9 @@ scheduler_lead_seconds                    gauge      how long before it was due 
                                                      left the broker's timers, to start on the dot
 scheduler_escalations_total               counter    runs that failed for the last time
 scheduler_ticks_skipped_total (reason)    counter    late, overrun
-scheduler_repairs_total (kind)            counter    lost, stuck, doubled, parked, adopted
+scheduler_repairs_total (kind)            counter    lost, doubled, parked, adopted
+scheduler_tokens_superseded_total         counter    tokens acked without a run, by reason: void,
+                                                     settled
 scheduler_parked_messages_total (reason)  counter    what processors put into failed queues
 scheduler_publish_confirm_seconds         histogram  how long the broker took to confirm a message
 scheduler_roster_lag_seconds              histogram  from when an epoch of a loop began until this
@@ -84,7 +86,7 @@ from scheduler.events import (
     RunReturned,
     RunStarted,
     TicksSkipped,
-    TokenOvertaken,
+    TokenSuperseded,
 )
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.timing.clock import Clock, SystemClock
@@ -93,7 +95,7 @@ from scheduler.timing.schedules import Every, Schedule
 
 OUTCOMES = (*(ending.value for ending in Ending), "lost", "returned")
 SKIPPED = ("late", "overrun")
-REPAIRS = ("lost", "stuck", "doubled", "adopted")
+REPAIRS = ("lost", "doubled", "adopted")
 BOUNDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 300, 600, 1800, 3600)
 CONFIRM_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 LABELS = ("namespace", "task", "loop")
@@ -143,6 +145,7 @@ class Series:
     outcomes: Counter[str]
     skipped: Counter[str]
     repairs: Counter[str]
+    superseded: Counter[str] = field(default_factory=Counter[str])
     attempts: int = 0
     running: int = 0
     escalations: int = 0
@@ -186,9 +189,6 @@ class Series:
 
     def escalate(self) -> None:
         self.escalations += 1
-
-    def overtake(self, event: TokenOvertaken) -> None:
-        self._wait(event.by)
 
     def _wait(self, token: Token) -> None:
         if token.state is State.DONE:
@@ -268,6 +268,12 @@ COUNTS: Sequence[tuple[str, str, str, Callable[[Series], Counter[str]]]] = (
     ("runs", "Runs that ended", "outcome", lambda of: of.outcomes),
     ("ticks_skipped", "Ticks without a run", "reason", lambda of: of.skipped),
     ("repairs", "Loops that were repaired", "kind", lambda of: of.repairs),
+    (
+        "tokens_superseded",
+        "Tokens that were acked without a run",
+        "reason",
+        lambda of: of.superseded,
+    ),
 )
 SPANS: Sequence[tuple[str, str, Callable[[Series], Spans]]] = (
     ("run_duration_seconds", "How long runs took", lambda of: of.duration),
@@ -320,8 +326,8 @@ class Metrics(Collector):
             RunStarted: lambda event: self._of_run(event).start(event),
             RunFinished: lambda event: self._of_run(event).finish(event),
             RunLost: lambda event: self._of_run(event).break_off("lost"),
+            TokenSuperseded: lambda event: self._of_run(event).superseded.update([event.reason]),
             RunReturned: lambda event: self._of_run(event).break_off("returned"),
-            TokenOvertaken: lambda event: self._of_run(event).overtake(event),
             Escalated: lambda event: self._of_run(event).escalate(),
             TicksSkipped: lambda event: self._of_run(event).skipped.update(
                 {event.reason: event.count}

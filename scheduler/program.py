@@ -11,26 +11,22 @@ from datetime import timedelta
 from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings
 from scheduler.control.cancellation import Cancellation
+from scheduler.control.census import Census
 from scheduler.control.declaring import Declaring
 from scheduler.control.doctor import Doctor
-from scheduler.control.doubles import Doubles
-from scheduler.control.dry_run import DryRun
 from scheduler.control.endings import Endings
 from scheduler.control.fit import Fit
-from scheduler.control.follow_up import FollowUp
-from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
 from scheduler.control.migration import Migration
-from scheduler.control.notes import Notes
 from scheduler.control.preparation import Preparation
 from scheduler.control.processors import Processors
 from scheduler.control.removal import Removal
 from scheduler.control.repairs import Repairs
 from scheduler.control.seeding import Seeding
 from scheduler.control.status import Survey
-from scheduler.control.supervision import PATIENCE, Supervisor
+from scheduler.control.supervision import Supervisor
+from scheduler.control.timer_watch import TimerWatch
 from scheduler.control.verbs import Verbs
-from scheduler.control.watching import Watch
 from scheduler.processor.capacity import Capacity
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.insight import Insight
@@ -38,6 +34,7 @@ from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.order import Order
+from scheduler.processor.pauses import Pauses
 from scheduler.processor.pipeline import Pipeline
 from scheduler.processor.processor import ProcessedApp, Processor
 from scheduler.processor.publishing import PatientPublisher
@@ -49,18 +46,17 @@ from scheduler.processor.successors import Successors
 from scheduler.processor.threads import Threads
 from scheduler.processor.worker import Worker
 from scheduler.queues.failed import FailedQueues
-from scheduler.queues.hatchery import Hatchery
 from scheduler.queues.heads import Heads
 from scheduler.queues.journal import Journal
+from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import Hands, RollCall
-from scheduler.queues.roster import Listing, Roster
+from scheduler.queues.roster import Roster
 from scheduler.queues.running import Inquiry, Runs
+from scheduler.queues.timers import Timers
 from scheduler.tasks.registry import App, resting
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
 from scheduler.timing.lead import Lead
-
-OPERATORS_PATIENCE = timedelta(minutes=15)
 
 
 class Program:
@@ -69,7 +65,6 @@ class Program:
     Args:
         hands: what it answers to roll calls; None: it only asks.
         runs: what it answers to those who ask what runs; None: it only asks.
-        patience: how long to wait for others who create tokens.
     """
 
     def __init__(
@@ -80,13 +75,12 @@ class Program:
         *,
         hands: Hands | None = None,
         runs: Runs | None = None,
-        patience: timedelta = OPERATORS_PATIENCE,
     ) -> None:
         names, here = app.names, (app, broker)
         self.broker, self.clock = broker, clock
         self.failed = FailedQueues(broker, names, clock)
         self.lead = Lead(app.settings.longest_lead)
-        self.hatchery = Hatchery(broker, names, clock, self.failed, self.lead)
+        self.timers = Timers(broker, names, clock, self.lead)
         self.heads = Heads(broker, names)
         self.journal = Journal(broker, names)
         self.roster = Roster(broker, names, clock)
@@ -96,22 +90,31 @@ class Program:
         self.loops = Loops(app, self.roster)
         self.declaring = Declaring(app, broker)
         self.processors = Processors(broker, names, resting(app))
-        self.locator = Locator(broker, names, self.hatchery, self.roll_call, self.processors)
         self.fit = Fit(*here)
-        begins = self.hatchery, self.roster
-        self.beginnings = Beginnings(clock, *begins, self.roll_call, self.declaring)
-        repairs = self.declaring, *begins, self.locator, self.beginnings, patience
-        self.repairs = Repairs(app, *repairs)
-        self.removal = Removal(*here, clock, *begins, self.failed, self.beginnings, patience)
-        declares = self.declaring, self.fit, Migration(*here, self.fit)
-        self.seeding = Seeding(
-            app, clock, *begins, self.beginnings, self.repairs, self.removal, *declares, patience
+        self.beginnings = Beginnings(
+            app.namespace, clock, self.timers, self.roster, self.roll_call, self.journal
         )
-        self.dry_run = DryRun(*here, clock, *begins, self.fit)
-        self.verbs = Verbs(*here, clock, *begins, self.beginnings, patience)
-        self.survey = Survey(app, clock, self.journal, self.roster, self.locator)
-        self.watch = Watch(clock, self.survey, self.journal, self.locator)
-        self.doctor = Doctor(app, broker, self.survey, self.loops, self.locator, self.fit)
+        self.survey = Survey(
+            *here, clock, self.journal, self.roster, self.roll_call, self.processors
+        )
+        self.repairs = Repairs(app, self.roster, self.beginnings)
+        self.removal = Removal(*here, self.roster, self.failed, self.beginnings)
+        self.seeding = Seeding(
+            app,
+            self.roster,
+            self.beginnings,
+            self.survey,
+            self.repairs,
+            self.removal,
+            self.declaring,
+            self.fit,
+            Migration(*here, self.fit),
+        )
+        self.timer_watch = TimerWatch(*here, clock, self.declaring)
+        self.verbs = Verbs(*here, clock, self.beginnings, self.survey)
+        self.doctor = Doctor(
+            *here, self.survey, self.loops, self.roll_call, self.fit, self.timer_watch
+        )
 
 
 def processor(
@@ -137,105 +140,45 @@ def processor(
     threads = Threads(app.settings.threads, shutdown)
     executions = Executions(clock, shutdown, lifespan, app.around_runs, threads)
     insight = Insight(executions, app.events)
-    program = Program(app, broker, clock, hands=turns, runs=insight, patience=PATIENCE)
+    program = Program(app, broker, clock, hands=turns, runs=insight)
     publisher = PatientPublisher(shutdown, app.events.emit)
-    supervises_with = supervisor(program, app, broker, clock, listing) if supervises else None
+    supervises_with = supervisor(program, app, clock, listing) if supervises else None
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
     knowledge = Knowledge(app.names, program.roster, program.roll_call, listing, app.events.emit)
-    recognition = _recognition(program, knowledge, turns, publisher, shutdown, clock, app)
-    room = Capacity(concurrency, app.settings.threads), executions
-    pipeline = _pipeline(
-        program, app, broker, clock, shutdown, turns, *room, recognition, publisher
+    pauses = Pauses(
+        app.names, program.timers, program.roster, program.roll_call, listing, publisher, clock
     )
-    worker = Worker(app, broker, pipeline, *room, shutdown, clock, worked_on, concurrency, grace)
-    return Processor(
-        app,
-        broker,
-        clock,
-        worker,
-        knowledge,
-        recognition,
-        _preparation(app, broker, clock),
-        supervises_with,
-        FollowUp(app, listing, program.repairs),
-        lifespan,
-        threads,
-        tasks,
-    )
-
-
-def supervisor(
-    program: Program, app: App, broker: Broker, clock: Clock, listing: Listing
-) -> Supervisor:
-    """The part in supervision of a processor that has these parts.
-
-    Args:
-        listing: the roster, as it is followed.
-    """
-    return Supervisor(
-        app,
-        broker,
-        clock,
-        listing,
-        program.locator,
-        program.repairs,
-        program.seeding,
-        program.declaring,
-        Doubles(program.journal, clock),
-        Notes(program.roster, listing, app.namespace, clock),
-        Endings(app, listing, program.removal, clock),
-    )
-
-
-def _preparation(app: App, broker: Broker, clock: Clock) -> Preparation:
-    # Who does not consume yet answers to no roll call: it would be counted for one that is silent.
-    asking = Program(app, broker, clock, patience=PATIENCE)
-    return Preparation(app, broker, asking.declaring, asking.seeding, asking.fit)
-
-
-def _recognition(
-    program: Program,
-    knowledge: Knowledge,
-    turns: LoopTurns,
-    publisher: PatientPublisher,
-    shutdown: Shutdown,
-    clock: Clock,
-    app: App,
-) -> Recognition:
-    return Recognition(
+    recognition = Recognition(
         knowledge,
         turns,
         program.journal,
         program.roll_call,
-        program.hatchery,
+        program.timers,
+        pauses,
         publisher,
         shutdown,
         clock,
         app.events.emit,
     )
-
-
-def _pipeline(
-    program: Program,
-    app: ProcessedApp,
-    broker: Broker,
-    clock: Clock,
-    shutdown: Shutdown,
-    turns: LoopTurns,
-    capacity: Capacity,
-    executions: Executions,
-    recognition: Recognition,
-    publisher: PatientPublisher,
-) -> Pipeline:
-    names, emit, hatchery = app.names, app.events.emit, program.hatchery
     escalation = Escalation(
-        app.names, program.failed, hatchery, publisher, app.escalation_hooks, clock, emit
+        app.names, program.failed, pauses, publisher, app.escalation_hooks, clock, app.events.emit
     )
     order = Order(program.heads, publisher)
     successors = Successors(
-        broker, names, hatchery, turns, publisher, escalation, order, clock, emit
+        broker,
+        app.names,
+        program.timers,
+        turns,
+        recognition,
+        pauses,
+        publisher,
+        escalation,
+        order,
+        clock,
+        app.events.emit,
     )
-    return Pipeline(
+    capacity = Capacity(concurrency, app.settings.threads)
+    pipeline = Pipeline(
         app,
         clock,
         turns,
@@ -248,3 +191,55 @@ def _pipeline(
         executions,
         shutdown,
     )
+    worker = Worker(
+        app,
+        broker,
+        pipeline,
+        capacity,
+        executions,
+        shutdown,
+        clock,
+        worked_on,
+        concurrency,
+        grace,
+    )
+    return Processor(
+        app,
+        broker,
+        clock,
+        worker,
+        knowledge,
+        _preparation(app, broker, clock),
+        supervises_with,
+        lifespan,
+        threads,
+        tasks,
+    )
+
+
+def supervisor(program: Program, app: App, clock: Clock, listing: Listing) -> Supervisor:
+    """The part in supervision of a processor that has these parts.
+
+    Args:
+        listing: the roster, as it is followed.
+    """
+    return Supervisor(
+        app,
+        clock,
+        listing,
+        program.roster,
+        program.survey,
+        program.beginnings,
+        program.repairs,
+        program.seeding,
+        program.declaring,
+        Census(program.journal, clock, listing.known),
+        Endings(app, listing, program.removal, clock),
+        program.timer_watch,
+    )
+
+
+def _preparation(app: App, broker: Broker, clock: Clock) -> Preparation:
+    # Who does not consume yet answers to no roll call: it would be counted for one that is silent.
+    asking = Program(app, broker, clock)
+    return Preparation(app, broker, asking.declaring, asking.seeding, asking.fit)

@@ -106,6 +106,7 @@ BAD = (
     ),
     Bad("text", "undecodable", "sent_at_ms: ", headers={"scheduler-sent-at-ms": "now"}),
     Bad("negative", "undecodable", "attempt: ", headers={"scheduler-attempt": -1}),
+    Bad("lead", "undecodable", "lead-ms must be .* got 1501", headers={"scheduler-lead-ms": 1501}),
     Bad("array", "undecodable", "attempt: ", headers={"scheduler-attempt": [1]}),
     Bad("table", "undecodable", "due_at_ms: ", headers={"scheduler-due-at-ms": nested(50)}),
     Bad("far", "undecodable", "expires_at_ms: ", headers={"scheduler-expires-at-ms": 2**63 - 1}),

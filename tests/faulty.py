@@ -25,7 +25,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Topology
 
 Operation = Literal[
-    "connect", "close", "declare", "publish", "get", "read", "last", "depth", "purge", "delete"
+    "connect", "close", "declare", "publish", "get", "read", "last", "depth", "delete"
 ]
 
 
@@ -181,15 +181,16 @@ class FaultyBroker(MemoryBroker):
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
+        lane: int = 0,
     ) -> None:
         async with self._asked("publish", exchange, routing_key, message, timeout or timedelta.max):
             await super().publish(
-                message, exchange=exchange, routing_key=routing_key, timeout=timeout
+                message, exchange=exchange, routing_key=routing_key, timeout=timeout, lane=lane
             )
 
-    async def get(self, queue: str, *, aside: bool = False) -> Delivery | None:
+    async def get(self, queue: str) -> Delivery | None:
         async with self._asked("get", queue):
-            return await super().get(queue, aside=aside)
+            return await super().get(queue)
 
     async def read(
         self, stream: str, *, since: Since = None, quiet: timedelta = DEFAULT_QUIET
@@ -249,10 +250,6 @@ class FaultyBroker(MemoryBroker):
     async def depth(self, queue: str) -> Depth | None:
         async with self._asked("depth", queue):
             return await super().depth(queue)
-
-    async def purge(self, queue: str) -> int:
-        async with self._asked("purge", queue):
-            return await super().purge(queue)
 
     async def delete(self, queue: str) -> None:
         async with self._asked("delete", queue):

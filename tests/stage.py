@@ -12,21 +12,22 @@ from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.control.reports import Report
-from scheduler.control.status import Where
+from scheduler.control.where import Where
 from scheduler.errors import QueueNotFound
 from scheduler.events import Event, LoopRepaired, RunStarted
 from scheduler.processor.processor import Processor
 from scheduler.processor.worker import Worker
 from scheduler.program import Program, processor
-from scheduler.protocol.epochs import is_void
+from scheduler.protocol.epochs import LoopState, is_void
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId, Token, decode, is_token
+from scheduler.protocol.tokens import LoopId, Token, claims_of, decode, is_token
 from scheduler.protocol.topology import Names, QueueType, topology
 from scheduler.queues.delays import send_again
 from scheduler.queues.failed import FailedQueues, Parked
-from scheduler.queues.hatchery import Hatchery, Occupant
 from scheduler.queues.journal import Journal
-from scheduler.queues.roster import Listing, Roster
+from scheduler.queues.listing import Listing
+from scheduler.queues.roster import Roster
+from scheduler.queues.timers import Timers
 from scheduler.tasks.lifespan import LifespanFunction
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import run_virtually
@@ -103,8 +104,8 @@ def failed_of(names: Names, broker: Broker, clock: Clock = SYSTEM_CLOCK) -> Fail
     return FailedQueues(broker, names, clock)
 
 
-def hatchery_of(names: Names, broker: Broker, clock: Clock = SYSTEM_CLOCK) -> Hatchery:
-    return Hatchery(broker, names, clock, failed_of(names, broker, clock), Lead(timedelta(0)))
+def timers_of(names: Names, broker: Broker, clock: Clock = SYSTEM_CLOCK) -> Timers:
+    return Timers(broker, names, clock, Lead(timedelta(0)))
 
 
 def journal_of(names: Names, broker: Broker) -> Journal:
@@ -140,8 +141,8 @@ class Stage:
         self.app = app
         self.program = program = program_of(app, self.broker, self.clock)
         self.seeding, self.verbs, self.removal = program.seeding, program.verbs, program.removal
-        self.loops, self.locator, self.survey = program.loops, program.locator, program.survey
-        self.failed, self.hatchery, self.journal = program.failed, program.hatchery, program.journal
+        self.loops, self.survey, self.timers = program.loops, program.survey, program.timers
+        self.failed, self.journal = program.failed, program.journal
         app.events.listen(self.events.append)
         app.outbox.use(self.broker, self.clock)
         return await self.seeding.seed(paused=paused)
@@ -215,10 +216,21 @@ class Stage:
         self._some_stay_in_hand = True
 
     async def expected(self) -> Counter[LoopId]:
-        """How many tokens there must be of each loop that was seeded and not removed."""
+        """How many tokens there must be of each loop that was seeded and not removed.
+
+        A paused loop has none, nor has a named one-off that has run.
+        """
         listing = await self.listing()
-        loops = [listed.loop for listed in listing.there] if listing else self.app.loops
-        return Counter(dict.fromkeys((SUPERVISION, *loops), 1) | self._exceptions)
+        resting = await self._resting(listing)
+        loops = [each.loop for each in listing.there] if listing else self.app.loops
+        found = dict.fromkeys((SUPERVISION, *(each for each in loops if each not in resting)), 1)
+        return Counter(found | self._exceptions)
+
+    async def _resting(self, listing: Listing) -> set[LoopId]:
+        tokens = await self.survey.last_tokens(self.survey.loops(listing))
+        done = {name for name, token in tokens.items() if token.rests}
+        paused = (each for each in listing.there if each.entry.state is LoopState.PAUSED)
+        return done | {each.loop for each in paused}
 
     async def listing(self) -> Listing:
         """What the roster says; nothing, if it is gone."""
@@ -228,42 +240,48 @@ class Stage:
             return Listing()
 
     async def tokens_by_loop(self) -> Counter[LoopId]:
-        """How many tokens of each loop wait in its slot, or are ready, that are not void."""
-        names, found, listing = self.app.names, Counter[LoopId](), await self.listing()
-        places = names.hatchery(LoopId("")), names.processor_queue("")
+        """How many tokens of each loop wait in the timers, or are ready, that are not void."""
+        found, listing = Counter[LoopId](), await self.listing()
+        for token in await self.all_tokens():
+            found[token.loop] += not is_void(token.epoch, listing.known(token.loop))
+        return found
+
+    async def all_tokens(self, *, losing: LoopId | None = None) -> list[Token]:
+        """The tokens that wait in the timers or are ready, void ones too.
+
+        Args:
+            losing: the loop whose tokens are taken away for good.
+        """
+        names, tokens = self.app.names, list[Token]()
+        places = f"{names.prefix}.hatchery.", names.processor_queue("")
         async with MemoryBroker(self.server) as broker:
             for queue in [each for each in self.server.router.queues if each.startswith(places)]:
                 while taken := await broker.get(queue):
                     if not is_token(taken.message):
                         continue
-                    token = decode(taken.message, names.namespace)
-                    found[token.loop] += not is_void(token.epoch, listing.known(token.loop))
-        return found
+                    tokens.append(token := decode(taken.message, names.namespace))
+                    if token.loop == losing:
+                        await taken.ack()
+        return tokens
 
     async def token(self, loop: LoopId) -> Token:
-        """The token that waits in the slot of a loop."""
-        token = await self.hatchery.look(loop)
-        assert token is not None, f"no token of {loop} waits"
-        return token
+        """The latest of a loop's tokens, which waits for its time."""
+        tokens = [each for each in await self.all_tokens() if each.loop == loop]
+        assert tokens, f"no token of {loop} waits"
+        return max(tokens, key=lambda each: each.position)
 
     async def put_again(self, loop: LoopId) -> None:
         """Repair a loop, whether or not it has to be."""
-        async with self.hatchery.mutex(timedelta(0)):
-            await self.program.repairs.put_again(self.app.loop(str(loop)), await self.listing())
+        await self.program.repairs.repair([self.app.loop(str(loop))], "lost")
 
     async def lose(self, loop: LoopId) -> None:
-        """Delete what waits in the slot of a loop."""
-        assert await self.broker.purge(self.app.names.hatchery(loop))
+        """Take away the tokens of a loop that wait in the timers or are ready."""
+        assert any(each.loop == loop for each in await self.all_tokens(losing=loop))
 
     async def crowd(self, tokens: Iterable[Token]) -> None:
-        """Put more tokens into a slot, as publishers do that race on a quorum queue."""
+        """Put more tokens of a loop, as a node does that hands one out twice."""
         for token in tokens:
-            held: list[Occupant] = []
-            while (occupant := await self.hatchery.take(token.loop)) is not None:
-                held.append(occupant)
-            assert await self.hatchery.offer(token)
-            for occupant in held:
-                await occupant.delivery.requeue()
+            await self.timers.put(token)
 
     async def where(self, loop: LoopId) -> Where:
         """Where the token of a loop is, as an operator is told."""
@@ -279,11 +297,8 @@ class Stage:
         return [(str(event.loop), event.kind) for event in of(LoopRepaired, self.events)]
 
     async def tokens(self) -> int:
-        names = self.app.names
-        queues = [names.hatchery(loop) for loop in self.app.loops]
-        queues += [names.processor_queue(task) for task in self.app.tasks]
-        depths = [await self.broker.depth(queue) for queue in queues]
-        return sum(depth.ready for depth in depths if depth)
+        found = await self.tokens_by_loop()
+        return found.total() - found[SUPERVISION]
 
     async def publish(self, message: Message, routing_key: str, exchange: str = "") -> None:
         """Publish as a message of this key comes to its task, unless another exchange is named."""
@@ -294,17 +309,16 @@ class Stage:
         return await self.failed.browse(self.app.tasks)
 
     async def waiting(self) -> int:
-        """How many messages there are, in all queues, that nobody has in hand."""
+        """How many messages, but those of supervision, are in the queues, and in no hand."""
         names = self.app.names
         not_theirs = (
-            names.hatchery(SUPERVISION),
-            names.processor_queue(SUPERVISION.task),
             *(names.journal, names.roster, names.snapshots, names.roll_call, names.presence),
             names.imprint,
         )
         queues = {queue.name for queue in self.app.topology().queues}.difference(not_theirs)
-        depths = [await self.broker.depth(queue) for queue in queues]
-        return sum(depth.ready for depth in depths if depth)
+        there = [queue for name, queue in self.server.router.queues.items() if name in queues]
+        letters = [letter for queue in there for letter in queue.letters()]
+        return sum(claims_of(each.message).get("task") != SUPERVISION.task for each in letters)
 
     def starts(self) -> list[float]:
         """When each run started, in seconds since the beginning."""
@@ -315,10 +329,10 @@ def seconds_of(moments: Sequence[datetime]) -> list[float]:
     return [round((moment - START).total_seconds(), 3) for moment in moments]
 
 
-def climbed(
+def hatched(
     delays: Sequence[timedelta], queue_type: QueueType
 ) -> list[tuple[timedelta, timedelta]]:
-    """Put a message of each delay on the ladder, all at once.
+    """Send a message of each delay, all at once.
 
     Returns:
         Each delay and when its message came, in the order in which they came.
@@ -336,7 +350,7 @@ def climbed(
                 all_here.set()
 
         async with MemoryBroker() as broker:
-            await broker.declare(topology("test", ["t"], [], called=["t"], queue_type=queue_type))
+            await broker.declare(topology("test", ["t"], called=["t"], queue_type=queue_type))
             await broker.consume(names.processor_queue("t"), receive, prefetch=len(delays))
             for number, delay in enumerate(delays):
                 message = Message(str(number).encode())

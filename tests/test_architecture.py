@@ -72,12 +72,6 @@ def test_no_modules_import_each_other() -> None:
     assert not shape.circles({name: set(module.imports) for name, module in MODULES.items()})
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_nothing_is_longer_than_a_reader_has_patience_for(name: str) -> None:
-    assert [str(each) for each in shape.functions(MODULES[name]) if each.lines > 30] == []
-    assert [str(each) for each in shape.classes(MODULES[name]) if each.lines > 200] == []
-
-
 def test_modules_are_named_after_what_they_hold() -> None:
     assert not {name.rpartition(".")[2] for name in MODULES} & NAMES_OF_NOTHING
 

@@ -16,12 +16,9 @@
    somebody else, and acking it raises `DeliveryLost`.
 5. A consumer holds at most `prefetch` unacked deliveries, and outlives reconnects: it is
    consuming again as soon as the broker can be reached.
-6. `mutex` is held by one connection of all; when its holder's connection dies, the broker frees it,
-   or keeps it to the harm of nobody. Whoever waits for it has its turn, though another one takes it
-   again and again; whose connection is lost meanwhile does not wait on.
-7. Declaring is idempotent. Declaring the same name with other arguments is `IncompatibleBroker`,
+6. Declaring is idempotent. Declaring the same name with other arguments is `IncompatibleBroker`,
    of a queue `OtherArguments`, and changes nothing.
-8. What is published to a stream stays there for all who read or follow it, until it is too old or
+7. What is published to a stream stays there for all who read or follow it, until it is too old or
    too much. A stream is never full; what it holds keeps its order, and does not expire. It keeps
    labels, and headers that are text, numbers, bytes and truth values; it drops tables and lists.
    Each message of it that is handed out says its offset: the n-th that came has n - 1, for ever.
@@ -32,9 +29,9 @@
    Where nothing more comes may be its end, or a node that lags behind. So `read_to_end` writes a
    mark into the stream: who has read as far as to that has read all that was confirmed before.
    Marks stay there, and nobody is handed one.
-   `get`, `wake`, `consume` and `purge` are for queues: RabbitMQ answers a `get` or a `purge` of a
+   `get`, `consume` and `purge` are for queues: RabbitMQ answers a `get` or a `purge` of a
    stream by closing the connection.
-9. Of a queue with `x-single-active-consumer`, the first consumer gets all. When it is cancelled,
+8. Of a queue with `x-single-active-consumer`, the first consumer gets all. When it is cancelled,
    the next one may get what comes after the deliveries that the first still holds; when it leaves,
    or its connection goes, the next one gets these first.
 """
@@ -74,12 +71,14 @@ class BrokerInfo:
     Attributes:
         vhost: the virtual host that we are in.
         user: whom the broker takes us for.
+        cluster: the name of the broker's cluster, of one node or many; empty: it sends none.
     """
 
     product: str
     version: str
     vhost: str = "/"
     user: str = ""
+    cluster: str = ""
 
     @property
     def is_embedded(self) -> bool:
@@ -150,7 +149,7 @@ class Consumer(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Take no further deliveries, and give back those in hand, all at once (statement 9)."""
+        """Take no further deliveries, and give back those in hand, all at once (statement 8)."""
         ...
 
 
@@ -192,25 +191,24 @@ class Broker(Protocol):
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
+        lane: int = 0,
     ) -> None:
         """Hand a message over: persistent, mandatory, confirmed (statement 1).
 
         Args:
             timeout: None: as long as it takes.
+            lane: messages of one lane keep their order; a slow queue holds up one lane alone.
 
         Raises:
-            TooLarge: its headers do not fit in a frame; the connection is as it was.
-            Unencodable: it has something that no message can carry; the same.
+            TooLarge, Unencodable: its headers do not fit in a frame; no message can carry it.
         """
         ...
 
-    async def get(self, queue: str, *, aside: bool = False) -> Delivery | None:
+    async def get(self, queue: str) -> Delivery | None:
         """Take the message at the head of a queue, if one is ready.
 
-        Aside, that is over a second connection, which a queue that does not answer may end.
-
         Raises:
-            QueueNotFound, QueueUnresponsive: there is no such queue; it does not answer, and aside.
+            QueueNotFound: there is no such queue.
         """
         ...
 
@@ -231,15 +229,6 @@ class Broker(Protocol):
         """
         ...
 
-    async def wake(self, queue: str) -> None:
-        """Have a timer queue that `get` found empty look for what it owes.
-
-        On RabbitMQ 3.10 and 4.0, a message that expires in a quorum queue at the moment of a `get`
-        stays inside, where nobody sees it, and keeps its place; a consumer that comes gets the
-        queue going again.
-        """
-        ...
-
     async def consume(
         self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
     ) -> Consumer:
@@ -255,15 +244,15 @@ class Broker(Protocol):
         stream: str,
         handler: Callable[[Message], None],
         *,
-        since: Literal["first", "next"] = "next",
+        since: Literal["first", "next"] | int = "next",
     ) -> Consumer:
-        """Have the handler called with each message of a stream (statement 8).
+        """Have the handler called with each message of a stream (statement 7).
 
         Needs no right but to read the stream.
 
         Args:
-            since: with which message to begin: the first that the stream holds, or the next that
-                comes.
+            since: where to begin: with the first message, the next that comes, or that of this
+                offset. A stream that does not reach so far is followed from its first.
 
         Raises:
             QueueNotFound: there is no such stream.
@@ -332,8 +321,7 @@ class Broker(Protocol):
     async def depth(self, queue: str) -> Depth | None:
         """How full the queue is, or None when it does not exist.
 
-        Of a stream, the count may be some seconds old and a few too high, and no follower is a
-        consumer.
+        Of a stream, the count may be seconds old and a few too high; a follower is no consumer.
         """
         ...
 
@@ -343,14 +331,4 @@ class Broker(Protocol):
 
     async def delete(self, queue: str) -> None:
         """Delete the queue with all that is in it."""
-        ...
-
-    def mutex(
-        self, name: str, *, timeout: timedelta = DEFAULT_TIMEOUT
-    ) -> AbstractAsyncContextManager[str | None]:
-        """Hold the lock of this name (statement 6); gives the name of what the broker keeps of it.
-
-        Raises:
-            Locked: somebody else held it for the whole of the timeout.
-        """
         ...

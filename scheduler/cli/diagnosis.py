@@ -34,7 +34,7 @@ async def _findings(app: Scheduler) -> list[Finding]:
     async with connected(app) as program:
         findings = [finding async for finding in program.doctor.examine()]
     nodes = nodes_of(app.settings)
-    return findings if len(nodes) == 1 else [await check_addresses(nodes, app.names), *findings]
+    return findings if len(nodes) == 1 else [await check_addresses(nodes), *findings]
 
 
 def _print(findings: Iterable[Finding]) -> None:

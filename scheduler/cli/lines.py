@@ -32,8 +32,8 @@ from scheduler.events import (
     SettlementDelayed,
     SupervisionDelayed,
     TicksSkipped,
+    TimerStuck,
     TokenDelayed,
-    TokenOvertaken,
     TokenSuperseded,
 )
 from scheduler.protocol.messages import summary_of
@@ -137,6 +137,17 @@ def _(event: PlaceLost) -> Line:
 
 
 @line_of.register
+def _(event: TimerStuck) -> Line:
+    if event.was_recreated:
+        return Line(WARNING, f"{event.queue} did not hatch and was recreated. {event.cause}")
+    return Line(
+        ERROR,
+        f"{event.queue} does not hatch. {event.cause} Check whether a queue that it leads to "
+        "rejects messages (a policy's max-length), or has no leader.",
+    )
+
+
+@line_of.register
 def _(event: LoopReported) -> Line:
     return Line(WARNING, f"{event.loop} is {event.trouble}. {event.advice}")
 
@@ -219,17 +230,8 @@ def _(event: TicksSkipped) -> Line:
 @line_of.register
 def _(event: TokenSuperseded) -> Line:
     if event.reason == "settled":
-        return Line(INFO, "was settled before its processor died: not run again")
-    return Line(INFO, "is not run: it was paused, changed or repaired meanwhile")
-
-
-@line_of.register
-def _(event: TokenOvertaken) -> Line:
-    if event.by.state is State.DONE:
-        return Line(INFO, f"its run was settled meanwhile: #{event.by.seq} waits to be removed")
-    if event.by.state is State.PAUSED:
-        return Line(INFO, f"its loop was paused meanwhile: #{event.by.seq} waits to be resumed")
-    return Line(INFO, f"found another token in its slot: #{event.by.seq} goes on")
+        return Line(INFO, "was settled before: not run again")
+    return Line(INFO, "skipped: the loop was paused, rescheduled or repaired in the meantime")
 
 
 @line_of.register

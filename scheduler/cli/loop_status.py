@@ -9,7 +9,8 @@ from rich.text import Text
 from scheduler.cli.overrides import origin_of
 from scheduler.cli.printing import exact, print_line, relative, seconds
 from scheduler.cli.tables import STYLES, console
-from scheduler.control.status import Status, Where
+from scheduler.control.status import Status
+from scheduler.control.where import Where
 from scheduler.protocol.messages import flat
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.schedules import Schedule, describe, zone_of
@@ -21,7 +22,10 @@ MEANINGS = {
     Where.DONE: "its run has ended, and it is removed soon",
     Where.READY: "it waits for a processor",
     Where.RUNNING: "a processor has it",
-    Where.LOST: "nobody has its token; supervision puts it again, or `scheduler seed` does",
+    Where.LOST: "overdue, and no processor has its token; supervision repairs it",
+    Where.UNATTENDED: "due, and no processor takes messages of its task: start one",
+    Where.LATE: "overdue for longer than its task may take, and not all processors respond",
+    Where.UNHEARD: "no activity found in the journal",
     Where.UNSEEDED: "run `scheduler seed`",
 }
 

@@ -17,14 +17,12 @@ Row = dict[str, Any]
 
 
 def row_of_report(report: Report) -> Row:
-    token = report.token
-    due_at = None if token is None or token.rests else token.due_at
     return {
         "loop": str(report.loop),
         "schedule": describe(report.loop.schedule),
         "override": row_of_override(report.loop),
         "did": report.did.value,
-        "due_at": due_at,
+        "due_at": report.due_at,
     }
 
 

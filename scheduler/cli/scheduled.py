@@ -15,7 +15,6 @@ from scheduler.cli.verbs import NOT_CONFIRMED
 from scheduler.control.reports import Report
 from scheduler.errors import UnknownLoop, UsageError
 from scheduler.program import Program
-from scheduler.protocol.rights import rights_to_start
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import Loop
 from scheduler.timing.clock import SystemClock
@@ -72,7 +71,7 @@ def _done(
     app = ready_app(reference)
 
     async def done() -> Report:
-        async with connected(app, rights_to_start(app.names)) as program:
+        async with connected(app) as program:
             known = {str(loop): loop for loop in await _one_offs(program)}
             if name not in known:
                 raise UnknownLoop(no_such("named one-off", name, known))

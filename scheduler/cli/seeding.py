@@ -18,7 +18,6 @@ from scheduler.control.doctor import require_fit
 from scheduler.control.reports import Report
 from scheduler.events import Emit, Event, LoopSeeded, QueueDeclared
 from scheduler.protocol.rights import rights_to_seed
-from scheduler.protocol.tokens import State
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.schedules import zone_of
 
@@ -73,7 +72,7 @@ async def _seed(app: Scheduler, ways: Ways) -> list[Report]:
     async with connected(app, rights_to_seed(app.names, app.topology())) as program:
         require_fit(program.broker)
         if ways.dry_run:
-            return await program.dry_run.plan(prune=ways.prune, paused=ways.paused)
+            return await program.seeding.plan(prune=ways.prune, paused=ways.paused)
         return await program.seeding.seed(
             prune=ways.prune,
             migrate=ways.migrate,
@@ -104,4 +103,4 @@ def _brief_cells(report: Report, now: datetime) -> Sequence[str]:
 
 
 def _unless_due(report: Report) -> str:
-    return "paused" if report.token and report.token.state is State.PAUSED else ""
+    return "paused" if report.is_paused else ""

@@ -17,7 +17,8 @@ from scheduler.cli.printing import exact, no_loops, print_json, print_line, rela
 from scheduler.cli.rows import row_of_status
 from scheduler.cli.tables import Columns, fitting, print_table
 from scheduler.control.backlog import Backlog, Counts, backlogs, counted
-from scheduler.control.status import Status, Where
+from scheduler.control.status import Status
+from scheduler.control.where import Where
 from scheduler.program import Program
 from scheduler.protocol.tokens import LastRun
 from scheduler.timing.clock import SystemClock
@@ -88,7 +89,11 @@ async def picture_of(
 ) -> Picture:
     """What there is besides these loops; what was counted before is not counted again."""
     tasks = await backlogs(program.broker, app.names, program.processors, app.tasks.values())
-    return Picture(statuses, tasks, counts or await counted(program.broker, app, program.loops))
+    if counts is None:
+        of_app = sum(status.where is Where.WAITING for status in statuses)
+        supervision = 1
+        counts = await counted(program.broker, app, program.loops, of_app + supervision)
+    return Picture(statuses, tasks, counts)
 
 
 def lines_of(app: Scheduler, picture: Picture, width: int) -> Iterator[Text]:
@@ -164,7 +169,7 @@ def _trouble(status: Status) -> str:
         since = exact(status.since, zone_of(status.loop.schedule))
         return f"{status.reason}, since {since} by {status.by}"
     trouble = status.reason or (status.last.error if status.last else None) or ""
-    if status.where is Where.READY and not status.processors:
+    if status.where is Where.UNATTENDED:
         return "; ".join(filter(None, ["no processor", trouble]))
     return trouble
 
@@ -187,6 +192,9 @@ def _of_counts(counts: Counts) -> Iterator[str]:
     ]
     told = {
         f"{counts.parked} parked: see `scheduler failed list`": counts.parked,
+        f"{counts.void} void tokens: they wait in the broker until they are due, and never run": (
+            counts.void
+        ),
         f"{counts.delayed} delayed: they wait in the broker for their time": counts.delayed,
         "in the broker, and not in this code: "
         f"{', '.join(few)} (`scheduler seed --prune` removes them)": counts.orphans,

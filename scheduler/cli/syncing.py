@@ -13,7 +13,6 @@ from scheduler.cli.printing import print_json, print_line
 from scheduler.control.keyed import Synced
 from scheduler.control.loop_files import sync_file
 from scheduler.program import Program
-from scheduler.protocol.rights import rights_to_start
 
 
 def sync(reference: str | None, path: str | None, *, dry_run: bool, as_json: bool) -> None:
@@ -29,7 +28,7 @@ def sync(reference: str | None, path: str | None, *, dry_run: bool, as_json: boo
 
 async def _sync(app: Scheduler, path: str, dry_run: bool) -> Mapping[str, Synced]:
     def connect() -> AbstractAsyncContextManager[Program]:
-        return connected(app, rights_to_start(app.names))
+        return connected(app)
 
     return await sync_file(path, app.tasks, app.names, connect, dry_run=dry_run)
 

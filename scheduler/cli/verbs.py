@@ -16,12 +16,12 @@ from scheduler.control.acting import acting_as, user_here
 from scheduler.control.reports import Did, Report
 from scheduler.errors import UsageError
 from scheduler.program import Program
-from scheduler.protocol.rights import Rights, rights_to_start
 from scheduler.tasks.loops import Loop
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import zone_of
 
 Operation = Callable[[Program, Loop], Coroutine[Any, Any, Report]]
+BulkOperation = Callable[[Program, Sequence[Loop]], Coroutine[Any, Any, Sequence[Report]]]
 NOT_CONFIRMED = (
     "Not confirmed by {names}: until they answer, or their connections end, they may begin one "
     "more run. Do it again to see whether all know."
@@ -32,8 +32,8 @@ REFUSALS = (Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
 def pause(
     reference: str | None, loop: str | None, *, every: bool, reason: str, as_json: bool
 ) -> None:
-    def paused(program: Program, loop: Loop) -> Coroutine[Any, Any, Report]:
-        return program.verbs.pause(loop, reason)
+    def paused(program: Program, loops: Sequence[Loop]) -> Coroutine[Any, Any, Sequence[Report]]:
+        return program.verbs.pause_all(loops, reason)
 
     _do(reference, loop, paused, every=every, as_json=as_json)
 
@@ -51,8 +51,8 @@ def resume(
         raise UsageError("A loop goes on at once, or as after a moment: give --now or --after.")
     moment = None if after is None else moment_of("--after", after)
 
-    def resumed(program: Program, loop: Loop) -> Coroutine[Any, Any, Report]:
-        return program.verbs.resume(loop, at_once=at_once, after=moment)
+    def resumed(program: Program, loops: Sequence[Loop]) -> Coroutine[Any, Any, Sequence[Report]]:
+        return program.verbs.resume_all(loops, at_once=at_once, after=moment)
 
     _do(reference, loop, resumed, every=every, as_json=as_json)
 
@@ -64,9 +64,7 @@ def trigger(reference: str | None, loop: str | None, *, as_json: bool) -> None:
 
 def remove(reference: str | None, loop: str | None, *, as_json: bool) -> None:
     app, name = app_and_loop(reference, loop)
-    rights = rights_to_start(app.names)
-    report = _done(app, name, lambda program, found: program.removal.remove(found), rights)
-    print_report(report, as_json)
+    print_report(_done(app, name, lambda program, found: program.removal.remove(found)), as_json)
 
 
 def app_and_loop(reference: str | None, loop: str | None) -> tuple[Scheduler, str]:
@@ -76,28 +74,32 @@ def app_and_loop(reference: str | None, loop: str | None) -> tuple[Scheduler, st
 
 
 def _do(
-    reference: str | None, loop: str | None, operation: Operation, *, every: bool, as_json: bool
+    reference: str | None, loop: str | None, operation: BulkOperation, *, every: bool, as_json: bool
 ) -> None:
-    """One loop, or every one of the app, one after the other."""
+    """Do it to one loop, or to all loops of the app at once."""
+
+    async def one(program: Program, loop: Loop) -> Report:
+        return (await operation(program, [loop]))[0]
+
     if not every:
         app, name = app_and_loop(reference, loop)
-        print_report(_done(app, name, operation), as_json)
+        print_report(_done(app, name, one), as_json)
         return
     if loop is not None or (reference is not None and not names_app(reference)):
         raise UsageError(f"Either a LOOP or --all, got both: {loop or reference}.")
     _print_all(asyncio.run(_done_to_all(ready_app(reference), operation)), as_json)
 
 
-async def _done_to_all(app: Scheduler, operation: Operation) -> list[Report]:
+async def _done_to_all(app: Scheduler, operation: BulkOperation) -> Sequence[Report]:
     async with connected(app) as program:
         loops = [each for each in await program.loops.all() if not isinstance(each.schedule, Once)]
         with acting_as(user_here()):
-            return [await operation(program, loop) for loop in loops]
+            return await operation(program, loops) if loops else []
 
 
-def _done(app: Scheduler, name: str, operation: Operation, rights: Rights | None = None) -> Report:
+def _done(app: Scheduler, name: str, operation: Operation) -> Report:
     async def done() -> Report:
-        async with connected(app, rights) as program:
+        async with connected(app) as program:
             with acting_as(user_here()):
                 return await operation(program, await program.loops.find(name))
 

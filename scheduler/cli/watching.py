@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from rich.console import Group
 from rich.live import Live
@@ -18,8 +18,10 @@ from scheduler.cli.status import Picture, lines_of, picture_of
 from scheduler.cli.tables import BAD, console
 from scheduler.errors import BrokerError, UsageError
 from scheduler.program import Program
+from scheduler.timing.clock import SystemClock
 
 LEAST = timedelta(seconds=1)
+COUNT_EVERY = timedelta(seconds=30)
 NO_CONNECTION = "there is no connection to the broker, it is tried again"
 
 
@@ -46,6 +48,7 @@ class Screen:
         self._interval = interval
         self._console = console()
         self._picture: Picture | None = None
+        self._counted_at: datetime | None = None
         self._trouble = ""
 
     async def run(self) -> None:
@@ -71,12 +74,12 @@ class Screen:
             await cancelled(taking)
 
     async def _take(self, program: Program) -> None:
-        watch = program.watch
-        looked_at = watch.looked_at
         try:
-            statuses = await watch.status()
-            is_new = self._picture is None or watch.looked_at != looked_at
+            statuses = await program.survey.status()
+            now = SystemClock().now()
+            is_new = self._counted_at is None or now - self._counted_at >= COUNT_EVERY
             counts = None if is_new or self._picture is None else self._picture.counts
+            self._counted_at = now if is_new else self._counted_at
             self._picture = await picture_of(self._app, program, statuses, counts)
             self._trouble = ""
         except BrokerError as error:

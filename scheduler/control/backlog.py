@@ -8,7 +8,7 @@ from scheduler.control.concurrency import side_by_side
 from scheduler.control.loops import Loops
 from scheduler.control.processors import Processors
 from scheduler.errors import QueueNotFound
-from scheduler.protocol.ladder import rungs
+from scheduler.protocol.hatchery import timers
 from scheduler.protocol.topology import Names
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
@@ -54,23 +54,30 @@ class Counts:
     Attributes:
         parked: the messages that wait for an operator, those of loops and of unknown tasks too.
         delayed: the messages that wait for their time, of retries too.
+        void: the void tokens that wait in the timers of loops until they are due, at least.
         orphans: the loops in the broker that the code does not have.
     """
 
     parked: int = 0
     delayed: int = 0
+    void: int = 0
     orphans: tuple[str, ...] = ()
 
 
-async def counted(broker: Broker, app: App, loops: Loops) -> Counts:
-    """Count them by asking the broker how long queues are; no message is touched."""
+async def counted(broker: Broker, app: App, loops: Loops, waiting: int) -> Counts:
+    """Count them by asking the broker how long queues are; no message is touched.
+
+    Args:
+        waiting: how many loops wait for their time, each with one token that is not void.
+    """
     names = app.names
     parked = [*map(names.failed_queue, app.tasks), names.failed]
     is_called = any(task.called for task in app.tasks.values())
-    timers = [names.rung(rung) for rung in rungs()] if is_called else []
+    delays = [names.later_timer(timer) for timer in timers()] if is_called else []
     return Counts(
         await _waiting_in(broker, parked),
-        await _waiting_in(broker, timers),
+        await _waiting_in(broker, delays),
+        max(await _waiting_in(broker, [names.timer(timer) for timer in timers()]) - waiting, 0),
         await _orphans(loops),
     )
 

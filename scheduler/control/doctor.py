@@ -9,14 +9,14 @@ from typing import Literal
 from scheduler.brokers.contract import Broker, BrokerInfo
 from scheduler.control import probe
 from scheduler.control.fit import Fit
-from scheduler.control.location import Locator
 from scheduler.control.loops import Loops
-from scheduler.control.status import Status, Survey, Where
+from scheduler.control.status import Status, Survey
+from scheduler.control.timer_watch import TimerWatch
+from scheduler.control.where import Where
 from scheduler.errors import (
     AccessRefused,
     BrokerUnavailable,
     IncompatibleBroker,
-    Locked,
     OtherArguments,
     QueueNotFound,
 )
@@ -27,9 +27,9 @@ from scheduler.protocol.rights import (
     rights_to_process,
     rights_to_seed,
     rights_to_send,
-    rights_to_start,
 )
 from scheduler.protocol.topology import Queue, Topology
+from scheduler.queues.roll_call import RollCall
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
 from scheduler.timing.durations import format_duration
@@ -88,7 +88,6 @@ def require_fit(broker: Broker) -> None:
         )
 
 
-LOCK_PATIENCE = timedelta(seconds=4)  # to find out as well that it is kept
 NOT_COMPARED = Finding(
     "arguments of queues",
     "ok",
@@ -98,18 +97,6 @@ RESTART = (
     "If it stays so, restart this node of the broker: its rabbit_fifo_dlx_sup has ended, which "
     "nothing else starts again, and until then nothing that waits there goes on, of no namespace. "
     "A decimal in the headers of what is dead-lettered into a stream ends it."
-)
-HELD_LONG = (
-    "Whoever seeds, or starts and stops many loops, has it for as long. If it stays so while none "
-    "does so, the broker keeps it of a holder that is gone (seen on RabbitMQ 4.3, where the "
-    "network had parted a cluster), and this user may not find out, as it may not write to "
-    "'amq.default'. Then loops run, but none is started, stopped, changed or repaired: restart the "
-    "node that the holder was connected to."
-)
-KEPT = (
-    "Seen on RabbitMQ 4.3, where the network had parted a cluster. What needs the lock takes two "
-    "seconds more; users who may not write to 'amq.default' cannot tell, and start, stop, change "
-    "and repair nothing. Restart the node that the holder was connected to."
 )
 
 
@@ -122,15 +109,17 @@ class Doctor:
         broker: Broker,
         survey: Survey,
         loops: Loops,
-        locator: Locator,
+        roll_call: RollCall,
         fit: Fit,
+        timer_watch: TimerWatch,
     ) -> None:
         self._app = app
         self._broker = broker
         self._survey = survey
         self._loops = loops
-        self._locator = locator
+        self._roll_call = roll_call
         self._fit = fit
+        self._timer_watch = timer_watch
 
     async def examine(self) -> AsyncIterator[Finding]:
         """What is as it should be, and what is not."""
@@ -143,9 +132,9 @@ class Doctor:
             "queues": self._check_queues(),
             "dead-lettering": self._check_dead_lettering(),
             "processors": self._check_processors(),
+            "timers": self._check_timers(),
             "loops": self._check_loops(),
             "parked messages": self._check_parked(),
-            "lock": self._check_lock(),
         }
         for about, check in checks.items():
             try:
@@ -174,19 +163,6 @@ class Doctor:
             f"not enough for `scheduler run`: {refusal}",
             command(rights, user=info.user or "USER", vhost=info.vhost),
         )
-
-    async def _check_lock(self) -> AsyncIterator[Finding]:
-        about, lock = "lock", self._app.names.lock
-        try:
-            async with self._broker.mutex(lock, timeout=LOCK_PATIENCE) as kept:
-                ...
-        except Locked:
-            taken = f"somebody else held it for all of {LOCK_PATIENCE.total_seconds():g} s"
-            yield Finding(about, "warning", taken, HELD_LONG)
-        else:
-            if kept is not None:
-                detail = f"the broker keeps {kept!r} of a holder that is gone"
-                yield Finding(about, "warning", detail, KEPT)
 
     async def _check_app(self) -> AsyncIterator[Finding]:
         about = "app"
@@ -249,7 +225,8 @@ class Doctor:
 
     async def _check_processors(self) -> AsyncIterator[Finding]:
         with suppress(QueueNotFound):  # which is told already
-            answers = await self._locator.call_the_roll({})
+            async with self._roll_call:
+                answers = await self._roll_call.ask_all({})
             if answers.complete:
                 yield Finding("processors", "ok", f"{answers.expected}, and all of them answer")
             else:
@@ -260,6 +237,20 @@ class Doctor:
                     "Look whether they stand still. Until they answer, or their connections end, "
                     "pauses are not confirmed, and loops that begin anew wait for them.",
                 )
+
+    async def _check_timers(self) -> AsyncIterator[Finding]:
+        watch = self._timer_watch
+        stuck = {**(await watch.of_tokens()).stuck, **(await watch.of_calls()).stuck}
+        for queue, cause in stuck.items():
+            yield Finding(
+                f"timer {queue}",
+                "problem",
+                f"does not hatch. {cause}",
+                "Check whether a queue that it leads to rejects messages (a policy's max-length), "
+                "or has no leader. Supervision recreates timers of loops.",
+            )
+        if not stuck:
+            yield Finding("timers", "ok", "none holds messages past their time")
 
     async def _check_loops(self) -> AsyncIterator[Finding]:
         statuses = await self._survey.status()
@@ -311,7 +302,6 @@ def _rights_of_users(app: App, vhost: str) -> list[Finding]:
     users = {
         "seed": (rights_to_seed(names, app.topology()), "`scheduler seed` needs"),
         "processor": (rights_to_process(names), "`scheduler run`, and what operators do, need"),
-        "starter": (rights_to_start(names), "whoever starts and stops loops at run time needs"),
         "viewer": (rights_to_look(names), "`scheduler dashboard --read-only` needs"),
     }
     if any(task.called for task in app.tasks.values()):
@@ -369,12 +359,19 @@ def _check_loop(status: Status) -> Finding | None:
             return Finding(
                 about,
                 "problem",
-                "its token is nowhere, and no processor could have it",
+                "is overdue, and no processor has its token",
                 "Supervision puts it again while processors run; so does `scheduler seed`.",
             )
-        case Where.READY if not status.processors:
+        case Where.UNATTENDED:
             return Finding(
                 about, "warning", "is due, and no processor takes it", "Start `scheduler run`."
+            )
+        case Where.LATE:
+            return Finding(
+                about,
+                "warning",
+                "is overdue for longer than its task may take, and not all processors respond",
+                "Check whether these processors are hung.",
             )
         case Where.PAUSED:
             return Finding(

@@ -1,7 +1,7 @@
 """Keyed loops: many loops of one task, started and stopped while processors run.
 
-They are loops like those of the code, but for who names them: so they wait in hatchery queues of
-their own, are supervised, paused and triggered like any other, and outlive every deploy.
+They are loops like those of the code, but for who names them: they wait in the same timers, are
+supervised, paused and triggered like any other, and outlive every deploy.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast
 
-from scheduler.control.reports import Did, Report
-from scheduler.errors import AccessRefused, ScheduleError, UsageError
+from scheduler.control.reports import Did
+from scheduler.errors import ScheduleError, UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.tasks.loops import Loop, loop_of
@@ -90,8 +90,7 @@ class Keyed:
     ) -> Did:
         """Start a loop of this task, or give the one of this key another schedule or arguments.
 
-        Started again as it is, it goes on undisturbed. The broker's user must have the right to
-        declare the loop's hatchery queue.
+        Started again as it is, it goes on undisturbed.
 
         Args:
             key: which of the task's loops it is: up to 100 letters, digits, '_', '-', and between
@@ -100,11 +99,11 @@ class Keyed:
             args: arguments for the function's parameters, besides its `Context`.
 
         Returns:
-            created, rescheduled or unchanged; repaired: its token was lost, and is put again.
+            created, rescheduled or unchanged.
 
         Raises:
             UsageError: the key, the schedule or the arguments cannot be used.
-            AccessRefused: this user may not declare the queue.
+            QueueNotFound: nothing was seeded.
         """
         name = self._keyed_spec.name
         try:
@@ -113,7 +112,7 @@ class Keyed:
             raise ScheduleError(f"The schedule of {name}.{key}: {error}") from None
         loop = loop_of(self._keyed_spec, when, args, checked_key(self._keyed_spec, key))
         async with self._connect() as operations:
-            return (await started(operations, self._names, loop)).did
+            return (await operations.seeding.start(loop)).did
 
     async def stop(self, key: str) -> bool:
         """End a loop, or a named one-off; says whether there was one.
@@ -155,7 +154,6 @@ class Keyed:
 
         Raises:
             UsageError: a key, a schedule or arguments cannot be used; nothing was changed.
-            AccessRefused: this user may not declare a queue.
             BrokerError: the broker could not do it; the message tells how much was done.
         """
         wanted = {key: wanted_loop(self._keyed_spec, key, each) for key, each in loops.items()}
@@ -170,9 +168,9 @@ class Keyed:
             if dry_run:
                 did = [Did.RESCHEDULED if loop.id.key in there else Did.CREATED for loop in changed]
             else:
-                starts = [started(operations, self._names, loop) for loop in changed]
-                ends = map(operations.removal.remove, ending)
-                did = [report.did for report in await _all_done([*starts, *ends])]
+                starts = operations.seeding.start_all(changed)
+                ends = operations.removal.take_away(ending)
+                did = [each.did for done in await _all_done([starts, ends]) for each in done]
         began = {loop.id.key: what for loop, what in zip(changed, did, strict=False)}
         return Synced(
             [key for key, what in began.items() if what in (Did.CREATED, Did.REPAIRED)],
@@ -185,21 +183,6 @@ class Keyed:
         ours = self._keyed_spec.name
         loops = await operations.loops.all()
         return {loop.id.key: loop for loop in loops if loop.id.key and loop.id.task == ours}
-
-
-async def started(operations: Operations, names: Names, loop: Loop) -> Report:
-    """Start a keyed loop, or give it another schedule or other arguments.
-
-    Raises:
-        AccessRefused: this user may not declare its queue; the message says which right is missing.
-    """
-    try:
-        return await operations.seeding.start(loop)
-    except AccessRefused as error:
-        raise AccessRefused(
-            f"{error} To start loops at run time, the broker's user must have the right to "
-            f"configure {names.hatchery(loop.id)!r}. It was not started."
-        ) from None
 
 
 def wanted_loop(spec: TaskSpec, key: str, value: object) -> Loop:
@@ -233,7 +216,7 @@ def checked_key(spec: TaskSpec, key: str) -> str:
             f"'@' or '+', got {key!r}."
         )
     if ".task." in f".{key}":
-        # The broker would hand the loop's token to the task of that name as well.
+        # Parked or rerouted, its token would come to the task of that name as well.
         raise UsageError(
             f"The loop {spec.name}.{key} would be taken for a call of the task "
             f"{key.rpartition('.')[2]!r}: choose a key without the word 'task' before a '.'."
@@ -251,12 +234,11 @@ def _is_same(there: Loop | None, wanted: Loop) -> bool:
     return (there.schedule, there.args) == (wanted.schedule, wanted.args)
 
 
-async def _all_done(doings: Iterable[Coroutine[Any, Any, M]]) -> list[M]:
-    """What came of them all; where some fail, the others are done first."""
+async def _all_done(doings: Iterable[Coroutine[Any, Any, Sequence[M]]]) -> list[Sequence[M]]:
+    """Return what came of them all; where one fails, the others are done first."""
     done = await asyncio.gather(*doings, return_exceptions=True)
-    failed = [each for each in done if isinstance(each, BaseException)]
-    if failed:
-        counted = f"{len(failed)} of {len(done)} loops could not be changed, the others were"
-        failed[0].add_note(f"{counted}. Call it again.")
-        raise failed[0]
-    return cast("list[M]", done)
+    for each in done:
+        if isinstance(each, BaseException):
+            each.add_note("Some loops may have been updated; call it again.")
+            raise each
+    return cast("list[Sequence[M]]", done)

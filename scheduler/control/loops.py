@@ -4,18 +4,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from scheduler.errors import QueueNotFound, UnknownLoop
-from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import Topology, hatchery
-from scheduler.queues.roster import Listed, Listing, Roster
+from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.roster import Roster
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import Loop, absent
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import SUPERVISION
-
-
-def hatchery_of(app: App, loop: LoopId) -> Topology:
-    """What one loop of an app needs in the broker."""
-    return hatchery(app.namespace, loop, app.settings.queue_type)
 
 
 def as_listed(loop: Loop, listing: Listing) -> Loop:

@@ -13,7 +13,8 @@ Each message is confirmed in the one before it is acked in the other. Whoever is
 leaves both, and all is gone through again. What the exchange of somebody else, or a sender,
 publishes in the moment in which both are bound is in both, and is run twice.
 
-Of a hatchery queue, its loop goes on from the journal, as after any loss.
+The tokens in a timer, and that of supervision, are lost: their loops go on from the journal, as
+after any loss.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,6 @@ from scheduler.protocol.messages import own_headers
 from scheduler.protocol.topology import Queue, Topology
 from scheduler.queues.delays import send_again
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import ZERO
 
 
@@ -59,8 +59,7 @@ class Migration:
 
     @property
     def _of_tasks(self) -> Mapping[str, str]:
-        tasks = (*self._app.tasks, SUPERVISION.task)
-        return {self._names.processor_queue(task): task for task in tasks}
+        return {self._names.processor_queue(task): task for task in self._app.tasks}
 
     async def _is_misfit(self, queue: Queue) -> bool:
         if await self._broker.depth(queue.name) is None:

@@ -1,6 +1,6 @@
 """Named one-offs: a run of a task that a name stands for, so that it is there once.
 
-The ladder of delays takes any number of messages, and knows none of them by name. What is to be
+The timers of calls take any number of messages, and know none of them by name. What is to be
 found again, moved or taken back is a loop of one run instead (`scheduler.control.one_offs`).
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from scheduler.control.keyed import Connect, checked_key, started
+from scheduler.control.keyed import Connect, checked_key
 from scheduler.control.reports import Did
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.protocol.topology import Names
@@ -58,8 +58,7 @@ class OneOffs:
         takes it back, `scheduled()` lists what waits.
 
         It is a loop that runs once: never early, its failed attempts are tried again, its run knows
-        its name as `ctx.key`. It takes a queue of its own until it has ended; `send_later` is for
-        many that nobody has to find again. The broker's user must have the right to declare it.
+        its name as `ctx.key`. `send_later` is cheaper, for messages that need not be found again.
 
         Args:
             name: what a key of `start` may be; a task's keyed loops and one-offs share their names.
@@ -70,11 +69,11 @@ class OneOffs:
                 the moment, at least.
 
         Returns:
-            created, rescheduled or unchanged; repaired: its token was lost, and is put again.
+            created, rescheduled or unchanged.
 
         Raises:
             UsageError: the name, the moment or the arguments cannot be used.
-            AccessRefused: this user may not declare the queue.
+            QueueNotFound: nothing was seeded.
         """
         spec, key = self._once_spec, checked_key(self._once_spec, name)
         if at is not None and after is not None:
@@ -89,7 +88,7 @@ class OneOffs:
             except ScheduleError as error:
                 raise ScheduleError(f"The moment of {spec.name}.{key}: {error}") from None
             loop = loop_of(spec, when, args, key)
-            return (await started(operations, self._once_names, loop)).did
+            return (await operations.seeding.start(loop)).did
 
     async def scheduled(self) -> list[Scheduled]:
         """The named one-offs of this task whose run has not ended, those that are due first."""

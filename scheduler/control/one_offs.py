@@ -1,16 +1,15 @@
 """Named one-offs: loops of one run, so that each name stands for one thing to be done.
 
-Such a loop is like any other until its run has ended: its token waits in a hatchery queue of its
-own, is supervised, moved, paused, triggered. Then its token waits there, done, for its loop to be
-removed (`control.endings`).
+Such a loop is like any other until its run has ended: it is supervised, moved, paused, triggered.
+Then the journal hears that it is done, and its loop is removed from the roster (`control.endings`).
 """
 
 from datetime import datetime
 
-from scheduler.protocol.tokens import State, Token
-from scheduler.queues.roster import Listed
+from scheduler.queues.listing import Listed
 from scheduler.tasks.loops import Loop
 from scheduler.timing.once import Once
+from scheduler.timing.schedules import Schedule
 
 DONE = "done"
 """Why a loop is gone: its one run has ended."""
@@ -34,11 +33,6 @@ def is_taken(loop: Loop, listed: Listed | None) -> bool:
     return is_other and bool(loop.schedule.kept)
 
 
-def is_over(token: Token | None, now: datetime) -> bool:
-    """Whether its run has ended, and its name is not kept any longer."""
-    return (
-        token is not None
-        and token.state is State.DONE
-        and isinstance(token.schedule, Once)
-        and token.schedule.kept_until <= now
-    )
+def is_over(schedule: Schedule, now: datetime) -> bool:
+    """Return whether the name of a one-off that has run is not kept any longer."""
+    return isinstance(schedule, Once) and schedule.kept_until <= now

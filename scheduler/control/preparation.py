@@ -7,10 +7,10 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.declaring import Declaring
 from scheduler.control.fit import Fit
 from scheduler.control.seeding import Seeding
-from scheduler.errors import AccessRefused, BrokerUnavailable, Locked, QueueNotFound
+from scheduler.errors import AccessRefused, BrokerUnavailable, QueueNotFound
+from scheduler.protocol.hatchery import timers
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import SUPERVISION, TaskSpec
-from scheduler.timing.durations import SECOND
+from scheduler.tasks.tasks import TaskSpec
 
 
 class Preparation:
@@ -34,12 +34,11 @@ class Preparation:
             UsageError: the namespace is that of another app, or a queue is for other code.
         """
         names, tasks = self._app.names, list(tasks)
-        needed = [names.hatchery(SUPERVISION), names.roll_call, names.roster, names.journal]
-        needed.append(names.presence)
+        needed = [names.roll_call, names.roster, names.journal, names.presence]
         needed += [names.processor_queue(task.name) for task in tasks]
+        needed += [names.timer(timer) for timer in timers()]
         while True:
-            # Others may be at it; and a connection that goes comes back.
-            with suppress(Locked, BrokerUnavailable):
+            with suppress(BrokerUnavailable):  # a connection that goes comes back
                 gone = await self._declaring.absent(needed)
                 if not gone:
                     return await self._fit.require(task.name for task in tasks)
@@ -48,7 +47,7 @@ class Preparation:
 
     async def _adopt(self, gone: str) -> None:
         try:
-            await self._seeding.adopt(patience=SECOND)
+            await self._seeding.adopt()
         except AccessRefused:
             raise QueueNotFound(
                 f"{gone!r} is not in {self._broker.address} yet, and this user may not declare it. "

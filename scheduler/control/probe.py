@@ -5,6 +5,7 @@ nothing: both are gone after a minute, with what is in them, and nothing leads a
 """
 
 import asyncio
+import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -16,17 +17,17 @@ PATIENCE_S = 10
 
 
 async def comes_back(broker: Broker, names: Names) -> bool:
-    """Whether a probe does, from the node that this connection leads to.
+    """Tell if a probe comes back, from the node that this connection leads to.
 
     Raises:
         AccessRefused: the user may not declare what it takes.
         QueueNotFound: the namespace was never seeded.
     """
-    back = asyncio.Queue[Delivery]()
-    async with _queues(broker, names):
-        consumer = await broker.consume(names.probed, back.put_nowait, prefetch=1)
+    back, id = asyncio.Queue[Delivery](), uuid.uuid4().hex
+    async with _declared(broker, probe(names.namespace, id)):
+        consumer = await broker.consume(names.probed(id), back.put_nowait, prefetch=1)
         try:
-            await broker.publish(Message(), exchange=names.control, routing_key=names.probe)
+            await broker.publish(Message(), exchange=names.control, routing_key=names.probe(id))
             async with asyncio.timeout(PATIENCE_S):
                 await (await back.get()).ack()
         except TimeoutError:
@@ -37,19 +38,11 @@ async def comes_back(broker: Broker, names: Names) -> bool:
 
 
 @asynccontextmanager
-async def _queues(broker: Broker, names: Names) -> AsyncGenerator[None]:
-    """Have the queues of a probe, one probe at a time, and new ones each time: what is left of an
-    old one may expire at any moment."""
-    wanted = probe(names.namespace)
-    async with broker.mutex(names.probing):
-        try:
-            await _delete(broker, wanted)
-            await broker.declare(wanted)
-            yield
-        finally:
-            await _delete(broker, wanted)
-
-
-async def _delete(broker: Broker, wanted: Topology) -> None:
-    for queue in wanted.queues:
-        await broker.delete(queue.name)
+async def _declared(broker: Broker, wanted: Topology) -> AsyncGenerator[None]:
+    """Keep the queues of a probe for the time of the block."""
+    try:
+        await broker.declare(wanted)
+        yield
+    finally:
+        for queue in wanted.queues:
+            await broker.delete(queue.name)

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
-from scheduler.protocol.tokens import Token
 from scheduler.tasks.loops import Loop
 
 
@@ -28,13 +28,16 @@ class Did(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a verb did, and the token that waits now, if one does.
+    """A report of what a verb did to a loop.
 
     Attributes:
-        silent: the processors that have not said that they know of it: they may begin one more run.
+        due_at: when the loop is due; None: it is paused or gone, or that is not known.
+        is_paused: whether it waits until it is resumed.
+        silent: the processors that have not confirmed it: they may start one more run.
     """
 
     loop: Loop
     did: Did
-    token: Token | None = None
+    due_at: datetime | None = None
+    is_paused: bool = False
     silent: Sequence[str] = ()

@@ -1,21 +1,26 @@
-"""Where each loop's token is, and how its last run went."""
+"""Where each loop is, and how its last run went."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 
-from scheduler.control.location import Locator, Place, Sighting
+from scheduler.brokers.contract import Broker, Depth
+from scheduler.control.concurrency import side_by_side
 from scheduler.control.loops import as_listed, keyed_loops_of
+from scheduler.control.processors import Processors
+from scheduler.control.where import Where, due_at_of, put_of, where
 from scheduler.errors import BrokerUnavailable, MessageError, QueueNotFound
-from scheduler.protocol.tokens import LastRun, LoopId, State, Token
-from scheduler.queues.journal import Journal
-from scheduler.queues.roster import Listed, Listing, Roster
+from scheduler.protocol.tokens import LastRun, LoopId, Token
+from scheduler.queues.journal import Journal, with_progress_of
+from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.roll_call import Answers, RollCall
+from scheduler.queues.roster import Roster
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
 from scheduler.timing.clock import Clock
 
 JOURNAL_TIMEOUT = timedelta(seconds=10)
+CLOCKS_DIFFER = timedelta(seconds=5)
 # Whatever a reading finds of a loop is its last put: so most are found near, and read with little.
 LOOK_BACKS = (
     timedelta(seconds=10),
@@ -26,28 +31,13 @@ LOOK_BACKS = (
 )
 
 
-class Where(StrEnum):
-    """Where the token of a loop is."""
-
-    WAITING = "waiting"
-    PAUSED = "paused"
-    DONE = "done"
-    READY = "ready"
-    RUNNING = "running"
-    LOST = "lost"
-    UNSEEDED = "unseeded"
-
-
-WAITING_AS = {State.PAUSED: Where.PAUSED, State.DONE: Where.DONE}
-
-
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the token tells, or, while a processor has it, the journal.
+    """The state of a loop, by roster, journal, queues and processors.
 
     Attributes:
         epoch: in which the loop is.
-        by: who began that, as the roster says: host, process and a part of its own.
+        by: who began that: host, process and a part of its own.
         since: when that was.
     """
 
@@ -65,51 +55,93 @@ class Status:
 
 
 class Survey:
-    """Looks at loops, and changes nothing."""
+    """Looks at loops and changes nothing.
+
+    Asked again, it reads on in the journal from where it has come to.
+    """
 
     def __init__(
-        self, app: App, clock: Clock, journal: Journal, roster: Roster, locator: Locator
+        self,
+        app: App,
+        broker: Broker,
+        clock: Clock,
+        journal: Journal,
+        roster: Roster,
+        roll_call: RollCall,
+        processors: Processors,
     ) -> None:
         self._app = app
+        self._broker = broker
         self._clock = clock
         self._journal = journal
         self._roster = roster
-        self._locator = locator
+        self._roll_call = roll_call
+        self._processors = processors
+        self._tokens = dict[LoopId, Token]()
+        self._heard_at: datetime | None = None
+        self._is_heard = False
 
-    async def status(self, only: Loop | None = None) -> list[Status]:
-        """The status of each loop of the code, and of each keyed one; or only of this one."""
+    async def status(self, *only: Loop) -> list[Status]:
+        """Return the status of each loop of the code and each keyed one, or only of some."""
         listing = await self.listing()
-        loops = self.loops(listing) if only is None else [as_listed(only, listing)]
-        seen = await self._seen({loop.id: listing.known(loop.id) for loop in loops})
-        found = [status_of(loop, seen[loop.id], listing) for loop in loops]
-        remembered = await self._remembered(
-            {status.loop.id for status in found if status.last is None and status.seq is None},
-            listing,
-        )
-        return [_completed(status, remembered.get(status.loop.id)) for status in found]
+        loops = [as_listed(loop, listing) for loop in only] if only else self.loops(listing)
+        tokens = await self._last_tokens([loop.id for loop in loops], listing)
+        # What was put after it was read last, the journal did not tell.
+        now = self._heard_at or self._clock.now()
+        depths = await self.depths({loop.id.task for loop in loops})
+        overdue = self._overdue(loops, tokens, listing, now)
+        answers = await self.answers(overdue) if overdue else None
+        return [
+            _status(
+                loop,
+                listing.get(loop.id),
+                tokens.get(loop.id),
+                now,
+                depths[loop.id.task],
+                answers if loop.id in overdue else None,
+                is_heard=self._is_heard,
+            )
+            for loop in loops
+        ]
 
-    async def _seen(self, loops: Mapping[LoopId, int]) -> Mapping[LoopId, Sighting]:
-        """Where the tokens are; one that was nowhere may have moved, and is looked for again."""
-        seen = await self._locator.find(loops)
-        nowhere = {loop: loops[loop] for loop, each in seen.items() if each.is_lost}
-        return {**seen, **await self._locator.find(nowhere)} if nowhere else seen
+    async def last_tokens(self, loops: Sequence[Loop]) -> Mapping[LoopId, Token]:
+        """Return what was put last of these loops, as far as the journal or a checkpoint tells."""
+        return await self._last_tokens([loop.id for loop in loops], await self.listing())
 
     async def listing(self) -> Listing:
-        """What the roster says; nothing, where nothing was seeded."""
+        """Return what the roster says; nothing, where nothing was seeded."""
         try:
             return await self._roster.read()
         except QueueNotFound:
             return Listing()
 
     def loops(self, listing: Listing) -> list[Loop]:
-        """The loops of the code, and the keyed ones, as they were seeded."""
+        """Return the loops of the code and the keyed ones, as they were seeded."""
         loops = [*self._app.loops.values(), *keyed_loops_of(self._app, listing)]
         return [as_listed(loop, listing) for loop in loops]
+
+    async def _last_tokens(
+        self, loops: Sequence[LoopId], listing: Listing
+    ) -> Mapping[LoopId, Token]:
+        """Return what was put last of each loop, as far as the journal or a checkpoint tells."""
+        now, self._is_heard = self._clock.now(), True
+        missing = {loop for loop in loops if loop not in self._tokens}
+        if self._heard_at is not None:
+            since = self._heard_at - CLOCKS_DIFFER
+            found = await self._put_since(since, set(loops) - missing, JOURNAL_TIMEOUT)
+            for loop, token in found.items():
+                if token.position >= self._tokens[loop].position:
+                    self._tokens[loop] = with_progress_of(token, self._tokens[loop])
+        for loop, token in (await self._remembered(missing, listing)).items():
+            noted = None if token.last is not None else self._checkpoint(listing.get(loop), None)
+            self._tokens[loop] = token if noted is None else with_progress_of(token, noted)
+        if self._is_heard:
+            self._heard_at = now
+        return self._tokens
 
     async def _remembered(
         self, loops: Collection[LoopId], listing: Listing
     ) -> Mapping[LoopId, Token]:
-        """What was put last of each loop, as far as the journal or a checkpoint tells."""
         now = self._clock.now()
         deadline = now + JOURNAL_TIMEOUT
         noted = {loop: listing[loop] for loop in loops if loop in listing}
@@ -131,15 +163,18 @@ class Survey:
     async def _put_since(
         self, since: datetime | None, loops: Collection[LoopId], within: timedelta
     ) -> dict[LoopId, Token]:
-        """What the journal has heard last of these loops; nothing, where it cannot be read."""
+        """Return what the journal has heard last of these loops; nothing, if it is not readable."""
+        if not loops:
+            return {}
         try:
             return await self._journal.last_put(loops, since=since, within=within)
         except (QueueNotFound, BrokerUnavailable):
+            self._is_heard = False
             return {}
 
-    def _checkpoint(self, listed: Listed, since: datetime | None) -> Token | None:
-        """The token that waited when it was noted, if none came after it until this moment."""
-        checkpoint = listed.checkpoint
+    def _checkpoint(self, listed: Listed | None, since: datetime | None) -> Token | None:
+        """Return the token that waited when it was noted, if none came after it until then."""
+        checkpoint = None if listed is None else listed.checkpoint
         if checkpoint is None or (since is not None and checkpoint.until < since):
             return None
         try:
@@ -147,62 +182,102 @@ class Survey:
         except MessageError:
             return None
 
+    async def depths(self, tasks: Collection[str]) -> dict[str, Depth | None]:
+        """Return how full the queues of tasks are; None where one does not exist."""
+        return dict(zip(tasks, await side_by_side(self._depth, list(tasks)), strict=True))
 
-def status_of(loop: Loop, seen: Sighting, listing: Listing) -> Status:
-    """What there is to say of a loop whose token was seen there."""
-    listed = listing.get(loop.id)
-    return _begun(_status(loop, seen, listed), listed)
+    async def _depth(self, task: str) -> Depth | None:
+        """Return how full a task's queue is, with those that consume from it now and then."""
+        depth = await self._broker.depth(self._app.names.processor_queue(task))
+        if depth is None:
+            return None
+        return Depth(depth.ready, await self._processors.of(task, depth))
+
+    def _overdue(
+        self,
+        loops: Collection[Loop],
+        tokens: Mapping[LoopId, Token],
+        listing: Listing,
+        now: datetime,
+    ) -> dict[LoopId, int]:
+        overdue = dict[LoopId, int]()
+        for loop in loops:
+            listed, token = listing.get(loop.id), tokens.get(loop.id)
+            if listed is None or listed.is_gone or (token is None and not self._is_heard):
+                continue
+            put = None if token is None else put_of(token)
+            due_at = due_at_of(listed, put)
+            if due_at is not None and due_at < now:
+                overdue[loop.id] = listing.known(loop.id)
+        return overdue
+
+    async def answers(self, loops: Mapping[LoopId, int]) -> Answers:
+        """Ask all processors for the tokens of these loops.
+
+        Raises:
+            QueueNotFound: nothing was seeded.
+        """
+        async with self._roll_call:
+            return await self._roll_call.ask_all(loops)
 
 
-def _status(loop: Loop, seen: Sighting, listed: Listed | None) -> Status:
-    unseeded = listed is None or listed.is_gone
-    match seen.place:
-        case Place.NO_SLOT | Place.NO_TASK:
-            return Status(loop, Where.UNSEEDED, seen.processors)
-        case _ if unseeded and seen.token is None:
-            return Status(loop, Where.UNSEEDED, seen.processors)
-        case Place.SLOT:
-            assert seen.token is not None
-            return _waiting(loop, seen.token, seen.processors)
-        case Place.READY:
-            return Status(loop, Where.READY, seen.processors)
-        case Place.HAND:
-            return Status(loop, Where.RUNNING, seen.processors)
-        case Place.NOWHERE | Place.UNRESPONSIVE:
-            return Status(loop, Where.LOST, seen.processors)
-        case Place.UNKNOWN:  # what is likely
-            likely = Where.RUNNING if seen.processors else Where.LOST
-            reason = f"as far as is known: no answer from {', '.join(seen.unheard)}"
-            return Status(loop, likely, seen.processors, reason=reason)
-
-
-def _begun(status: Status, listed: Listed | None) -> Status:
-    if listed is None or listed.is_gone:
-        return status
-    return replace(status, epoch=listed.epoch, by=listed.by, since=listed.at)
-
-
-def _waiting(loop: Loop, token: Token, processors: int) -> Status:
+def _status(
+    loop: Loop,
+    listed: Listed | None,
+    token: Token | None,
+    now: datetime,
+    depth: Depth | None,
+    answers: Answers | None,
+    *,
+    is_heard: bool,
+) -> Status:
+    processors = 0 if depth is None else depth.consumers
+    if depth is None or listed is None or listed.is_gone:
+        return Status(loop, Where.UNSEEDED, processors)
+    held = held_in(loop.id, listed.epoch, answers) if token is not None or is_heard else None
+    put = None if token is None else put_of(token)
+    place = where(listed, put, now, depth, timeout=loop.task.timeout, held=held)
+    rests = place in (Where.PAUSED, Where.DONE)
     return Status(
         loop,
-        WAITING_AS.get(token.state, Where.WAITING),
+        place,
         processors,
-        due_at=None if token.rests else token.due_at,
-        seq=token.seq,
-        attempt=token.attempt,
-        reason=token.reason,
-        last=token.last,
+        due_at=None if rests else _due_at(listed, token),
+        seq=None if token is None else token.seq,
+        attempt=None if token is None else token.attempt,
+        reason=_reason(place, listed, token) or _silence(held, answers) or None,
+        last=None if token is None else token.last,
+        epoch=listed.epoch,
+        by=listed.by,
+        since=listed.at,
     )
 
 
-def _completed(status: Status, token: Token | None) -> Status:
-    if token is None:
-        return status
-    return replace(
-        status,
-        due_at=token.due_at,
-        seq=token.seq,
-        attempt=token.attempt,
-        reason=status.reason or token.reason,
-        last=token.last,
-    )
+def held_in(loop: LoopId, epoch: int, answers: Answers | None) -> bool | None:
+    """Return whether a processor has a loop's token; None: not all have answered."""
+    if answers is None:
+        return False
+    if any(token.position.epoch >= epoch for token in answers.tokens(loop)):
+        return True
+    return False if answers.complete else None
+
+
+def _due_at(listed: Listed, token: Token | None) -> datetime | None:
+    """Return when a loop is due; where nothing was heard of its epoch, by its schedule."""
+    if token is None or token.epoch < listed.epoch:
+        return listed.first_due_at
+    return token.due_at
+
+
+def _reason(place: Where, listed: Listed, token: Token | None) -> str:
+    if place is not Where.PAUSED:
+        return ""
+    if token is not None and token.rests and token.epoch >= listed.epoch and token.reason:
+        return token.reason
+    return listed.reason
+
+
+def _silence(held: bool | None, answers: Answers | None) -> str:
+    if held is not None or answers is None:
+        return ""
+    return f"as far as is known: no answer from {', '.join(answers.unheard)}"

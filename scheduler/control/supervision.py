@@ -1,53 +1,66 @@
-"""Supervision: looks for the tokens of all loops, and repairs what it misses, or hears twice.
+"""Supervision: finds the loops that do not go on, or that go on twice, and repairs them.
 
-It is itself a loop, so that one processor at a time does it; and each processor looks now and then
-whether that loop, and what it needs, is still there.
+It is itself a loop, so that one processor at a time does it. Its queue has one consumer at a time
+(single active consumer), which keeps the census of the journal from round to round. Each processor
+looks now and then whether that loop is still there.
 
-=========================  =====================================================================
-the current epoch's token  what is done
-=========================  =====================================================================
-put twice since the last   nothing, and nobody looks: it has gone on meanwhile
-round, one after the other
-in the slot, at its head   nothing; if it waits for long, it is noted (`control.notes`); if it is
-                           done, its loop is removed (`control.endings`)
-ready for its task         nothing: a processor will take it
-in a hand                  nothing: it is running, or being settled
-nowhere, twice             lost: a new epoch begins, which goes on from where the journal heard last
-                           (a slot that refuses its token is made anew: `control.beginnings`)
-nowhere, though put again  stuck: the queue is made anew, if we may, and a new epoch begins
-in a hand, and refused     the same, if the slot keeps refusing what the processor puts
-nobody can tell            the same, if its slot does not answer: none of its replicas leads it
-nowhere, not all answer    nothing yet
-no slot                    the queue is declared, if we may, and a new epoch begins
-heard of in two lines      doubled: a new epoch begins, so that both are void (`control.doubles`)
-=========================  =====================================================================
+======================  ========================================================================
+the loop                what is done
+======================  ========================================================================
+waits, is running, or   nothing; a token that waits for long is noted in the roster, so that the
+is ready for its task   journal may forget it
+lost                    overdue, in no hand and not ready: a new epoch begins, which goes on from
+                        where the journal heard last (S1). A wrong repair is harmless
+doubled                 two lines were heard: a new epoch begins, so that both are void (S2)
+done                    a named one-off that has run: it is removed from the roster
+======================  ========================================================================
 
-What this cannot tell: with other messages ready in its task's queue, a token may be one of them.
+A broker that restarts loses tokens that come due until it is up. So after each reconnect rounds
+follow one another at once (S1b): of all processors that come back, the one whose entry is first
+triggers the loop.
 """
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scheduler.brokers.contract import Broker
+from scheduler.brokers.cancellation import cancelled
+from scheduler.brokers.contract import Depth
+from scheduler.control.beginnings import Beginnings, Decision, Wanted
+from scheduler.control.census import Census
 from scheduler.control.declaring import Declaring
-from scheduler.control.doubles import Doubles, Lines, Trail
 from scheduler.control.endings import Endings
-from scheduler.control.location import Locator, Place, Sighting
 from scheduler.control.loops import loops_of, orphans_of
-from scheduler.control.notes import Notes
+from scheduler.control.new_tokens import triggered
+from scheduler.control.one_offs import is_over
 from scheduler.control.repairs import Repairs
+from scheduler.control.reports import Did, Report
 from scheduler.control.seeding import Seeding
-from scheduler.errors import AccessRefused, BrokerError, QueueNotFound
-from scheduler.events import CensusTaken, LoopReported, SupervisionDelayed
-from scheduler.protocol.epochs import Watch
-from scheduler.protocol.tokens import LoopId, State, Token
-from scheduler.queues.roster import Listing
+from scheduler.control.status import Survey, held_in
+from scheduler.control.timer_watch import IN_TIME, TimerWatch
+from scheduler.control.where import TOLERANCE, Where, due_at_of, put_of, where
+from scheduler.errors import AccessRefused, BrokerError, MessageError, QueueNotFound
+from scheduler.events import (
+    CensusTaken,
+    Connected,
+    Event,
+    LoopReported,
+    SupervisionDelayed,
+    TimerStuck,
+)
+from scheduler.protocol.epochs import LoopState, Verb
+from scheduler.protocol.hatchery import timers
+from scheduler.protocol.tokens import LoopId, State, decode
+from scheduler.queues.checkpoints import checkpoint_of
+from scheduler.queues.journal import Put
+from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.roster import Roster
 from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop
@@ -56,115 +69,89 @@ from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.backoff import dice
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
+from scheduler.timing.moments import LATEST_MS, moment_of
 
-# Looking at so many costs a broker some tens of milliseconds; the others have their turn in the
-# rounds to come.
-LOOKED_AT_IN_A_ROUND = 1000
-REMEMBERED = 300  # suspects and troubles: what a token can carry is limited
-PATIENCE = 20 * SECOND  # how long a round waits for others who create tokens
+REMEMBERED = 300  # troubles: what a token can carry is limited
+BREATHE_EVERY = 500  # loops
+ASKED_AT_ONCE = 2_000  # loops
 
-NOT_DECLARED = (Place.NO_SLOT, Place.NO_TASK)
+ROUNDS_AFTER_RECONNECT_S = (0.5, 3.0, 7.0, 12.0, 20.0)
+UNSETTLED = 30 * SECOND
+"""So long after a reconnect, what is overdue is sooner taken for lost."""
+SHORT_TOLERANCE = SECOND
+LONGEST_DRAINING = timedelta(minutes=2)
+"""After so long, a loop is repaired though its timer may be behind."""
+JUST_BEGUN = timedelta(seconds=1.5)
+
 ADVICE = {
-    "done": "Its run has ended, and we may not delete its queue: `scheduler remove` it.",
     "orphan": "The code does not have it: `scheduler seed --prune` removes it.",
-    "unattended": "It is due, and nobody consumes from its queue: start a processor for its task.",
-    "stuck": "The broker keeps its token back, or takes none, and we may not delete its queue: "
-    "delete it, then run `scheduler seed`. The loop goes on from the journal.",
-    "missing": "Its queue does not exist, and we may not declare it: run `scheduler seed`.",
+    "unattended": "It is due, and no processor consumes from its queue: start one for its task.",
+    "missing": "The queue of its task does not exist, and this user may not declare it: run "
+    "`scheduler seed`.",
 }
-
-
-class Suspicion(BaseModel):
-    """What speaks for it that a loop does not go on.
-
-    Attributes:
-        epoch: of which it holds.
-        misses: how often in a row no token was found, or the slot took none.
-        repaired: whether it was put again, and went on to be missed; or that would not help.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    epoch: int = 0
-    misses: int = 0
-    repaired: bool = False
-
-    @property
-    def watch(self) -> Watch:
-        return Watch(self.epoch, self.misses)
-
-    def missed(self, epoch: int, *, refused: bool) -> "Suspicion":
-        """After one more look that found no token of this epoch, or one that its slot refused."""
-        watch = self.watch.looked(epoch, found=False)
-        return Suspicion(epoch=epoch, misses=watch.misses, repaired=self.repaired or refused)
-
-    @property
-    def is_lost(self) -> bool:
-        return self.watch.is_lost
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether to put its token again does not help."""
-        return self.is_lost and self.repaired
-
-
-Suspects = Mapping[str, Suspicion]
 
 
 class Memory(BaseModel):
     """What a round hands on to the next, whichever processor runs it.
 
     Attributes:
-        cursor: where in the list of loops the next round begins.
-        suspects: loops whose token was missed.
-        reported: loops in a trouble that was told.
-        trail: what was heard of loops that may have two lines.
-        noted: how many tokens were noted since the roster was read last.
+        reported: loops in trouble that was reported.
+        stuck: timers of calls that were reported.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    cursor: int = 0
-    suspects: Suspects = {}
     reported: Mapping[str, str] = {}
-    trail: Trail = Trail()
-    noted: int = Field(default=0, ge=0)
+    stuck: Sequence[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A loop whose token should have come."""
+
+    loop: Loop
+    listed: Listed
+    put: Put | None
+    due_at: datetime
 
 
 class Supervisor:
     """The part that one processor takes in supervision.
 
     Attributes:
-        endings: removes what is done.
+        endings: removes named one-offs that this processor has run.
     """
 
     def __init__(
         self,
         app: App,
-        broker: Broker,
         clock: Clock,
         listing: Listing,
-        locator: Locator,
+        roster: Roster,
+        survey: Survey,
+        beginnings: Beginnings,
         repairs: Repairs,
         seeding: Seeding,
         declaring: Declaring,
-        doubles: Doubles,
-        notes: Notes,
+        census: Census,
         endings: Endings,
+        timer_watch: TimerWatch,
     ) -> None:
         self._app = app
-        self._broker = broker
         self._clock = clock
         self._listing = listing
-        self._locator = locator
+        self._roster = roster
+        self._survey = survey
+        self._beginnings = beginnings
         self._repairs = repairs
         self._seeding = seeding
         self._declaring = declaring
-        self._doubles = doubles
-        self._notes = notes
+        self._census = census
         self.endings = endings
-        self._suspects: Suspects = {}
+        self._timer_watch = timer_watch
+        self._reconnected_at: datetime | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._hurrying: asyncio.Task[None] | None = None
 
     @property
     def task(self) -> TaskSpec:
@@ -190,101 +177,187 @@ class Supervisor:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        assert self._watching is not None
-        self._watching.cancel()
-        await asyncio.wait([self._watching])
+        for task in (self._watching, self._hurrying):
+            if task is not None:
+                await cancelled(task)
+
+    def hear(self, event: Event) -> None:
+        """Learn of a reconnect; to be called with each event."""
+        if isinstance(event, Connected):
+            self._reconnected_at = self._clock.now()
+            if self._hurrying is not None:
+                self._hurrying.cancel()
+            self._hurrying = asyncio.create_task(self._hurry(), name="supervision in a hurry")
 
     async def round(self, memory: Memory) -> Memory:
-        """Look for the tokens of the loops whose turn it is, and of those that were suspect."""
+        """Look at all loops, and repair those that are lost or doubled."""
         began = self._clock.now()
+        missing = await self._missing_tasks()
+        known_at = self._clock.now()  # what is put after this, the census may not have heard
+        await self._census.read_on()
         loops = loops_of(self._app, self._listing)
-        lines = await self._lines(memory.trail)
-        counted = _turn(loops, memory)
-        turn = [loop for loop in counted if loop.id not in lines.going]
-        sightings = await self._find(turn)
-        gone = [loop for loop in turn if sightings[loop.id].place in NOT_DECLARED]
-        incomplete = bool(gone) or await self._lacks_queues()
-        adopted = not incomplete or await self._adopt()
-        suspects = await self._examine(turn, sightings, memory.suspects)
-        waiting = _tokens_in(sightings)
-        left = {} if await self.endings.sweep(waiting) else _done(waiting)
+        overdue = [each async for each in self._overdue(loops, known_at)]
+        places = await self._places(overdue, known_at)
+        lost = [each for each in overdue if places[each.loop.id] is Where.LOST]
+        lateness = await self._timer_watch.of_tokens() if lost else IN_TIME
+        if lateness.is_draining:  # so many are due at once that the broker is behind
+            lost = [each for each in lost if self._clock.now() - each.due_at > LONGEST_DRAINING]
+        await self._repairs.repair([each.loop for each in lost], "lost")
+        stuck = await self._mend_timers(lateness.stuck, memory.stuck)
+        await self._end_doubles(loops)
+        await self._finish()
+        await self._note()
         troubles = {
             **{str(loop): "orphan" for loop in orphans_of(self._app, self._listing)},
-            **{str(loop): "missing" for loop in gone if not adopted},
-            **{str(loop): "unattended" for loop in turn if sightings[loop.id].is_unattended},
-            **_stuck(suspects),
-            **left,
+            **{str(loop): "missing" for loop in loops if loop.id.task in missing},
+            **{
+                str(each.loop): "unattended"
+                for each in overdue
+                if places[each.loop.id] is Where.UNATTENDED
+            },
         }
         self._report(troubles, memory.reported)
         took = self._clock.now() - began
-        self._app.events.emit(CensusTaken(len(counted), len(loops), took))
-        ended = await self._end_doubles(loops, lines.doubled)
-        return Memory(
-            cursor=(memory.cursor + LOOKED_AT_IN_A_ROUND) % max(len(loops), 1),
-            suspects=_first(suspects),
-            reported=_first(troubles),
-            trail=lines.trail if ended else memory.trail,
-            noted=await self._notes.take(waiting, memory.noted),
-        )
+        self._app.events.emit(CensusTaken(len(loops), len(loops), took))
+        return Memory(reported=dict(list(troubles.items())[:REMEMBERED]), stuck=stuck)
 
-    async def _find(self, loops: Collection[Loop]) -> dict[LoopId, Sighting]:
-        return await self._locator.find({loop.id: self._listing.known(loop.id) for loop in loops})
-
-    async def _lacks_queues(self) -> bool:
+    async def _missing_tasks(self) -> Collection[str]:
+        """Declare the queues that are gone; return the tasks whose queues stay away."""
         names = self._app.names
         streams = names.roster, names.snapshots, names.journal, names.roll_call
-        of_tasks = (names.processor_queue(task) for task in self._app.tasks)
-        return bool(await self._declaring.absent((*streams, names.presence, *of_tasks)))
-
-    async def _adopt(self) -> bool:
+        of_tasks = {names.processor_queue(task): task for task in self._app.tasks}
+        of_timers = (names.timer(timer) for timer in timers())
+        gone = await self._declaring.absent((*streams, names.presence, *of_tasks, *of_timers))
+        if not gone and self._app.loops.keys() <= self._listing.keys():
+            return ()
         try:
-            await self._seeding.adopt(dict(self._listing), patience=PATIENCE)
+            await self._seeding.adopt(dict(self._listing))
         except AccessRefused:
-            return False
-        return True
+            return [of_tasks[queue] for queue in gone if queue in of_tasks]
+        return ()
 
-    async def _examine(
-        self, loops: Collection[Loop], sightings: Mapping[LoopId, Sighting], before: Suspects
-    ) -> dict[str, Suspicion]:
-        """Repair what is lost; returns who is suspect."""
-        suspects = dict[str, Suspicion]()
-        for loop in loops:
-            seen, suspicion = sightings[loop.id], before.get(str(loop), Suspicion())
-            if seen.is_lost or seen.is_kept_back:
-                epoch = self._listing.known(loop.id)
-                suspects[str(loop)] = suspicion.missed(epoch, refused=seen.is_kept_back)
-            elif seen.place is Place.UNKNOWN and suspicion != Suspicion():
-                suspects[str(loop)] = suspicion
-        stuck = [loop for loop in loops if _of(suspects, loop).is_stuck]
-        lost = [loop for loop in loops if _of(suspects, loop).is_lost and loop not in stuck]
-        if stuck:
-            dice.shuffle(stuck)  # one that the broker fails at shall not keep the others waiting
-            with suppress(AccessRefused):  # which is reported
-                await self._repairs.renew(stuck)
-                suspects |= {str(loop): Suspicion() for loop in stuck}
-        if lost:
-            watched = [(loop, _of(suspects, loop).watch) for loop in lost]
-            await self._repairs.repair(watched, "lost")
-            suspects |= {str(loop): Suspicion(repaired=True) for loop in lost}
-        return suspects
+    async def _overdue(self, loops: Sequence[Loop], now: datetime) -> AsyncIterator[Overdue]:
+        """Yield the loops whose token should have come, without holding up the event loop."""
+        tolerance = self._tolerance
+        for number, loop in enumerate(loops, 1):
+            if number % BREATHE_EVERY == 0:
+                await asyncio.sleep(0)
+            listed = self._listing.get(loop.id)
+            if listed is None:
+                continue
+            put = self._put_of(listed)
+            due_at = due_at_of(listed, put)
+            if due_at is not None and now - due_at > tolerance:
+                yield Overdue(loop, listed, put, due_at)
 
-    async def _lines(self, before: Trail) -> Lines:
-        """What the journal shows; where it cannot be read, nothing, and the next round tries it."""
-        try:
-            return await self._doubles.found(before, self._listing.known)
-        except BrokerError as error:
-            self._app.events.emit(SupervisionDelayed(str(error)))
-            return Lines({}, (), before)
+    @property
+    def _tolerance(self) -> timedelta:
+        since = self._reconnected_at
+        if since is not None and self._clock.now() - since < UNSETTLED:
+            return SHORT_TOLERANCE
+        return TOLERANCE
 
-    async def _end_doubles(self, loops: Collection[Loop], doubled: Mapping[LoopId, int]) -> bool:
-        """Repair loops that have two lines; says whether that was done."""
-        try:
-            if watched := [(loop, Watch(doubled[loop.id])) for loop in loops if loop.id in doubled]:
-                await self._repairs.repair(watched, "doubled")
-        except BrokerError as error:
-            self._app.events.emit(SupervisionDelayed(str(error)))
-            return False
-        return True
+    def _put_of(self, listed: Listed) -> Put | None:
+        put = self._census.puts.get(listed.loop)
+        if put is None and (checkpoint := listed.checkpoint) is not None:
+            with suppress(MessageError):
+                put = put_of(checkpoint.token(self._app.namespace))
+                self._census.recall(listed.loop, put)
+        return put
+
+    async def _places(self, overdue: Sequence[Overdue], now: datetime) -> Mapping[LoopId, Where]:
+        """Return where overdue loops are, having asked all processors and queues."""
+        places = dict[LoopId, Where]()
+        depths = await self._survey.depths({each.loop.id.task for each in overdue})
+        for begin in range(0, len(overdue), ASKED_AT_ONCE):
+            some = overdue[begin : begin + ASKED_AT_ONCE]
+            answers = await self._survey.answers(
+                {each.loop.id: self._listing.known(each.loop.id) for each in some}
+            )
+            places |= {
+                each.loop.id: where(
+                    each.listed,
+                    each.put,
+                    now,
+                    depths[each.loop.id.task] or Depth(0, 0),
+                    timeout=each.loop.task.timeout,
+                    held=held_in(each.loop.id, each.listed.epoch, answers),
+                    served_until=self._census.served_until(each.loop.id.task),
+                    tolerance=self._tolerance,
+                )
+                for each in some
+            }
+        return places
+
+    async def _mend_timers(self, stuck: Mapping[str, str], known: Collection[str]) -> list[str]:
+        """Recreate timers of tokens that do not hatch; report and return those of calls.
+
+        Args:
+            stuck: those of tokens, each with the cause.
+            known: those of calls that were reported.
+        """
+        emit = self._app.events.emit
+        for queue, cause in stuck.items():
+            was_recreated = True
+            try:
+                await self._timer_watch.recreate(queue)
+            except AccessRefused:
+                was_recreated = False
+            emit(TimerStuck(queue, cause, was_recreated))
+        of_calls = (await self._timer_watch.of_calls()).stuck
+        for queue, cause in of_calls.items():
+            if queue not in known:
+                emit(TimerStuck(queue, cause, was_recreated=False))
+        return list(of_calls)
+
+    async def _end_doubles(self, loops: Sequence[Loop]) -> None:
+        doubled = self._census.doubled
+        if doubled:
+            await self._repairs.repair(
+                [loop for loop in loops if loop.id in doubled], "doubled", epochs=doubled
+            )
+            doubled.clear()
+
+    async def _finish(self) -> None:
+        """Remove the named one-offs that have run, and whose names are not kept any longer."""
+        now, puts = self._clock.now(), self._census.puts
+        over = [
+            (loop, put.epoch)
+            for loop, put in puts.items()
+            if put.state == State.DONE
+            and (listed := self._listing.get(loop)) is not None
+            and listed.epoch == put.epoch
+            and is_over(listed.schedule, now)
+        ]
+        if over:
+            await self.endings.finish(over)
+        for loop in [loop for loop, put in puts.items() if put.state == State.DONE]:
+            if (listed := self._listing.get(loop)) is None or listed.is_gone:
+                self._census.forget(loop)
+
+    async def _note(self) -> None:
+        """Note in the roster how far loops have come that wait for long."""
+        entries = list(self._notes())
+        if entries:
+            await self._roster.note(entries)
+        self._census.long.clear()
+
+    def _notes(self) -> Iterator[Listed]:
+        for loop, message in self._census.long.items():
+            listed = self._listing.get(loop)
+            if listed is None or listed.is_gone:
+                continue
+            try:
+                token = decode(message, self._app.namespace)
+            except MessageError:
+                continue
+            is_paused = listed.entry.state is LoopState.PAUSED
+            if token.epoch < listed.entry.life or (token.epoch != listed.epoch and not is_paused):
+                continue  # another epoch begins, or has begun
+            until = moment_of(LATEST_MS) if is_paused or token.rests else token.due_at
+            checkpoint = checkpoint_of(token, self._app.namespace, until)
+            if checkpoint is not None and checkpoint.is_newer_than(listed.checkpoint):
+                yield replace(listed, checkpoint=checkpoint)
 
     def _report(self, troubles: Mapping[str, str], known: Mapping[str, str]) -> None:
         for name, trouble in troubles.items():
@@ -297,59 +370,52 @@ class Supervisor:
         interval = self._app.settings.supervision_interval.total_seconds()
         while True:
             await asyncio.sleep(interval * dice.uniform(0.8, 1.2))
-            if not self._broker.connected:
-                continue  # that is told, and being mended
-            try:
-                await self._look_after_supervision()
-            except BrokerError as error:
-                self._app.events.emit(SupervisionDelayed(str(error)))
-            except Exception:
-                logging.getLogger(__name__).exception("Looking after supervision failed")
+            await self._patiently(self._look_after_supervision())
 
     async def _look_after_supervision(self) -> None:
         loop = self._app.supervision
-        sightings = await self._find([loop])
-        if sightings[loop.id].place in NOT_DECLARED and not await self._adopt():
-            raise QueueNotFound(
-                "The queue of supervision does not exist, and this user may not declare it. "
-                "Lost loops are not repaired; run `scheduler seed`."
-            )
-        before = self._suspects
-        self._suspects = await self._examine([loop], sightings, before)
-        self._report(_stuck(self._suspects), _stuck(before))
+        (status,) = await self._survey.status(loop)
+        if status.where is Where.LOST:
+            await self._repairs.repair([loop], "lost", epochs={loop.id: status.epoch})
+        elif status.where is Where.UNSEEDED:
+            try:
+                await self._seeding.adopt(dict(self._listing))
+            except AccessRefused:
+                raise QueueNotFound(
+                    "The queue of supervision does not exist, and this user may not declare it. "
+                    "Lost loops are not repaired; run `scheduler seed`."
+                ) from None
+
+    async def _hurry(self) -> None:
+        """Trigger some rounds soon after a reconnect."""
+        waited = 0.0
+        for pause in ROUNDS_AFTER_RECONNECT_S:
+            await asyncio.sleep(pause - waited + dice.uniform(0, 1))
+            waited = pause
+            await self._patiently(self._trigger())
+
+    async def _trigger(self) -> None:
+        """Run supervision now, unless another processor has just seen to it."""
+
+        def decide(loop: Loop, listing: Listing) -> Report | Decision:
+            now, listed = self._clock.now(), listing.get(loop.id)
+            if listed is None or now - listed.at < JUST_BEGUN:
+                return Report(loop, Did.UNCHANGED)
+            wanted = Wanted(Verb.TRIGGER, loop, listed, lambda token: triggered(token, now))
+            return Decision(Did.TRIGGERED, wanted)
+
+        await self._beginnings.act([self._app.supervision], decide)
+
+    async def _patiently(self, step: Coroutine[Any, Any, None]) -> None:
+        try:
+            await step
+        except BrokerError as error:
+            self._app.events.emit(SupervisionDelayed(str(error)))
+        except Exception:
+            logging.getLogger(__name__).exception("Looking after supervision failed")
 
 
 def _memory(carried: Any) -> Memory:
     with suppress(ValidationError):  # of another version, say: begin anew
         return Memory.model_validate(carried or {})
     return Memory()
-
-
-def _turn(loops: list[Loop], memory: Memory) -> list[Loop]:
-    """The loops that a round looks at: the suspects, and the next of the others."""
-    ahead = [*loops[memory.cursor :], *loops[: memory.cursor]][:LOOKED_AT_IN_A_ROUND]
-    here = {loop.id for loop in ahead}
-    return [
-        *ahead,
-        *(loop for loop in loops if loop.id not in here and str(loop) in memory.suspects),
-    ]
-
-
-def _of(suspects: Suspects, loop: Loop) -> Suspicion:
-    return suspects.get(str(loop), Suspicion())
-
-
-def _tokens_in(sightings: Mapping[LoopId, Sighting]) -> list[Token]:
-    return [seen.token for seen in sightings.values() if seen.token is not None]
-
-
-def _done(tokens: Collection[Token]) -> dict[str, str]:
-    return {str(token.loop): "done" for token in tokens if token.state is State.DONE}
-
-
-def _stuck(suspects: Suspects) -> dict[str, str]:
-    return {name: "stuck" for name, suspicion in suspects.items() if suspicion.is_stuck}
-
-
-def _first(entries: dict[str, Any]) -> dict[str, Any]:
-    return dict(list(entries.items())[:REMEMBERED])

@@ -1,7 +1,7 @@
-"""Doing for many loops at once what is asked for side by side, as databases commit in groups.
+"""Group commit: start or stop in one batch the loops that callers ask for at the same time.
 
-Whoever starts or stops a loop takes the mutex, and reads the roster to its end. Who asks for it
-while this program is at it has it done with all others who do so: under one mutex, by one reading.
+Each start or stop appends to the roster and reads it back. Callers that come while this program is
+at it are served together by the next batch: by one append and one reading.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scheduler.control.reports import Report
-from scheduler.errors import BrokerUnavailable, Locked
+from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.tokens import LoopId
 from scheduler.tasks.loops import Loop
 
@@ -33,7 +33,7 @@ class Together:
 
     Args:
         act: does it for some of them, no two of which are the same.
-        most: how many these are at most: meanwhile, others wait for the mutex.
+        most: how many these are at most; the others wait for the next batch.
     """
 
     def __init__(
@@ -68,11 +68,8 @@ class Together:
                 yield wish
 
     async def _grant(self, wishes: Sequence[Wish]) -> None:
-        waiting = list(self._wishes)
         try:
             reports = await self._act([wish.loop for wish in wishes])
-        except Locked as error:  # all of these have waited as long
-            self._fulfil((wish, error) for wish in waiting)
         except BrokerUnavailable as error:
             self._fulfil((wish, error) for wish in wishes)
         except Exception as error:

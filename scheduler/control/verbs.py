@@ -1,116 +1,147 @@
 """The operator's verbs: pause, resume, trigger, set a schedule; each begins an epoch.
 
-They are done under the mutex under which tokens are created. What a verb did is told by the token
-that it put, and so by the journal.
+A verb decides by what the roster says. Where another creator was first, it reads and decides again.
+The journal hears what was done.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.beginnings import Beginnings, Begun, Change
+from scheduler.control.beginnings import Beginnings, Decision, Wanted
 from scheduler.control.loops import as_entered
-from scheduler.control.new_tokens import paused, resumed
+from scheduler.control.new_tokens import resumed, triggered
+from scheduler.control.one_offs import DONE
 from scheduler.control.reports import Did, Report
-from scheduler.errors import QueueNotFound, QueueUnresponsive, UnknownLoop, UsageError
+from scheduler.control.status import Survey
+from scheduler.control.where import Where
+from scheduler.errors import QueueNotFound, UnknownLoop, UsageError
 from scheduler.protocol.epochs import LoopState, Verb
-from scheduler.protocol.tokens import State, Token
-from scheduler.queues.hatchery import Hatchery
-from scheduler.queues.roster import Listed, Roster
+from scheduler.queues.checkpoints import checkpoint_of
+from scheduler.queues.listing import Listed, Listing
 from scheduler.tasks.loops import Loop, Override
 from scheduler.tasks.registry import App
 from scheduler.timing.clock import Clock
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import Recurring
 
+PAUSED_BY_OPERATOR = "paused by an operator"
+DUE = Where.READY, Where.RUNNING, Where.UNATTENDED, Where.LATE
+
+_Decide = Callable[[Loop, Listed], Report | Decision]
+
 
 class Verbs:
-    """The verbs of an app's loops.
-
-    Args:
-        patience: how long to wait for others who create tokens.
-    """
+    """The verbs of an app's loops. Those on many loops begin their epochs in bulk."""
 
     def __init__(
         self,
         app: App,
         broker: Broker,
         clock: Clock,
-        hatchery: Hatchery,
-        roster: Roster,
         beginnings: Beginnings,
-        patience: timedelta,
+        survey: Survey,
     ) -> None:
         self._app = app
         self._broker = broker
         self._clock = clock
-        self._hatchery = hatchery
-        self._roster = roster
         self._beginnings = beginnings
-        self._patience = patience
+        self._survey = survey
 
-    async def pause(self, loop: Loop, reason: str = "paused by an operator") -> Report:
-        """Have the loop wait until it is resumed.
+    async def pause(self, loop: Loop, reason: str = PAUSED_BY_OPERATOR) -> Report:
+        """Pause a loop; see `pause_all`."""
+        return (await self.pause_all([loop], reason))[0]
 
-        A run that is going on ends first; once this has returned, none begins, unless a processor
-        has not answered, which is reported.
+    async def pause_all(
+        self, loops: Sequence[Loop], reason: str = PAUSED_BY_OPERATOR
+    ) -> list[Report]:
+        """Pause loops until they are resumed.
+
+        Runs in progress end first. Once this has returned, no run begins, unless a processor has
+        not confirmed it, which the report says.
+
+        Raises:
+            QueueNotFound: a loop is not seeded.
+            Overtaken: other creators were faster again and again.
         """
-        async with self._hatchery.mutex(self._patience):
-            listed, token = await self._look(loop)
-            before = _paused_already(listed, token)
-            reason = before or reason
-            epoch = await self._begin(
-                Verb.PAUSE, loop, listed, lambda token: paused(token, reason), reason
+
+        heard_at = self._clock.now()
+        tokens = await self._survey.last_tokens(loops)
+
+        def decide(loop: Loop, listed: Listed) -> Decision:
+            paused = listed.entry.state is LoopState.PAUSED
+            because = listed.reason if paused else reason
+            token = tokens.get(loop.id)
+            wanted = Wanted(
+                Verb.PAUSE,
+                as_entered(loop, listed),
+                listed,
+                reason=because,
+                # The journal may have forgotten it when the loop is resumed.
+                checkpoint=None
+                if paused or token is None or token.first or token.epoch < listed.entry.life
+                else checkpoint_of(token, self._app.namespace, heard_at),
             )
-        did = Did.PAUSED if before is None else Did.UNCHANGED
-        return Report(loop, did, epoch.token, silent=epoch.silent)
+            return Decision(Did.UNCHANGED if paused else Did.PAUSED, wanted)
+
+        return await self._act(loops, decide)
 
     async def resume(
         self, loop: Loop, *, at_once: bool = False, after: datetime | None = None
     ) -> Report:
-        """Have a paused loop go on, at its next nominal time or at once.
+        """Resume a loop; see `resume_all`."""
+        return (await self.resume_all([loop], at_once=at_once, after=after))[0]
+
+    async def resume_all(
+        self, loops: Sequence[Loop], *, at_once: bool = False, after: datetime | None = None
+    ) -> list[Report]:
+        """Resume paused loops, at their next nominal time or at once.
 
         Args:
             after: go on as after a run at this moment: the next nominal time is the first one after
                 it. What has been due since, `catch_up` decides about.
+
+        Raises:
+            QueueNotFound, Overtaken: as `pause_all`.
         """
-        async with self._hatchery.mutex(self._patience):
-            listed, token = await self._look(loop)
-            if _paused_already(listed, token) is None:
-                return Report(loop, Did.NOT_PAUSED, token)
-            # One that its own run has paused is active in the roster.
-            before = replace(listed, entry=listed.entry._replace(state=LoopState.PAUSED))
-            now = self._clock.now()
-            epoch = await self._begin(
+        now = self._clock.now()
+
+        def decide(loop: Loop, listed: Listed) -> Report | Decision:
+            loop = as_entered(loop, listed)
+            if listed.entry.state is not LoopState.PAUSED:
+                return Report(loop, Did.NOT_PAUSED)
+            wanted = Wanted(
                 Verb.RESUME,
                 loop,
-                before,
+                listed,
                 lambda token: resumed(token, now, at_once=at_once, after=after),
             )
-            return Report(loop, Did.RESUMED, epoch.token)
+            return Decision(Did.RESUMED, wanted)
+
+        return await self._act(loops, decide)
 
     async def trigger(self, loop: Loop) -> Report:
-        """Have a loop that waits run now. One that is due, or running, is left alone."""
-        async with self._hatchery.mutex(self._patience):
-            listed, token = await self._look(loop)
-            if _paused_already(listed, token) is not None:
-                return Report(loop, Did.IS_PAUSED, token)
-            if token is None:
-                return Report(loop, Did.RUNNING)
-            now = self._clock.now()
-            epoch = await self._begin(
-                Verb.TRIGGER,
-                loop,
-                listed,
-                lambda token: replace(token, due_at=min(now, token.due_at)),
-            )
-            return Report(loop, Did.TRIGGERED, epoch.token)
+        """Run a waiting loop now. A loop that is due, running or paused is left alone."""
+        (status,) = await self._survey.status(loop)
+        if status.where in DUE:
+            return Report(status.loop, Did.RUNNING)
+        now = self._clock.now()
+
+        def decide(loop: Loop, listed: Listed) -> Report | Decision:
+            loop = as_entered(loop, listed)
+            if listed.entry.state is LoopState.PAUSED:
+                return Report(loop, Did.IS_PAUSED)
+            wanted = Wanted(Verb.TRIGGER, loop, listed, lambda token: triggered(token, now))
+            return Decision(Did.TRIGGERED, wanted)
+
+        return await self._act_on(loop, decide)
 
     async def set_schedule(self, loop: Loop, schedule: Recurring, *, by: str) -> Report:
-        """Have a loop go on by this schedule from now on.
+        """Give a loop another schedule from now on.
 
-        In place of that of the code it holds, whatever is seeded, until it is cleared. A loop that
-        was started at run time has no other than this.
+        It overrides that of the code, whatever is seeded, until it is cleared. A loop that was
+        started at run time has no other schedule.
 
         Args:
             by: who says so.
@@ -120,26 +151,26 @@ class Verbs:
         """
         if loop.id.task not in self._app.tasks:
             raise UsageError(
-                f"The loop {loop} is in the broker, and not in this code, which would not run it. "
+                f"The loop {loop} is in the broker, but not in this code, which would not run it. "
                 "Nothing was changed."
             )
-        async with self._hatchery.mutex(self._patience):
-            listed, token = await self._look(loop)
+
+        def decide(loop: Loop, listed: Listed) -> Report | Decision:
             if isinstance(listed.schedule, Once):
                 raise UsageError(
-                    f"{loop} is a named one-off: it has a moment, and no schedule. Nothing was "
+                    f"{loop} is a named one-off: it has a moment and no schedule. Nothing was "
                     "changed; `scheduler scheduled move` gives it another moment."
                 )
             before = as_entered(loop, listed)
             override = Override(by, self._clock.now()) if loop.id in self._app.loops else None
             if (before.schedule, before.override is None) == (schedule, override is None):
-                return Report(before, Did.UNCHANGED, token)
-            return await self._reschedule(
-                replace(before, schedule=schedule, override=override), listed
-            )
+                return Report(before, Did.UNCHANGED)
+            return _rescheduled(replace(before, schedule=schedule, override=override), listed)
+
+        return await self._act_on(loop, decide)
 
     async def clear_schedule(self, loop: Loop) -> Report:
-        """Have a loop go on by the schedule of this code again.
+        """Return a loop to the schedule of this code.
 
         Raises:
             UsageError: the code has none for it.
@@ -149,59 +180,39 @@ class Verbs:
                 f"The loop {loop} is not in the code, which has no schedule for it to go back to. "
                 "Nothing was changed; `scheduler schedule set` gives it another."
             )
-        async with self._hatchery.mutex(self._patience):
-            listed, token = await self._look(loop)
+
+        def decide(_: Loop, listed: Listed) -> Report | Decision:
             if listed.override is None:
-                return Report(as_entered(of_code, listed), Did.NOT_SET, token)
-            return await self._reschedule(replace(of_code, args=listed.args), listed)
+                return Report(as_entered(of_code, listed), Did.NOT_SET)
+            return _rescheduled(replace(of_code, args=listed.args), listed)
 
-    async def _reschedule(self, loop: Loop, listed: Listed) -> Report:
-        epoch = await self._beginnings.begin(Verb.RESCHEDULE, loop, listed)
-        assert epoch is not None
-        return Report(loop, Did.RESCHEDULED, epoch.token)
+        return await self._act_on(loop, decide)
 
-    async def _look(self, loop: Loop) -> tuple[Listed, Token | None]:
-        """What the roster says of a loop, and the token of its epoch in the slot."""
+    async def _act_on(self, loop: Loop, decide: _Decide) -> Report:
+        return (await self._act([loop], decide))[0]
+
+    async def _act(self, loops: Sequence[Loop], decide: _Decide) -> list[Report]:
         try:
-            listed = (await self._roster.compacted()).get(loop.id)
-            token = await self._found(loop)
+            return await self._beginnings.act(
+                loops, lambda loop, listing: decide(loop, self._listed(loop, listing))
+            )
         except QueueNotFound:
-            listed = token = None
+            raise self._not_seeded(loops[0]) from None
+
+    def _listed(self, loop: Loop, listing: Listing) -> Listed:
+        listed = listing.get(loop.id)
+        if listed is not None and listed.is_gone and listed.reason == DONE:
+            raise UnknownLoop(f"{loop} has already run and cannot be changed.")
         if listed is None or listed.is_gone:
-            raise QueueNotFound(
-                f"The loop {loop} is not in {self._broker.address} yet. Nothing was changed; "
-                "run `scheduler seed` first."
-            )
-        if token is None or token.epoch < listed.epoch:
-            return listed, None
-        if token.state is State.DONE:
-            raise UnknownLoop(
-                f"The run of {loop} has ended, and it was its only one. Nothing was changed."
-            )
-        return listed, token
+            raise self._not_seeded(loop)
+        return listed
 
-    async def _found(self, loop: Loop) -> Token | None:
-        try:
-            return await self._hatchery.find(loop.id)
-        except QueueUnresponsive:  # it is made anew
-            return None
-
-    async def _begin(
-        self,
-        verb: Verb,
-        loop: Loop,
-        listed: Listed,
-        change: Change,
-        reason: str | None = None,
-    ) -> Begun:
-        loop = as_entered(loop, listed)
-        epoch = await self._beginnings.begin(verb, loop, listed, change=change, reason=reason)
-        assert epoch is not None
-        return epoch
+    def _not_seeded(self, loop: Loop) -> QueueNotFound:
+        return QueueNotFound(
+            f"The loop {loop} is not in {self._broker.address} yet. Nothing was changed; "
+            "run `scheduler seed` first."
+        )
 
 
-def _paused_already(listed: Listed, token: Token | None) -> str | None:
-    """Why it is paused; None: it is not."""
-    if token is not None and token.state is State.PAUSED:
-        return token.reason or ""
-    return listed.reason if listed.entry.state is LoopState.PAUSED else None
+def _rescheduled(loop: Loop, listed: Listed) -> Decision:
+    return Decision(Did.RESCHEDULED, Wanted(Verb.RESCHEDULE, loop, listed))

@@ -12,7 +12,7 @@ from scheduler.dashboard.parked import look_at, told_of
 from scheduler.dashboard.planning import loop_in, schedule_in
 from scheduler.dashboard.pods import roll_of
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.standing import IN_SLOT
+from scheduler.dashboard.standing import AT_REST
 from scheduler.errors import UsageError
 from scheduler.queues.failed import Selection
 from scheduler.timing.rates import Rate, parse_rate
@@ -140,9 +140,9 @@ class Actions:
 
         async def work(doing: Doing) -> None:
             program, known = site.program, site.picture.listing.known
-            # What waits in its slot is in nobody's hand.
-            loops = [each.loop.id for each in site.standings() if each.state not in IN_SLOT]
-            answers = await program.locator.call_the_roll({loop: known(loop) for loop in loops})
+            # A waiting loop is in no processor's hand.
+            loops = [each.loop.id for each in site.standings() if each.state not in AT_REST]
+            answers = await program.survey.answers({loop: known(loop) for loop in loops})
             running = await program.cancellation.running()
             site.running = site.clock.now(), running
             site.roll = roll_of(answers, running, site.clock.now())

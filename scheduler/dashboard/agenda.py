@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from scheduler.dashboard.standing import Standing, State
+from scheduler.control.where import Where
+from scheduler.dashboard.standing import Standing
 from scheduler.timing.moments import UNIX_EPOCH
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import Every
@@ -53,8 +54,8 @@ def planned(standings: Sequence[Standing], now: datetime) -> Agenda:
     ticks: list[tuple[datetime, str]] = []
     often, steady, paused = 0, 0.0, 0
     for standing in standings:
-        if standing.state in (State.PAUSED, State.DONE):
-            paused += standing.state is State.PAUSED
+        if standing.state in (Where.PAUSED, Where.DONE):
+            paused += standing.state is Where.PAUSED
             continue
         if _is_often(standing, now):
             often += 1

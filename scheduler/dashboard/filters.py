@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
 
-from scheduler.dashboard.standing import Standing, State
+from scheduler.control.where import Where
+from scheduler.dashboard.standing import Standing
 
 PAGE = 50
 SORTS: Mapping[str, Callable[[Standing], Any]] = {
@@ -18,7 +19,7 @@ SORTS: Mapping[str, Callable[[Standing], Any]] = {
     "took": lambda each: (
         -(each.loop.runs[-1].last.duration.total_seconds() if each.loop.runs else 0)
     ),
-    "state": lambda each: (not each.is_failing, list(State).index(each.state), each.name),
+    "state": lambda each: (not each.is_failing, list(Where).index(each.state), each.name),
 }
 
 
@@ -28,7 +29,7 @@ class Filter:
 
     Attributes:
         q: what their names have in them.
-        state: a `State`, or nothing.
+        state: a `Where`, or nothing.
         failing: "1": only those whose last run has failed.
         late: "1": only those of which a run of the last day began very late.
         task: only those of this task.
@@ -49,7 +50,7 @@ class Filter:
         state, sort, page = query.get("state", ""), query.get("sort", ""), query.get("page", "")
         return cls(
             q=query.get("q", "").strip()[:200],
-            state=state if state in list(State) else "",
+            state=state if state in list(Where) else "",
             failing="1" if query.get("failing") else "",
             late="1" if query.get("late") else "",
             task=query.get("task", "")[:100],

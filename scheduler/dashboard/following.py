@@ -18,7 +18,8 @@ from scheduler.dashboard.picture import Picture
 from scheduler.errors import BrokerError, QueueNotFound
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names
-from scheduler.queues.roster import Listed, Roster
+from scheduler.queues.listing import Listed
+from scheduler.queues.roster import Roster
 from scheduler.timing.backoff import backoff
 from scheduler.timing.clock import Clock
 
@@ -74,7 +75,7 @@ class Following:
         """Follow, until cancelled. The broker has to be open."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat(), name="heartbeat of the dashboard")
-            steps = self._follow_journal, self._follow_roster, self._read_roster, self._read_back
+            steps = self._follow_journal, self._read_roster, self._follow_roster, self._read_back
             for step in steps:
                 await self._patiently(step)
 
@@ -104,7 +105,9 @@ class Following:
         await self._roster.follow(picture.listing, tell)
 
     async def _read_roster(self) -> None:
-        self._picture.list((await self._roster.glimpse()).values())
+        listing = await self._roster.glimpse()
+        self._picture.listing.catch_up(listing)
+        self._picture.list(listing.values())
 
     def _hear(self, message: Message) -> None:
         if self._first_live is None:

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from scheduler.control.keyed import started
 from scheduler.control.reports import Report
 from scheduler.dashboard.doings import Doing, Work
 from scheduler.dashboard.wording import schedule_in_words
@@ -95,7 +94,7 @@ class Operations:
         """Start a keyed loop, or give it another schedule or other arguments."""
 
         async def work(doing: Doing) -> None:
-            report = await started(self._program(), self._app.names, loop)
+            report = await self._program().seeding.start(loop)
             doing.tell(_told_with_schedule(report))
 
         return work

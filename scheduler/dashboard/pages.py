@@ -10,6 +10,7 @@ from zoneinfo import available_timezones
 
 from markupsafe import Markup
 
+from scheduler.control.where import Where
 from scheduler.dashboard import strips, wording
 from scheduler.dashboard.filters import Filter, TaskFilter, pages_of
 from scheduler.dashboard.minutes import Minute
@@ -19,7 +20,7 @@ from scheduler.dashboard.past import past_ticks
 from scheduler.dashboard.picture import LoopPicture, Picture
 from scheduler.dashboard.planning import FIELDS, is_recurring, written
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.standing import MARKS, MEANINGS, State
+from scheduler.dashboard.standing import MARKS, MEANINGS
 from scheduler.dashboard.workload import Workload, delayed
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending, LoopId
@@ -121,7 +122,7 @@ def loops(site: Site, query: Query) -> Context:
         "pages": pages_of(chosen),
         "verdict": verdict,
         "failing": sum(each.is_failing for each in site.standings()),
-        "states": list(State),
+        "states": list(Where),
         "tasks": sorted({each.loop.id.task for each in site.standings()}),
         "verbs": LOOP_VERBS,
     }
@@ -290,7 +291,7 @@ def processors(site: Site, _: Query) -> Context:
 
 
 def running(site: Site, _: Query) -> Context:
-    due = [each for each in site.standings() if each.state is State.RUNNING]
+    due = [each for each in site.standings() if each.state is Where.RUNNING]
     due.sort(key=lambda each: each.loop.due_at or site.clock.now())
     told = [*site.running[1].runs] if site.running else []
     going_on = [run for run in told if not _has_ended(run, site.picture)]

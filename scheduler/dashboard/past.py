@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import takewhile
 
+from scheduler.control.where import TOLERANCE
 from scheduler.dashboard import wording
 from scheduler.dashboard.picture import LoopPicture, Run
-from scheduler.dashboard.standing import MEANINGS, TOLERANCE, Standing
+from scheduler.dashboard.standing import MEANINGS, Standing
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending
 from scheduler.queues.journal import JournalEntry

@@ -1,7 +1,7 @@
 """What the dashboard knows: a picture of all loops, made of what journal and roster tell.
 
-It is told of each message of the two streams, in whatever order, and asks nobody anything: no slot
-is looked into, and nothing here waits. It is bounded: so many loops, so many runs of each.
+It hears each message of the two streams, in any order, and asks nothing. It is bounded: so many
+loops, so many runs of each.
 """
 
 from bisect import insort
@@ -13,11 +13,17 @@ from typing import NamedTuple
 from scheduler.brokers.contract import Depth
 from scheduler.dashboard.minutes import Minutes
 from scheduler.errors import MessageError
+from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token, decode
 from scheduler.queues.failed import is_record
-from scheduler.queues.journal import JournalEntry, entry_of_record, entry_of_token
-from scheduler.queues.roster import Listed, Listing
+from scheduler.queues.journal import (
+    JournalEntry,
+    entry_of_record,
+    entry_of_token,
+    with_progress_of,
+)
+from scheduler.queues.listing import Listed, Listing
 from scheduler.tasks.tasks import SUPERVISION
 
 MOST_LOOPS = 20_000
@@ -65,10 +71,12 @@ class LoopPicture:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it waits to be resumed, by its token or by a later entry of the roster."""
-        if self.token is not None and not self._is_older(self.token):
-            return self.token.state is State.PAUSED
-        return self.listed is not None and self.listed.entry.state.value == "paused"
+        """Return whether it is paused, by the roster or by its last run."""
+        if self.listed is not None and self.listed.entry.state is LoopState.PAUSED:
+            return True
+        if self.token is None or self._is_older(self.token):
+            return False
+        return self.token.state is State.PAUSED
 
     @property
     def is_done(self) -> bool:
@@ -95,6 +103,8 @@ class LoopPicture:
         if self.token is not None and token.position < self.token.position:
             return
         self.is_large = size > LARGE
+        if self.token is not None:
+            token = with_progress_of(token, self.token)
         self.token = replace(token, carry=None, trace={}) if self.is_large else token
 
     def has_failed(self, run: Run) -> bool:

@@ -21,7 +21,7 @@ from scheduler.dashboard.standing import Standing, Standings, Verdict, verdict_o
 from scheduler.dashboard.workload import Workload, workloads
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.program import Program
-from scheduler.protocol.ladder import rungs
+from scheduler.protocol.hatchery import timers
 from scheduler.queues.running import Running
 from scheduler.tasks.registry import App
 from scheduler.timing.backoff import backoff
@@ -146,8 +146,8 @@ class Site:
         of_tasks = [names.processor_queue(task) for task in tasks]
         parked = [*map(names.failed_queue, tasks), names.failed]
         is_called = any(task.called for task in tasks.values())
-        timers = rungs() if is_called and self.is_viewed(TASKS) else []
-        return [*of_tasks, *parked, names.presence, *map(names.rung, timers)]
+        of_calls = timers() if is_called and self.is_viewed(TASKS) else []
+        return [*of_tasks, *parked, names.presence, *map(names.later_timer, of_calls)]
 
     def standings(self) -> list[Standing]:
         """How each loop stands, as of a moment ago."""

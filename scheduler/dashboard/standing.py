@@ -4,61 +4,50 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from scheduler.brokers.contract import Depth
+from scheduler.control.where import Where, put_of, where
 from scheduler.dashboard.picture import DAY, LoopPicture, Picture
+from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import Ending
 from scheduler.protocol.topology import Names
+from scheduler.queues.listing import Listed
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import DEFAULT_TASK_TIMEOUT, SUPERVISION
 from scheduler.timing.schedules import Schedule
 
 MANY = 3
-TOLERANCE = timedelta(seconds=5)
 VERY_LATE = timedelta(minutes=1)
 FAILING = (Ending.RETRIED, Ending.ESCALATED)
 
 
-class State(StrEnum):
-    """How a loop stands; those that want attention come first."""
-
-    UNATTENDED = "unattended"
-    LATE = "late"
-    UNSEEDED = "unseeded"
-    UNHEARD = "unheard"
-    READY = "ready"
-    RUNNING = "running"
-    PAUSED = "paused"
-    WAITING = "waiting"
-    DONE = "done"
-
-
 MARKS = {
-    State.UNATTENDED: "⚠",
-    State.LATE: "!",
-    State.UNSEEDED: "∅",
-    State.UNHEARD: "?",
-    State.READY: "◔",
-    State.RUNNING: "▶",
-    State.PAUSED: "‖",
-    State.WAITING: "○",
-    State.DONE: "●",
+    Where.LOST: "✕",
+    Where.UNATTENDED: "⚠",
+    Where.LATE: "!",
+    Where.UNSEEDED: "∅",
+    Where.UNHEARD: "?",
+    Where.READY: "◔",
+    Where.RUNNING: "▶",
+    Where.PAUSED: "‖",
+    Where.WAITING: "○",
+    Where.DONE: "●",
 }
 MEANINGS = {
-    State.UNATTENDED: "It is due, and no processor takes messages of its task: start one.",
-    State.LATE: "It is due, and nothing was heard of a run for longer than its task may take.",
-    State.UNSEEDED: "The code has it, the broker does not: run `scheduler seed`.",
-    State.UNHEARD: "It is seeded. The journal, as far as it was read, does not tell of it.",
-    State.READY: "It is due, and waits in the queue of its task for its turn.",
-    State.RUNNING: "It is due, and out of its queue: a processor should have it in hand.",
-    State.PAUSED: "It waits until somebody resumes it.",
-    State.WAITING: "It waits for its time.",
-    State.DONE: "It was to run once, and has; its name is forgotten later.",
+    Where.LOST: "Overdue, and no processor has its token: supervision puts it again.",
+    Where.UNATTENDED: "It is due, and no processor takes messages of its task: start one.",
+    Where.LATE: "It is due, and nothing was heard of a run for longer than its task may take.",
+    Where.UNSEEDED: "The code has it, the broker does not: run `scheduler seed`.",
+    Where.UNHEARD: "It is seeded. The journal, as far as it was read, does not tell of it.",
+    Where.READY: "It is due, and waits in the queue of its task for its turn.",
+    Where.RUNNING: "It is due, and out of its queue: a processor should have it in hand.",
+    Where.PAUSED: "It waits until it is resumed.",
+    Where.WAITING: "It waits for its time.",
+    Where.DONE: "It was to run once, and has; its name is forgotten later.",
 }
-IN_SLOT = (State.WAITING, State.DONE, State.UNSEEDED)
-TROUBLES = (State.UNATTENDED, State.LATE, State.UNSEEDED)
+AT_REST = (Where.WAITING, Where.PAUSED, Where.DONE, Where.UNSEEDED)
+TROUBLES = (Where.LOST, Where.UNATTENDED, Where.LATE, Where.UNSEEDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +62,7 @@ class Standing:
     """
 
     name: str
-    state: State
+    state: Where
     loop: LoopPicture
     schedule: Schedule
     in_code: bool
@@ -137,30 +126,19 @@ class Standings:
         return Standing(str(loop.id), state, loop, schedule, in_code, _failures(loop), late)
 
 
-def state_of(loop: LoopPicture, now: datetime, depth: Depth | None, timeout: timedelta) -> State:
-    """How a loop stands.
+def state_of(loop: LoopPicture, now: datetime, depth: Depth | None, timeout: timedelta) -> Where:
+    """Return where a loop is, as far as it was heard of.
 
     Args:
         depth: of the queue of its task; None: it is not known.
         timeout: how long a run of its task may take.
     """
-    gone = loop.token is None if loop.listed is None else loop.listed.is_gone
-    if gone:
-        return State.UNSEEDED
-    if loop.is_paused:
-        return State.PAUSED
-    if loop.is_done:
-        return State.DONE
-    if (due_at := loop.due_at) is None:
-        return State.UNHEARD
-    overdue = now - due_at
-    if overdue <= timedelta(0):
-        return State.WAITING
-    if depth is not None and not depth.consumers and overdue > TOLERANCE:
-        return State.UNATTENDED
-    if depth is not None and depth.ready:
-        return State.READY if overdue <= timeout else State.LATE
-    return State.RUNNING if overdue <= timeout + TOLERANCE else State.LATE
+    listed, token = loop.listed, loop.token
+    if listed is None and token is not None:  # the roster was not read yet
+        entry = Entry(token.epoch, LoopState.ACTIVE, token.life)
+        listed = Listed(loop.id, token.schedule, token.args, entry, at=now)
+    put = None if token is None else put_of(token)
+    return where(listed, put, now, depth, timeout=timeout)
 
 
 def _failures(loop: LoopPicture) -> int:
@@ -205,7 +183,7 @@ class Verdict:
 
     sentence: str
     troubles: Sequence[Trouble]
-    counts: Mapping[State, int]
+    counts: Mapping[Where, int]
     late: int = 0
 
     @property
@@ -239,11 +217,11 @@ def _due(standing: Standing) -> float:
 
 
 def _sentence(
-    standings: Sequence[Standing], troubles: Sequence[Trouble], counts: Mapping[State, int]
+    standings: Sequence[Standing], troubles: Sequence[Trouble], counts: Mapping[Where, int]
 ) -> str:
     if not standings:
         return "This app has no loops."
-    paused = counts.get(State.PAUSED, 0)
+    paused = counts.get(Where.PAUSED, 0)
     but = f", {paused} of them paused" if paused else ""
     if not troubles:
         everyone = "The only loop is" if len(standings) == 1 else f"All {len(standings)} loops are"

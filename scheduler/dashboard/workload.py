@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import Depth
+from scheduler.control.where import Where
 from scheduler.dashboard.picture import RUNS_KEPT, LoopPicture
-from scheduler.dashboard.standing import Standing, State
-from scheduler.protocol.ladder import Rung, rungs
+from scheduler.dashboard.standing import Standing
+from scheduler.protocol.hatchery import Timer, timers
 from scheduler.protocol.topology import Names
 
 WINDOW = timedelta(minutes=5)
@@ -52,8 +53,8 @@ def workloads(
         work = found.setdefault(standing.loop.id.task, Workload())
         token = standing.loop.token
         work.loops += 1
-        work.waiting += standing.state is State.WAITING
-        work.retrying += standing.state is State.WAITING and bool(token and token.attempt)
+        work.waiting += standing.state is Where.WAITING
+        work.retrying += standing.state is Where.WAITING and bool(token and token.attempt)
         work.per_minute += _per_minute(standing.loop, since, now)
     return found
 
@@ -82,22 +83,22 @@ class Delayed:
 
 
 def delayed(names: Names, depths: Mapping[str, Depth | None]) -> Delayed | None:
-    """How many there are, by the depths of the delay ladder; None: nobody has asked yet."""
+    """How many there are, by the depths of the timers of calls; None: nobody has asked yet."""
     known = {
-        rung: depth
-        for rung in rungs()
-        if (depth := depths.get(names.rung(rung), _UNKNOWN)) is not _UNKNOWN
+        timer: depth
+        for timer in timers()
+        if (depth := depths.get(names.later_timer(timer), _UNKNOWN)) is not _UNKNOWN
     }
     if not known:
         return None
     counts = dict.fromkeys([name for name, _ in SPANS], 0)
-    for rung, depth in known.items():
-        counts[_span_of(rung)] += depth.ready if depth else 0
+    for timer, depth in known.items():
+        counts[_span_of(timer)] += depth.ready if depth else 0
     return Delayed([(name, count) for name, count in counts.items() if count])
 
 
 _UNKNOWN = Depth(-1, -1)
 
 
-def _span_of(rung: Rung) -> str:
-    return next(name for name, limit in SPANS if rung.time_to_live < limit)
+def _span_of(timer: Timer) -> str:
+    return next(name for name, limit in SPANS if timer.wait < limit)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
 from scheduler.errors import InvalidArguments, Undecodable
 from scheduler.events import Emit, Escalated, EscalationHook, MessageParked
+from scheduler.processor.pauses import Pauses
 from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.runs import Run
 from scheduler.processor.settlement import Parking, Settlement
@@ -18,7 +19,6 @@ from scheduler.protocol.messages import Message, one_line, summary_of
 from scheduler.protocol.tokens import Act, Ending, State, decode, encode
 from scheduler.protocol.topology import Names
 from scheduler.queues.failed import FailedQueues, Reason
-from scheduler.queues.hatchery import Hatchery
 from scheduler.tasks.context import current_run
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
@@ -38,7 +38,7 @@ class Escalation:
         self,
         names: Names,
         failed: FailedQueues,
-        hatchery: Hatchery,
+        pauses: Pauses,
         publisher: PatientPublisher,
         hooks: Iterable[EscalationHook],
         clock: Clock,
@@ -46,7 +46,7 @@ class Escalation:
     ) -> None:
         self._names = names
         self._failed = failed
-        self._hatchery = hatchery
+        self._pauses = pauses
         self._publisher = publisher
         self._hooks = hooks
         self._clock = clock
@@ -78,13 +78,11 @@ class Escalation:
         if token.state is not State.REPLAY:
             act = Act(Verb.PAUSE, self._clock.now())
             paused = replace(token, state=State.PAUSED, reason=one_line(str(error)), act=act)
-            await self._publisher.insist(
-                delivery, lambda: self._hatchery.put(paused, timeout=AS_LONG_AS_IT_TAKES)
-            )
+            await self._pauses.rest(delivery, paused)
 
     def _copy(self, run: Run, parking: Parking) -> Message:
         if parking.token is not None:
-            return encode(parking.token, self._names.namespace, expiration=None)
+            return encode(parking.token, self._names.namespace)
         assert isinstance(call := run.subject, Call)
         if parking.reason == "expired":  # this was no attempt
             return placed(call.message, call.exchange, call.routing_key)

@@ -17,10 +17,12 @@ from scheduler.events import (
     EpochHeard,
     Event,
 )
+from scheduler.protocol.epochs import Entry
 from scheduler.protocol.tokens import Token
 from scheduler.protocol.topology import Names
+from scheduler.queues.listing import Listed, Listing
 from scheduler.queues.roll_call import RollCall
-from scheduler.queues.roster import Listed, Listing, Roster
+from scheduler.queues.roster import Roster
 from scheduler.timing.backoff import backoff
 
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=5), timedelta(seconds=1)
@@ -54,19 +56,21 @@ class Knowledge:
         self._listing = listing
         self._emit = emit
         self._following: Consumer | None = None
+        self._turn = asyncio.Lock()
+        self._is_open = False
         self._current = asyncio.Event()
         self._catching_up: asyncio.Task[None] | None = None
         self._opened = AsyncExitStack()
 
     async def __aenter__(self) -> "Knowledge":
-        """Subscribe to roll calls, then read the roster to its end.
+        """Subscribe to roll calls, read the roster to its end, and follow it from there.
 
         Raises:
             QueueNotFound: nothing was seeded.
         """
         await self._opened.enter_async_context(self._roll_call)
-        self._following = await self._roster.follow(self._listing, self._tell)
-        self._opened.push_async_callback(self._following.cancel)
+        self._opened.push_async_callback(self._stop_following)
+        self._is_open = True
         await self._catch_up_patiently(fatal=QueueNotFound)
         return self
 
@@ -84,16 +88,23 @@ class Knowledge:
         """Wait until it is current."""
         await self._current.wait()
 
+    async def entry_of(self, first: Token) -> Entry | None:
+        """Return the latest entry of a loop, its first token's epoch or later; None: it is late."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ENTERED_WITHIN_S):
+                await self._until_entered(first)
+        listed = self._listing.get(first.loop)
+        return None if listed is None or listed.epoch < first.epoch else listed.entry
+
     async def noted(self, first: Token) -> Noted | None:
         """How far a loop had come before this epoch of it.
 
         None: that is not noted; or its entry, which may come after its token, does not come.
         """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ENTERED_WITHIN_S):
-                await self._until_entered(first)
-        listed = self._listing.get(first.loop)
-        if listed is None or listed.epoch != first.epoch or listed.checkpoint is None:
+        entry, listed = await self.entry_of(first), self._listing.get(first.loop)
+        if entry is None or listed is None or listed.checkpoint is None:
+            return None
+        if listed.epoch != first.epoch:
             return None
         try:
             return Noted(listed.checkpoint.token(self._namespace), listed.checkpoint.until)
@@ -131,7 +142,7 @@ class Knowledge:
 
     def _start_anew(self) -> None:
         self._interrupt()
-        if self._following is None:
+        if not self._is_open:
             return  # it has not begun yet
         self._catching_up = asyncio.create_task(self._catch_up_patiently(), name="roster")
 
@@ -147,13 +158,29 @@ class Knowledge:
     async def _catch_up(self) -> None:
         # Of what begins after this, a roll call tells; what began before is in the roster.
         await self._until_subscribed()
-        for listed in (await self._roster.read()).values():
-            self._listing.enter(listed)
+        async with self._turn:
+            await self._merge(await self._roster.read())
         self._current.set()
 
+    async def _merge(self, reading: Listing) -> None:
+        # Both judge in the order of the stream. So who has come further knows what the other will,
+        # and what is heard of it again is left out by its offset, not judged at another place.
+        listing = self._listing
+        if self._following is None or reading.stream is not listing.stream:
+            await self._stop_following()
+            listing.catch_up(reading)
+            self._following = await self._roster.follow(listing, self._tell)
+        elif reading.is_ahead_of(listing):
+            listing.catch_up(reading)
+
+    async def _stop_following(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            await following.cancel()
+
     async def _until_subscribed(self) -> None:
-        assert self._following is not None
         for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
-            if self._roll_call.present and self._following.active:
+            is_following = self._following is None or self._following.active
+            if self._roll_call.present and is_following:
                 return
             await asyncio.sleep(pause)

@@ -5,12 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from scheduler.errors import Rejected
 from scheduler.protocol.calls import Call
-from scheduler.protocol.epochs import is_void
+from scheduler.protocol.epochs import Position, is_behind, is_void
 from scheduler.protocol.tokens import LoopId, State, Token
+from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import InHand
-from scheduler.queues.roster import Listing
+
+MOST_REMEMBERED = 100_000
+"""Loops whose last settled position is known: supervision finds what this overlooks."""
 
 
 @dataclass(slots=True)
@@ -19,29 +21,11 @@ class LoopTurn:
 
     Attributes:
         running: the one that it runs.
-        refused: the one after which the slot has not taken what was to be put last.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     tokens: list[Token] = field(default_factory=list[Token])
     running: Token | None = None
-    refused: Token | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Putting:
-    """What is put after a token, until its slot has taken it, or has not."""
-
-    turn: LoopTurn
-    token: Token
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None:
-            self.turn.refused = None
-        elif isinstance(error, Rejected):
-            self.turn.refused = self.token
 
 
 class LoopTurns:
@@ -54,6 +38,7 @@ class LoopTurns:
     def __init__(self, listing: Listing) -> None:
         self._listing = listing
         self._turns: dict[LoopId, LoopTurn] = {}
+        self._settled: dict[LoopId, Position] = {}
 
     def learn(self, loop: LoopId, epoch: int) -> None:
         """Take note that this epoch of a loop has begun."""
@@ -88,9 +73,18 @@ class LoopTurns:
         if isinstance(subject, Token):
             self._turns[subject.loop].running = subject
 
-    def putting(self, token: Token) -> Putting:
-        """Have it known whether the slot takes what is put inside the block, after this token."""
-        return Putting(self._turns[token.loop], token)
+    def settle(self, token: Token) -> None:
+        """Take note that what comes after a token was put."""
+        if token.state is State.REPLAY:
+            return
+        self._settled.pop(token.loop, None)  # the loops settled last come last
+        self._settled[token.loop] = token.position
+        if len(self._settled) > MOST_REMEMBERED:
+            del self._settled[next(iter(self._settled))]
+
+    def is_behind(self, token: Token) -> bool:
+        """Return whether a token, or one as far, was settled here."""
+        return is_behind(token.position, self._settled.get(token.loop))
 
     def _end(self, turn: LoopTurn, token: Token) -> None:
         turn.running = None
@@ -106,7 +100,7 @@ class LoopTurns:
         """The tokens of a loop that are in hand, but those that run beside it."""
         turn = self._turns.get(loop, LoopTurn())
         return [
-            InHand(token.position, token is turn.running, token is turn.refused)
+            InHand(token.position, token is turn.running)
             for token in turn.tokens
             if token.state is not State.REPLAY
         ]

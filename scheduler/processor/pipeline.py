@@ -56,9 +56,9 @@ from scheduler.processor.settlement import (
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.successors import Successors
 from scheduler.protocol.calls import Call, decode_call, is_call
-from scheduler.protocol.messages import one_line
+from scheduler.protocol.messages import lead_of, one_line
 from scheduler.protocol.tokens import State, Token, decode
-from scheduler.protocol.topology import routing_key
+from scheduler.protocol.topology import loop_named_by
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.backoff import dice
@@ -175,9 +175,10 @@ class Pipeline:
 
     def _decode(self, delivery: Delivery, task: TaskSpec) -> Token | Call:
         message, exchange, key = delivery.message, delivery.exchange, delivery.routing_key
+        lead_of(message.headers)  # refuses one that cannot be kept
         if self._app.names.bring_tokens(exchange, key):
             token = decode(message, self._app.namespace)
-            if routing_key(token.loop) != key:
+            if loop_named_by(key) != token.loop:
                 raise Undecodable(f"The token is one of {token.loop}, and came by {key!r}.")
             return token
         if task.reads is None and not is_call(message):

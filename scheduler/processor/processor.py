@@ -5,21 +5,13 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Protocol
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.follow_up import FollowUp
 from scheduler.control.preparation import Preparation
 from scheduler.control.supervision import Supervisor
-from scheduler.events import (
-    Connected,
-    EscalationHook,
-    RunFinished,
-    RunSettled,
-    TokenSuperseded,
-)
+from scheduler.events import Connected, EscalationHook, RunFinished, RunSettled
 from scheduler.middleware import Around
 from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
 from scheduler.processor.lifespan import HasLifespan, Lifespan
 from scheduler.processor.processes import prepare
-from scheduler.processor.recognition import Recognition
 from scheduler.processor.threads import Threads
 from scheduler.processor.worker import Worker
 from scheduler.tasks.registry import App
@@ -58,10 +50,8 @@ class Processor:
         clock: Clock,
         worker: Worker,
         knowledge: Knowledge,
-        recognition: Recognition,
         preparation: Preparation,
         supervisor: Supervisor | None,
-        follow_up: FollowUp,
         lifespan: Lifespan,
         threads: Threads,
         tasks: Sequence[TaskSpec],
@@ -72,10 +62,8 @@ class Processor:
         self._broker = broker
         self._clock = clock
         self._knowledge = knowledge
-        self._recognition = recognition
         self._preparation = preparation
         self._supervisor = supervisor
-        self._follow_up = follow_up
         self._lifespan = lifespan
         self._tasks = tasks
 
@@ -93,14 +81,10 @@ class Processor:
                 await self._preparation.prepare(self._tasks)
             listening = self._app.events.listening
             stack.enter_context(listening(self._knowledge.hear, *INTERRUPTIONS))
-            stack.enter_context(listening(self._recognition.hear, Connected))
             await stack.enter_async_context(self._knowledge)
             if self._supervisor is not None:
                 await stack.enter_async_context(self._supervisor)
-                await stack.enter_async_context(self._follow_up)
-                stack.enter_context(
-                    self._app.events.listening(self._follow_up.hear, TokenSuperseded)
-                )
+                stack.enter_context(listening(self._supervisor.hear, Connected))
                 endings = await stack.enter_async_context(self._supervisor.endings)
                 stack.enter_context(listening(endings.hear, RunFinished, RunSettled))
             stack.enter_context(self._app.lending(self._broker, self._clock))

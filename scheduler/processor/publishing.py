@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TypeVar
 
 from scheduler.brokers.contract import Delivery
 from scheduler.errors import BrokerError, DeliveryLost
@@ -14,7 +13,6 @@ from scheduler.timing.backoff import backoff
 
 REPORT_AFTER = timedelta(seconds=30)
 SILENCE = "the broker does not confirm: it may be blocked by a memory or disk alarm."
-R = TypeVar("R")
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(milliseconds=50), timedelta(seconds=5)
 
 
@@ -28,18 +26,31 @@ class PatientPublisher:
         self._reporting: asyncio.TimerHandle | None = None
         shutdown.aborted.add_done_callback(self._give_up_all)
 
-    async def insist(self, delivery: Delivery, publish: Callable[[], Awaitable[R]]) -> R:
+    async def insist(
+        self,
+        delivery: Delivery,
+        publish: Callable[[], Awaitable[object]],
+        *,
+        was_taken: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
         """Publish until it is confirmed, for as long as the delivery is ours.
+
+        Args:
+            was_taken: asked before it is published again: the broker may have taken what it did not
+                confirm (R3p).
 
         Raises:
             DeliveryLost: the broker has given the message to somebody else.
             BrokerError: not confirmed yet, and told to stop waiting.
         """
         pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0)
+        is_again = False
         while True:
             if delivery.lost.done():
                 raise DeliveryLost
             try:
+                if is_again and was_taken is not None and await was_taken():
+                    return None
                 return await self._confirmed(delivery, publish)
             except DeliveryLost:
                 raise
@@ -48,12 +59,15 @@ class PatientPublisher:
                     raise DeliveryLost from None
                 if self._shutdown.aborting:
                     raise
+                is_again = True
                 pause = next(pauses)
                 next_in = timedelta(seconds=pause)
                 self._emit(SettlementDelayed(delivery.routing_key, str(error), next_in))
             await asyncio.wait([delivery.lost], timeout=pause)
 
-    async def _confirmed(self, delivery: Delivery, publish: Callable[[], Awaitable[R]]) -> R:
+    async def _confirmed(
+        self, delivery: Delivery, publish: Callable[[], Awaitable[object]]
+    ) -> None:
         """Wait as long as it takes: what is published twice may be taken twice."""
         confirmation = Confirmation(delivery, at_once=self._shutdown.aborting)
         self._waiting[confirmation] = None
@@ -61,7 +75,7 @@ class PatientPublisher:
             self._report()
         try:
             async with confirmation.awaited:
-                return await publish()
+                await publish()
         except TimeoutError:
             raise DeliveryLost from None
         finally:

@@ -1,7 +1,6 @@
 """What a token is worth that comes: whether it is run, or its loop's line is elsewhere."""
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -10,32 +9,23 @@ from typing import TypeVar
 
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
-from scheduler.errors import BrokerError, DeliveryLost, QueueNotFound, StreamTooLong
-from scheduler.events import (
-    Connected,
-    Emit,
-    Event,
-    PlaceLost,
-    TokenDelayed,
-)
-from scheduler.processor.joining import joined
+from scheduler.control.joining import joined
+from scheduler.errors import BrokerError, DeliveryLost, StreamTooLong
+from scheduler.events import Emit, PlaceLost, TokenDelayed
 from scheduler.processor.knowledge import Knowledge, Noted
 from scheduler.processor.loop_turns import LoopTurns
+from scheduler.processor.pauses import Pauses
 from scheduler.processor.publishing import LONGEST_PAUSE, REPORT_AFTER, PatientPublisher
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.epochs import awaited, was_settled
 from scheduler.protocol.tokens import LoopId, State, Token
-from scheduler.protocol.topology import routing_key
-from scheduler.queues.hatchery import Hatchery
-from scheduler.queues.journal import MARGIN, Heard, Journal, look_backs
+from scheduler.queues.journal import MARGIN, Heard, Journal, born_at, look_backs
 from scheduler.queues.roll_call import RollCall
+from scheduler.queues.timers import Timers
 from scheduler.timing.backoff import backoff
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
 
-# A broker that was away may have handed a token on without noting it; then it does so once more,
-# after its dead_letter_worker_publisher_confirm_timeout of 180 s.
-DUPLICATES_EXPECTED_S = 200.0
 FIRST_PAUSE = timedelta(milliseconds=50)
 LONGEST_READING = timedelta(minutes=2)
 SHARED = timedelta(minutes=10)  # what is so short is read once for all who ask
@@ -56,7 +46,8 @@ class Recognition:
         turns: LoopTurns,
         journal: Journal,
         roll_call: RollCall,
-        hatchery: Hatchery,
+        timers: Timers,
+        pauses: Pauses,
         publisher: PatientPublisher,
         shutdown: Shutdown,
         clock: Clock,
@@ -66,17 +57,12 @@ class Recognition:
         self._turns = turns
         self._journal = journal
         self._roll_call = roll_call
-        self._hatchery = hatchery
+        self._timers = timers
+        self._pauses = pauses
         self._publisher = publisher
         self._shutdown = shutdown
         self._clock = clock
         self._emit = emit
-        self._duplicates_until = -math.inf
-
-    def hear(self, event: Event) -> None:
-        """Learn that the broker was away; to be called with each event."""
-        if isinstance(event, Connected):  # anew: the first time is not an event
-            self._duplicates_until = asyncio.get_running_loop().time() + DUPLICATES_EXPECTED_S
 
     async def why_not(self, delivery: Delivery, token: Token) -> str | None:
         """Why a token whose turn it is is not run, if it is not.
@@ -92,47 +78,52 @@ class Recognition:
         self._turns.learn(token.loop, token.epoch)
         if self._turns.is_void(token):
             return VOID
+        if self._turns.is_behind(token):
+            return SETTLED
         # A node of a cluster that stood still takes a token back from a processor whose connection
         # goes on, and does not tell it (seen on 3.10).
         came_back = delivery.redelivered
         if came_back and not await self._is_nobody_before(delivery, token, came_back=True):
             return VOID
-        if await self._was_settled(delivery, token):
+        if came_back and await self.was_settled(delivery, token):
             return SETTLED
         return await self._exchanged(delivery, token) if token.first else None
 
-    async def _was_settled(self, delivery: Delivery, token: Token) -> bool:
-        """R3: whether its successor was put."""
-        if delivery.redelivered:
-            came = token.due_at if token.act is None else min(token.due_at, token.act.at)
-            heard = await self._unless_interrupted(
-                delivery, partial(self._heard_since, token.loop, came - MARGIN)
-            )
-            return was_settled(token.position, heard.positions)
-        if asyncio.get_running_loop().time() < self._duplicates_until:
-            return await self._has_successor(token)
-        return False
+    async def was_settled(self, delivery: Delivery, token: Token) -> bool:
+        """Return whether the journal has heard what comes after a token (R3, R3p).
 
-    async def _has_successor(self, token: Token) -> bool:
-        """Whether its successor waits in the slot: a broker that was away may give it twice."""
-        with suppress(QueueNotFound):
-            occupant = await self._hatchery.look(token.loop)
-            return occupant is not None and was_settled(token.position, [occupant.position])
-        return False
+        Raises:
+            DeliveryLost, BrokerError: as `why_not`.
+        """
+        came = token.due_at if token.act is None else min(token.due_at, token.act.at)
+        heard = await self._unless_interrupted(
+            delivery, partial(self._heard_since, delivery, token.loop, came - MARGIN)
+        )
+        if not was_settled(token.position, heard.positions):
+            return False
+        # The processor that put it may have died before the roster heard of it.
+        await self._pauses.enter(delivery, heard.furthest[token.epoch])
+        return True
 
     async def _exchanged(self, delivery: Delivery, first: Token) -> str:
         """R4: have the line go on with what the first token of its epoch is exchanged for."""
         if not await self._is_nobody_before(delivery, first):
             return VOID
-        heard = await self._history(delivery, first)
-        await self._publisher.insist(delivery, lambda: self._put(first, joined(first, heard)))
-        if heard.lacks_place_of(first):
+        is_start = first.epoch == first.life
+        heard = Heard() if is_start else await self._history(delivery, first)
+        token = joined(first, heard, await self._knowledge.entry_of(first))
+        if token.rests:
+            await self._pauses.rest(delivery, token)
+        else:
+            await self._publisher.insist(
+                delivery,
+                lambda: self._timers.put(token, timeout=AS_LONG_AS_IT_TAKES),
+                was_taken=lambda: self.was_settled(delivery, first),
+            )
+        self._turns.settle(first)
+        if not is_start and heard.lacks_place_of(first):
             self._emit(PlaceLost(first.loop))
         return JOINED
-
-    async def _put(self, first: Token, token: Token) -> None:
-        with self._turns.putting(first):
-            await self._hatchery.put(token, timeout=AS_LONG_AS_IT_TAKES)
 
     async def _is_nobody_before(
         self, delivery: Delivery, token: Token, *, came_back: bool = False
@@ -162,14 +153,12 @@ class Recognition:
         raise AssertionError("it goes on without end")
 
     async def _history(self, delivery: Delivery, first: Token) -> Heard:
-        """What is told of its loop that its creator did not know, read back as far as it takes."""
+        """Read the history of its loop, as far back as needed."""
         heard = Heard()
-        if first.known:
-            return heard
         noted = await self._unless_interrupted(delivery, lambda: self._knowledge.noted(first))
         for since in self._look_backs(first, noted):
             heard = await self._unless_interrupted(
-                delivery, partial(self._heard_since, first.loop, since)
+                delivery, partial(self._heard_since, delivery, first.loop, since)
             )
             if noted is not None:
                 heard.note(noted.token)
@@ -180,9 +169,10 @@ class Recognition:
     def _look_backs(self, first: Token, noted: Noted | None) -> tuple[datetime | None, ...]:
         if noted is not None:
             return (noted.until - MARGIN,)
-        return *look_backs([first.schedule], self._clock), None
+        born = born_at(first.life)
+        return *(max(each, born) for each in look_backs([first.schedule], self._clock)), born
 
-    async def _heard_since(self, loop: LoopId, since: datetime | None) -> Heard:
+    async def _heard_since(self, delivery: Delivery, loop: LoopId, since: datetime | None) -> Heard:
         if since is not None and self._clock.now() - since <= SHARED:
             with suppress(StreamTooLong):
                 return await self._journal.heard_of(loop, since=since)
@@ -193,7 +183,7 @@ class Recognition:
                 return heard
             except StreamTooLong as error:
                 part = part if error.reached is None else error.reached
-                self._emit(TokenDelayed(routing_key(loop), f"{error} It is read on."))
+                self._emit(TokenDelayed(delivery.routing_key, f"{error} It is read on."))
 
     async def _unless_interrupted(self, delivery: Delivery, ask: Callable[[], Awaitable[R]]) -> R:
         """What is asked for, again and again, for as long as the delivery is ours to run."""

@@ -5,23 +5,24 @@ from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker
 from scheduler.errors import TooLarge
-from scheduler.events import Emit, SuccessorConfirmed, TokenOvertaken
+from scheduler.events import Emit, SuccessorConfirmed
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.order import Order
+from scheduler.processor.pauses import Pauses
 from scheduler.processor.publishing import PatientPublisher
+from scheduler.processor.recognition import Recognition
 from scheduler.processor.runs import NO_TIME, Run
 from scheduler.processor.settlement import Disposition, Settlement
 from scheduler.protocol.calls import Call, retried
-from scheduler.protocol.ladder import LONGEST
+from scheduler.protocol.hatchery import LONGEST
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, Token
 from scheduler.protocol.topology import Names
 from scheduler.queues.delays import send_again
-from scheduler.queues.hatchery import Hatchery
+from scheduler.queues.timers import Timers
 from scheduler.timing.clock import Clock
 
-TOO_EARLY = timedelta(days=1)  # no clocks disagree by so much
 CLOCKS_DIFFER_BY = timedelta(seconds=1)
 
 
@@ -32,8 +33,10 @@ class Successors:
         self,
         broker: Broker,
         names: Names,
-        hatchery: Hatchery,
+        timers: Timers,
         turns: LoopTurns,
+        recognition: Recognition,
+        pauses: Pauses,
         publisher: PatientPublisher,
         escalation: Escalation,
         order: Order,
@@ -42,8 +45,10 @@ class Successors:
     ) -> None:
         self._broker = broker
         self._names = names
-        self._hatchery = hatchery
+        self._timers = timers
         self._turns = turns
+        self._recognition = recognition
+        self._pauses = pauses
         self._publisher = publisher
         self._escalation = escalation
         self._order = order
@@ -73,7 +78,7 @@ class Successors:
         """Have what came before its time wait for the rest of it; says whether it does."""
         subject = run.subject
         if isinstance(subject, Token):
-            if early := _is_far_too_early(subject, self._clock.now()):
+            if early := subject.due_at - self._clock.now() > CLOCKS_DIFFER_BY:
                 await self._insist_on(run, subject)
             return early
         if early := (rest := self._rest_of(run, subject)) > NO_TIME:
@@ -82,9 +87,11 @@ class Successors:
             )
         return early
 
+    def _fell_out_of_timers(self, run: Run) -> bool:
+        return run.delivery.exchange == self._names.rerouted  # it had no queue there
+
     def _rest_of(self, run: Run, call: Call) -> timedelta:
-        fell_out_of_ladder = run.delivery.exchange == self._names.rerouted  # it had no queue there
-        if fell_out_of_ladder and call.due_at is not None:
+        if self._fell_out_of_timers(run) and call.due_at is not None:
             return call.due_at - self._clock.now()
         if call.not_before is None:
             return NO_TIME
@@ -92,10 +99,22 @@ class Successors:
         return rest if rest > CLOCKS_DIFFER_BY else NO_TIME
 
     async def _insist_on(self, run: Run, token: Token) -> None:
-        await self._publisher.insist(run.delivery, lambda: self._put(run, token))
+        assert isinstance(subject := run.subject, Token)
+        if token.rests:
+            await self._pauses.rest(run.delivery, token)
+        else:
+            # After a void run only the journal needs to hear how far its loop came.
+            put = self._timers.tell if self._turns.is_void(token) else self._timers.put
+            await self._publisher.insist(
+                run.delivery,
+                lambda: put(token, timeout=AS_LONG_AS_IT_TAKES),
+                was_taken=lambda: self._recognition.was_settled(run.delivery, subject),
+            )
+        if token is not subject:  # else it came too early, and goes back to its timer
+            self._turns.settle(subject)
 
     async def _retry(self, run: Run, settlement: Settlement, delay: timedelta) -> None:
-        """Send the call through the delay ladder.
+        """Send the call through the timers of calls.
 
         A message of somebody else may have so many headers that those of a retry find no room. To
         run the task on less than was sent is not for us to decide, so it is parked at once.
@@ -116,18 +135,6 @@ class Successors:
         await self._send_again(call.task, message, delay)
 
     async def _send_again(self, task: str, message: Message, delay: timedelta) -> None:
-        # What is longer than the ladder comes back in between, too early.
+        # What is longer than the timers can hold comes back in between, too early.
         delay = min(delay, LONGEST)
         await send_again(self._broker, self._names, task, message, delay, AS_LONG_AS_IT_TAKES)
-
-    async def _put(self, run: Run, token: Token) -> None:
-        assert isinstance(run.subject, Token)
-        with self._turns.putting(run.subject):
-            waiting = await self._hatchery.put(token, timeout=AS_LONG_AS_IT_TAKES)
-        if waiting is not token:
-            self._emit(TokenOvertaken(*run.about, by=waiting))
-
-
-def _is_far_too_early(token: Token, now: datetime) -> bool:
-    """Whether its wait was longer than the broker takes."""
-    return token.due_at - now > TOO_EARLY and not token.triggered

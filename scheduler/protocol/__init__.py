@@ -1,1 +1,1 @@
-"""What travels, and where: messages, tokens, calls, the delay ladder, topology, rights. Pure."""
+"""What travels, and where: messages, tokens, calls, the hatchery, topology, rights. Pure."""

@@ -37,7 +37,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.errors import Undecodable
-from scheduler.protocol.ladder import LONGEST
+from scheduler.protocol.hatchery import LONGEST
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
     MOST_COUNTED,
@@ -188,6 +188,14 @@ def placed(message: Message, exchange: str, routing_key: str) -> Message:
     """The message with where it was published first, unless it says so already."""
     first = {f"{PREFIX}exchange": exchange, f"{PREFIX}key": routing_key}
     return replace(message, headers={**first, **message.headers})
+
+
+def due_at_of_call(message: Message) -> datetime | None:
+    """Return when the delay of a call ends, as its message claims; None: it does not tell."""
+    due_at_ms = message.headers.get(f"{PREFIX}due-at-ms")
+    if not isinstance(due_at_ms, int) or not 0 <= due_at_ms <= LATEST_MS:
+        return None
+    return moment_of(due_at_ms)
 
 
 def retried(call: Call, *, due_at: datetime, failed_at: datetime) -> Message:

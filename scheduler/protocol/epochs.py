@@ -1,32 +1,32 @@
 """Epochs: what a token is worth. The rules by which wrong tokens are harmless; no I/O.
 
-Every token belongs to an epoch of its loop. Whoever creates a token begins a new epoch; tokens of
-older ones are void: they may lie anywhere, and nobody runs them.
+Every token belongs to an epoch of its loop. Creating a token begins a new epoch, and tokens of
+older epochs are void: any number of them may wait anywhere, and no processor runs them.
 
-====  =============================================  ===========================================
-rule  who keeps it, and when                         what decides
-====  =============================================  ===========================================
-P0    a processor that starts or reconnects          `STARTING`; afterwards `learned`
-C     a creator, under the mutex                     `begun`, `steps`, `is_last`, `unaware`
-R1    a processor that receives a token              `is_void`, `learned`
-R2    a processor whose put the slot refuses         `refused`
-R3    a processor that receives a redelivered one    `awaited`, then `was_settled`
-R4    a processor, before the first run of an epoch  `awaited`, then `adopted`
-S1    supervision, that finds no token               `Watch`
-S2    supervision, that finds two                    `is_doubled`
-====  =============================================  ===========================================
+====  =================================================  =======================================
+rule  who keeps it, and when                             what decides
+====  =================================================  =======================================
+P0    a processor that starts or reconnects              `STARTING`; afterwards `learned`
+C     a creator; a processor whose run ended its loop    `begun`, `steps`, `accepted`, `unaware`
+R1    a processor that receives a token                  `is_void`, `learned`
+R3    a processor that receives a redelivered token      `awaited`, then `was_settled`
+R3p   a processor whose put was not confirmed            `was_settled`
+R4    a processor, before the first run of an epoch      `awaited`, then `adopted`, `stays_ended`
+S1    supervision: overdue, not in flight, not ready     `begun`, at once: it may be wrong
+S2    supervision: two puts of the same progress         `is_doubled`
+S2    a processor that receives a token                  `is_behind`
+====  =================================================  =======================================
+
+R3 and R3p ask the journal, after a barrier in it. The journal forgets: what waits longer than it
+remembers is noted in the roster (a checkpoint), and counts as heard wherever `heard` is asked for.
 
 `tests/model` checks these very functions in all orders in which processors, creators, supervision
 and the broker can take their steps.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import NamedTuple, TypeVar
-
-MISSES = 2
-"""So many looks in a row find no token before a loop is lost: one may miss what moves."""
 
 Processor = TypeVar("Processor")
 
@@ -76,33 +76,30 @@ class Entry(NamedTuple):
 
     Attributes:
         life: the epoch of its last start. Progress from before it is of another life.
+        base: the epoch that the entry is based on; 0 where the loop was unknown or gone.
+        asked: the epoch of the last entry with which the loop was started, stopped or triggered: of
+            all but repairs and changes of its schedule. 0: not known.
     """
 
     epoch: int
     state: LoopState
     life: int
-
-
-class First(NamedTuple):
-    """The token that a creator puts."""
-
-    position: Position
-    paused: bool
+    base: int = 0
+    asked: int = 0
 
 
 class Beginning(NamedTuple):
-    """What begins an epoch: its entry, and its token (None: the loop is gone)."""
+    """What begins an epoch: its entry, and its token (None: the loop is then paused or gone)."""
 
     entry: Entry
-    token: First | None
+    token: Position | None
 
 
 class Step(Enum):
     """What creators and starting processors do, one after the other."""
 
-    APPEND = "append the entry to the roster"
-    PURGE = "purge the slot"
-    PUT = "put the first token; if it is refused, purge and put again"
+    APPEND = "append the entry, read the roster up to a barrier; go on if the entry was accepted"
+    PUT = "put the first token"
     CALL = "call the roll with the epoch until all subscribed processors know it"
     SUBSCRIBE = "subscribe to roll calls"
     READ = "read the roster up to a barrier"
@@ -117,10 +114,10 @@ _BEFORE = {
     Verb.RESUME: {LoopState.PAUSED},
     Verb.TRIGGER: {LoopState.ACTIVE},
     Verb.RESCHEDULE: {LoopState.ACTIVE, LoopState.PAUSED},
-    Verb.REPAIR: {LoopState.ACTIVE, LoopState.PAUSED},
+    Verb.REPAIR: {LoopState.ACTIVE},
     Verb.GONE: set(LoopState),
 }
-# Pause and gone may be done again: the one before may have died before it called the roll.
+# Pause and gone may be done again: the creator before may have died before it called the roll.
 _AFTER = {
     Verb.START: LoopState.ACTIVE,
     Verb.PAUSE: LoopState.PAUSED,
@@ -132,86 +129,93 @@ _AFTER = {
 def begun(
     verb: Verb, latest: Entry | None, *, at_ms: int = 0, paused: bool = False
 ) -> Beginning | None:
-    """C: whoever creates a token begins a new epoch, so that all older tokens are void.
+    """C: Begin a new epoch, so that all older tokens of the loop are void.
 
-    A start begins a new life, from no progress; all others go on from what R4 adopts.
+    A start begins a new life, from no progress; all others go on from what R4 adopts. A paused loop
+    has no token: its resume creates one.
+
+    A processor whose run ends its loop begins an epoch as well, before it acks: a pause, or gone,
+    of an active entry with its token's epoch and life. If the loop has a later epoch by then, the
+    entry does not count.
 
     Epochs are numbered as a hybrid logical clock counts (Kulkarni et al., "Logical Physical
     Clocks", 2014): by the time, but always onwards. So a loop whose roster was lost begins after
-    all that was before, and two that hold the mutex at once do not begin the same epoch.
+    all that was before.
 
     Args:
-        latest: the loop's last entry in the roster, if it has one.
+        latest: the loop's latest accepted entry in the roster, if it has one.
         at_ms: the time, in milliseconds since the Unix epoch.
-        paused: of a start: the loop is to wait until it is resumed.
+        paused: of a start: the loop waits until it is resumed.
 
     Returns:
         The entry to append and the token to put. None: the verb has nothing to do.
     """
-    epoch, state, life = latest or Entry(0, LoopState.GONE, 0)
+    epoch, state, life, _, asked = latest or Entry(0, LoopState.GONE, 0)
     if state not in _BEFORE[verb] or (latest is None and verb is Verb.GONE):
         return None
     state = LoopState.PAUSED if paused and verb is Verb.START else _AFTER.get(verb, state)
     epoch = max(epoch + 1, at_ms)
     life = epoch if verb is Verb.START else life
-    token = First(Position(epoch, seq=0, joined=False), paused=state is LoopState.PAUSED)
-    return Beginning(Entry(epoch, state, life), None if state is LoopState.GONE else token)
+    asked = asked if verb in {Verb.REPAIR, Verb.RESCHEDULE} else epoch
+    token = Position(epoch, seq=0, joined=False) if state is LoopState.ACTIVE else None
+    return Beginning(Entry(epoch, state, life, base_of(latest), asked), token)
 
 
-def steps(verb: Verb) -> tuple[Step, ...]:
-    """C: what a creator does, in this order, that may die after each step.
+def steps(verb: Verb, token: Position | None) -> tuple[Step, ...]:
+    """C: Return what a creator does, in this order. It may die after each step.
+
+    A creator whose entry was not accepted stops after the first step. One that is overtaken later
+    may go on: its token is void, and what it calls is known. A put that was not confirmed is not
+    published again, as two first tokens are two lines: begin another epoch, or let supervision.
 
     Pause and gone promise that no run starts after they returned: so they call the roll.
-    """
-    put = () if verb is Verb.GONE else (Step.PUT,)
-    call = (Step.CALL,) if verb in {Verb.PAUSE, Verb.GONE} else ()
-    return Step.APPEND, Step.PURGE, *put, *call
-
-
-def is_last(found: Position, latest: int, *, known: bool) -> bool:
-    """C: whether what a creator found in the slot is the last that its loop came to.
-
-    Then the journal need not be read for the token that goes on with it. Not to be relied on by a
-    repair: where a node has failed there may be two lines.
 
     Args:
-        latest: the epoch before the creator's own.
-        known: of one that has not joined, whether its creator knew what it goes on from.
+        token: the token that begins the epoch, if there is one.
     """
-    return found.epoch == latest and (found.joined or known)
+    put = () if token is None else (Step.PUT,)
+    call = (Step.CALL,) if verb in {Verb.PAUSE, Verb.GONE} else ()
+    return Step.APPEND, *put, *call
+
+
+def base_of(latest: Entry | None) -> int:
+    """C: Return the epoch that the next entry is based on."""
+    return 0 if latest is None or latest.state is LoopState.GONE else latest.epoch
+
+
+def accepted(entry: Entry, latest: Entry | None) -> bool:
+    """C: Compare and append: return whether an entry counts, at its place in the roster.
+
+    All readers judge the entries of a loop in the order of the stream, so all decide alike, and of
+    creators that act at once the first in the stream wins. What is not accepted counts for nothing:
+    its epoch is not learned. Who reads a snapshot reads on exactly where that ends: an entry that
+    is judged again, later, may count.
+
+    Args:
+        latest: the loop's latest accepted entry before this one; None: the loop is unknown, or the
+            stream does not reach back to it.
+    """
+    return latest is None or (entry.epoch > latest.epoch and entry.base == base_of(latest))
 
 
 def learned(known: int, epoch: int) -> int:
-    """P0, R1: `known` is the greatest epoch seen in roster, roll calls and tokens received."""
+    """P0, R1: Return the greatest epoch seen in the roster, in roll calls and in tokens."""
     return max(known, epoch)
 
 
 def is_void(epoch: int, known: int) -> bool:
-    """R1: whether a token is acked without a run, as a later epoch of its loop has begun.
+    """R1: Return whether a token is acked without a run, as a later epoch of its loop has begun.
 
-    Asked on receipt, and again with no await between the answer and the begin of the run.
+    Ask on receipt, and again with no await between the answer and the begin of the run.
     """
     return epoch < known
 
 
-class Refused(Enum):
-    """What a processor does with the slot's occupant when its put is refused."""
-
-    REPLACE = "ack it, and publish the same message again"
-    LEAVE = "leave it, and ack the token in hand"
-
-
-def refused(mine: Position, occupant: Position) -> Refused:
-    """R2: an occupant that is behind stands in the way of its loop's line; another one is it."""
-    return Refused.REPLACE if occupant < mine else Refused.LEAVE
-
-
 def was_settled(token: Position, heard: Iterable[Position]) -> bool:
-    """R3: whether a redelivered token is acked without a run, as its successor was put.
+    """R3, R3p: Return whether a token is acked without a run or a put: its successor was put.
 
     Args:
-        heard: what the journal has heard of the loop, after a barrier. It hears every put, also
-            one that the slot refused.
+        heard: what the journal has heard of the loop, after a barrier.
     """
     return any(
         put.epoch == token.epoch and put.progress > token.progress  # a later epoch settles nothing
@@ -224,7 +228,7 @@ class Answer(NamedTuple):
 
     Attributes:
         known: the greatest epoch of the loop that it knows of, that of the call included.
-        running: the lowest epoch among the tokens in its hands whose runs began, if there are any.
+        running: the lowest epoch of its tokens whose runs began, if there are any.
     """
 
     known: int
@@ -232,7 +236,7 @@ class Answer(NamedTuple):
 
 
 def unaware(epoch: int, answers: Mapping[Processor, Answer | None]) -> list[Processor]:
-    """C: who might still start a run of an older epoch. Pause and gone return when nobody may.
+    """C: Return who may still start a run of an older epoch. Pause and gone return when none may.
 
     Args:
         answers: of each subscribed processor; None: it has not answered yet.
@@ -245,13 +249,13 @@ def unaware(epoch: int, answers: Mapping[Processor, Answer | None]) -> list[Proc
 def awaited(
     epoch: int, answers: Mapping[Processor, Answer | None], *, came_back: bool = False
 ) -> list[Processor]:
-    """R3, R4: whom a token waits for: who may start a run of before it, or is in one.
+    """R3, R4: Return whom a token waits for: who may start an older run, or is in one.
 
-    Only then the journal is read: before, that run might still settle what is adopted.
+    Read the journal only when there are none: until then, that run may settle what is adopted.
 
     Args:
-        came_back: whether it was delivered before. The broker may have taken it back from somebody
-            without telling: then the run of before it is of its own epoch.
+        came_back: whether it was delivered before. The broker may have requeued it without telling
+            the processor that has it: then the older run is of the token's own epoch.
     """
     late = set(unaware(epoch, answers))
     before = epoch + came_back
@@ -264,48 +268,53 @@ def awaited(
 
 
 def adopted(first: Position, heard: Iterable[Position], life: int) -> Position:
-    """R4: whose progress and carry the first token of an epoch goes on with.
+    """R4: Return whose progress and carry the first token of an epoch goes on with.
 
     That of the greatest progress in this life, whatever its epoch; its own, if none is ahead. Of
     two that have come as far, the later one.
 
     Args:
-        heard: what the journal has heard of the loop, after a barrier; of a creator, what it found.
-        life: of the token's epoch, as its creator knew it: one that is told of an epoch may not
-            have read of its start yet.
+        heard: what the journal has heard of the loop, after a barrier.
+        life: of the token's epoch, as its creator knew it: a processor that is told of an epoch may
+            not have read of its start yet.
     """
     alive = (put for put in heard if put.epoch >= life)
     return max((first, *alive), key=lambda position: (position.progress, position.epoch))
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """S1: how often in a row supervision has found no token of a loop's current epoch.
+def stays_ended(end: Position, latest: Entry) -> bool:
+    """R4: Return whether the first token of an epoch leaves its loop as a run before ended it.
 
-    Not once, as it asks slot, queue and hands one after the other, and a token moves between. It
-    may be wrong still: then the token it overlooked is void.
+    A run may end its loop while it is repaired or rescheduled: then the entry of its end does not
+    count. If what is adopted is such an end, the processor puts nothing to wait, appends the pause
+    (or gone) based on the token's epoch, and acks.
+
+    Args:
+        end: what is adopted: the put of a run that ended its loop.
+        latest: the loop's latest accepted entry in the roster.
     """
+    return 0 < latest.asked <= end.epoch
 
-    epoch: int = 0
-    misses: int = 0
 
-    def looked(self, epoch: int, *, found: bool) -> "Watch":
-        """After one more look for a token of this epoch."""
-        if found:
-            return Watch(epoch)
-        return Watch(epoch, self.misses + 1 if epoch == self.epoch else 1)
+def is_behind(token: Position, settled: Position | None) -> bool:
+    """S2: Return whether a token is acked without a run, as this processor has settled it before.
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether to repair the loop, if its epoch is still the same under the mutex."""
-        return self.misses >= MISSES
+    A failed node may hand on a token twice. A token that was requeued was not settled.
+
+    Args:
+        settled: where the last token stood that this processor settled of the loop: whose run it
+            ended, or that it exchanged (R4), and whose successor was confirmed.
+    """
+    return (
+        settled is not None and token.epoch == settled.epoch and token.progress <= settled.progress
+    )
 
 
 def is_doubled(put: Position, greatest: Position | None, current: int) -> bool:
-    """S2: whether a put in the journal shows two lines of the current epoch: a node has failed.
+    """S2: Return whether a put in the journal shows two lines of the current epoch.
 
-    A line is always ahead of itself. Not to be asked of a message that was published again, nor of
-    what creators put.
+    A line is always ahead of itself: a node has failed. Do not ask of a message that was published
+    again, nor of what creators put.
 
     Args:
         greatest: the one with the greatest progress that was heard of its epoch before.

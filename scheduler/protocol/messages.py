@@ -14,7 +14,7 @@ from scheduler.timing.durations import shown
 FORMAT_VERSION = 1
 PREFIX = "scheduler-"
 LEAD = f"{PREFIX}lead-ms"
-LONGEST_LEAD_MS = 300
+LONGEST_LEAD_MS = 1500  # covers the rest of any delay, and the longest lead of the settings
 LINE_LENGTH = 500
 MOST_COUNTED = 2**62  # there is room for what comes after it
 
@@ -109,10 +109,18 @@ def hatched_at(message: Message) -> datetime | None:
 
 
 def lead_of(headers: Mapping[str, Any]) -> timedelta:
-    """How long before its time the message of these was to leave the broker's timers."""
-    lead_ms = headers.get(LEAD)
-    if not isinstance(lead_ms, int) or not 0 <= lead_ms <= LONGEST_LEAD_MS:
-        return timedelta(0)
+    """Read how long before its time a message leaves the broker's timers.
+
+    Raises:
+        Undecodable: it is no number of milliseconds up to `LONGEST_LEAD_MS`. To ignore it would run
+            the message too early.
+    """
+    lead_ms = headers.get(LEAD, 0)
+    if type(lead_ms) is not int or not 0 <= lead_ms <= LONGEST_LEAD_MS:
+        raise Undecodable(
+            f"The header {LEAD} must be an integer from 0 to {LONGEST_LEAD_MS}, "
+            f"got {shown(lead_ms)}."
+        )
     return timedelta(milliseconds=lead_ms)
 
 

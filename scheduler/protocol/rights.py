@@ -8,9 +8,7 @@ The rules are RabbitMQ's (https://www.rabbitmq.com/docs/access-control):
 - *read*, to consume from a queue, to bind to a source, and on what is declared with such an
   exchange.
 
-Only `scheduler seed`, and who starts keyed loops, declare; but the lock under which tokens are made
-is a queue, which whoever holds it declares. Just to look at a queue, RabbitMQ 4.3 asks for any one
-of the three.
+Only `scheduler seed` declares. To look at a queue, RabbitMQ 4.3 asks for any one of the three.
 """
 
 import re
@@ -18,7 +16,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduler.protocol.topology import NEXT, Names, Topology
+from scheduler.protocol.topology import Names, Topology
 
 TARGETS = ("alternate-exchange", "x-dead-letter-exchange")
 NOTHING = "^$"
@@ -54,15 +52,8 @@ def rights_to_seed(names: Names, wanted: Topology) -> Rights:
 
 
 def rights_to_process(names: Names) -> Rights:
-    """What `scheduler run` and the operator's verbs need."""
-    lock = f"^{_escaped(names.lock)}({_escaped(NEXT)})?$"
-    return Rights(lock, _pattern(names), _pattern(names))
-
-
-def rights_to_start(names: Names) -> Rights:
-    """What a program, or a processor, needs that starts and stops keyed loops."""
-    slots = f"{_pattern(names)}(hatchery\\.|lock({_escaped(NEXT)})?$)"
-    return Rights(slots, _pattern(names), _pattern(names))
+    """Return what `scheduler run`, the operator's verbs and starting loops need."""
+    return Rights(NOTHING, _pattern(names), _pattern(names))
 
 
 def rights_to_send(names: Names) -> Rights:

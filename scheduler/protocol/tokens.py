@@ -9,8 +9,7 @@ property or header                    holds
 message_id                            ``{namespace}/{loop}/{seq}/{attempt}``
 content_type                          ``application/json``
 type                                  ``scheduler.token``
-expiration                            the wait, in milliseconds; none: until somebody acts
-scheduler-lead-ms                     how long before its time that ends; none: not before
+scheduler-lead-ms                     how long before its time it leaves its timer; none: not
 traceparent, tracestate               of the run before, where it was traced
 ====================================  =====================================================
 
@@ -23,7 +22,6 @@ version                               1, the version of this format
 namespace, task, key                  whose token it is; the key is empty for the task's own loop
 epoch, life                           the epoch that it is of, and that of its loop's last start
 first                                 true: it is the first of its epoch, made by no run; else none
-known                                 of a first one, true: its creator knew what the journal heard
 seq                                   how many ticks of the loop have been settled before this one
 attempt                               how many attempts of this tick have failed
 state                                 armed, paused, done or replay
@@ -86,11 +84,12 @@ class LoopId(NamedTuple):
 
 
 class State(StrEnum):
-    """What a waiting token is: due at its time, or held by an operator, or done.
+    """Say what a token is for.
 
-    What is done is a named one-off after its run: it waits to be removed. A replay is a parked tick
-    that an operator runs once more, beside its loop: it has no successor, and its epoch means
-    nothing.
+    An armed one travels and is due at its time. The other two that runs make wait nowhere, only the
+    journal hears of them: paused, when a run has stopped its loop, and done, after the run of a
+    named one-off. A replay is a parked tick that an operator runs once more, apart from its loop:
+    it has no successor, and its epoch means nothing.
     """
 
     ARMED = "armed"
@@ -149,7 +148,6 @@ class Token:
         epoch: the epoch that it is of.
         life: the epoch of its loop's last start.
         first: whether it is the first of its epoch, made by no run (`scheduler.protocol.epochs`).
-        known: of a first one, whether its creator knew what became of its loop (`is_last`).
         seq: how many ticks of the loop have been settled before this one.
         attempt: how many attempts of this tick have failed.
         carry: what the run before handed on.
@@ -167,7 +165,6 @@ class Token:
     epoch: int = 0
     life: int = 0
     first: bool = False
-    known: bool = False
     seq: int = 0
     attempt: int = 0
     state: State = State.ARMED
@@ -181,7 +178,7 @@ class Token:
 
     @property
     def rests(self) -> bool:
-        """Whether it is due at no time: it waits until somebody acts."""
+        """Return whether it waits nowhere: only the journal hears of it."""
         return self.state in (State.PAUSED, State.DONE)
 
     @property
@@ -195,17 +192,11 @@ class Token:
         return Position(self.epoch, self.seq, self.attempt, joined=not self.first)
 
 
-def encode(
-    token: Token,
-    namespace: str,
-    *,
-    expiration: timedelta | None,
-    lead: timedelta = timedelta(0),
-) -> Message:
-    """The message of a token, to wait this long in a queue (None: until somebody acts).
+def encode(token: Token, namespace: str, *, lead: timedelta = timedelta(0)) -> Message:
+    """Return the message of a token.
 
     Args:
-        lead: how long before its time that ends.
+        lead: how long before its time it leaves the timers.
     """
     headers: dict[str, Any] = dict(token.trace)
     if lead:
@@ -216,7 +207,6 @@ def encode(
         content_type="application/json",
         message_id=f"{namespace}/{token.loop}/{token.seq}/{token.attempt}",
         type=TOKEN_TYPE,
-        expiration=expiration,
     )
 
 
@@ -254,7 +244,6 @@ def decode(message: Message, namespace: str) -> Token:
             epoch=wire.epoch,
             life=wire.life,
             first=wire.first,
-            known=wire.known,
             scheduled_at=moment_of(wire.scheduled_at_ms),
             due_at=moment_of(wire.due_at_ms),
             seq=wire.seq,
@@ -312,7 +301,6 @@ class _Wire(_Strict):
     epoch: int = Field(ge=0, le=MOST_COUNTED)
     life: int = Field(ge=0, le=MOST_COUNTED)
     first: bool = False
-    known: bool = False
     seq: int = Field(ge=0, le=MOST_COUNTED)
     attempt: int = Field(ge=0, le=MOST_COUNTED)
     state: State = Field(strict=False)
@@ -346,7 +334,6 @@ def _wire_of(token: Token, namespace: str) -> dict[str, Any]:
     }
     at_times = {
         "first": token.first or None,
-        "known": (token.first and token.known) or None,
         "previous_at_ms": optional_milliseconds(token.previous_at),
         "reason": token.reason,
         "act": _wire_of_act(token.act),

@@ -2,16 +2,14 @@
 
 ::
 
-    scheduler ──loop.{task}.{key}──► hatchery.{loop} ──TTL──► processor ──► processor.{task}
-                                                                  │ (no queue)  ▲   │ (too many
-                                                                  ▼             │   │  deliveries)
-                                                               unrouted ──TTL─► rerouted
-                                                                     (no queue) │   │
-                                                                                ▼   ▼
-                                                                failed.{task} ◄── failed
-                                                                       (no queue) │
-                                                                                  ▼
-                                                                     failed ◄── unmatched
+    scheduler ──loop.{task}.{digits}.{key}──► hatchery.{n}{unit} ──TTL──► hatchery.{next unit}
+        └► (only zeros) ──► processor
+    hatchery.{unit} likewise: to the timer of the next digit that is not zero, or to processor
+
+    processor ──loop.{task}.#──► processor.{task} ──(too many deliveries)──► failed
+        └► (no queue) ──► unrouted ──TTL──► rerouted ──► processor.{task}
+                                               └► (no queue) ──► failed
+    failed ──► failed.{task}; (no queue) ──► unmatched ──► failed
 
     scheduler ──► journal (stream): each settlement, and records of what was parked
     control ──imprint──► imprint: of which app all this is, and for what it was declared
@@ -21,11 +19,13 @@
             ──rollcall─► rollcall (stream): who is running what
 
     calls ──task.{task}──► processor.{task}
-    later ──#.task.{task}──► delay.192d ──► delay.32d ──► … ──► delay.s ──► delay.100ms ──► delayed
-                                └► 1..6 x 192d  └► 1..5 x 32d   and so on: timer queues,
-                                                                each back to the next exchange
-                                └► (no digit, behind a timer) ──► unrouted
+    later ──#.task.{task}──► later.192d ──{digits}.…──► later.{n}{unit} ──TTL──► later.{next unit}
+                                 └► (only zeros) ──► delayed
+    later.{unit} likewise: to the timer of its next digit, or to delayed; (no digit) ──► unrouted
     delayed ──#.task.{task}──► processor.{task}; (no queue) ──► unrouted
+
+Each exchange is bound straight to the timers of all later digits: bindings through the zeros, from
+exchange to exchange, cost the broker more than all the rest.
 
 What no queue is bound for is never left where it is: a quorum queue that can dead-letter none of
 the first 32 of its messages holds up all the others. So whoever may send cannot stop the timers
@@ -41,7 +41,7 @@ Every name carries the namespace and a version segment, so that namespaces share
 future layout can live beside this one.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
@@ -49,14 +49,14 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from scheduler.protocol.calls import task_key
-from scheduler.protocol.ladder import UNITS, Rung, rung_pattern, rungs, zero_pattern
+from scheduler.protocol.hatchery import UNITS, Timer, end_pattern, timer_pattern, timers
 from scheduler.protocol.tokens import LoopId
 from scheduler.timing.durations import SECOND, milliseconds
 
 QueueType = Literal["quorum", "classic"]
 
-# Broker 3.10 reads -1 as zero and 4.x without a limit gives up at delivery 20; looking into a slot
-# counts as a delivery, so a hatchery queue needs a limit that nobody reaches.
+# Broker 3.10 reads -1 as zero and 4.x without a limit gives up at delivery 20. Looking at the head
+# of a timer counts as a delivery, so a timer needs a limit that is never reached.
 UNREACHABLE_DELIVERY_LIMIT = 2_000_000_000
 
 # What waits for people, and what others wait for, is in quorum queues whatever the others are.
@@ -71,9 +71,6 @@ DELIVERY_BACKSTOP = 100
 
 # Each priority of a classic queue costs processes in the broker; quorum queues have theirs anyway.
 CLASSIC_PRIORITIES = 5
-
-# A quorum queue accepts one message more than its limit before it starts to reject.
-ONE_SLOT: Mapping[QueueType, int] = {"quorum": 0, "classic": 1}
 
 AT_LEAST_ONCE: Mapping[str, Any] = MappingProxyType(
     {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
@@ -188,13 +185,8 @@ class Retention:
     max_bytes: int = 1_000_000_000
 
 
-NEXT = ".next"
 LOOP_KEY = "loop."
-
-
-def next_to(lock: str) -> str:
-    """The lock of whoever is next to have a lock."""
-    return lock + NEXT
+REST_KEY = "rest."
 
 
 @dataclass(frozen=True)
@@ -209,7 +201,7 @@ class Names:
 
     @cached_property
     def scheduler(self) -> str:
-        """The exchange by which tokens come to the hatchery queues of their loops."""
+        """The exchange by which tokens come to their timers, and to the journal."""
         return f"{self.prefix}.scheduler"
 
     @cached_property
@@ -224,7 +216,7 @@ class Names:
 
     @cached_property
     def later(self) -> str:
-        """The exchange of calls that are sent to come later: it leads into the delay ladder."""
+        """The exchange of calls that are sent to come later: it leads to their timers."""
         return f"{self.prefix}.later"
 
     @cached_property
@@ -292,45 +284,48 @@ class Names:
         """The queue of one message, which tells what was seeded last."""
         return f"{self.prefix}.imprint"
 
-    @cached_property
-    def lock(self) -> str:
-        """The mutex under which tokens are created."""
-        return f"{self.prefix}.lock"
+    def probe(self, id: str) -> str:
+        """Return the timer queue of a probe, which tells if the broker hands on what is due."""
+        return f"{self.prefix}.probe.{id}"
+
+    def probed(self, id: str) -> str:
+        """Return the queue that a probe's timer queue leads to."""
+        return f"{self.probe(id)}.back"
+
+    def hatchery_exchange(self, unit: int) -> str:
+        """The exchange that routes tokens by their digits from a unit on; behind all, the end."""
+        if unit == 0:
+            return self.scheduler
+        return f"{self.prefix}.hatchery.{UNITS[unit].name}" if unit < len(UNITS) else self.processor
+
+    def timer(self, timer: Timer) -> str:
+        """A timer queue of tokens."""
+        return f"{self.prefix}.hatchery.{timer.name}"
+
+    def later_exchange(self, unit: int) -> str:
+        """The exchange that routes calls by their digits from a unit on; behind all, the end."""
+        return f"{self.later}.{UNITS[unit].name}" if unit < len(UNITS) else self.delayed
+
+    def later_timer(self, timer: Timer) -> str:
+        """A timer queue of calls."""
+        return f"{self.later}.{timer.name}"
 
     @cached_property
-    def probe(self) -> str:
-        """The timer queue that tells whether the broker hands on what is due."""
-        return f"{self.prefix}.probe"
-
-    @cached_property
-    def probed(self) -> str:
-        """The queue that it leads to."""
-        return f"{self.probe}.back"
-
-    @cached_property
-    def probing(self) -> str:
-        """The mutex under which this is tried."""
-        return f"{self.probe}.lock"
-
-    def delay(self, unit: int) -> str:
-        """The exchange of a unit of the delay ladder; after the last one, that of the delayed."""
-        return f"{self.prefix}.delay.{UNITS[unit].name}" if unit < len(UNITS) else self.delayed
-
-    def rung(self, rung: Rung) -> str:
-        """A timer queue of the delay ladder."""
-        return f"{self.prefix}.delay.{rung.name}"
-
-    def hatchery(self, loop: LoopId) -> str:
-        """The queue in which the token of a loop waits until it is due: it holds one."""
-        return f"{self.prefix}.hatchery.{loop}"
+    def _token_exchanges(self) -> frozenset[str]:
+        by_unit = map(self.hatchery_exchange, range(len(UNITS) + 1))
+        return frozenset((*by_unit, self.rerouted))
 
     def way_in(self, routing_key: str) -> str:
         """The exchange by which what has such a key comes to its task, at the end of its way."""
         return self.processor if routing_key.startswith(LOOP_KEY) else self.delayed
 
     def bring_tokens(self, exchange: str, routing_key: str) -> bool:
-        """Whether what came this way is a token: nobody who may only send can have put it there."""
-        return exchange in (self.processor, self.rerouted) and routing_key.startswith(LOOP_KEY)
+        """Tell whether a delivery is a token's: users who may only send cannot write there.
+
+        Args:
+            exchange: the one to which it was published or dead-lettered last.
+        """
+        return exchange in self._token_exchanges and routing_key.startswith(LOOP_KEY)
 
     def head(self, task: str) -> str:
         """The queue of what is known of the message at the head of an ordered task's queue."""
@@ -354,17 +349,31 @@ def is_of_task(queue: str) -> bool:
     return queue.startswith(f"{Names(queue.partition('.')[0]).processor}.")
 
 
-def routing_key(loop: LoopId) -> str:
-    """The routing key of a loop's token, wherever it goes."""
-    return f"{LOOP_KEY}{loop}"
+def loop_named_by(key: str) -> LoopId | None:
+    """Return the loop whose tokens have this routing key, whatever their wait; None: no loop."""
+    prefix, *parts = key.split(".", len(UNITS) + 2)
+    if f"{prefix}." != LOOP_KEY or len(parts) <= len(UNITS):
+        return None
+    return LoopId(parts[0], ".".join(parts[len(UNITS) + 1 :]))
+
+
+def token_key(loop: LoopId, digits: str) -> str:
+    """Build the routing key of a token that waits for the time of these digits."""
+    key = f"{LOOP_KEY}{loop.task}.{digits}"
+    return f"{key}.{loop.key}" if loop.key else key
+
+
+def rest_key(loop: LoopId) -> str:
+    """Build the routing key of a token that waits nowhere: only the journal hears it."""
+    return f"{REST_KEY}{loop}"
 
 
 def topology(
     namespace: str,
     tasks: Iterable[str],
-    loops: Iterable[LoopId],
     *,
     subscriptions: Iterable[Subscription] = (),
+    alone: Collection[str] = (),
     ordered: Collection[str] = (),
     called: Collection[str] = (),
     queue_type: QueueType = "quorum",
@@ -374,43 +383,44 @@ def topology(
 
     Args:
         subscriptions: to the exchanges of others.
+        alone: those of the tasks whose messages all go to one processor at a time.
         ordered: those of the tasks whose messages are run one at a time, in order.
-        called: those of the tasks that get one-off messages; any of them brings the delay ladder.
+        called: those of the tasks that get one-off messages; any of them brings the timers of
+            calls. Those of tokens are always there.
         queue_type: quorum queues are replicated and dead-letter at least once, classic ones not.
-            The timers of one-off messages, and what is parked, are in quorum queues in any case:
+            The timers of calls, and what is parked, are in quorum queues in any case:
             what a classic one loses on its way is put again if it is a loop's token, but nobody
             would know of a message.
         retention: how much the journal remembers.
     """
     subscriptions = tuple(subscriptions)
     subscribed = {subscription.task for subscription in subscriptions}
-    build = _Builder(Names(namespace), queue_type, retention, ordered, called, subscribed)
+    build = _Builder(Names(namespace), queue_type, retention, alone, ordered, called, subscribed)
     parts = [
-        *([build.of_ladder()] if called else []),
+        build.of_tokens(),
+        *([build.of_calls()] if called else []),
         *map(build.of_task, tasks),
         *map(build.of_subscription, subscriptions),
-        *map(build.of_loop, loops),
     ]
     return sum(parts, start=build.of_namespace())
 
 
-def hatchery(namespace: str, loop: LoopId, queue_type: QueueType) -> Topology:
-    """What one more loop of a namespace needs."""
-    return _Builder(Names(namespace), queue_type).of_loop(loop)
+def probe(namespace: str, id: str) -> Topology:
+    """Return the queues of one probe: it tells if the broker hands on what is due.
 
-
-def probe(namespace: str) -> Topology:
-    """What it takes to see whether the broker hands on what is due: gone by itself, unused."""
+    They expire by themselves when nobody uses them.
+    """
     names = Names(namespace)
-    timer = _timer_queue(names.probe, PROBE_WAITS, names.control)
-    back = {"x-dead-letter-routing-key": names.probed, "x-queue-leader-locator": "client-local"}
+    probe, probed = names.probe(id), names.probed(id)
+    timer = _timer_queue(probe, PROBE_WAITS, names.control)
+    back = {"x-dead-letter-routing-key": probed, "x-queue-leader-locator": "client-local"}
     return Topology(
         queues=(
-            Queue(names.probe, {**timer.arguments, **back, **GONE_UNUSED}),
-            Queue(names.probed, {"x-queue-type": "classic", **GONE_UNUSED}),
+            Queue(probe, {**timer.arguments, **back, **GONE_UNUSED}),
+            Queue(probed, {"x-queue-type": "classic", **GONE_UNUSED}),
         ),
         # By an exchange that has no alternate: what is left on its way is parked nowhere.
-        bindings=tuple(Binding(names.control, each, each) for each in (names.probe, names.probed)),
+        bindings=tuple(Binding(names.control, each, each) for each in (probe, probed)),
     )
 
 
@@ -446,6 +456,7 @@ class _Builder:
     names: Names
     queue_type: QueueType
     retention: Retention = field(default_factory=Retention)
+    alone: Collection[str] = ()
     ordered: Collection[str] = ()
     called: Collection[str] = ()
     subscribed: Collection[str] = ()
@@ -526,7 +537,7 @@ class _Builder:
         names, key = self.names, task_key(task)
         return (
             Binding(names.calls, names.processor_queue(task), key),
-            Binding(names.later, names.delay(0), f"#.{key}", "exchange"),
+            Binding(names.later, names.later_exchange(0), f"#.{key}", "exchange"),
         )
 
     def of_subscription(self, wanted: Subscription) -> Topology:
@@ -538,54 +549,37 @@ class _Builder:
             bindings=(Binding(wanted.exchange, queue, wanted.routing_key),),
         )
 
-    def of_ladder(self) -> Topology:
-        # From the last unit to the first, because a queue or a binding needs its target.
-        names, units = self.names, range(len(UNITS))[::-1]
-        return Topology(
-            exchanges=tuple(
-                Exchange(names.delay(unit), "topic", self._else_unrouted(unit)) for unit in units
-            ),
-            queues=tuple(
-                _timer_queue(names.rung(rung), rung.time_to_live, names.delay(rung.unit + 1))
-                for rung in rungs()
-            ),
-            bindings=(
-                *(
-                    Binding(
-                        names.delay(unit), names.delay(unit + 1), zero_pattern(unit), "exchange"
-                    )
-                    for unit in units
-                ),
-                *(
-                    Binding(names.delay(rung.unit), names.rung(rung), rung_pattern(rung))
-                    for rung in rungs()
-                ),
-            ),
-        )
-
-    def _else_unrouted(self, unit: int) -> dict[str, Any]:
-        # No timer leads to the first one: its sender is told, and no key of a loop gets further.
-        return {"alternate-exchange": self.names.unrouted} if unit else {}
-
-    def of_loop(self, loop: LoopId) -> Topology:
+    def of_tokens(self) -> Topology:
+        """The timers of tokens: at most once, so that no queue which refuses them stops a timer."""
         names = self.names
-        hatchery = names.hatchery(loop)
-        slot = {"x-max-length": ONE_SLOT[self.queue_type], "x-overflow": "reject-publish"}
-        return Topology(
-            queues=(
-                self._queue(
-                    hatchery, self._dead_letter_to(names.processor) | self._peekable() | slot
-                ),
-            ),
-            bindings=(Binding(names.scheduler, hatchery, routing_key(loop)),),
-        )
+
+        def timer_queue(timer: Timer, then: str) -> Queue:
+            waits = {"x-message-ttl": milliseconds(timer.wait)}
+            arguments = {"x-dead-letter-exchange": then, **waits, **self._peekable()}
+            return self._queue(names.timer(timer), arguments)
+
+        # The first one is the entrance, which the namespace has.
+        exchanges = list(map(names.hatchery_exchange, range(len(UNITS) + 1)))
+        return _timers(exchanges, exchanges[1:-1], timer_queue, names.unrouted, f"{LOOP_KEY}*.")
+
+    def of_calls(self) -> Topology:
+        """The timers of calls: at least once."""
+        names = self.names
+
+        def timer_queue(timer: Timer, then: str) -> Queue:
+            return _timer_queue(names.later_timer(timer), timer.wait, then)
+
+        # No timer leads to the first one: who sends a key without digits to it is told.
+        exchanges = list(map(names.later_exchange, range(len(UNITS) + 1)))
+        timers = _timers(exchanges, exchanges[1:-1], timer_queue, names.unrouted)
+        return Topology((Exchange(exchanges[0], "topic"),)) + timers
 
     def _dead_letter_key_of(self, task: str) -> dict[str, Any]:
         # The failed exchange does not know the keys of somebody else's exchange.
         return {"x-dead-letter-routing-key": task_key(task)} if task in self.subscribed else {}
 
     def _flow_of(self, task: str) -> dict[str, Any]:
-        if task in self.ordered:
+        if task in self.ordered or task in self.alone:
             return {"x-single-active-consumer": True}
         if task in self.called and self.queue_type == "classic":
             return {"x-max-priority": CLASSIC_PRIORITIES}
@@ -622,6 +616,39 @@ def _stream(
     )
 
 
+def _timers(
+    exchanges: Sequence[str],
+    declared: Iterable[str],
+    timer_queue: Callable[[Timer, str], Queue],
+    astray: str,
+    before: str = "",
+) -> Topology:
+    """Build a set of timers.
+
+    Args:
+        exchanges: that of each unit, and the end.
+        declared: those of them that belong to the set.
+        timer_queue: makes the queue of a timer, which dead-letters to an exchange.
+        astray: the exchange of messages whose keys have no digits.
+        before: what precedes the digits in a key.
+    """
+    queues = {timer: timer_queue(timer, exchanges[timer.unit + 1]) for timer in timers()}
+    otherwise = {"alternate-exchange": astray}
+
+    def leading(unit: int) -> Iterable[Binding]:
+        source = exchanges[unit]
+        for timer, queue in queues.items():
+            if timer.unit >= unit:
+                yield Binding(source, queue.name, f"{before}{timer_pattern(unit, timer)}.#")
+        yield Binding(source, exchanges[-1], f"{before}{end_pattern(unit)}.#", "exchange")
+
+    return Topology(
+        exchanges=tuple(Exchange(name, "topic", dict(otherwise)) for name in declared),
+        queues=tuple(queues.values()),
+        bindings=tuple(binding for unit in range(len(UNITS)) for binding in leading(unit)),
+    )
+
+
 def _timer_queue(name: str, time_to_live: timedelta, then: str) -> Queue:
     return Queue(
         name,
@@ -630,5 +657,6 @@ def _timer_queue(name: str, time_to_live: timedelta, then: str) -> Queue:
             "x-dead-letter-exchange": then,
             **AT_LEAST_ONCE,
             "x-message-ttl": milliseconds(time_to_live),
+            "x-delivery-limit": UNREACHABLE_DELIVERY_LIMIT,
         },
     )

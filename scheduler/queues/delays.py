@@ -1,11 +1,11 @@
-"""The ways of a call to its task: straight, or through the delay ladder."""
+"""The ways of a call to its task: straight, or through the timers of calls."""
 
 from dataclasses import replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.calls import task_key
-from scheduler.protocol.ladder import STEP, entrance, key_of
+from scheduler.protocol.hatchery import STEP, Route, route
 from scheduler.protocol.messages import LEAD, Message
 from scheduler.protocol.topology import Names
 from scheduler.timing.durations import milliseconds
@@ -26,9 +26,9 @@ async def send(
         BrokerError: it may not have been taken.
     """
     exchange, key = names.calls, task_key(task)
-    message, early = _early(message, delay)
-    if early:
-        exchange, key = names.later, key_of(early, key)
+    message, way = _routed(message, delay)
+    if any(way.digits):
+        exchange, key = names.later, f"{way.key}.{key}"
     await broker.publish(message, exchange=exchange, routing_key=key, timeout=timeout)
 
 
@@ -45,22 +45,19 @@ async def send_again(
     Raises:
         BrokerError: it may not have been taken.
     """
-    message, early = _early(message, delay)
-    unit = entrance(early)
-    exchange = names.delayed if unit is None else names.delay(unit)
-    key = key_of(early, task_key(task))
+    message, way = _routed(message, delay)
+    exchange, key = names.later_exchange(way.first), f"{way.key}.{task_key(task)}"
     await broker.publish(message, exchange=exchange, routing_key=key, timeout=timeout)
 
 
-def _early(message: Message, delay: timedelta) -> tuple[Message, timedelta]:
-    """A delay of whole steps, after which its processor has it wait for the rest of its time.
+def _routed(message: Message, delay: timedelta) -> tuple[Message, Route]:
+    """Find the timers of a delay, and tell the processor how long to hold what comes out of them.
 
-    What does not end with a step anyhow leaves one earlier: its way through the timers takes time.
-    The delays that people write are left whole, and are one hop.
+    The message leaves its timers up to a step early, because its way through them takes time.
     """
-    steps, rest = divmod(delay, STEP)
-    if not rest:
-        return message, delay
-    early = max(steps - 1, 0) * STEP
-    lead = {LEAD: milliseconds(delay - early)}
-    return replace(message, headers={**message.headers, **lead}), early
+    lead = min(delay, STEP)
+    way = route(delay - lead)
+    if not delay:
+        return message, way
+    held = {LEAD: milliseconds(way.rest + lead)}
+    return replace(message, headers={**message.headers, **held}), way

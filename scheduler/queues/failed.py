@@ -58,7 +58,7 @@ from scheduler.protocol.messages import (
     summary_of,
 )
 from scheduler.protocol.tokens import State, claims_of, is_token
-from scheduler.protocol.topology import LOOP_KEY, Names, is_of_task
+from scheduler.protocol.topology import LOOP_KEY, Names, is_of_task, loop_named_by
 from scheduler.spelling import no_such
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
@@ -598,8 +598,8 @@ def _read(delivery: Delivery) -> Parked:
 
 
 def _loop_of(routing_key: str) -> str:
-    if routing_key.startswith(LOOP_KEY):
-        return routing_key.removeprefix(LOOP_KEY)
+    if (loop := loop_named_by(routing_key)) is not None:
+        return str(loop)
     _, found, task = f".{routing_key}".rpartition(".task.")
     return task if found else ""
 

@@ -34,10 +34,12 @@ from scheduler.protocol.messages import (
     validated,
 )
 from scheduler.protocol.topology import Names
-from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, optional_moment
 
 NOTE_TYPE = "scheduler.head"
+# What another reader holds is back within moments.
+LOOKS = 10
+LOOK_PAUSE = 0.02
 
 
 @dataclass(frozen=True, slots=True)

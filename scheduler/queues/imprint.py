@@ -25,7 +25,7 @@ from scheduler.protocol.messages import (
     parsed,
 )
 from scheduler.protocol.topology import Names
-from scheduler.queues.hatchery import LOOK_PAUSE
+from scheduler.queues.heads import LOOK_PAUSE
 
 IMPRINT_TYPE = "scheduler.imprint"
 LOOKS = 50  # of many who start at once, one has it in hand for a moment

@@ -6,7 +6,7 @@ record of our own.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -16,16 +16,18 @@ from scheduler.brokers.contract import Broker
 from scheduler.errors import BrokerError, MessageError
 from scheduler.protocol.epochs import Position, Verb, adopted
 from scheduler.protocol.messages import MOST_COUNTED, Message
-from scheduler.protocol.tokens import Act, LastRun, LoopId, Token, claims_of, decode
+from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, claims_of, decode
 from scheduler.protocol.topology import Names
 from scheduler.queues.failed import PARKED_SEQ, is_record, read_parked
 from scheduler.timing.clock import Clock
+from scheduler.timing.moments import LATEST_MS, moment_of
 from scheduler.timing.schedules import Schedule
 
 PARKED = "parked"
 MARK_KEY = "scheduler.mark"
 NEAR, FAR = 2, 30  # periods
 MARGIN = timedelta(minutes=2)
+BREATHE_EVERY = 200  # messages
 WITHIN = timedelta(seconds=20)
 
 
@@ -86,9 +88,9 @@ class Heard:
         return first if position == first.position else self.furthest[position.epoch]
 
     def lacks_place_of(self, first: Token) -> bool:
-        """Whether neither it nor the creator of the first token of an epoch knew of one before."""
+        """Return whether it tells of no token before the first of an epoch."""
         before = (epoch for epoch in self.furthest if first.life <= epoch < first.epoch)
-        return not first.known and next(before, None) is None
+        return next(before, None) is None
 
     def has_line(self, life: int) -> bool:
         """Whether it tells of more than what creators put."""
@@ -108,39 +110,42 @@ class _Reading:
 
 
 class Put(NamedTuple):
-    """What a run has put, as its body claims: to decode all takes many times as long.
+    """A put, as its body claims: decoding all of it takes many times as long.
 
-    What is published again tells of the same run.
+    A put that is published again is the same.
+
+    Attributes:
+        life: the epoch of its loop's last start.
+        first: whether it is the first token of its epoch, made by no run.
+        due_at_ms: when it is due; of a first token, when it was put, as it is exchanged at once.
+        by_run: whether a run has put it, not a creator or the exchange of a first token.
+        verb: what its creator did; empty: a run has put it.
     """
 
     epoch: int
+    life: int
     seq: int
     attempt: int
+    first: bool
+    state: str
     due_at_ms: int
-    started_at_ms: int
-    duration_ms: int
+    started_at_ms: int = 0
+    duration_ms: int = 0
+    scheduled_at_ms: int = 0
+    by_run: bool = False
+    verb: str = ""
 
     @property
     def position(self) -> Position:
-        return Position(self.epoch, self.seq, self.attempt)
+        return Position(self.epoch, self.seq, self.attempt, joined=not self.first)
 
     @property
-    def outlasted_its_wait(self) -> bool:
-        """Whether the run took as long as what it put was to wait, or longer."""
-        return 2 * self.duration_ms >= self.due_at_ms - self.started_at_ms
+    def rests(self) -> bool:
+        """Return whether it waits nowhere: a run has paused its loop, or was its last."""
+        return self.state in (State.PAUSED, State.DONE)
 
 
-class Puts(NamedTuple):
-    """What runs have put, oldest first.
-
-    Attributes:
-        is_all: whether all was read.
-        reached: where that begins which comes after what was read; None: nothing was.
-    """
-
-    puts: list[tuple[LoopId, Put]]
-    is_all: bool
-    reached: int | None
+Hear = Callable[[LoopId, Put, Message], None]
 
 
 class Journal:
@@ -170,7 +175,7 @@ class Journal:
                 entry = entry_of(message, self._names.namespace)
                 if entry is None or not _is_meant(entry, since, loop):
                     continue
-                # What its slot refused, and what was exchanged for another one, is there again.
+                # A put that was exchanged, or published again, is there again.
                 bare = replace(entry, due_at=None, note="")
                 if entry.what == PARKED or bare not in seen:
                     seen.add(bare)
@@ -240,9 +245,10 @@ class Journal:
     async def last_put(
         self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta = WITHIN
     ) -> dict[LoopId, Token]:
-        """The token that each of these loops had come to, if it was put since a moment.
+        """Return the token that each of these loops had come to, if it was put since a moment.
 
-        Only those are decoded: to decode all takes many times as long as to read them.
+        Of a loop that was paused, triggered or repaired, it has the progress of the run before.
+        Only these tokens are decoded: decoding all takes many times as long as reading them.
 
         Args:
             since: None: from the first that is remembered.
@@ -252,45 +258,57 @@ class Journal:
             StreamTooLong: it could not be read to its end within this time.
             BrokerUnavailable: it could not be read.
         """
-        furthest: dict[LoopId, tuple[Position, Message]] = {}
-        async with self._read_to_end(since, within) as messages:
-            async for message in messages:
-                claims = claims_of(message)
-                loop, position = _loop_named_by(claims), _position_in(claims)
-                if position is None or loop not in loops:
-                    continue
-                if loop not in furthest or position >= furthest[loop][0]:
-                    furthest[loop] = position, message
-        tokens = {
-            loop: _token_of(message, self._names.namespace)
-            for loop, (_, message) in furthest.items()
-        }
-        return {loop: token for loop, token in tokens.items() if token is not None}
+        latest = dict[LoopId, tuple[Position, Message]]()
+        furthest = dict[LoopId, tuple[tuple[int, tuple[int, int, bool], int], Message]]()
 
-    async def puts(self, *, since: datetime | int, most: int, within: timedelta = WITHIN) -> Puts:
-        """What runs have put since a moment, to the last that was confirmed before.
+        def hear(loop: LoopId, put: Put, message: Message) -> None:
+            if loop not in loops:
+                return
+            position = put.position
+            if loop not in latest or position >= latest[loop][0]:
+                latest[loop] = position, message
+            progress = put.life, position.progress, put.epoch
+            if loop not in furthest or progress >= furthest[loop][0]:
+                furthest[loop] = progress, message
+
+        await self.read_on(hear, since=since, within=within)
+        tokens = dict[LoopId, Token]()
+        for loop, (_, message) in latest.items():
+            token, before = self._token(message), self._token(furthest[loop][1])
+            if token is not None and before is not None:
+                tokens[loop] = with_progress_of(token, before)
+        return tokens
+
+    async def read_on(
+        self, hear: Hear, *, since: datetime | int | None, within: timedelta = WITHIN
+    ) -> int | None:
+        """Read the puts since a moment, to the last that was confirmed before.
 
         Args:
-            since: also where an earlier reading has come to.
-            most: so many messages are read, and no more.
+            hear: called with each, oldest first.
+            since: also the offset that an earlier reading has come to.
+
+        Returns:
+            The offset of what comes next; None: nothing was read, and `since` is no offset.
 
         Raises:
             QueueNotFound: there is no journal.
             StreamTooLong: it could not be read to its end within this time.
             BrokerUnavailable: it could not be read.
         """
-        puts, read = list[tuple[LoopId, Put]](), 0
         reached = since if isinstance(since, int) else None
         async with self._read_to_end(since, within) as messages:
             async for message in messages:
-                if (read := read + 1) > most:
-                    return Puts(puts, False, reached)
                 assert message.offset is not None
                 reached = message.offset + 1
-                claims = claims_of(message)
-                if (put := _put_of(claims)) is not None:
-                    puts.append((_loop_named_by(claims), put))
-        return Puts(puts, True, reached)
+                if (found := put_in(message)) is not None:
+                    hear(*found, message)
+                if reached % BREATHE_EVERY == 0:
+                    await asyncio.sleep(0)
+        return reached
+
+    def _token(self, message: Message) -> Token | None:
+        return _token_of(message, self._names.namespace)
 
     def _read_to_end(
         self, since: datetime | int | None, within: timedelta
@@ -316,37 +334,44 @@ def _note(message: Message, namespace: str, heard: Heard) -> None:
         heard.note(token)
 
 
-def _position_in(claims: Mapping[str, Any]) -> Position | None:
-    match claims:
-        case {"epoch": int(epoch), "seq": int(seq), "attempt": int(attempt)}:
-            counted = all(map(_is_count, (epoch, seq, attempt)))
-            joined = not claims.get("first")
-            return Position(epoch, seq, attempt, joined) if counted else None
-        case _:
-            return None
-
-
-def _put_of(claims: Mapping[str, Any]) -> Put | None:
-    """None: no run has put it into its loop's slot."""
-    if "act" in claims or "first" in claims:  # creators did
-        return None
+def put_in(message: Message) -> tuple[LoopId, Put] | None:
+    """Return what a message of the journal claims to put, and of which loop; None: nothing."""
+    claims = claims_of(message)
+    act, last = claims.get("act"), claims.get("last")
     try:
-        last = claims["last"]
         put = Put(
             claims["epoch"],
+            claims["life"],
             claims["seq"],
             claims["attempt"],
-            claims["due_at_ms"],
-            last["started_at_ms"],
-            last["duration_ms"],
+            bool(claims.get("first")),
+            claims["state"],
+            act["at_ms"] if act and claims.get("first") else claims["due_at_ms"],
+            last["started_at_ms"] if last else 0,
+            last["duration_ms"] if last else 0,
+            last["scheduled_at_ms"] if last else 0,
+            bool(last) and not act and not claims.get("first"),
+            str(act["verb"]) if act else "",
         )
     except (KeyError, TypeError):
         return None
-    return put if all(map(_is_count, put)) else None
+    if put.state == State.REPLAY or not (
+        all(_is_count(each, MOST_COUNTED) for each in put[:4])
+        and all(_is_count(each, LATEST_MS) for each in put[6:10])
+    ):
+        return None
+    return _loop_named_by(claims), put
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and 0 <= value <= MOST_COUNTED
+def with_progress_of(token: Token, furthest: Token) -> Token:
+    """Return a token with the progress of the one that has come furthest in its loop's life."""
+    if furthest.epoch < token.life or furthest.position.progress <= token.position.progress:
+        return token
+    return replace(token, seq=furthest.seq, attempt=furthest.attempt, last=furthest.last)
+
+
+def _is_count(value: object, most: int) -> bool:
+    return isinstance(value, int) and 0 <= value <= most
 
 
 def entry_of(message: Message, namespace: str) -> JournalEntry | None:
@@ -398,6 +423,11 @@ def _of_run(token: Token, last: LastRun) -> JournalEntry:
 
 def _next_due(token: Token) -> datetime | None:
     return None if token.rests else token.due_at
+
+
+def born_at(life: int) -> datetime:
+    """Return from when on to look for tokens of a life: epochs are numbered by the time."""
+    return moment_of(min(life, LATEST_MS)) - MARGIN
 
 
 def look_backs(schedules: Iterable[Schedule], clock: Clock) -> tuple[datetime, datetime]:

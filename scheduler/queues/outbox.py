@@ -24,7 +24,7 @@ from scheduler.errors import (
 from scheduler.events import CallNotSent, CallSending, CallSent, Emit
 from scheduler.middleware import AroundSending, Sending, send_through
 from scheduler.protocol.calls import new_call
-from scheduler.protocol.ladder import check_length
+from scheduler.protocol.hatchery import check_length
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names
 from scheduler.queues.delays import send

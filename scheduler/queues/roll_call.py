@@ -6,7 +6,7 @@ They are asked over the stream of `scheduler.queues.assembly`:
 - an answer has ``processor``; the ``version`` of its package, and ``since_ms``, when it began
   (those before 0.1 lack both); ``known``, the epochs that are later than those asked with; and
   ``hands``: of those loops, task, key, epoch, seq and attempt of each token in hand, 1 if it is the
-  first of its epoch, 1 if its run has begun, and 1 if its slot does not take what comes after it.
+  first of its epoch, and 1 if its run has begun.
 """
 
 import asyncio
@@ -37,12 +37,10 @@ class InHand(NamedTuple):
 
     Attributes:
         running: whether its run has begun, and is not settled.
-        refused: whether its slot does not take what comes after it, though none waits there.
     """
 
     position: Position
     running: bool = False
-    refused: bool = False
 
 
 class Hands(Protocol):
@@ -217,16 +215,14 @@ def _among(said: Mapping[LoopId, Any], loops: Collection[LoopId]) -> dict[LoopId
 
 def _wire(loop: LoopId, token: InHand) -> tuple[str | int, ...]:
     epoch, seq, attempt, joined = token.position
-    flags = int(not joined), int(token.running), int(token.refused)
-    return *loop, epoch, seq, attempt, *flags
+    return *loop, epoch, seq, attempt, int(not joined), int(token.running)
 
 
 def _note(question: _Question, answer: "_Answered") -> None:
     hands = question.said.get(answer.processor, {})
-    for task, key, epoch, seq, attempt, first, running, refused in answer.hands:
+    for task, key, epoch, seq, attempt, first, running in answer.hands:
         position = Position(epoch, seq, attempt, joined=not first)
-        token = InHand(position, bool(running), bool(refused))
-        hands.setdefault(LoopId(task, key), []).append(token)
+        hands.setdefault(LoopId(task, key), []).append(InHand(position, bool(running)))
     for task, key, epoch in answer.known:
         loop = LoopId(task, key)
         question.known[loop] = max(epoch, question.known.get(loop, 0))
@@ -247,4 +243,4 @@ class _Answered(BaseModel):
     version: str = ""
     since_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
     known: list[tuple[str, str, int]] = []
-    hands: list[tuple[str, str, int, int, int, int, int, int]]
+    hands: list[tuple[str, str, int, int, int, int, int]]

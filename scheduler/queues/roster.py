@@ -1,146 +1,36 @@
 """The roster: which loops there are, as a stream of the epochs that began.
 
 It is what makes keyed loops known to all processors, what shows the loops that the code no longer
-has, and what tells who reads it to its end which tokens are void. An entry is a JSON object:
+has, and what tells who reads it to its end which tokens are void.
 
-====================  ============================================================
-``task``, ``key``     whose entry it is
-``epoch``, ``life``   the epoch that begins, and that of the loop's last start
-``state``             active, paused or gone
-``schedule, args``    with which it goes on
-``reason``            why it is paused, or gone
-``by``, ``at_ms``     who began the epoch, and when
-``checkpoint``        how far the loop had come, where that is known (`checkpoints`)
-``override``          who has set the schedule in place of the code's (``by``), and when (``at_ms``)
-====================  ============================================================
-
-Entries may be read in any order, and twice: of each loop, the one of the latest epoch holds. So a
-snapshot is nothing but the last entry of each loop, again.
+Entries are compared and appended: each names the epoch that it follows, and counts only if that is
+the loop's latest at its place in the stream. All readers judge it in the order of the stream, and
+so alike: a lock is not needed.
 """
 
-import json
-import logging
-from collections.abc import Callable, Generator, Mapping
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict, Field
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import timedelta
 
 from scheduler.brokers.contract import Broker, Consumer
-from scheduler.errors import MessageError, ScheduleError
-from scheduler.protocol.epochs import Entry, LoopState, learned
-from scheduler.protocol.messages import Message, parsed_json, validated
+from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
-from scheduler.queues.checkpoints import Checkpoint, WireCheckpoint, wire_of
-from scheduler.queues.snapshots import Bookmark, Snapshot, Snapshots
-from scheduler.tasks.loops import Override
+from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.roster_entries import ENTRY_TYPE as ENTRY_TYPE
+from scheduler.queues.roster_entries import decoded, encoded, entries_of, messages_of
+from scheduler.queues.snapshots import SLICE, Bookmark, Snapshot, Snapshots
 from scheduler.timing.clock import Clock
-from scheduler.timing.moments import LATEST_MS, UNIX_EPOCH, milliseconds_since_epoch, moment_of
-from scheduler.timing.schedules import Schedule, from_wire, to_wire
+from scheduler.timing.moments import milliseconds_since_epoch
 
-ENTRY_TYPE = "scheduler.roster"
 READING_TIMEOUT = timedelta(minutes=2)
-FEW = 1_000  # are read without a snapshot
+FEW = 1_000  # entries are read without a snapshot
 REMEMBERED = timedelta(days=1)  # what is gone: no clocks disagree by so much
+AT_ONCE = 16  # messages that are on their way
 
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A loop, as its latest epoch began.
-
-    Attributes:
-        reason: why it is paused, or gone.
-        by: who began the epoch.
-        at: when.
-        checkpoint: how far it had come; None: that is for the journal to say.
-        override: who has set the schedule in place of the code's; None: nobody has.
-    """
-
-    loop: LoopId
-    schedule: Schedule
-    args: Mapping[str, Any]
-    entry: Entry = Entry(0, LoopState.ACTIVE, 0)
-    reason: str = ""
-    by: str = ""
-    at: datetime = UNIX_EPOCH
-    checkpoint: Checkpoint | None = None
-    override: Override | None = None
-
-    @property
-    def epoch(self) -> int:
-        return self.entry.epoch
-
-    @property
-    def is_gone(self) -> bool:
-        return self.entry.state is LoopState.GONE
-
-
-class Listing(dict[LoopId, Listed]):
-    """What the roster says of each loop, also of those that are gone; and which epochs began.
-
-    Args:
-        forgotten: the greatest epoch of the loops that it has forgotten.
-    """
-
-    def __init__(self, forgotten: int = 0) -> None:
-        super().__init__()
-        self.forgotten = forgotten
-        self._learned: dict[LoopId, int] = {}
-
-    def known(self, loop: LoopId) -> int:
-        """The greatest epoch of a loop that was seen: in an entry, a roll call, or a token.
-
-        A loop that it does not have may be one that it has forgotten.
-        """
-        listed, heard = self.get(loop), self._learned.get(loop, 0)
-        return learned(heard, self.forgotten if listed is None else listed.epoch)
-
-    def forget(self, before: datetime) -> None:
-        """Leave out the loops that were gone before a moment. Their tokens stay void.
-
-        Epochs are numbered by the time, so that whoever starts one of them begins a later one.
-        """
-        for listed in [each for each in self.values() if each.is_gone and each.at < before]:
-            del self[listed.loop]
-            self._learned.pop(listed.loop, None)
-            self.forgotten = learned(self.forgotten, listed.epoch)
-
-    def learn(self, loop: LoopId, epoch: int) -> None:
-        """Take note that this epoch of a loop has begun."""
-        if epoch > self.known(loop):
-            self._learned[loop] = epoch
-
-    def enter(self, listed: Listed) -> bool:
-        """Take note of an entry, unless one of a later epoch is known; says whether its is new."""
-        known = self.get(listed.loop)
-        if known is None or known.epoch < listed.epoch:
-            self[listed.loop] = listed
-            return True
-        # The same again may be from before a checkpoint.
-        if known.epoch == listed.epoch and (listed.checkpoint or known.checkpoint is None):
-            self[listed.loop] = listed
-        return False
-
-    def entry(self, loop: LoopId) -> Entry | None:
-        """The latest entry of a loop, if it has one."""
-        listed = self.get(loop)
-        return None if listed is None else listed.entry
-
-    def copied(self) -> "Listing":
-        """The same, to go on with."""
-        copy = Listing(self.forgotten)
-        copy.update(self)
-        copy._learned |= self._learned
-        return copy
-
-    @property
-    def there(self) -> list[Listed]:
-        """The loops that are not gone, in the order in which they were started."""
-        there = [listed for listed in self.values() if not listed.is_gone]
-        return sorted(there, key=lambda listed: listed.entry.life)
+Identity = tuple[LoopId, int, str]
 
 
 class Roster:
@@ -151,219 +41,197 @@ class Roster:
         self._names = names
         self._clock = clock
         self._snapshots = Snapshots(broker, names)
-        self._reached = _Read(Listing())
+        self._listing = Listing()
+        self._since_snapshot = 0
+        self._turn = asyncio.Lock()
+        self._begun = self._done = 0
+        self._awaited: dict[Identity, bool] = {}
+        self._last_ms = 0
 
-    async def append(self, listed: Listed) -> Listed:
-        """Have it known that an epoch begins, confirmed; returns the entry with its time."""
-        listed = replace(listed, at=self._clock.now())
-        await self.note(listed)
-        return listed
+    def next_epoch_ms(self) -> int:
+        """Return the time in milliseconds, later than at each call before.
 
-    async def note(self, listed: Listed) -> None:
-        """Have an entry known, confirmed, with the time that it has."""
-        body = json.dumps(_wire(listed)).encode()
-        await self._broker.publish(
-            Message(body, content_type="application/json", type=ENTRY_TYPE),
-            exchange=self._names.control,
-            routing_key=self._names.roster,
-        )
+        A creator that numbers its epochs by it never appends two entries of one identity, if it
+        reads the roster before each.
+        """
+        now_ms = milliseconds_since_epoch(self._clock.now())
+        self._last_ms = max(self._last_ms + 1, now_ms)
+        return self._last_ms
+
+    async def append(self, entries: Sequence[Listed]) -> list[Listed | None]:
+        """Append entries, confirmed, and read the roster to see which of them are accepted.
+
+        Returns:
+            Each entry with its time; None: it is ignored, as another one was first.
+        """
+        now = self._clock.now()
+        entries = [replace(listed, at=now) for listed in entries]
+        mine = {listed.identity: False for listed in entries}
+        self._awaited |= mine
+        try:
+            await self.note(entries)
+            listing = await self.read()
+            return [listed if self._is_accepted(listed, listing) else None for listed in entries]
+        finally:
+            for identity in mine:
+                self._awaited.pop(identity, None)
+
+    async def note(self, entries: Iterable[Listed]) -> None:
+        """Append entries, confirmed, with the time that they have, and do not read them back."""
+        messages = messages_of(entries)
+        publishing = [asyncio.create_task(self._publish(messages)) for _ in range(AT_ONCE)]
+        try:
+            await asyncio.gather(*publishing)
+        finally:
+            for each in publishing:
+                each.cancel()
+            await asyncio.gather(*publishing, return_exceptions=True)
+
+    async def _publish(self, messages: Iterator[Message]) -> None:
+        for message in messages:
+            await self._broker.publish(
+                message, exchange=self._names.control, routing_key=self._names.roster
+            )
+
+    def _is_accepted(self, listed: Listed, listing: Listing) -> bool:
+        if self._awaited.get(listed.identity):
+            return True
+        latest = listing.get(listed.loop)  # a snapshot may have told of it
+        return latest is not None and latest.identity == listed.identity
 
     async def read(self) -> Listing:
-        """What it says of each loop; no entry is left out that was confirmed before.
+        """Read the roster on to its end; no entry is left out that was confirmed before.
+
+        Returns:
+            The listing of this program itself, that changes as it reads on: not to be changed.
 
         Raises:
             QueueNotFound: there is no roster: nothing was seeded.
             BrokerUnavailable: it could not be read to its end.
         """
-        return (await self._read()).listing.copied()
+        asked = self._begun
+        async with self._turn:
+            if self._done > asked:  # a reading that began since is done
+                return self._listing
+            self._begun += 1
+            await self._read_on_or_anew()
+            self._done = self._begun
+            self._listing.forget(self._clock.now() - REMEMBERED)
+            return self._listing
 
     async def glimpse(self) -> Listing:
-        """The same without a mark in it, so that it takes no right but to read; of what was
+        """Read the roster without a mark in it, so that it takes no right but to read; of what was
         appended only just now, a part: who follows it hears of that.
 
         Raises:
             QueueNotFound: there is no roster: nothing was seeded.
             BrokerUnavailable: it could not be read.
         """
-        snapshot = await self._read_snapshot()
-        if snapshot.up_to is not None:
-            first = await self._glance(snapshot.listing, snapshot.up_to.offset)
-            if snapshot.up_to.is_at(first):
-                return snapshot.listing
-        listing = Listing()
-        await self._glance(listing, None)
+        listing = await _listing_of(await self._snapshots.latest())
+        if not await self._enter_all(listing, self._glanced(listing)):
+            listing.begin_anew()
+            await self._enter_all(listing, self._glanced(listing))
         return listing
 
-    async def _glance(self, listing: Listing, since: int | None) -> Message | None:
-        first: Message | None = None
-        async with aclosing(self._broker.read(self._names.roster, since=since)) as messages:
-            async for message in messages:
-                first = first or message
-                _enter_from(message, listing)
-        return first
-
     async def compacted(self) -> Listing:
-        """The same; where it took much, with a snapshot for whoever reads it next."""
-        read = await self._read()
-        if read.up_to is not None and read.since_snapshot > max(FEW, len(read.listing) // 4):
-            entries = [_wire(listed) for listed in read.listing.values()]
-            await self._snapshots.append(Snapshot(read.up_to, entries, read.listing.forgotten))
-            self._reached = replace(read, since_snapshot=0)
-        return read.listing.copied()
-
-    async def _read(self) -> "_Read":
-        """Read on from where this program has got to, or the last snapshot; or all of it."""
-        if (read := await self._read_on(self._reached)) is None:
-            snapshot = await self._read_snapshot()
-            if (read := await self._read_on(snapshot)) is None:
-                read, _ = await self._read_from(replace(snapshot, up_to=None))
-        self._reached = read
-        return read
-
-    async def _read_snapshot(self) -> "_Read":
-        snapshot = await self._snapshots.latest()
-        if snapshot is None:
-            return _Read(Listing())
-        listing = Listing(snapshot.forgotten)
-        for entry in snapshot.entries:
-            _enter(entry, listing)
-        return _Read(listing, snapshot.up_to)
-
-    async def _read_on(self, before: "_Read") -> "_Read | None":
-        """Read what came since; None: something else is there in place of what was read."""
-        if before.up_to is None:
-            return None
-        read, first = await self._read_from(before)
-        return read if before.up_to.is_at(first) else None
-
-    async def _read_from(self, before: "_Read") -> "tuple[_Read, Message | None]":
-        """Read on, beginning with the message that was read last; or from the first on."""
-        names, listing = self._names, before.listing.copied()
-        first = last = None
-        count = 0
-        reading = self._broker.read_to_end(
-            names.roster,
-            exchange=names.control,
-            routing_key=names.roster,
-            since=before.up_to and before.up_to.offset,
-            timeout=READING_TIMEOUT,
-        )
-        async with aclosing(reading) as messages:
-            async for last in messages:
-                first = first or last
-                count += 1
-                _enter_from(last, listing)
-        listing.forget(self._clock.now() - REMEMBERED)
-        up_to = None if last is None else Bookmark.at(last)
-        known = 0 if before.up_to is None else 1
-        return _Read(listing, up_to, before.since_snapshot + count - known), first
+        """Read the roster as `read` does; where it took much, write a snapshot."""
+        listing = await self.read()
+        if listing.reached is not None and self._since_snapshot > max(FEW, len(listing) // 4):
+            self._since_snapshot = 0
+            loops = [(listed, listing.is_inherited(loop)) for loop, listed in listing.items()]
+            entries = (encoded(each, is_inherited=inherited).encode() for each, inherited in loops)
+            await self._snapshots.append(Snapshot(listing.reached, entries, listing.forgotten))
+        return listing
 
     async def follow(
         self, listing: Listing, told: Callable[[Listed, timedelta], None] = lambda listed, lag: None
     ) -> Consumer:
-        """Have entries that are appended from now on entered, until the consumer is cancelled.
+        """Enter what comes after what a listing has reached, until the consumer is cancelled.
 
         Args:
             told: of each that tells of a new epoch, and of the time since it was appended.
         """
+        start, heard = listing.reached, -1
 
         def hear(message: Message) -> None:
-            listed = _enter_from(message, listing)
-            if listed is not None:
+            nonlocal heard
+            assert message.offset is not None
+            goes_on = message.offset > heard
+            if heard < 0 and start is not None:
+                goes_on = start.is_at(message)
+            if not goes_on:
+                listing.begin_anew()
+            heard = message.offset
+            for listed in self._enter(message, listing):
                 told(listed, self._clock.now() - listed.at)
 
-        return await self._broker.follow(self._names.roster, hear, since="next")
+        since = "first" if start is None else start.offset
+        return await self._broker.follow(self._names.roster, hear, since=since)
+
+    async def _read_on_or_anew(self) -> None:
+        """Read on from where this program has got to, or the last snapshot; or all of it."""
+        listing = self._listing
+        if listing.reached is not None and await self._enter_all(listing, self._read_from(listing)):
+            return
+        listing = self._listing = await _listing_of(await self._snapshots.latest())
+        self._since_snapshot = 0
+        if not await self._enter_all(listing, self._read_from(listing)):
+            listing.begin_anew()
+            await self._enter_all(listing, self._read_from(listing))
+
+    def _read_from(self, listing: Listing) -> AsyncGenerator[Message]:
+        return self._broker.read_to_end(
+            self._names.roster,
+            exchange=self._names.control,
+            routing_key=self._names.roster,
+            since=listing.reached and listing.reached.offset,
+            timeout=READING_TIMEOUT,
+        )
+
+    def _glanced(self, listing: Listing) -> AsyncGenerator[Message]:
+        return self._broker.read(
+            self._names.roster, since=listing.reached and listing.reached.offset
+        )
+
+    async def _enter_all(self, listing: Listing, reading: AsyncGenerator[Message]) -> bool:
+        """Enter what is read from where a listing has got to.
+
+        Returns:
+            False: what it has reached is not there, and nothing was entered.
+        """
+        start, is_first = listing.reached, True
+        async with aclosing(reading) as messages:
+            async for message in messages:
+                if is_first and start is not None and not start.is_at(message):
+                    return False
+                is_first = False
+                for listed in self._enter(message, listing):
+                    if listed.identity in self._awaited:
+                        self._awaited[listed.identity] = True
+                await asyncio.sleep(0)
+        return start is None or not is_first
+
+    def _enter(self, message: Message, listing: Listing) -> list[Listed]:
+        """Judge the entries of a message, unless it was judged; return those that are accepted."""
+        assert message.offset is not None
+        if listing.reached is not None and message.offset <= listing.reached.offset:
+            return []
+        entries = list(entries_of(message))
+        if listing is self._listing:
+            self._since_snapshot += len(entries)
+        listing.reached = Bookmark.at(message)
+        return [listed for listed in entries if listing.enter(listed)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What was read of the roster.
-
-    Attributes:
-        up_to: as far as to where; None: nothing is there.
-        since_snapshot: how many entries it took, besides a snapshot.
-    """
-
-    listing: Listing
-    up_to: Bookmark | None = None
-    since_snapshot: int = 0
-
-
-def _enter_from(message: Message, listing: Listing) -> Listed | None:
-    with _left_out_if_bad():
-        return _enter(parsed_json(message.body), listing)
-    return None
-
-
-def _enter(entry: Any, listing: Listing) -> Listed | None:
-    with _left_out_if_bad():
-        listed = _listed(validated(_Entry, entry, "roster entry"))
-        return listed if listing.enter(listed) else None
-    return None
-
-
-@contextmanager
-def _left_out_if_bad() -> Generator[None]:
-    try:
-        yield
-    except (MessageError, ScheduleError) as error:
-        logging.getLogger(__name__).warning("An entry of the roster is left out: %s", error)
-
-
-def _wire(listed: Listed) -> dict[str, Any]:
-    return {
-        "task": listed.loop.task,
-        "key": listed.loop.key,
-        "epoch": listed.epoch,
-        "life": listed.entry.life,
-        "state": listed.entry.state.value,
-        "schedule": to_wire(listed.schedule),
-        "args": dict(listed.args),
-        "reason": listed.reason,
-        "by": listed.by,
-        "at_ms": milliseconds_since_epoch(listed.at),
-        **({"checkpoint": wire_of(listed.checkpoint)} if listed.checkpoint else {}),
-        **({"override": _wire_of_override(listed.override)} if listed.override else {}),
-    }
-
-
-def _listed(wire: "_Entry") -> Listed:
-    return Listed(
-        LoopId(wire.task, wire.key),
-        from_wire(wire.schedule),
-        wire.args,
-        Entry(wire.epoch, wire.state, wire.life),
-        wire.reason,
-        wire.by,
-        moment_of(wire.at_ms),
-        wire.checkpoint and wire.checkpoint.checkpoint,
-        wire.override and Override(wire.override.by, moment_of(wire.override.at_ms)),
-    )
-
-
-def _wire_of_override(override: Override) -> dict[str, Any]:
-    return {"by": override.by, "at_ms": milliseconds_since_epoch(override.at)}
-
-
-class _Override(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
-    by: str
-    at_ms: int = Field(ge=0, le=LATEST_MS)
-
-
-class _Entry(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
-    task: str = Field(min_length=1)
-    key: str = ""
-    epoch: int = Field(ge=0)
-    life: int = Field(ge=0)
-    state: LoopState = Field(strict=False)
-    schedule: dict[str, Any]
-    args: dict[str, Any] = {}
-    reason: str = ""
-    by: str = ""
-    at_ms: int = Field(ge=0, le=LATEST_MS)
-    checkpoint: WireCheckpoint | None = None
-    override: _Override | None = None
+async def _listing_of(snapshot: Snapshot | None) -> Listing:
+    if snapshot is None:
+        return Listing()
+    listing = Listing(snapshot.forgotten)
+    for number, entry in enumerate(snapshot.entries):
+        if (told := decoded(entry)) is not None:
+            listed, is_inherited = told
+            listing.inherit(listed) if is_inherited else listing.enter(listed)
+        if number % SLICE == 0:
+            await asyncio.sleep(0)
+    listing.reached = snapshot.up_to
+    return listing

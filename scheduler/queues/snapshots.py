@@ -1,31 +1,43 @@
-"""Snapshots: what the roster has told so far, in one message of a stream of their own.
+"""Snapshots: what the roster has told so far, in messages of a stream of their own.
 
 A snapshot names the entry of the roster that it goes up to. Who reads the last one goes on from
-that entry, and knows by it that this is the roster of which it tells: where another one is in its
-place, the roster was made anew, or has forgotten it, and is read from its first entry on. So no
-snapshot is wrong, and an older one only means that there is more to read.
+that entry, and knows by it that this is the roster of which it tells: where it is not there, the
+roster was recreated, or has forgotten it, and is read from its first entry. So no snapshot is
+wrong, and an older one only means that there is more to read.
 
-Its body is JSON, compressed: ``offset`` and ``digest`` of that entry, the ``entries``, and
-``forgotten``, the greatest epoch of those that are left out, as their loops are gone for long.
+No message holds all loops: a snapshot is split into parts, and counts if all of them are there. A
+part's body is a JSON object a line, one for each entry, compressed. Its headers say the rest:
+
+============================  ============================================================
+``snapshot``                  the ID that the parts of one snapshot share
+``part``, ``parts``           which of them it is, from 0 on, and how many there are
+``offset``, ``digest``        of the message of the roster up to which it tells all
+``forgotten``                 the greatest epoch of the loops that are left out, as they are
+                              gone for long
+============================  ============================================================
 """
 
-import gzip
+import asyncio
 import hashlib
-import json
 import logging
+import uuid
 import zlib
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.brokers.contract import Broker
-from scheduler.errors import NoReplica, QueueNotFound, Undecodable, Unroutable
-from scheduler.protocol.messages import Message, parsed
+from scheduler.errors import BrokerError, MessageError, NoReplica, QueueNotFound, Undecodable
+from scheduler.protocol.messages import Message, validated
 from scheduler.protocol.topology import Names
 
 SNAPSHOT_TYPE = "scheduler.snapshot"
+MOST_BYTES = 8_000_000  # of a part, compressed: RabbitMQ takes 16 MiB at most
+SLICE = 200  # so many entries are encoded or decoded before others have their turn,
+SLICE_BYTES = 100_000  # or so many bytes
+GZIP = zlib.MAX_WBITS | 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +54,21 @@ class Bookmark:
 
     @classmethod
     def at(cls, last: Message) -> "Bookmark":
-        """The bookmark at a message of a stream."""
+        """Return the bookmark at a message of a stream."""
         assert last.offset is not None
-        return cls(last.offset, _digest(last))
+        return cls(last.offset, hashlib.sha256(last.body).hexdigest())
 
-    def is_at(self, message: Message | None) -> bool:
-        """Whether this is the message that it is at."""
-        return message is not None and self.digest == _digest(message)
+    def is_at(self, message: Message) -> bool:
+        """Return whether this is the message that it is at."""
+        return message.offset == self.offset and Bookmark.at(message) == self
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a stream has told, up to a message of it; entries are as the stream has them."""
+    """What a stream has told, up to a message of it: an encoded entry of each loop."""
 
     up_to: Bookmark
-    entries: Sequence[Any]
+    entries: Iterable[bytes]
     forgotten: int = 0
 
 
@@ -68,10 +80,14 @@ class Snapshots:
         self._names = names
 
     async def latest(self) -> Snapshot | None:
-        """The last one, or one before it; None: there is none that can be read."""
+        """Return the latest complete snapshot that can be read; None: there is none."""
         try:
-            message = await self._broker.last(self._names.snapshots)
-            return None if message is None else _snapshot_of(message)
+            parts = await self._latest_parts()
+            if not parts:
+                return None
+            entries = [entry for part in parts async for entry in _entries_of(part)]
+            about = _about(parts[0])
+            return Snapshot(Bookmark(about.offset, about.digest), entries, about.forgotten)
         except (QueueNotFound, NoReplica):
             return None
         except Undecodable as error:
@@ -79,15 +95,41 @@ class Snapshots:
             return None
 
     async def append(self, snapshot: Snapshot) -> None:
-        """Have it read by whoever comes next, if there is a place for it."""
+        """Publish a snapshot; where that fails, warn only: it serves others than who makes it."""
         try:
-            await self._broker.publish(
-                _message_of(snapshot),
-                exchange=self._names.control,
-                routing_key=self._names.snapshots,
-            )
-        except Unroutable as error:
+            for part in await _parts_of(snapshot):
+                await self._broker.publish(
+                    part,
+                    exchange=self._names.control,
+                    routing_key=self._names.snapshots,
+                )
+        except (BrokerError, MessageError) as error:
             self._warn("written", error)
+
+    async def _latest_parts(self) -> list[Message]:
+        last = await self._broker.last(self._names.snapshots)
+        if last is None:
+            return []
+        about = _about(last)
+        if about.parts == 1:
+            return [last]
+        assert last.offset is not None
+        # They were published one after the other, most likely with no others between them.
+        since = max(last.offset - about.part, 0)
+        return await self._complete(since) or await self._complete(None)
+
+    async def _complete(self, since: int | None) -> list[Message]:
+        """Return the parts of the last complete snapshot that is found from an offset on."""
+        found, complete = dict[str, dict[int, Message]](), list[Message]()
+        async with aclosing(self._broker.read(self._names.snapshots, since=since)) as messages:
+            async for message in messages:
+                about = _about(message)
+                parts = found.setdefault(about.snapshot, {})
+                parts[about.part] = message
+                if len(parts) == about.parts:
+                    complete = [parts[part] for part in sorted(parts)]
+                    del found[about.snapshot]
+        return complete
 
     def _warn(self, what: str, error: Exception) -> None:
         logging.getLogger(__name__).warning(
@@ -95,38 +137,69 @@ class Snapshots:
         )
 
 
-def _digest(message: Message) -> str:
-    return hashlib.sha256(message.body).hexdigest()
-
-
-def _message_of(snapshot: Snapshot) -> Message:
-    wire = {
+async def _parts_of(snapshot: Snapshot) -> list[Message]:
+    bodies = [body async for body in _bodies_of(snapshot.entries)]
+    about = {
+        "snapshot": uuid.uuid4().hex,
+        "parts": len(bodies),
         "offset": snapshot.up_to.offset,
         "digest": snapshot.up_to.digest,
-        "entries": list(snapshot.entries),
         "forgotten": snapshot.forgotten,
     }
-    return Message(
-        gzip.compress(json.dumps(wire).encode(), compresslevel=1),
-        content_type="application/json",
-        content_encoding="gzip",
-        type=SNAPSHOT_TYPE,
-    )
+    return [
+        Message(body, about | {"part": part}, content_encoding="gzip", type=SNAPSHOT_TYPE)
+        for part, body in enumerate(bodies)
+    ]
 
 
-def _snapshot_of(message: Message) -> Snapshot:
-    try:
-        body = gzip.decompress(message.body)
-    except (OSError, EOFError, zlib.error) as error:
-        raise Undecodable(f"The snapshot cannot be decompressed: {error}.") from None
-    wire = parsed(_Snapshot, body, "snapshot")
-    return Snapshot(Bookmark(wire.offset, wire.digest), wire.entries, wire.forgotten)
+async def _bodies_of(entries: Iterable[bytes]) -> AsyncGenerator[bytes]:
+    compress, body = zlib.compressobj(1, wbits=GZIP), bytearray()
+    for lines in _sliced(entries):
+        body += compress.compress(lines)
+        if len(body) > MOST_BYTES:
+            yield bytes(body + compress.flush())
+            compress, body = zlib.compressobj(1, wbits=GZIP), bytearray()
+        await asyncio.sleep(0)
+    yield bytes(body + compress.flush())
 
 
-class _Snapshot(BaseModel):
+def _sliced(entries: Iterable[bytes]) -> Iterator[bytes]:
+    lines, size = list[bytes](), 0
+    for entry in entries:
+        lines.append(entry + b"\n")
+        size += len(entry)
+        if len(lines) == SLICE or size > SLICE_BYTES:
+            yield b"".join(lines)
+            lines, size = [], 0
+    yield b"".join(lines)
+
+
+async def _entries_of(part: Message) -> AsyncGenerator[bytes]:
+    decompress, rest, compressed = zlib.decompressobj(GZIP), b"", part.body
+    while not decompress.eof:
+        try:
+            lines = decompress.decompress(compressed, SLICE_BYTES)
+        except zlib.error as error:
+            raise Undecodable(f"The snapshot cannot be decompressed: {error}.") from None
+        compressed = decompress.unconsumed_tail
+        if not (lines or compressed or decompress.eof):
+            raise Undecodable("The snapshot cannot be decompressed: it is cut off.")
+        *entries, rest = (rest + lines).split(b"\n")
+        for entry in entries:
+            yield entry
+        await asyncio.sleep(0)
+
+
+def _about(part: Message) -> "_About":
+    return validated(_About, part.headers, "snapshot")
+
+
+class _About(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
+    snapshot: str
+    part: int = Field(ge=0)
+    parts: int = Field(ge=1)
     offset: int = Field(ge=0)
     digest: str
-    entries: list[Any]
     forgotten: int = Field(default=0, ge=0)

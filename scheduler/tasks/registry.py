@@ -47,8 +47,8 @@ def topology_of(app: App) -> Topology:
     return topology(
         app.namespace,
         (*app.tasks, SUPERVISION.task),
-        (*app.loops, SUPERVISION),
         subscriptions=[each for task in tasks for each in task.subscriptions],
+        alone=[SUPERVISION.task],
         ordered=[task.name for task in tasks if task.ordered],
         called=[task.name for task in tasks if task.called],
         queue_type=settings.queue_type,

@@ -56,6 +56,7 @@ class _EagerBroker(MemoryBroker):
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
+        lane: int = 0,
     ) -> None:
         delivery = _delivered(self._sent(message), exchange, routing_key)
         around, threads = self._app.around_runs, Threads(1, Shutdown())

@@ -14,7 +14,7 @@ from scheduler.errors import UsageError
 from scheduler.events import ProcessorStarted
 from scheduler.processor.processor import Processor
 from scheduler.program import Program, processor
-from scheduler.protocol.messages import PREFIX, Message, lead_of
+from scheduler.protocol.messages import LEAD, PREFIX, Message
 from scheduler.protocol.tokens import decode, is_token
 from scheduler.protocol.topology import Exchange, Topology
 from scheduler.queues.failed import read_parked
@@ -211,7 +211,7 @@ class Kit:
 
     def _is_due(self, message: Message) -> bool:
         """Whether a message in hand is there for its time, rather than a little before."""
-        if not lead_of(message.headers):
+        if LEAD not in message.headers:
             return True
         if is_token(message):
             due_at = decode(message, self._app.namespace).due_at

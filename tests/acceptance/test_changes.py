@@ -5,17 +5,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.errors import BrokerError
-from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import topology
 from scheduler.tasks.tasks import SUPERVISION
 from tests.acceptance.conftest import CommandLine, Done
+from tests.sweep import sweep as delete_all
 
 APP = """
 import asyncio, os, sys
@@ -46,11 +44,9 @@ def shop(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[CommandLin
 
 async def sweep(url: str, namespace: str) -> None:
     tasks = ["report", "bill", "sell", SUPERVISION.task]
-    loops = [LoopId("report"), LoopId("bill"), SUPERVISION]
     async with AmqpBroker(url) as broker:
-        for queue in topology(namespace, tasks, loops, called=["sell"]).queues:
-            with suppress(BrokerError):
-                await broker.delete(queue.name)
+        wanted = topology(namespace, tasks, called=["sell"])
+        await delete_all(broker, (queue.name for queue in wanted.queues))
 
 
 def send(program: Path, url: str, namespace: str) -> None:

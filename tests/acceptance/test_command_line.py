@@ -73,8 +73,8 @@ COMMANDS = {
     "failed show": ("some-id", WRONG, "no parked message 'some-id'"),
     "failed replay": ("--all", FINE, "0 replayed"),
     "failed purge": ("--all --yes", FINE, "0 purged"),
-    "topology show": ("", FINE, ".v1.hatchery.report"),
-    "topology export": ("", FINE, ".v1.hatchery.report"),
+    "topology show": ("", FINE, ".v1.hatchery.1h"),
+    "topology export": ("", FINE, ".v1.hatchery.1h"),
     "doctor": ("", FINE, "rabbitmqctl"),
     "import celery": ("nowhere.py", MISUSE, "nowhere.py cannot be read: No such file"),
     "import crontab": ("nowhere", MISUSE, "nowhere cannot be read: No such file"),
@@ -539,7 +539,8 @@ def test_a_message_that_is_not_parked_is_not_found(seeded: CommandLine):
 def test_the_topology_is_a_tree(offline: CommandLine):
     done = offline("topology", "show", SHOP)
     assert done.code == FINE
-    assert "loop.report → offline.v1.hatchery.report" in done.out
+    assert "loop.report.# → offline.v1.processor.report" in done.out
+    assert "→ offline.v1.hatchery.1h  " in done.out
     assert "x-dead-letter-exchange=offline.v1.processor" in done.out
 
 
@@ -613,9 +614,9 @@ def test_timer_queues_that_differ_in_their_time_alone_are_folded(offline: Comman
     sms = str(Path(__file__).parents[2] / "examples" / "sms.py")
     folded, whole = offline("topology", "show", sms), offline("topology", "show", sms, "--all")
     assert "… 12 more such timer queues (--all shows them)" in folded.out
-    queues = set(re.findall(r"→ (\S+\.delay\.\d+s)  \[x-queue-type", folded.out))
+    queues = set(re.findall(r"→ (\S+\.later\.\d+s)  \[x-queue-type", folded.out))
     assert {queue.rpartition(".")[2] for queue in queues} == {"1s", "14s"}
-    assert len(set(re.findall(r"→ (\S+\.delay\.\d+s)  \[x-queue-type", whole.out))) == 14
+    assert len(set(re.findall(r"→ (\S+\.later\.\d+s)  \[x-queue-type", whole.out))) == 14
 
 
 # Misuse

@@ -117,7 +117,7 @@ def failure(text: str) -> Exception:
 async def sweep(url: str, namespace: str) -> None:
     subscription = Subscription("audit", f"{namespace}.orders", "order.#", "topic")
     tasks = (*TASKS, SUPERVISION.task)
-    wanted = topology(namespace, tasks, [SUPERVISION], subscriptions=[subscription], called=TASKS)
+    wanted = topology(namespace, tasks, subscriptions=[subscription], called=TASKS)
     await delete(url, wanted)
 
 

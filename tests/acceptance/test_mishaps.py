@@ -8,8 +8,10 @@ from pathlib import Path
 import aiormq
 import pytest
 
+from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
+from tests import tokens
 from tests.acceptance.conftest import APPS, CommandLine, delete
 from tests.stage import an_app
 
@@ -44,6 +46,11 @@ async def lose(url: str, *queues: str) -> None:
         await connection.close()
 
 
+async def lose_token(url: str, names: Names, loop: LoopId) -> None:
+    async with AmqpBroker(url) as broker:
+        assert await tokens.lose(broker, names, loop) == 1
+
+
 def test_a_run_that_is_paused_meanwhile_is_not_said_to_have_a_next(seeded: CommandLine):
     assert seeded("trigger", "wait_for_input").code == FINE
     with seeded.processor() as processor:
@@ -59,24 +66,24 @@ def test_a_run_that_is_paused_meanwhile_is_not_said_to_have_a_next(seeded: Comma
 def test_a_tick_that_is_paused_before_its_run_is_said_not_to_run(seeded: CommandLine):
     assert seeded("trigger", "report").code == FINE
     while seeded("status", "report", "--json").json["where"] != "ready":
-        pass  # on its way from its slot
+        pass  # on its way
     assert seeded("pause", "report").code == FINE
     with seeded.processor() as processor:
-        processor.until("report #0  is not run: it was paused, changed or repaired meanwhile")
+        processor.until("report #0  skipped: the loop was paused, rescheduled or repaired in")
         processor.signal()
         log = processor.end().output
     assert "reported Bonn" not in log
 
 
-def test_a_loop_that_lost_its_slot_and_the_journal_is_said_to_have_lost_its_place(
+def test_a_loop_that_lost_its_token_and_the_journal_is_said_to_have_lost_its_place(
     mishaps: CommandLine, broker_url: str, namespace: str
 ):
     with mishaps.processor() as processor:
         processor.until("beat #2  succeeded")
         processor.signal()
         assert processor.end().code == FINE
-    names = Names(namespace)
-    asyncio.run(lose(broker_url, names.hatchery(LoopId("beat")), names.journal))
+    asyncio.run(lose_token(broker_url, names := Names(namespace), LoopId("beat")))
+    asyncio.run(lose(broker_url, names.journal))
     with mishaps.processor() as processor:
         line = processor.until("has lost its place")
         again = processor.until(" beat #0  ")

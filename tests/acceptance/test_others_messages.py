@@ -38,7 +38,6 @@ def orders(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[CommandL
     wanted = topology(
         namespace,
         ["audit", SUPERVISION.task],
-        [SUPERVISION],
         subscriptions=[subscription],
         called=["audit"],
     )

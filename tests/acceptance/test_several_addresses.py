@@ -35,7 +35,7 @@ def test_commands_find_the_address_that_is_alive_and_tell_no_password(cluster: C
     found = " ".join(doctor.out.split())
     assert "warning addresses of the broker: 3 of 4 cannot be used: Cannot connect to" in found
     assert [port for port in DEAD if f"@127.0.0.1:{port}/: " not in found] == []
-    assert "Mend it, or name it no more in SCHEDULER_BROKER_URL." in found
+    assert "Fix it or remove it from SCHEDULER_BROKER_URL." in found
     assert PASSWORD not in seed.output + status.output + doctor.output
 
 

@@ -58,7 +58,7 @@ async def measure(app: ManyLoops, url: str, rounds: int) -> None:
             program = Program(app, broker, clock)
             async with program.roll_call:
                 listing = await program.roster.read()
-                counting = supervisor(program, app, broker, clock, listing)
+                counting = supervisor(program, app, clock, listing)
                 await count(counting, rounds, BrokerCpu(url))
         finally:
             for queue in app.topology().queues:
@@ -73,7 +73,7 @@ async def count(supervisor: Supervisor, rounds: int, broker_cpu: BrokerCpu) -> N
         took.append(time.perf_counter() - began)
         ours.append(time.process_time() - cpu)
         theirs.append(broker_cpu() - cpu_of_broker)
-        assert not memory.suspects
+        assert not memory.reported
     report("a round took", took, "s")
     report("of our CPU", ours, "s")
     report("of the broker's", theirs, "s")

@@ -4,8 +4,9 @@
 
 Each system keeps so many loops of 1 s going that do nothing, in processes of its own, on one
 broker, one system after the other. The bare driver (`fleets/bare.py`) is aiormq by hand with the
-broker operations of ours, and nothing else. With BENCH_PEERS, the path of a virtual environment
-that has them, Celery and taskiq (with taskiq-aio-pika) are measured beside.
+broker operations of ours, and nothing else; with slots, each loop has a queue of its own. With
+BENCH_PEERS, the path of a virtual environment that has them, Celery and taskiq (with
+taskiq-aio-pika) are measured beside.
 
 - cpu: seconds of CPU for 1,000 runs, of all the processes of a system, and of the broker, each with
   its ratio to the bare driver's of the same round.
@@ -77,8 +78,8 @@ class System:
     after: Sequence[Command]
 
 
-def python(module: str, verb: str) -> Command:
-    return Command((sys.executable, "-m", f"{PACKAGE}.{module}", verb))
+def python(module: str, *arguments: str) -> Command:
+    return Command((sys.executable, "-m", f"{PACKAGE}.{module}", *arguments))
 
 
 def ours(processors: int) -> System:
@@ -86,13 +87,20 @@ def ours(processors: int) -> System:
     return System("ours", [python("ours", "seed")], [run] * processors, [python("ours", "sweep")])
 
 
+def bare(name: str, waits_in: str) -> System:
+    """The bare driver."""
+    return System(
+        name,
+        [python("bare", waits_in, "seed")],
+        [python("bare", waits_in, "work")] * PROCESSORS,
+        [python("bare", waits_in, "sweep")],
+    )
+
+
 OURS = ours(PROCESSORS)
-BARE = System(
-    "bare driver",
-    [python("bare", "seed")],
-    [python("bare", "work")] * PROCESSORS,
-    [python("bare", "sweep")],
-)
+SLOTS = bare("bare, slots", "slots")
+BARE = bare("bare driver", "timers")
+"""What everything is compared with: the broker operations of ours, and nothing else."""
 
 
 def peers(environment: Path) -> list[System]:
@@ -285,7 +293,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     url = options.url or shared_broker(str(os.getpid()))
-    systems = [BARE, OURS]
+    systems = [BARE, SLOTS, OURS]
     if environment := os.environ.get("BENCH_PEERS"):
         systems += peers(Path(environment))
     head = f"{'cpu':>7}{'':7}{'broker':>8}{'':7}{'late p50':>8}{'p99 ms':>8}{'runs':>8}"

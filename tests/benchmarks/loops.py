@@ -2,9 +2,9 @@
 
     python tests/benchmarks/loops.py [--url amqp://...] [--loops 50] [--seconds 10] [--rounds 3]
 
-The bare driver's loop is what anybody would write by hand on aiormq: consume, publish the next
-message with an expiration and a confirm, ack; same queues, same arguments, same broker. The two
-take turns, because machines are noisy: the ratios are what counts.
+The bare driver's loop is what anybody would write by hand on aiormq: consume, hold what is left of
+the wait, publish the next message with a confirm, ack; same queues, same timers, same broker. The
+two take turns, because machines are noisy: the ratios are what counts.
 """
 
 import argparse
@@ -28,8 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.events import Event, RunStarted
+from scheduler.protocol.hatchery import route
 from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import QueueType, routing_key
+from scheduler.protocol.topology import QueueType, token_key
 from scheduler.testing import simulate
 from tests.rabbitmq import shared_broker
 from tests.stage import at_work, processor_of, program_of
@@ -92,11 +93,10 @@ async def bare(url: str, app: Scheduler, period: float, seconds: float, into: Me
         await publisher.basic_publish(
             b"{}",
             exchange=names.scheduler,
-            routing_key=routing_key(loop),
+            routing_key=token_key(loop, route(timedelta(seconds=period)).key),
             mandatory=True,
             properties=Basic.Properties(
                 delivery_mode=2,
-                expiration=str(int(period * 1000)),
                 message_id=uuid.uuid4().hex,
                 headers={"loop": loop.task, "due": str(due)},
             ),
@@ -108,7 +108,10 @@ async def bare(url: str, app: Scheduler, period: float, seconds: float, into: Me
 
         async def run(message: DeliveredMessage) -> None:
             headers = message.header.properties.headers or {}
-            late.append((datetime.now(UTC).timestamp() - float(str(headers["due"]))) * 1000)
+            due = float(str(headers["due"]))
+            if (early := due - datetime.now(UTC).timestamp()) > 0:
+                await asyncio.sleep(early)
+            late.append((datetime.now(UTC).timestamp() - due) * 1000)
             await put(loop)
             assert message.delivery_tag is not None
             await channel.basic_ack(message.delivery_tag)

@@ -98,8 +98,8 @@ async def measure(url: str | None, runs: int, rounds: int) -> dict[str, list[flo
     stopwatch = Stopwatch(app, ways_of_watching(app), runs, rounds)
     broker: Broker = AmqpBroker(url, emit=app.events.emit) if url else MemoryBroker()
     async with broker:
-        # Without the delay ladder, in which nothing waits here.
-        wanted = topology(app.namespace, app.tasks, [], queue_type="classic")
+        # Without the timers of calls, in which nothing waits here.
+        wanted = topology(app.namespace, app.tasks, queue_type="classic")
         await broker.declare(wanted)
         await fill(app, broker, stopwatch.total)
         async with at_work(processor_of(app, broker, concurrency=20, supervises=False)):

@@ -113,7 +113,7 @@ def bare(results: Results) -> str:
     rows = [
         (system, *rate_row(found[rate, system]))
         for rate in both
-        for system in ("bare driver", "ours")
+        for system in ("bare, slots", "bare driver", "ours")
         if (rate, system) in found
     ]
     return table(("", "runs/s due", *COSTS), rows)

@@ -1,9 +1,10 @@
-"""What it takes to start, stop and seed many loops, beside the bare driver declaring their queues.
+"""What it takes to start, stop and seed many loops, beside the bare driver.
 
     python tests/benchmarks/starting.py [--url amqp://...] [--loops 10000] [--at-once 100]
 
-The bare driver (aiormq) declares and binds the same queues, in a namespace of their own, and puts
-nothing into them; its channels are as many as make a broker no faster. In the end the command
+The bare driver (aiormq) declares and binds the same queues as a seed, in a namespace of their own,
+over as many channels as make a broker no faster; and publishes as many messages as a start does, an
+entry for the roster and a token. In the end the command
 `scheduler run` is started over all these loops, and its first run waited for. CPU is that of the
 broker, if it is on this machine, and of this process. Nothing is begun before the broker is done
 with what was declared and deleted before.
@@ -22,22 +23,25 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import aiormq
 from aiormq.abc import AbstractChannel
+from pamqp.commands import Basic
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.control.loops import hatchery_of
 from scheduler.control.reports import Did
 from scheduler.control.supervision import Memory
 from scheduler.program import supervisor
+from scheduler.protocol.hatchery import route
 from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import Topology
+from scheduler.protocol.topology import Names, Topology, token_key
+from scheduler.queues.timers import LANES
 from scheduler.sending import CallTask
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.durations import SECOND
@@ -49,6 +53,8 @@ CHANNELS = 16
 ALONE = 21
 ROUNDS = 10
 BEAT = "it runs\n"
+BODY = b"x" * 400
+"""As long as a token."""
 
 
 class Fleet(Scheduler):
@@ -172,16 +178,13 @@ async def starting(table: Table, url: str, fleet: Fleet, loops: int, at_once: in
     """Many loops at once, one alone among them, and what the roster and a seed take then."""
     other = Fleet(f"bare{uuid.uuid4().hex[:6]}", 2, fleet.settings)
     names = [LoopId("report", f"key{number}") for number in range(loops)]
-    queues = [hatchery_of(other, name) for name in names]
-    wanted = Topology(
-        queues=tuple(queue for each in queues for queue in each.queues),
-        bindings=tuple(binding for each in queues for binding in each.bindings),
-    )
+    wanted = other.topology()
     async with bare_channels(url) as channels:
-        await declare_bare(channels, other.topology())
-        async with table.line(f"bare, the queues of {loops} loops", loops):
-            await declare_bare(channels, wanted)
-        await delete_bare(channels, wanted + other.topology())
+        await declare_bare(channels, wanted)
+    async with table.line(f"bare, two publishes each of {loops} loops", loops):
+        await start_bare(url, other.names, names, at_once)
+    async with bare_channels(url) as channels:
+        await delete_bare(channels, wanted)
     async with fleet:
         async with table.line(f"start {loops} loops, {at_once} at once", loops):
             await start_all(fleet, [name.key for name in names], at_once)
@@ -197,12 +200,35 @@ async def starting(table: Table, url: str, fleet: Fleet, loops: int, at_once: in
         await program_of(fleet, broker).roster.read()
 
 
+async def start_bare(url: str, names: Names, loops: Iterable[LoopId], at_once: int) -> None:
+    """Publish an entry and a token for each loop, so many side by side, each confirmed."""
+    left, length = iter(loops), route(timedelta(hours=1))
+    async with await aiormq.connect(url) as connection:
+        lanes = [await connection.channel() for _ in range(LANES)]
+
+        async def start(channel: AbstractChannel) -> None:
+            for loop in left:
+                for exchange, key in (
+                    (names.control, names.roster),
+                    (names.scheduler, token_key(loop, length.key)),
+                ):
+                    await channel.basic_publish(
+                        BODY,
+                        exchange=exchange,
+                        routing_key=key,
+                        mandatory=True,
+                        properties=Basic.Properties(delivery_mode=2),
+                    )
+
+        await asyncio.gather(*(start(lanes[number % LANES]) for number in range(at_once)))
+
+
 async def supervision(table: Table, url: str, fleet: Fleet, loops: int) -> None:
     """Rounds over all loops, some of which are looked at in each."""
     async with AmqpBroker(url) as broker:
         program = program_of(fleet, broker)
         listing = await program.roster.read()
-        supervises = supervisor(program, fleet, broker, SystemClock(), listing)
+        supervises = supervisor(program, fleet, SystemClock(), listing)
         memory = await supervises.round(Memory())
         async with table.line(f"rounds of supervision, of {loops} loops", ROUNDS):
             for _ in range(ROUNDS):

@@ -7,10 +7,10 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from scheduler import Every
-from scheduler.control.status import Where
+from scheduler.control.where import Where
 from scheduler.program import Program
 from scheduler.protocol.tokens import LoopId
-from scheduler.queues.roster import Listed
+from scheduler.queues.listing import Listed
 from scheduler.tasks.loops import loop_of
 from scheduler.timing.clock import SystemClock
 from tests.browser.conftest import Reader
@@ -184,10 +184,10 @@ def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:
     row(page, "visit.north.1").get_by_role("link").click()
     button(page, "Remove…").click()
     expect(page.locator("h1")).to_have_text("Remove 1 loop?")
-    assert ward.has_slot(loop)
+    assert ward.tokens(loop) == 1
     button(page, "Yes, do it").click()
     done(page, "visit.north.1: removed")
-    assert not ward.has_slot(loop)
+    assert ward.tokens(loop) == 0
     gone = listed(ward, loop)
     assert gone is not None
     assert gone.is_gone
@@ -351,7 +351,7 @@ def test_call_the_roll(visitor: Reader, ward: Ward) -> None:
     done(page, "1 of 1 processors have answered")
     roll = page.locator("#roll tbody tr")
     expect(roll).to_have_count(1)
-    answers = ward.ask(lambda program: program.locator.call_the_roll({}))
+    answers = ward.ask(lambda program: program.survey.answers({}))
     ((name, about),) = answers.about.items()
     expect(roll).to_contain_text(name)
     expect(roll).to_contain_text(about.version)

@@ -19,6 +19,7 @@ from scheduler.protocol.topology import Names
 from tests.browser.conftest import APPS, reading, shown
 from tests.contract.proxy import Proxy
 from tests.rabbitmq import Users
+from tests.sweep import sweep as delete_all
 
 CLINIC = f"{APPS}/clinic.py:app"
 TASKS = ("pulse", "lab", "night_round", "rounds", "drill", "letter", "post")
@@ -93,9 +94,7 @@ async def sweep(url: str, namespace: str) -> None:
         app.periodic(every="1h", name=name)(nothing)
     app.task(name="call")(nothing)
     async with AmqpBroker(url) as broker:
-        for queue in app.topology().queues:
-            if await broker.depth(queue.name) is not None:
-                await broker.delete(queue.name)
+        await delete_all(broker, (queue.name for queue in app.topology().queues))
 
 
 def test_it_shows_what_was_known_while_the_broker_is_away_and_goes_on(

@@ -21,6 +21,8 @@ from scheduler.queues.failed import Parked
 from scheduler.queues.journal import JournalEntry
 from scheduler.timing.clock import SystemClock
 from tests.stage import at_work, processor_of, program_of
+from tests.sweep import sweep as delete_all
+from tests.tokens import count
 
 T = TypeVar("T")
 READY_WITHIN_S = 60
@@ -91,9 +93,9 @@ class Ward:
     def parked(self, task: str) -> list[Parked]:
         return self.ask(lambda program: program.failed.browse([task]))
 
-    def has_slot(self, loop: LoopId) -> bool:
-        queue = self.app.names.hatchery(loop)
-        return self.ask(lambda program: program.broker.depth(queue)) is not None
+    def tokens(self, loop: LoopId) -> int:
+        """How many tokens of a loop there are that are not void."""
+        return self.ask(lambda it: count(it.broker, self.app.names, [loop]))[str(loop)]
 
     @contextmanager
     def at_work(self) -> Generator[None]:
@@ -153,10 +155,7 @@ class Ward:
 
     async def _sweep(self, broker: Broker) -> None:
         """Leave nothing in a broker that others share."""
-        keyed = [self.app.names.hatchery(loop) for loop in await self._program.roster.read()]
-        for queue in {*(each.name for each in self.app.topology().queues), *keyed}:
-            if await broker.depth(queue) is not None:
-                await broker.delete(queue)
+        await delete_all(broker, (queue.name for queue in self.app.topology().queues))
 
 
 async def nothing() -> None: ...

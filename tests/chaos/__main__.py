@@ -8,7 +8,8 @@ keyed ones. One fault after another strikes them and their brokers; the operator
 What the verdict looks for, in the notes that all of them write: loops that do not run again, runs
 that overlap, that repeat what was settled, or that begin after a pause or a stop returned; tokens
 that ran though they were void, and schedules that an older release brought back; messages that are
-lost; and at rest, loops that have not exactly one token that counts, or that are stopped and have.
+lost; and at rest, loops that have not exactly one token that counts, or that are paused or stopped
+and have one.
 """
 
 import argparse

@@ -23,7 +23,6 @@ from tests.stage import roster_of
 HEARTBEAT = 1  # seconds: so that a dead peer is noticed soon
 APP = "tests.chaos.storm:app"
 SEED_TRIES = 3
-SETTLING = 2.0  # less than three heartbeats
 # Of a cluster, so that a node that stands still is noticed soon by the others.
 QUICK_TICKS = "net_ticktime = 5"
 # A quorum queue that could not dead-letter a message, because the next queue was not up yet, tries
@@ -149,7 +148,6 @@ class Arena:
         note: the runner's pen.
         pulse: which loops have run again since the last fault.
         release: the version of the app's schedules that processes are started with.
-        kept: what the broker keeps of somebody who is gone.
     """
 
     def __init__(
@@ -172,7 +170,6 @@ class Arena:
         self.processors: list[Member] = []
         self._reader = Reader(self.record)
         self._others: list[Member] = []
-        self.kept = AsyncExitStack()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -196,7 +193,6 @@ class Arena:
         for member in (*self.processors, *self._others):
             if member.alive:
                 await member.kill()
-        await self.kept.aclose()
         await self._stack.aclose()
         self._reader.close()
         self.note.close()
@@ -249,20 +245,6 @@ class Arena:
         """End sender and operator; the operator lets go of what he paused."""
         for member in self._others:
             await member.stop()
-
-    @asynccontextmanager
-    async def settled(self) -> AsyncGenerator[None]:
-        """Have the operator stand still, and all queues that he has declared be some seconds old.
-
-        A quorum queue that is not yet a second old when RabbitMQ 3.10 is killed comes back without
-        its log and without a leader: it answers nobody, and whoever asks it is kept waiting.
-        """
-        self.operator.freeze()
-        await asyncio.sleep(SETTLING)
-        try:
-            yield
-        finally:
-            self.operator.thaw()
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[AmqpBroker]:

@@ -8,24 +8,24 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from datetime import timedelta
 from random import Random
 
-from aiormq.exceptions import ChannelLockedResource
-from yarl import URL
-
-from scheduler.brokers.amqp import driver
-from scheduler.brokers.amqp.session import Session
-from scheduler.brokers.contract import Broker, Delivery
-from scheduler.protocol.topology import next_to
+from scheduler.brokers.contract import Broker
+from scheduler.errors import QueueNotFound
+from scheduler.protocol.hatchery import NO_WAIT, Timer, route, timers
+from scheduler.protocol.tokens import encode
+from scheduler.protocol.topology import token_key
 from tests.chaos.arena import HEARTBEAT, Arena, Member
 from tests.chaos.storm import OPERATED, app
 from tests.contract.proxy import Way
-from tests.kept import TAKES_NOTHING
 from tests.rabbitmq import PrivateNode
+from tests.tokens import lose, waiting
 
 # Both ends notice a dead peer after three heartbeats.
 UNNOTICED = 3 * HEARTBEAT
+PERIODS = [timedelta(milliseconds=each) for each in (300, 500, 1000, 2000)]
+LONGEST_PERIOD = 2.5
 ON_THE_WAY = 6.0  # how long it may take until the moment for a fault comes
 
 
@@ -155,8 +155,7 @@ class KillBroker(Fault):
     patience = 30.0
 
     async def strike(self, arena: Arena) -> None:
-        async with arena.settled():
-            await asyncio.to_thread(self.node(arena).kill)
+        await asyncio.to_thread(self.node(arena).kill)
 
     async def heal(self, arena: Arena) -> None:
         await asyncio.to_thread(self.node(arena).start)
@@ -188,8 +187,7 @@ class KillEachBroker(KillBroker):
 
     async def strike(self, arena: Arena) -> None:
         for node in arena.nodes:
-            async with arena.settled():
-                await asyncio.to_thread(node.kill)
+            await asyncio.to_thread(node.kill)
             await asyncio.to_thread(node.start)
 
     async def heal(self, arena: Arena) -> None:
@@ -203,9 +201,8 @@ class KillTwoBrokers(KillBroker):
         return [node for node in arena.nodes if node is not self.node(arena)][:2]
 
     async def strike(self, arena: Arena) -> None:
-        async with arena.settled():
-            for node in self._two(arena):
-                await asyncio.to_thread(node.kill)
+        for node in self._two(arena):
+            await asyncio.to_thread(node.kill)
 
     async def heal(self, arena: Arena) -> None:
         await asyncio.gather(*(asyncio.to_thread(node.start) for node in self._two(arena)))
@@ -304,7 +301,6 @@ class StepClock(Fault):
 
     # A nominal time does not come twice: a loop that ran ahead of time waits until it is over.
     patience = 45.0
-    LONGEST_PERIOD = 2.5
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -317,13 +313,14 @@ class StepClock(Fault):
     async def heal(self, arena: Arena) -> None:
         self.victim(arena).set_clock_right()
         # A loop may run once more, before it waits for the time that it was ahead.
-        await asyncio.sleep(self.LONGEST_PERIOD)
+        await asyncio.sleep(LONGEST_PERIOD)
 
 
 class LoseToken(Fault):
-    """Somebody takes the token of a loop out of its hatchery queue."""
+    """Somebody takes the token of a loop out of its timer."""
 
-    patience = 60.0
+    # It is found once it is overdue, by the next round of supervision.
+    patience = LONGEST_PERIOD + 40.0
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
@@ -332,57 +329,70 @@ class LoseToken(Fault):
 
     async def strike(self, arena: Arena) -> None:
         async with arena.connected() as broker:
-            delivery = await self._take(broker)
-            arena.note("tampered", loop=str(self._loop))
-            await self._tamper(broker, delivery)
+            while True:
+                if await self._tamper(arena, broker):
+                    return
+                await asyncio.sleep(0.01)  # it is in hand
 
-    async def _tamper(self, broker: Broker, token: Delivery) -> None:
-        await token.ack()
-
-    async def _take(self, broker: Broker) -> Delivery:
-        while True:
-            if (delivery := await broker.get(app.names.hatchery(self._loop))) is not None:
-                return delivery
-            await asyncio.sleep(0.01)
+    async def _tamper(self, arena: Arena, broker: Broker) -> bool:
+        """Do it, if there is a token; return whether there was."""
+        arena.note("tampered", loop=str(self._loop))
+        return bool(await lose(broker, app.names, self._loop))
 
 
 class CopyToken(LoseToken):
     """Somebody publishes a token of a loop twice more."""
 
-    async def _tamper(self, broker: Broker, token: Delivery) -> None:
+    patience = 60.0
+
+    async def _tamper(self, arena: Arena, broker: Broker) -> bool:
+        tokens = await waiting(broker, app.names, [self._loop.task])
+        found = [token for token in tokens if token.loop == self._loop]
+        if not found:
+            return False
+        arena.note("tampered", loop=str(self._loop))
+        token = max(found, key=lambda each: each.position)
         for _ in range(2):
             await broker.publish(
-                replace(token.message, expiration=None),
+                encode(token, app.namespace),
                 exchange=app.names.processor,
-                routing_key=token.routing_key,
+                routing_key=token_key(self._loop, NO_WAIT.key),
             )
-        await token.requeue()
+        return True
 
 
-class KeepLock(LoseToken):
-    """The broker keeps the lock of a holder that is gone, so it seems, and a loop loses its token.
+class PurgeTimers(Fault):
+    """All that waits in the timers of tokens is gone: every loop goes on, and supervision's."""
 
-    It is kept until that node goes, or stands still, or such a fault comes again.
-    """
+    patience = 60.0
+
+    def queues(self) -> Sequence[str]:
+        return [app.names.timer(timer) for timer in timers()]
+
+    async def strike(self, arena: Arena) -> None:
+        async with arena.connected() as broker:
+            for queue in self.queues():
+                await self._empty(broker, queue)
+
+    async def _empty(self, broker: Broker, queue: str) -> None:
+        with suppress(QueueNotFound):
+            await broker.purge(queue)
+
+
+class DeleteTimer(PurgeTimers):
+    """Somebody deletes the queue of a timer, with all that waits in it."""
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
-        self._queue = rng.choice([app.names.lock, next_to(app.names.lock)])
+        self._period = rng.choice([*PERIODS, app.settings.supervision_interval])
 
-    async def strike(self, arena: Arena) -> None:
-        await arena.kept.aclose()
-        session = Session(await driver.connect(URL(self.node(arena).url), None))
-        arena.kept.push_async_callback(session.close)
-        await self._keep(session)
-        await super().strike(arena)
+    def queues(self) -> Sequence[str]:
+        """That in which what has such a period waits first."""
+        way = route(self._period)
+        return [app.names.timer(Timer(way.first, way.digits[way.first]))]
 
-    async def _keep(self, session: Session) -> None:
-        while True:
-            channel = await session.open_channel()
-            with suppress(ChannelLockedResource):
-                await channel.queue_declare(self._queue, exclusive=True, arguments=TAKES_NOTHING)
-                return
-            await asyncio.sleep(0.01)
+    async def _empty(self, broker: Broker, queue: str) -> None:
+        await broker.delete(queue)
 
 
 # How often each kind comes, beside the others.
@@ -403,7 +413,12 @@ OF_PROCESSORS: Mapping[type[Fault], int] = {
 OF_BROKERS: Mapping[type[Fault], int] = {KillBroker: 3, RestartBroker: 2, FreezeBroker: 2}
 OF_CLUSTERS: Mapping[type[Fault], int] = {KillEachBroker: 1, KillTwoBrokers: 2, CutOffBroker: 3}
 # Only supervision puts these right.
-OF_TOKENS: Mapping[type[Fault], int] = {LoseToken: 2, CopyToken: 2, KeepLock: 2}
+OF_TOKENS: Mapping[type[Fault], int] = {
+    LoseToken: 2,
+    CopyToken: 2,
+    PurgeTimers: 2,
+    DeleteTimer: 2,
+}
 
 
 def name_of(kind: type[Fault]) -> str:

@@ -5,7 +5,7 @@ import random
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from scheduler import Scheduler
 from scheduler.brokers.amqp.broker import AmqpBroker
@@ -29,6 +29,7 @@ from tests.chaos.storm import (
 )
 from tests.stage import program_of
 
+T = TypeVar("T")
 AGAIN = 0.3
 SCHEDULES = [schedule_of(every=every) for every in ("300ms", "400ms", "600ms", "900ms")]
 
@@ -93,12 +94,12 @@ class Operator:
     ) -> None:
         note(before, loop=loop, schedule=schedule)
         report = await insist(verb)
-        epoch = report.token.epoch if report.token else 0
-        facts: Any = {"schedule": schedule, "epoch": epoch, "silent": report.silent}
+        epoch = (await insist(self._program.roster.read)).known(report.loop.id)
+        facts: Any = {"schedule": schedule, "epoch": epoch, "silent": len(report.silent)}
         note(after, loop=loop, detail=report.did.value, **facts)
 
 
-async def insist(verb: Callable[[], Awaitable[Report]]) -> Report:
+async def insist(verb: Callable[[], Awaitable[T]]) -> T:
     """As an operator does: until it works."""
     while True:
         confirmed.set([])

@@ -3,14 +3,11 @@
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
 
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.brokers.contract import Delivery
-from scheduler.errors import BrokerError, QueueNotFound
-from scheduler.protocol.epochs import is_void
-from scheduler.protocol.tokens import decode, is_token
-from scheduler.queues.roster import Listing
+from scheduler.errors import BrokerError
+from scheduler.protocol.epochs import LoopState
+from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.backoff import backoff
 from scheduler.timing.durations import SECOND
 from tests.chaos.arena import Arena, Member
@@ -20,6 +17,7 @@ from tests.chaos.report import Tell
 from tests.chaos.storm import COUNTING, app
 from tests.chaos.verdict import Verdict, judge, undone
 from tests.stage import failed_of, roster_of
+from tests.tokens import count
 
 # A loop that has not run by now is dead.
 LONGEST_WAIT = 300.0
@@ -100,7 +98,7 @@ async def counted(broker: AmqpBroker) -> Mapping[str, int]:
     for pause in backoff(SECOND, LONGEST_PAUSE, jitter=0):
         listing = await roster_of(app.names, broker).read()
         try:
-            counts = await count(broker, listing)
+            counts = await count(broker, app.names)
         except BrokerError:
             if pause >= LONGEST_PAUSE.total_seconds():
                 raise
@@ -109,33 +107,16 @@ async def counted(broker: AmqpBroker) -> Mapping[str, int]:
         # A named one-off that is done may be on its way out, with a token or without one.
         leaving = {loop for loop in counts if loop.startswith("remember.") and counts[loop] <= 1}
         counts = Counter({loop: count for loop, count in counts.items() if loop not in leaving})
-        there = [str(each.loop) for each in listing.there if each.loop.task != "remember"]
-        expected = dict.fromkeys(there, 1)
-        if counts == Counter(expected) or pause >= LONGEST_PAUSE.total_seconds():
-            return {loop: counts[loop] for loop in {*expected, *counts}}
+        active = [
+            str(each.loop)
+            for each in listing.there
+            if each.entry.state is LoopState.ACTIVE
+            and each.loop.task not in ("remember", SUPERVISION.task)
+        ]
+        if +counts == Counter(active) or pause >= LONGEST_PAUSE.total_seconds():
+            return counts
         await asyncio.sleep(pause)
     raise AssertionError("a backoff has no end")
-
-
-async def count(broker: AmqpBroker, listing: Listing) -> Counter[str]:
-    """How many tokens of each loop wait in its slot, or are ready, that are not void."""
-    names, found = app.names, Counter[str]()
-    queues = [names.hatchery(loop) for loop in listing]
-    queues += {names.processor_queue(loop.task) for loop in listing}
-    async with AsyncExitStack() as given_back:
-        for queue in queues:
-            while delivery := await taken(broker, queue):
-                given_back.push_async_callback(delivery.requeue)
-                if is_token(delivery.message):
-                    token = decode(delivery.message, names.namespace)
-                    found[str(token.loop)] += not is_void(token.epoch, listing.known(token.loop))
-    return found
-
-
-async def taken(broker: AmqpBroker, queue: str) -> Delivery | None:
-    with suppress(QueueNotFound):  # that of a keyed loop that is gone
-        return await broker.get(queue)
-    return None
 
 
 async def parked(broker: AmqpBroker) -> set[str]:

@@ -9,6 +9,7 @@ from rich.console import Console
 from tests.chaos.arena import raised
 from tests.chaos.faults import (
     Cut,
+    DeleteTimer,
     DiskAlarm,
     Fault,
     Freeze,
@@ -43,6 +44,7 @@ KINDS: tuple[type[Fault], ...] = (
     DiskAlarm,
     RestartBroker,
     KillBroker,
+    DeleteTimer,
 )
 
 

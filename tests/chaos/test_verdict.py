@@ -382,8 +382,11 @@ def test_each_loop_has_one_token_at_rest() -> None:
     assert found == [("loop lost", "l0: 0 tokens"), ("loop doubled", "l2: 2 tokens")]
 
 
-def test_a_keyed_loop_that_is_stopped_has_no_token_and_one_that_is_started_again_has() -> None:
-    started, stopped = at(1, "started", loop="l"), at(2, "stopped", loop="l")
+@pytest.mark.parametrize(("goes_on", "ends"), [("started", "stopped"), ("resumed", "paused")])
+def test_a_loop_that_is_stopped_or_paused_has_no_token_and_one_that_goes_on_has(
+    goes_on: str, ends: str
+) -> None:
+    started, stopped = at(1, goes_on, loop="l"), at(2, ends, loop="l")
     none, one = at(9, "tokens", loop="l", detail="0"), at(9, "tokens", loop="l", detail="1")
     assert not_single([started, stopped, none]) == []
     assert [violation.what for violation in not_single([stopped, one])] == ["loop doubled"]

@@ -546,16 +546,16 @@ def failed(notes: Iterable[Note]) -> list[Violation]:
 
 
 def not_single(notes: Iterable[Note]) -> list[Violation]:
-    """Loops whose tokens, at rest, are not exactly one; or of stopped ones not none."""
-    stopped: set[str] = set()
+    """Loops whose tokens, at rest, are not exactly one; or of paused or stopped ones not none."""
+    idle: set[str] = set()
     found: list[Violation] = []
     for note in notes:
-        if note.what == "started":
-            stopped.discard(note.loop)
-        elif note.what == "stopped":
-            stopped.add(note.loop)
+        if note.what in ("started", "resumed"):
+            idle.discard(note.loop)
+        elif note.what in ("stopped", "paused"):
+            idle.add(note.loop)
         elif note.what == "tokens":
-            count, expected = int(note.detail), int(note.loop not in stopped)
+            count, expected = int(note.detail), int(note.loop not in idle)
             if count != expected:
                 what = "loop doubled" if count > expected else "loop lost"
                 found.append(Violation(note.at, what, f"{note.loop}: {count} tokens"))

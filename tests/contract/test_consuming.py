@@ -63,11 +63,12 @@ async def test_what_is_put_back_is_first_again_and_marked(wire: Wire, broker: Br
     await send(broker, queue, b"a", b"b", b"c")
     held = await take(broker, queue)
     assert not held.redelivered
-    await held.requeue()
-    await has_depth(broker, queue, ready=3)
-    again = await take(broker, queue)
-    assert (again.message.body, again.redelivered) == (b"a", True)
-    await again.ack()
+    for _ in range(30):  # more often than RabbitMQ's own delivery limit allows
+        await held.requeue()
+        await has_depth(broker, queue, ready=3)
+        held = await take(broker, queue)
+        assert (held.message.body, held.redelivered) == (b"a", True)
+    await held.ack()
     unseen = await take(broker, queue)
     assert (unseen.message.body, unseen.redelivered) == (b"b", False)
 

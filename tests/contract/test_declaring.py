@@ -1,4 +1,4 @@
-"""Statement 7: declaring is idempotent and changes nothing that exists."""
+"""Statement 6: declaring is idempotent and changes nothing that exists."""
 
 import pytest
 

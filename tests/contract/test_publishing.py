@@ -212,14 +212,15 @@ async def test_a_full_queue_rejects_and_the_others_keep_the_message(
 ) -> None:
     limit = {"classic": 2, "quorum": 1}[wire.queue_type]
     full = await wire.declare_queue({"x-max-length": limit, "x-overflow": "reject-publish"})
-    other = await wire.declare_queue()
-    exchange = await wire.declare_exchange("fanout", {"1": full, "2": other})
+    other, stream = await wire.declare_queue(), await wire.declare_stream()
+    exchange = await wire.declare_exchange("fanout", {"1": full, "2": other, "3": stream})
     for body in b"a", b"b":
         await broker.publish(Message(body), exchange=exchange, routing_key="")
     with pytest.raises(Rejected):
         await broker.publish(Message(b"c"), exchange=exchange, routing_key="")
     assert await take_all(broker, full, 2) == [b"a", b"b"]
     assert await take_all(broker, other, 3) == [b"a", b"b", b"c"]
+    assert [message.body async for message in broker.read(stream)] == [b"a", b"b", b"c"]
 
 
 async def test_a_full_queue_without_rejection_drops_its_oldest_message(

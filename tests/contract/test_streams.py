@@ -1,4 +1,4 @@
-"""Statement 8: a stream keeps what was published, for all who read or follow it."""
+"""Statement 7: a stream keeps what was published, for all who read or follow it."""
 
 import asyncio
 import itertools
@@ -473,6 +473,45 @@ async def test_a_follower_begins_with_the_first_or_the_next(wire: Wire, broker: 
     assert await following.bodies(1) == [b"c"]
     assert first.follower.active
     assert following.follower.active
+
+
+async def test_a_follower_begins_with_the_message_of_an_offset(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, *numbered(*range(5)))
+    assert len(await bodies_to_end(broker, stream)) == 5  # with a mark, that is handed to nobody
+    for since in (0, 3, 4):
+        reader = await Reader.open(broker, stream, since=since)
+        assert await reader.bodies(5 - since) == numbered(*range(since, 5))
+        assert reader.is_empty
+        await reader.follower.cancel()
+    following = await Reader.open(await wire.connect(), stream, since=4)
+    await send(broker, stream, b"next")
+    assert await following.bodies(2) == [b"4", b"next"]
+
+
+@pytest.mark.parametrize("since", [3, 100])
+async def test_a_stream_that_does_not_reach_an_offset_is_followed_from_its_first(
+    wire: Wire, broker: Broker, since: int
+) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, b"0", b"1", b"2")
+    reader = await Reader.open(broker, stream, since=since)
+    assert await reader.bodies(3) == numbered(*range(3))
+    await send(broker, stream, b"3")
+    assert await reader.bodies(1) == [b"3"]
+    assert reader.follower.active
+
+
+async def test_who_follows_from_an_offset_goes_on_after_a_cut(wire: Wire, broker: Broker) -> None:
+    stream = await wire.declare_stream()
+    await send(broker, stream, b"0", b"1")
+    reader = await Reader.open(broker, stream, since=1)
+    publisher = await wire.connect_past_cuts()
+    assert await reader.bodies(1) == [b"1"]
+    await wire.cut()
+    await send(publisher, stream, b"2")
+    assert await reader.bodies(1) == [b"2"]
+    assert reader.is_empty
 
 
 async def test_a_follower_gets_everything_in_order(wire: Wire, broker: Broker) -> None:

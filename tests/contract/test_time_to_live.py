@@ -6,7 +6,18 @@ from datetime import timedelta
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Queue, Topology
-from tests.contract.wire import PATIENCE, Arguments, Inbox, Wire, has_depth, send, take, take_all
+from tests.contract.wire import (
+    PATIENCE,
+    Arguments,
+    Inbox,
+    Wire,
+    eventually,
+    has_depth,
+    is_rejected,
+    send,
+    take,
+    take_all,
+)
 
 SHORT = 150  # milliseconds, while which nothing has to happen
 BRIEF = 1_000  # long enough to do something before, even on a slow machine
@@ -188,6 +199,39 @@ async def test_a_full_queue_dead_letters_its_oldest_message(wire: Wire, broker: 
     dead = await take(broker, target)
     assert dead.message.body == b"old"
     assert dead.message.headers["x-first-death-reason"] == "maxlen"
+
+
+async def declare_timer_of_one(wire: Wire, exchange: str) -> str:
+    """Declare a queue that rejects a second message, and dead-letters at least once if it can."""
+    quorum = wire.queue_type == "quorum"
+    arguments = {"x-max-length": 0 if quorum else 1, "x-overflow": "reject-publish"}
+    strategy = {"x-dead-letter-strategy": "at-least-once"} if quorum else {}
+    return await wire.declare_queue({**arguments, **strategy, "x-dead-letter-exchange": exchange})
+
+
+async def test_a_dead_letter_that_nothing_takes_is_kept_by_at_least_once_alone(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await declare_timer_of_one(wire, await wire.declare_exchange())
+    await send(broker, queue, b"x", expires_in_ms=0)
+    await has_depth(broker, queue, ready=0)
+    assert await is_rejected(broker, queue) is (wire.queue_type == "quorum")
+
+
+async def test_a_dead_letter_that_no_queue_is_bound_for_goes_to_the_alternate_exchange(
+    wire: Wire, broker: Broker
+) -> None:
+    parked = await wire.declare_queue()
+    alternate = await wire.declare_exchange("topic", {"#": parked})
+    exchange = await wire.declare_exchange("topic", {}, {"alternate-exchange": alternate})
+    queue = await declare_timer_of_one(wire, exchange)
+    await send(broker, queue, b"x", expires_in_ms=0)
+    assert (await take(broker, parked)).message.body == b"x"
+
+    async def is_free() -> bool:
+        return not await is_rejected(broker, queue)
+
+    await eventually(is_free)
 
 
 async def test_many_queues_expire_independently(wire: Wire, broker: Broker) -> None:

@@ -18,7 +18,6 @@ from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import Rejected
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import (
-    ONE_SLOT,
     UNREACHABLE_DELIVERY_LIMIT,
     Binding,
     Exchange,
@@ -101,6 +100,11 @@ class Wire(ABC):
             base["x-delivery-limit"] = UNREACHABLE_DELIVERY_LIMIT
         return Queue(self.name("queue"), {**base, **(arguments or {})})
 
+    async def declare_all(self, wanted: Topology) -> None:
+        """Declare a topology; it is deleted when the test is over."""
+        self._names += [each.name for each in (*wanted.queues, *wanted.exchanges)]
+        await self.broker.declare(wanted)
+
     async def declare_queue(self, arguments: Arguments | None = None) -> str:
         queue = self.queue(arguments)
         await self.broker.declare(Topology(queues=(queue,)))
@@ -122,17 +126,6 @@ class Wire(ABC):
         bound = [Binding(exchange.name, queue, key) for key, queue in (bindings or {}).items()]
         await self.broker.declare(Topology(exchanges=(exchange,), bindings=tuple(bound)))
         return exchange.name
-
-    async def declare_slot(self, dead_letter_exchange: str) -> str:
-        """Declare a queue for one message, which goes to the exchange when it expires."""
-        arguments: dict[str, Any] = {
-            "x-max-length": ONE_SLOT[self.queue_type],
-            "x-overflow": "reject-publish",
-            "x-dead-letter-exchange": dead_letter_exchange,
-        }
-        if self.queue_type == "quorum":
-            arguments["x-dead-letter-strategy"] = "at-least-once"
-        return await self.declare_queue(arguments)
 
 
 class MemoryWire(Wire):
@@ -236,7 +229,7 @@ class Reader:
 
     @classmethod
     async def open(
-        cls, broker: Broker, stream: str, *, since: Literal["first", "next"] = "next"
+        cls, broker: Broker, stream: str, *, since: Literal["first", "next"] | int = "next"
     ) -> Self:
         reader = cls()
         reader.follower = await broker.follow(stream, reader._arrived.put_nowait, since=since)

@@ -83,7 +83,9 @@ class Record:
 Rules = Mapping[str, Whole | Text | Truth | Record]
 VERBS = "seeded", "paused", "resumed", "triggered", "rescheduled", "repaired", "removed"
 ENDINGS = "succeeded", "retried", "escalated", "stopped", "skipped"
+LED: Rules = {"lead-ms": Whole(high=1500)}
 RETRIED: Rules = {
+    **LED,
     "due-at-ms": Whole(nullable=True),
     "attempt": Whole(high=MOST),
     "first-failed-at-ms": Whole(nullable=True),
@@ -112,10 +114,9 @@ def rules_of_token(namespace: str, task: str, key: str) -> Rules:
         "epoch": Whole(high=MOST, required=True),
         "life": Whole(high=MOST, required=True),
         "first": Truth(),
-        "known": Truth(),
         "seq": Whole(high=MOST, required=True),
         "attempt": Whole(high=MOST, required=True),
-        "state": Text(("armed", "paused", "replay"), required=True),
+        "state": Text(("armed", "paused", "done", "replay"), required=True),
         "scheduled_at_ms": Whole(required=True),
         "due_at_ms": Whole(required=True),
         "reason": Text(nullable=True),

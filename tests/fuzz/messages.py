@@ -8,10 +8,13 @@ from math import inf, nan
 from random import Random
 from typing import Any, NamedTuple
 
-from scheduler.protocol.topology import Names
+from scheduler.protocol.hatchery import NO_WAIT
+from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.topology import Names, token_key
 from tests.foreign import sized
 from tests.fuzz.fates import (
     EITHER,
+    LED,
     RETRIED,
     Fate,
     Record,
@@ -219,7 +222,7 @@ class Samples:
             digits.append(_word(self._rng))
         if roll < 0.5:
             fate = EITHER
-            # What falls out of the ladder waits until the time that it is due at by its header.
+            # What falls out of the timers waits until the time that it is due at by its header.
             if number_in(draft.ours, "due-at-ms", LONG_AGO) > LONG_AGO:
                 draft.ours["due-at-ms"] = whole(LONG_AGO, "l")
         key = b".".join([*digits, b"task.sms"])
@@ -293,8 +296,9 @@ class Samples:
             if rng.random() < 0.1:
                 draft.ours[name] = some_value(rng)
         sound = typed and not broken and keeps(rules, members)
+        sound = sound and keeps(LED, told_by(draft.ours))
         fate = self._fate_of_token(members, body, void, sound=sound)
-        routing_key = ".".join(filter(None, ("loop", task, key))).encode()
+        routing_key = token_key(LoopId(task, key), NO_WAIT.key).encode()
         return self._sample("token", draft, names.processor, routing_key, fate, task)
 
     def _members(self, task: str, key: str) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class Fuzz:
         return ends
 
     async def _put_again(self, numbers: Collection[int]) -> set[int]:
-        """Tokens that were put again without a run: their loops have no slot, but a journal."""
+        """Tokens that were put again without a run: the journal has heard it."""
         keys, found = {f"f{number}": number for number in numbers}, set[int]()
         if not keys:
             return found

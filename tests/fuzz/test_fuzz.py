@@ -27,7 +27,8 @@ def pytest_asyncio_loop_factories(
 def check(tally: Tally, messages: int) -> None:
     assert not tally.wrong, "\n".join(tally.wrong)
     assert tally.published == messages
-    assert tally.taken[Taken.ACCEPTED] > messages * 0.9
+    # The rest is refused, most of it for keys that are no delay.
+    assert tally.taken[Taken.ACCEPTED] > messages * 0.8
     for kind in ("business RUN", "business PARKED", "call RUN", "later RUN", "token RUN"):
         assert tally.ended[kind] > 0
 
@@ -47,7 +48,7 @@ async def test_whatever_is_published_is_run_or_parked(
     check(tally, 300)
 
 
-def test_what_falls_out_of_the_ladder_says_that_it_is_due() -> None:
+def test_what_falls_out_of_the_timers_says_that_it_is_due() -> None:
     samples = Samples(7, Names("test"), "business", copying=True, fragile=False)
     made = [samples.next() for _ in range(20_000)]
     right = {b"0.0.0.0.0.0.0.0.0.0.2.task.sms", b"0.0.0.0.0.0.0.0.0.1.0.task.sms"}

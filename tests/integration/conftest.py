@@ -16,10 +16,13 @@ from yarl import URL
 from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker
-from scheduler.protocol.topology import QueueType
+from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.topology import Names, QueueType
 from tests.contract.proxy import Proxy
 from tests.integration.shop import Shop, opened
 from tests.stage import an_app
+from tests.sweep import sweep as delete_all
+from tests.tokens import count
 from tests.warm import Program, start
 
 APP = f"{Path(__file__).parent / 'apps' / 'recorder.py'}:app"
@@ -95,15 +98,9 @@ class Field:
 
     async def tokens(self, broker: Broker, loops: int) -> dict[str, int]:
         """How many tokens of each loop wait or are ready. Nobody may be working meanwhile."""
-        names = [f"loop{number}" for number in range(loops)]
-        return await at_rest(lambda: self._counted(broker, names))
-
-    async def _counted(self, broker: Broker, names: list[str]) -> dict[str, int]:
-        prefix = f"{self.namespace}.v1"
-        return {
-            name: await ready(broker, f"{prefix}.hatchery.{name}", f"{prefix}.processor.{name}")
-            for name in names
-        }
+        wanted = [LoopId(f"loop{number}") for number in range(loops)]
+        names = Names(self.namespace)
+        return dict(await at_rest(lambda: count(broker, names, wanted)))
 
     def stop(self) -> None:
         """End all processes in good order."""
@@ -150,9 +147,8 @@ async def sweep(field: Field, loops: int = 50) -> None:
     """Delete the queues of the namespace."""
     names = [f"loop{number}" for number in range(loops)]
     async with AmqpBroker(field.url) as broker:
-        for queue in an_app(field.namespace, names).topology().queues:
-            if await broker.depth(queue.name) is not None:
-                await broker.delete(queue.name)
+        wanted = an_app(field.namespace, names).topology()
+        await delete_all(broker, (queue.name for queue in wanted.queues))
 
 
 @pytest.fixture(scope="session")
@@ -204,6 +200,4 @@ def app(namespace: str, queue_type: QueueType) -> Scheduler:
 async def swept(app: Scheduler, broker_url: str) -> AsyncIterator[None]:
     yield
     async with AmqpBroker(broker_url) as broker:
-        for queue in app.topology().queues:
-            if await broker.depth(queue.name) is not None:
-                await broker.delete(queue.name)
+        await delete_all(broker, (queue.name for queue in app.topology().queues))

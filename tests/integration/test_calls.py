@@ -34,7 +34,7 @@ from tests.rabbitmq import free_ports
 pytestmark = pytest.mark.timeout(120)
 
 STEP = timedelta(milliseconds=100)
-# What a busy machine may add to a delay, on top of the step of the ladder.
+# What a busy machine may add to a delay, on top of the step of the timers.
 SLACK = timedelta(seconds=1)
 LIMIT = Settings().delivery_limit
 
@@ -323,6 +323,7 @@ ADDED_BY_A_RETRY = {
     "scheduler-exchange",
     "scheduler-first-failed-at-ms",
     "scheduler-key",
+    "scheduler-lead-ms",
 }
 
 

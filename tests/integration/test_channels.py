@@ -10,15 +10,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from aiormq.exceptions import AMQPError, ChannelInvalidStateError, ConnectionInternalError
+from aiormq.exceptions import AMQPError, ChannelInvalidStateError
 from yarl import URL
 
-from scheduler.brokers.amqp import driver, followers, getting, session
+from scheduler.brokers.amqp import driver, followers, session
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.channels import DriverChannel
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.contract import DEFAULT_TIMEOUT
-from scheduler.errors import DeliveryLost, QueueUnresponsive, Unconfirmed
+from scheduler.errors import DeliveryLost, Unconfirmed
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -33,6 +33,7 @@ from tests.contract.proxy import Proxy, Way
 from tests.contract.wire import Inbox, RabbitWire, Reader, eventually, has_depth, send, take_all
 from tests.rabbitmq import PrivateNode
 from tests.stage import failed_of
+from tests.sweep import sweep as delete_all
 
 connections: list[driver.DriverConnection] = []
 
@@ -128,7 +129,7 @@ async def test_what_a_cancelled_consumer_holds_is_lost_with_the_connection(
 async def test_looking_at_what_is_parked_leaves_no_channel_open(
     broker_url: str, namespace: str, queue_type: QueueType
 ) -> None:
-    names, wanted = Names(namespace), topology(namespace, ["sms"], [], queue_type=queue_type)
+    names, wanted = Names(namespace), topology(namespace, ["sms"], queue_type=queue_type)
     async with AmqpBroker(broker_url) as broker:
         await broker.declare(wanted)
         for _ in range(3):
@@ -140,8 +141,7 @@ async def test_looking_at_what_is_parked_leaves_no_channel_open(
             await has_depth(broker, names.failed_queue("sms"), ready=3)
             assert len(await failed.browse(["sms"])) == 3
         await closed_down_to(before)
-        for queue in wanted.queues:
-            await broker.delete(queue.name)
+        await delete_all(broker, (queue.name for queue in wanted.queues))
 
 
 @pytest.mark.parametrize("began", [True, False], ids=["after something", "after nothing"])
@@ -185,12 +185,11 @@ async def test_what_is_acked_while_its_channel_is_closed_ends_no_connection(
         assert len(connections) == 1
 
 
-@pytest.mark.parametrize("waits", ["send", "get", "get aside", "depth"])
+@pytest.mark.parametrize("waits", ["send", "get", "depth"])
 async def test_a_connection_over_which_no_answer_comes_is_given_up(
     broker_url: str, waits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "ANSWER_TIMEOUT", timedelta(seconds=0.5))
-    monkeypatch.setattr(getting, "SAYS_NOTHING_FOR_S", 0.2)
     url, events = urlsplit(broker_url), list[Event]()
     async with Proxy(url.hostname or "", url.port or 5672) as proxy:
         through = f"amqp://{url.username}:{url.password}@127.0.0.1:{proxy.port}{url.path}"
@@ -199,13 +198,11 @@ async def test_a_connection_over_which_no_answer_comes_is_given_up(
             AmqpBroker(through, emit=events.append) as broker,
         ):
             queue = await wire.declare_queue()
-            assert await broker.get(queue, aside=True) is None
             await send(broker, queue, b"a")
             proxy.swallow(Way.DOWN)
             asked = {
                 "send": lambda: send(broker, queue, b"b"),
                 "get": lambda: broker.get(queue),
-                "get aside": lambda: broker.get(queue, aside=True),
                 "depth": lambda: broker.depth(queue),
             }
             with pytest.raises(Unconfirmed, match="went before the answer came"):
@@ -319,100 +316,6 @@ def _takes_more(channel: DriverChannel) -> bool:
     except ChannelInvalidStateError:
         return False
     return True
-
-
-async def test_a_queue_that_does_not_answer_costs_no_more_than_the_connection_beside(
-    broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(getting, "LED_WITHIN_S", 0.3)
-    events, get, stuck = list[Event](), DriverChannel.get, list[str]()
-    closings = list[asyncio.Future[None]]()
-
-    async def breaking_off(self: DriverChannel, queue: str) -> Any:
-        if queue not in stuck:
-            return await get(self, queue)
-        self._got = got = asyncio.get_running_loop().create_future()  # pyright: ignore[reportPrivateUsage]
-        # As RabbitMQ 4.0 says it of a queue that none of its replicas leads.
-        told = f"Cannot get a message from queue 'queue '{queue}' in vhost '/'': {{timeout,"
-        error = ConnectionInternalError(f"INTERNAL_ERROR - {told}")
-        await asyncio.wait([got], timeout=0.1)
-        closings.append(asyncio.ensure_future(self.connection.close(error)))
-        return await got
-
-    monkeypatch.setattr(DriverChannel, "get", breaking_off)
-    async with (
-        RabbitWire(queue_type, broker_url) as wire,
-        AmqpBroker(broker_url, emit=events.append) as broker,
-    ):
-        one, other, sound = [await wire.declare_queue() for _ in range(3)]
-        stuck += [one, other]
-        await send(broker, sound, b"a")
-        await has_depth(broker, sound, ready=1)
-        held = await broker.get(sound)
-        got = await asyncio.gather(
-            *(broker.get(queue, aside=True) for queue in (one, other, sound)),
-            return_exceptions=True,
-        )
-        assert [type(each) for each in got] == [QueueUnresponsive, QueueUnresponsive, type(None)]
-        assert [one in str(got[0]), other in str(got[1])] == [True, True]
-        assert held is not None
-        await held.requeue()
-        again = await broker.get(sound, aside=True)
-        assert again is not None
-        await again.ack()
-    assert not [event for event in events if isinstance(event, ConnectionLost)]
-
-
-async def test_of_a_queue_that_says_nothing_it_is_told_and_of_no_other_one(
-    broker_url: str, queue_type: QueueType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(getting, "SAYS_NOTHING_FOR_S", 1.0)
-    events, get, stuck = list[Event](), DriverChannel.get, list[str]()
-
-    async def say_nothing(self: DriverChannel, queue: str) -> Any:
-        return await (asyncio.Event().wait() if queue in stuck else get(self, queue))
-
-    monkeypatch.setattr(DriverChannel, "get", say_nothing)
-    async with (
-        RabbitWire(queue_type, broker_url) as wire,
-        AmqpBroker(broker_url, emit=events.append) as broker,
-    ):
-        one, sound = [await wire.declare_queue() for _ in range(2)]
-        await send(broker, sound, b"a")
-        held = await broker.get(sound, aside=True)
-        assert held is not None
-        stuck.append(one)
-        with pytest.raises(QueueUnresponsive, match=one):
-            await broker.get(one, aside=True)
-        await has_depth(broker, sound, ready=1)  # it went with the connection beside
-        again = await broker.get(sound, aside=True)
-        assert again is not None
-        await again.ack()
-    assert not [event for event in events if isinstance(event, ConnectionLost)]
-
-
-async def test_what_was_got_aside_is_back_when_the_connection_goes(
-    broker_url: str, queue_type: QueueType
-) -> None:
-    url = urlsplit(broker_url)
-    async with (
-        Proxy(url.hostname or "", url.port or 5672) as proxy,
-        RabbitWire(queue_type, broker_url) as wire,
-    ):
-        through = f"amqp://{url.username}:{url.password}@127.0.0.1:{proxy.port}{url.path}"
-        queue = await wire.declare_queue()
-        async with AmqpBroker(through) as broker:
-            await send(broker, queue, b"a")
-            await has_depth(wire.broker, queue, ready=1)
-            held = await broker.get(queue, aside=True)
-            assert held is not None
-            beside = connections[-1]
-            for connection in connections:
-                if connection.url.port == proxy.port and connection is not beside:
-                    await connection.close(ConnectionError())
-            await asyncio.wait_for(held.lost, 10)
-            await has_depth(wire.broker, queue, ready=1)
-            assert await take_all(broker, queue, 1) == [b"a"]
 
 
 async def test_a_connection_that_goes_is_made_anew_whatever_was_met_meanwhile(

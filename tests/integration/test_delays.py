@@ -1,4 +1,4 @@
-"""The delay ladder on a real broker: on time, whatever is sent beside it and whatever dies."""
+"""The timers of calls on a real broker: on time, whatever is sent beside it and whatever dies."""
 
 import asyncio
 import signal
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(180)
 
 CLERK = f"{Path(__file__).parent / 'apps' / 'clerk.py'}:app"
 STEP = 0.1
-# What a busy machine may add to a delay, on top of the step of the ladder.
+# What a busy machine may add to a delay, on top of the step of the timers.
 SLACK = 2.0
 
 
@@ -56,7 +56,7 @@ async def test_messages_of_random_delays_all_arrive_and_none_is_early(
 
 
 async def test_what_waits_is_held_by_the_broker_and_by_no_processor(shop: Shop) -> None:
-    queue = f"{shop.app.names.prefix}.delay.2x6h"
+    queue = f"{shop.app.names.prefix}.later.2x6h"
     async with shop.app, shop.working("work") as broker:
         await asyncio.gather(*(shop.work.send_later("12h", n) for n in range(100)))
         depth = await broker.depth(queue)

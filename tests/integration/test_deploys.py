@@ -12,6 +12,7 @@ import pytest
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.topology import Names, QueueType, topology
 from tests.integration.conftest import Field, ready
+from tests.sweep import sweep as delete_all
 
 APP = f"{Path(__file__).parent / 'apps' / 'versions.py'}:app"
 LOOPS = ("kept", "quickened", "moved", "resized", "removed", "added")
@@ -34,15 +35,12 @@ def deploy(
 async def sweep(field: Field) -> None:
     """Delete the queues of both versions."""
     names = Names(field.namespace)
-    of_calls = topology(field.namespace, ["signed"], [], called=["signed"])
+    of_calls = topology(field.namespace, ["signed"], called=["signed"])
     queues = [queue.name for queue in of_calls.queues]
     for loop in (*LOOPS, "_supervision"):
         queues += [names.processor_queue(loop), names.failed_queue(loop)]
-        queues.append(f"{names.prefix}.hatchery.{loop}")
     async with AmqpBroker(field.url) as broker:
-        for queue in queues:
-            if await broker.depth(queue) is not None:
-                await broker.delete(queue)
+        await delete_all(broker, queues)
 
 
 def runs(field: Field, loop: str, version: str) -> list[dict[str, Any]]:
@@ -95,8 +93,7 @@ async def test_a_removed_loop_is_an_orphan_until_it_is_pruned(deploy: Field) -> 
     assert did["removed"] == "removed"
     names = Names(deploy.namespace)
     async with AmqpBroker(deploy.url) as broker:
-        gone = [f"{names.prefix}.hatchery.removed", names.processor_queue("removed")]
-        assert [await broker.depth(queue) for queue in gone] == [None, None]
+        assert await broker.depth(names.processor_queue("removed")) is None
     assert "removed" not in {row["loop"] for row in deploy.call("seed", "--prune", **NEW)}
     findings = deploy.call("doctor", **NEW)
     assert "loop removed" not in {finding["about"] for finding in findings}

@@ -1,7 +1,6 @@
 """Queues that get other arguments: what waits in them is there afterwards."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,11 +10,12 @@ from scheduler import Context, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker
 from scheduler.control.reports import Did
-from scheduler.errors import BrokerError, UsageError
+from scheduler.errors import UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
 from tests.integration.shop import eventually
 from tests.stage import SYSTEM_CLOCK, at_work, processor_of, program_of
+from tests.sweep import sweep as delete_all
 
 Ran = list[tuple[str, Any]]
 OTHER: dict[QueueType, QueueType] = {"quorum": "classic", "classic": "quorum"}
@@ -57,9 +57,7 @@ async def version(
     yield make
     async with AmqpBroker(broker_url) as broker:
         for each in made:
-            for queue in each.app.topology().queues:
-                with suppress(BrokerError):
-                    await broker.delete(queue.name)
+            await delete_all(broker, (queue.name for queue in each.app.topology().queues))
 
 
 async def send(version: Version, broker: Broker, *numbers: int) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,12 +10,12 @@ import pytest
 from scheduler import Scheduler, Settings
 from scheduler.brokers.contract import Broker
 from scheduler.control.reports import Did
-from scheduler.errors import BrokerError
 from scheduler.protocol.tokens import LoopId
 from scheduler.sending import PeriodicTask
 from scheduler.timing.clock import SystemClock
 from tests.integration.conftest import Field
 from tests.integration.shop import eventually
+from tests.tokens import count
 
 SLOW = {"EVERY": "1h", "SCHEDULER_SUPERVISION_INTERVAL": "1s"}
 NAMED = LoopId("loop0", "order-7")
@@ -46,31 +45,27 @@ async def test_one_survives_its_processor_and_is_done_once(
 ) -> None:
     field_.call("seed", **SLOW)
     app, task = task_of(field_)
-    queue = app.names.hatchery(NAMED)
-    try:
-        with app.lending(broker, SystemClock()):
-            at = datetime.now(UTC) + timedelta(seconds=1)
-            assert await task.once("order-7", at=at) is Did.CREATED
-            doomed = field_.start("run", KILL_AT=moment, **SLOW)
-            await field_.until(lambda: bool(field_.notes("killed")))
-            assert doomed.wait(timeout=10) == -signal.SIGKILL
-            assert await task.once("order-7", at=at) is Did.UNCHANGED
-            field_.start("run", **SLOW)
+    with app.lending(broker, SystemClock()):
+        at = datetime.now(UTC) + timedelta(seconds=1)
+        assert await task.once("order-7", at=at) is Did.CREATED
+        doomed = field_.start("run", KILL_AT=moment, **SLOW)
+        await field_.until(lambda: bool(field_.notes("killed")))
+        assert doomed.wait(timeout=10) == -signal.SIGKILL
+        assert await task.once("order-7", at=at) is Did.UNCHANGED
+        field_.start("run", **SLOW)
 
-            async def is_removed() -> bool:
-                return await broker.depth(queue) is None
+        async def is_removed() -> bool:
+            return await task.scheduled() == []
 
-            await eventually(is_removed, 60)
-            assert await task.once("order-7", at=at) is Did.UNCHANGED
-            assert await task.scheduled() == []
-        field_.stop()
-        runs = [note for note in field_.notes("start") if note["loop"] == str(NAMED)]
-        assert len(runs) + (moment == "RunStarted") == begun  # it died before its note
-        assert {run["seq"] for run in runs} == {0}
-        assert all(run["started_at"] >= at.timestamp() for run in runs)
-    finally:
-        with suppress(BrokerError):
-            await asyncio.shield(broker.delete(queue))
+        await eventually(is_removed, 60)
+        assert await task.once("order-7", at=at) is Did.UNCHANGED
+        assert await task.scheduled() == []
+    field_.stop()
+    runs = [note for note in field_.notes("start") if note["loop"] == str(NAMED)]
+    assert len(runs) + (moment == "RunStarted") == begun  # it died before its note
+    assert {run["seq"] for run in runs} == {0}
+    assert all(run["started_at"] >= at.timestamp() for run in runs)
+    assert not (await count(broker, app.names, [NAMED])).total()
 
 
 async def test_of_many_who_ask_for_it_at_once_one_has_it_made(
@@ -79,32 +74,26 @@ async def test_of_many_who_ask_for_it_at_once_one_has_it_made(
     field_.call("seed", **SLOW)
     apps = [task_of(field_) for _ in range(8)]
     names = [f"order-{number}" for number in range(5)]
-    try:
-        at = datetime.now(UTC) + timedelta(seconds=3)
+    at = datetime.now(UTC) + timedelta(seconds=3)
 
-        async def ask(app: Scheduler, task: PeriodicTask[..., Any]) -> list[Did]:
-            with app.lending(broker, SystemClock()):
-                return [await task.once(name, at=at) for name in names]
+    async def ask(app: Scheduler, task: PeriodicTask[..., Any]) -> list[Did]:
+        with app.lending(broker, SystemClock()):
+            return [await task.once(name, at=at) for name in names]
 
-        asked = await asyncio.gather(*(ask(*each) for each in apps))
-        made = [did for dids in asked for did in dids if did is not Did.UNCHANGED]
-        assert made == [Did.CREATED] * len(names)
-        field_.start("run", **SLOW)
-        field_.start("run", **SLOW)
-        await field_.until(lambda: len(field_.notes("end")) >= len(names))
+    asked = await asyncio.gather(*(ask(*each) for each in apps))
+    made = [did for dids in asked for did in dids if did is not Did.UNCHANGED]
+    assert made == [Did.CREATED] * len(names)
+    field_.start("run", **SLOW)
+    field_.start("run", **SLOW)
+    await field_.until(lambda: len(field_.notes("end")) >= len(names))
+    app, task = apps[0]
 
-        async def all_removed() -> bool:
-            loops = [LoopId("loop0", name) for name in names]
-            depths = [await broker.depth(apps[0][0].names.hatchery(loop)) for loop in loops]
-            return not any(depths)
+    async def all_removed() -> bool:
+        with app.lending(broker, SystemClock()):
+            return await task.scheduled() == []
 
-        await eventually(all_removed, 60)
-        field_.stop()
-        assert sorted(note["loop"] for note in field_.notes("start")) == [
-            f"loop0.{name}" for name in names
-        ]
-    finally:
-        for name in names:
-            with suppress(BrokerError):
-                queue = apps[0][0].names.hatchery(LoopId("loop0", name))
-                await asyncio.shield(broker.delete(queue))
+    await eventually(all_removed, 60)
+    field_.stop()
+    assert sorted(note["loop"] for note in field_.notes("start")) == [
+        f"loop0.{name}" for name in names
+    ]

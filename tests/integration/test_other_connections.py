@@ -13,8 +13,10 @@ from pamqp.commands import Basic
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.amqp.closing import closing_of
+from scheduler.errors import IncompatibleBroker
 from scheduler.events import Connected, Event
 from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Topology
 from tests.contract.proxy import Proxy
 from tests.contract.wire import RabbitWire, eventually, take
 
@@ -44,6 +46,16 @@ async def test_its_floats_are_as_wide_as_they_were(broker_url: str) -> None:
         for price in CUT_TO_32_BITS, 0.1:
             taken: DeliveredMessage = await channel.basic_get(queue, no_ack=True)
             assert (taken.header.properties.headers or {})["price"] == price
+        await other.close()
+
+
+async def test_a_queue_that_it_has_for_itself_is_none_of_ours(broker_url: str) -> None:
+    async with RabbitWire("classic", broker_url) as wire:
+        queue = wire.queue()
+        other = await aiormq.connect(broker_url)
+        await (await other.channel()).queue_declare(queue.name, exclusive=True)
+        with pytest.raises(IncompatibleBroker, match=f"exclusive access .* '{queue.name}'"):
+            await wire.broker.declare(Topology(queues=(queue,)))
         await other.close()
 
 

@@ -23,9 +23,10 @@ from scheduler.events import (
 )
 from scheduler.protocol.topology import QueueType
 from tests.contract.proxy import Proxy
-from tests.integration.conftest import at_rest, ready
+from tests.integration.conftest import at_rest
 from tests.rabbitmq import PrivateNode, free_ports
 from tests.stage import at_work, processor_of, program_of
+from tests.tokens import count
 
 
 class Witness:
@@ -71,9 +72,7 @@ async def working(
 
 
 async def tokens(app: Scheduler, broker: AmqpBroker) -> int:
-    queues = [app.names.hatchery(loop) for loop in app.loops]
-    queues += [app.names.processor_queue(task) for task in app.tasks]
-    return await at_rest(lambda: ready(broker, *queues))
+    return (await at_rest(lambda: count(broker, app.names, app.loops))).total()
 
 
 @pytest.fixture(scope="module")

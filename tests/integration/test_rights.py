@@ -17,22 +17,19 @@ from scheduler import Context, Retry, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.control.doctor import Finding, explaining_refusals
 from scheduler.control.reports import Did
-from scheduler.control.status import Where
+from scheduler.control.where import Where
 from scheduler.errors import AccessRefused, NotRunning, Rejected, Unroutable
 from scheduler.events import Event, LoopRepaired, MessageParked
 from scheduler.program import Program
-from scheduler.protocol.ladder import key_of
+from scheduler.protocol.hatchery import route, timers
 from scheduler.protocol.messages import Message
-from scheduler.protocol.rights import Rights, rights_to_process, rights_to_seed
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.rights import Rights, rights_to_seed
 from scheduler.protocol.topology import (
     Binding,
     Exchange,
     Names,
     Queue,
     Topology,
-    hatchery,
-    next_to,
 )
 from scheduler.queues.failed import Selection
 from scheduler.timing.clock import SystemClock
@@ -43,7 +40,7 @@ from tests.stage import at_work, failed_of, processor_of, program_of
 pytestmark = pytest.mark.timeout(120)
 
 
-ROLES = ("client", "processor", "starter", "seed")
+ROLES = ("client", "processor", "seed")
 PAGE = Path(__file__).parents[2] / "docs/how-to/secure.md"
 
 
@@ -69,7 +66,7 @@ class Office:
         told = asyncio.run(self.findings_of(url))
         self.to_seed = rights_in(told["rights of a seed"])
         self.users = {role: user(users, rights_in(told[f"rights of a {role}"])) for role in ROLES}
-        self.client, self.processor, self.starter, self.seed = self.users.values()
+        self.client, self.processor, self.seed = self.users.values()
         self.nobody = users.add()
 
     def _register(self) -> None:
@@ -211,7 +208,7 @@ async def test_who_has_no_rights_is_told_which_to_ask_for(unseeded: Office) -> N
         await unseeded.seed_as(unseeded.nobody)
     told, rights = str(refused.value), unseeded.to_seed
     assert "\n" not in told
-    assert f"access to queue '{next_to(unseeded.names.lock)}' in vhost" in told
+    assert f"'{unseeded.names.prefix}." in told
     assert told.endswith(f"'{rights.configure}' '{rights.write}' '{rights.read}'")
 
 
@@ -241,7 +238,7 @@ async def test_who_seeds_plans_and_removes_what_the_code_no_longer_has(office: O
     async with AmqpBroker(office.seed) as broker:
         await program_of(older, broker).seeding.seed()
         program = office.program(broker)
-        assert await program.dry_run.plan()
+        assert await program.seeding.plan()
         reports = await program.seeding.seed(prune=True)
         assert [str(each.loop) for each in reports if each.did is Did.REMOVED] == ["gone"]
         assert await broker.depth(office.names.processor_queue("gone")) is None
@@ -310,26 +307,24 @@ async def test_a_processor_tells_what_it_runs_to_an_operator(office: Office) -> 
 
 
 async def test_a_processor_puts_a_lost_token_again(office: Office) -> None:
-    (loop,) = office.app.loops
     async with AmqpBroker(office.url) as broker:
-        for queue in office.names.hatchery(loop), office.names.processor_queue("beat"):
+        waiting = map(office.names.timer, timers())
+        for queue in (*waiting, office.names.processor_queue("beat")):
             await broker.purge(queue)
     async with office.working():
         await office.until(lambda: "lost" in office.repairs and bool(office.runs_of("beat")))
 
 
-async def test_a_starter_starts_and_stops_loops(office: Office) -> None:
-    async with lent(office, office.starter):
+async def test_a_processor_starts_and_stops_loops(office: Office) -> None:
+    async with lent(office, office.processor):
         assert await office.mail.start("daily", every="1d", args={"to": "ada"}) is Did.CREATED
         assert [loop.key for loop in await office.mail.list()] == ["daily"]
         assert await office.mail.start("daily", every="2d", args={"to": "ada"}) is Did.RESCHEDULED
         assert await office.mail.stop("daily")
 
 
-async def test_a_processor_of_a_starter_runs_what_it_starts_until_it_is_removed(
-    office: Office,
-) -> None:
-    async with office.working(office.starter) as broker, lent(office, office.starter):
+async def test_a_processor_runs_what_it_starts_until_it_is_removed(office: Office) -> None:
+    async with office.working() as broker, lent(office, office.processor):
         assert await office.mail.start("often", every="100ms", args={"to": "ada"}) is Did.CREATED
         await office.until(lambda: len(office.runs_of("mail")) >= 3)
         program = office.program(broker)
@@ -397,29 +392,24 @@ def following(stream: str) -> Act:
 def operations(office: Office) -> dict[str, list[Act]]:
     """What each column of the table means, one way after the other."""
     names = office.names
-    slot = hatchery(office.namespace, LoopId("mail", "cell"), "quorum")
     other = f"{names.prefix}.other"
     theirs = f"{office.namespace}.elsewhere"
 
-    async def lock(broker: AmqpBroker) -> None:
-        async with broker.mutex(names.lock):
-            pass
-
     return {
         "send a call": [publishing(names.calls, "task.mail")],
-        "send it later": [publishing(names.later, key_of(timedelta(days=9), "task.mail"))],
+        "send it later": [publishing(names.later, f"{route(timedelta(days=9)).key}.task.mail")],
         "write a token": [
             publishing(exchange, "loop.nobody")
             for exchange in (names.scheduler, names.processor, names.rerouted)
         ],
-        "pause, resume, trigger": [lock, publishing(names.control, "nobody")],
+        "pause, resume, trigger": [publishing(names.control, "nobody")],
         "see runs, cancel": [publishing(names.control, "nobody"), following(names.roll_call)],
         "start, stop": [
-            lambda broker: broker.declare(slot),
-            lambda broker: broker.delete(slot.queues[0].name),
+            publishing(names.control, "nobody"),
+            publishing(names.scheduler, "loop.nobody"),
         ],
         "take messages": [
-            *map(taking, (names.processor_queue("mail"), names.hatchery(LoopId("beat")))),
+            *map(taking, (names.processor_queue("mail"), names.timer(next(iter(timers()))))),
             following(names.journal),
         ],
         "park, purge": [
@@ -455,19 +445,11 @@ async def test_each_may_do_what_the_table_says(
 # What they may not
 
 
-async def test_a_processor_starts_no_loops(office: Office) -> None:
-    hatchery = f"{office.names.prefix}.hatchery.mail.daily"
-    async with lent(office, office.processor):
-        with pytest.raises(AccessRefused, match=f"the right to configure '{hatchery}'"):
-            await office.mail.start("daily", every="1d", args={"to": "ada"})
-
-
-async def test_a_processor_declares_and_deletes_nothing_but_the_lock(office: Office) -> None:
+async def test_a_processor_declares_and_deletes_nothing(office: Office) -> None:
     names, processor = office.names, office.processor
     queue = names.processor_queue("mail")
     refused: list[Topology] = [
         Topology(queues=(Queue(f"{names.prefix}.other"),)),
-        Topology(queues=(Queue(f"{names.lock}.other"),)),
         Topology(queues=office.app.topology().queues[:1]),
         Topology(exchanges=(Exchange(f"{names.prefix}.other", "topic"),)),
         Topology(exchanges=(Exchange("amq.topic", "topic"),)),
@@ -477,8 +459,6 @@ async def test_a_processor_declares_and_deletes_nothing_but_the_lock(office: Off
         assert await attempt(processor, lambda broker, wanted=topology: broker.declare(wanted))
     assert await attempt(processor, lambda broker: broker.delete(queue))
     assert await attempt(processor, lambda broker: broker.get(f"{office.namespace}.elsewhere"))
-    async with AmqpBroker(processor) as broker, broker.mutex(names.lock):
-        pass
 
 
 async def test_a_client_only_sends(office: Office) -> None:
@@ -514,7 +494,7 @@ async def test_the_doctor_looks_as_far_as_its_user_may(office: Office) -> None:
     full = await office.findings_of(office.processor)
     assert "not compared: this user may not declare" in full["arguments of queues"].detail
     assert "not tried, this user may not configure" in full["dead-lettering"].detail
-    assert f"'{office.names.probe}" in full["dead-lettering"].detail
+    assert f"'{office.names.prefix}.probe." in full["dead-lettering"].detail
     assert full["loops"].verdict == full["rights of this user"].verdict == "ok"
     for url in (office.client, office.nobody):
         found = await office.findings_of(url)
@@ -527,14 +507,6 @@ async def test_the_doctor_looks_as_far_as_its_user_may(office: Office) -> None:
         assert problem.about == "rights of this user"
         assert "not enough for `scheduler run`: " in problem.detail
         assert rights_in(problem) == rights_in(full["rights of a processor"])
-
-
-async def test_the_doctor_tells_who_may_all_but_take_the_lock(office: Office, users: Users) -> None:
-    enough = rights_to_process(office.names)
-    found = await office.findings_of(user(users, replace(enough, configure="^$")))
-    judged = found["rights of this user"]
-    assert (found["loops"].verdict, judged.verdict) == ("ok", "problem")
-    assert f"'{office.names.lock}" in judged.detail
 
 
 # The rules

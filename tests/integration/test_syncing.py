@@ -1,17 +1,14 @@
 """Keyed loops made equal to a mapping, on a real broker."""
 
-import asyncio
-from contextlib import suppress
 from typing import Any
 
 from scheduler import Context, Every, Scheduler, Settings
 from scheduler.brokers.contract import Broker
-from scheduler.errors import BrokerError
-from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import QueueType
 from scheduler.timing.clock import SystemClock
 from tests.integration.shop import eventually
 from tests.stage import at_work, processor_of, program_of
+from tests.sweep import sweep as delete_all
 
 KEYS = [f"user-{number}" for number in range(60)]
 
@@ -48,7 +45,4 @@ async def test_many_loops_become_those_of_a_mapping(
             await eventually(all_have)
         assert ran == {(key, 2) for key in KEYS[20:]}
     finally:
-        loops = [app.names.hatchery(LoopId("digest", key)) for key in KEYS]
-        for queue in (*loops, *(each.name for each in app.topology().queues)):
-            with suppress(BrokerError):
-                await asyncio.shield(broker.delete(queue))
+        await delete_all(broker, (each.name for each in app.topology().queues))

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Topology, topology
 from tests.integration.conftest import Field
 from tests.rabbitmq import free_ports
+from tests.sweep import sweep as delete_all
 
 APP = f"{Path(__file__).parent / 'apps' / 'watched.py'}:app"
 LOOPS = ("beat", "block", "nap", "fail")
@@ -81,7 +81,7 @@ def ask(port: int, path: str) -> Answer:
 
 
 def wanted(field: Field) -> Topology:
-    return topology(field.namespace, LOOPS, map(LoopId, LOOPS), queue_type=field.queue_type)
+    return topology(field.namespace, LOOPS, queue_type=field.queue_type)
 
 
 async def sweep(field: Field) -> None:
@@ -90,5 +90,4 @@ async def sweep(field: Field) -> None:
         process.kill()
         process.wait()
     async with AmqpBroker(field.url) as broker:
-        for queue in wanted(field).queues:
-            await broker.delete(queue.name)
+        await delete_all(broker, (each.name for each in wanted(field).queues))

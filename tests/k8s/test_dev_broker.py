@@ -84,7 +84,7 @@ def test_processors_wait_for_the_seed_job_and_then_work_with_less_rights(
 
     with start("run", broker, tmp_path, user="processor") as processor:
         try:
-            # It has sent messages through the delay ladder, and has settled the tick.
+            # It has sent messages through the timers of calls, and has settled the tick.
             lines_until(processor, "book #0  succeeded")
             processor.terminate()
             assert processor.wait(TIME_LIMIT) == 0

@@ -13,7 +13,6 @@ import aiormq
 import pytest
 from packaging.requirements import Requirement
 
-from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import topology
 from tests.k8s.builds import BUILDS, ROOT, environment, pods
 from tests.k8s.dockerfile import Image, in_context, instructions
@@ -98,7 +97,7 @@ def ended(process: "subprocess.Popen[str]") -> str:
 
 
 async def delete_all(url: str, namespace: str) -> None:
-    left_behind = topology(namespace, ["poll"], [LoopId("poll")])
+    left_behind = topology(namespace, ["poll"])
     connection = await aiormq.connect(url)
     try:
         channel = await connection.channel()

@@ -316,7 +316,6 @@ def test_the_processors_may_use_what_the_app_has_and_declare_nothing(name: str) 
             assert re.search(users["scheduler-processor"][right], each.name)
         assert not re.search(users["scheduler-processor"]["configure"], each.name)
     for user in users.values():
-        assert re.search(user["configure"], names.lock)
         assert not re.search(user["write"], f"x{names.processor}")
         assert not re.search(user["write"], "amq.topic")
 

@@ -11,6 +11,7 @@ from scheduler.protocol.topology import Names, topology
 from tests.contract.wire import Inbox, has_depth
 from tests.k8s.autoscaler import DEDICATED, GENERAL, pods_for
 from tests.k8s.builds import Manifest
+from tests.sweep import sweep as delete_all
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ async def test_what_a_pod_has_in_hand_asks_for_no_further_pod(
     names = Names(namespace)
     queue = names.processor_queue("remind")
     async with AmqpBroker(broker_url) as broker:
-        wanted = topology(namespace, ["remind"], [])
+        wanted = topology(namespace, ["remind"])
         await broker.declare(wanted)
         try:
             await asyncio.gather(
@@ -56,5 +57,4 @@ async def test_what_a_pod_has_in_hand_asks_for_no_further_pod(
             assert pods_for(DEDICATED, 150) == 2
             await pod.consumer.cancel()
         finally:
-            for each in wanted.queues:
-                await broker.delete(each.name)
+            await delete_all(broker, (each.name for each in wanted.queues))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import QueueType, definitions, topology
 from tests.k8s.builds import K8S, Manifest
 from tests.k8s.custom_resources import CUSTOM_RESOURCE
@@ -21,7 +20,6 @@ def exported(queue_type: QueueType) -> dict[str, Any]:
     wanted = topology(
         "billing",
         LIKE_EACH_OTHER,
-        map(LoopId, LIKE_EACH_OTHER),
         called=LIKE_EACH_OTHER,
         queue_type=queue_type,
     )

@@ -1,29 +1,23 @@
 """`python -m tests.model`: the whole table, and what goes wrong without each rule.
 
-Of loops and their epochs first, then of ordered queues and their notes, and of the lock.
+Of loops and their epochs first, then of ordered queues and their notes.
 """
 
 import argparse
 import sys
 from collections.abc import Iterable
 
-from tests.model.lock import table as lock_table
-from tests.model.lock.world import Move as LockMove
 from tests.model.moves import Move
 from tests.model.ordered import removals as ordered_removals
 from tests.model.ordered import table as ordered_table
 from tests.model.ordered.world import Move as OrderedMove
 from tests.model.removals import REMOVALS, Removal
-from tests.model.state import NOTHING, Processor, State, Token
+from tests.model.state import NOTHING, State, Token
 from tests.model.table import LARGE, SMALL, Row
 
-AnyRow = Row | ordered_table.Row | lock_table.Row
-AnyRemoval = Removal | ordered_removals.Removal | lock_table.Removal
-ALL_REMOVALS: tuple[AnyRemoval, ...] = (
-    *REMOVALS,
-    *ordered_removals.REMOVALS,
-    *lock_table.REMOVALS,
-)
+AnyRow = Row | ordered_table.Row
+AnyRemoval = Removal | ordered_removals.Removal
+ALL_REMOVALS: tuple[AnyRemoval, ...] = (*REMOVALS, *ordered_removals.REMOVALS)
 
 
 def main() -> int:
@@ -37,10 +31,9 @@ def main() -> int:
         for removal in chosen:
             show(removal)
         return 0 if chosen else 2
-    rows: list[AnyRow] = [*SMALL, *ordered_table.SMALL, *lock_table.SMALL]
+    rows: list[AnyRow] = [*SMALL, *ordered_table.SMALL]
     if not options.small:
         rows = [*SMALL, *LARGE, *ordered_table.SMALL, *ordered_table.LARGE]
-        rows += [*lock_table.SMALL, *lock_table.LARGE]
     right = [report(each) for each in rows]
     right += [report_without(each) for each in ALL_REMOVALS]
     return 0 if all(right) else 1
@@ -77,25 +70,22 @@ def show(removal: AnyRemoval) -> None:
             say(f"  {line_of(move)}")
 
 
-def line_of(move: Move | OrderedMove | LockMove) -> str:
+def line_of(move: Move | OrderedMove) -> str:
     who = "" if move.which is None else f"P{move.which} "
     if not isinstance(move, Move):
         return f"{who}{move.what}"
     state = move.state
     said = f"{who}{move.what} {brief(move.token)}".strip()
-    return f"{said:60} {slots(state)}  epoch {state.roster.epoch} {state.roster.state}"
+    return f"{said:60} {places(state)}  epoch {state.roster.epoch} {state.roster.state}"
 
 
-def slots(state: State) -> str:
+def places(state: State) -> str:
     ready = [f"{brief(token)}{'!' * redelivered}" for token, redelivered in state.ready]
-    hands = [hand(each) for each in state.processors]
-    waiting = listed(map(brief, state.slot))
-    return f"slot {waiting:12} ready {listed(ready):12} hands {listed(hands):28}"
-
-
-def hand(processor: Processor) -> str:
-    tokens = [each for each in (processor.token, processor.held) if each is not NOTHING]
-    return "+".join(map(brief, tokens)) or processor.phase.name.lower()
+    waiting = [brief(each) for each in state.waiting]
+    waiting += [f"{brief(each)} stuck" for each in state.stuck]
+    waiting += [f"{brief(each)} late" for each in state.late]
+    hands = [brief(each.token) or each.phase.name.lower() for each in state.processors]
+    return f"waits {listed(waiting):16} ready {listed(ready):12} hands {listed(hands):28}"
 
 
 def listed(what: Iterable[str]) -> str:
@@ -106,7 +96,7 @@ def brief(token: Token) -> str:
     if token is NOTHING:
         return ""
     epoch, seq, *_ = token.position
-    return f"{epoch}.{seq}{'first' * token.first}{'paused' * token.paused}"
+    return f"{epoch}.{seq}{'first' * token.first}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""What the broker does: tokens hatch, puts are taken or refused, and the journal hears them."""
+"""What the broker does: tokens wait in shared timers and hatch, puts are taken, the journal hears.
+
+Nothing is refused, nothing is looked at, nothing is purged: any number of tokens wait, and any of
+them may hatch at any moment.
+"""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -6,64 +10,93 @@ from typing import NamedTuple
 from scheduler.protocol import epochs
 from scheduler.protocol.epochs import Position
 from tests.model.moves import Actor, Move, Moves
-from tests.model.state import Journal, State, Token
+from tests.model.state import Bounds, Journal, State, Token
 
 
-def hatches(state: State) -> Moves:
-    """What waits at the head, and is not paused, becomes ready; twice, when a node fails."""
-    if not state.slot or state.slot[0].paused:
-        return
-    token, *slot = state.slot
-    journal = state.journal
-    if (token.position.epoch, token.position.seq) == (state.roster.epoch, journal.checkpoint):
-        journal = journal._replace(waits=False)
-    hatched = state._replace(
-        slot=tuple(slot), ready=(*state.ready, (token, False)), journal=journal
-    )
-    yield Move(Actor.BROKER, "hatches", hatched, token=token)
-    if state.budget.doublings:
-        yield Move(
-            Actor.FAULT,
-            "hatches twice",
-            hatched._replace(
-                ready=(*hatched.ready, (token, False)),
-                budget=state.budget._replace(doublings=state.budget.doublings - 1),
-            ),
-            token=token,
-        )
+def moves(state: State, bounds: Bounds) -> Moves:
+    """What becomes of the tokens that wait, and of what the journal has heard."""
+    budget = state.budget
+    for token, waiting in _each(state.waiting):
+        rest = state._replace(waiting=waiting)
+        hatched = ready(rest, token)
+        yield Move(Actor.BROKER, "hatches", hatched, token=token)
+        if budget.doublings:
+            twice = ready(hatched, token)._replace(budget=budget.less("doublings"))
+            yield Move(Actor.FAULT, "hatches twice", twice, token=token)
+        if budget.lost:
+            lost = rest._replace(budget=budget.less("lost"))
+            yield Move(Actor.FAULT, "is lost as it hatches", lost, token=token)
+        if budget.stopped:
+            stuck = rest._replace(stuck=(*state.stuck, token), budget=budget.less("stopped"))
+            yield Move(Actor.FAULT, "is in a timer that stops", stuck, token=token)
+    for token, stuck in _each(state.stuck):
+        rest = state._replace(stuck=stuck)
+        yield Move(Actor.FAULT, "goes with its timer", rest, token=token)
+        yield Move(Actor.BROKER, "hatches much later", ready(rest, token), token=token)
+    for token, late in _each(state.late):
+        journal, truth = heard(state, token.position, republished=True), state.truth
+        if token.position.epoch >= state.roster.life:
+            truth = truth._replace(settled=max(truth.settled, token.position.seq))
+        waiting = (*state.waiting, token)
+        arrived = state._replace(late=late, waiting=waiting, journal=journal, truth=truth)
+        yield Move(Actor.BROKER, "arrives late", arrived, token=token)
+    if budget.forgets:
+        after = state._replace(journal=forgotten(state, bounds), budget=budget.less("forgets"))
+        yield Move(Actor.FAULT, "the journal forgets", after)
+
+
+def ready(state: State, token: Token) -> State:
+    return state._replace(ready=(*state.ready, (token, False)))
+
+
+def _each(tokens: tuple[Token, ...]) -> Iterator[tuple[Token, tuple[Token, ...]]]:
+    """Each token, of those that are alike one, with all others."""
+    for at, token in enumerate(tokens):
+        if token not in tokens[:at]:
+            yield token, tokens[:at] + tokens[at + 1 :]
 
 
 class Put(NamedTuple):
     """How a put went."""
 
     state: State
-    taken: bool
     how: str = ""
+    confirmed: bool = True
+    arrived: bool = True
 
 
 def puts(state: State, token: Token, *, republished: bool) -> Iterator[Put]:
-    """All ways in which a put may go.
+    """All ways in which the put of a processor may go.
 
     Args:
-        republished: whether the journal has heard the message before, or a creator put it.
+        republished: whether it was published before.
     """
     budget = state.budget
-    taken = state._replace(slot=(*state.slot, token))
+    waits = state._replace(waiting=(*state.waiting, token))
     journal = heard(state, token.position, republished=republished)
-    if state.slot:
-        yield Put(state._replace(journal=journal), taken=False)
-        if budget.races:
-            less = budget._replace(races=budget.races - 1)
-            yield Put(taken._replace(journal=journal, budget=less), True, " beside the occupant")
-        return
-    yield Put(taken._replace(journal=journal), taken=True)
+    arrived = [("", waits._replace(journal=journal))]
     if budget.unheard:
-        less = budget._replace(unheard=budget.unheard - 1)
-        yield Put(taken._replace(budget=less), True, ", and the journal misses it")
+        missed = waits._replace(budget=budget.less("unheard"))
+        arrived.append((", and the journal misses it", missed))
+    for how, after in arrived:
+        yield Put(after, how)
+    if budget.races:
+        for how, after in [*arrived, (" in the journal only", state._replace(journal=journal))]:
+            less = after._replace(budget=after.budget.less("races"))
+            yield Put(less, f"{how}, and the confirmation is lost", confirmed=False)
+        nowhere = state._replace(budget=budget.less("races"))
+        yield Put(nowhere, " in vain", confirmed=False, arrived=False)
+    if budget.late:
+        flies = state._replace(late=(*state.late, token), budget=budget.less("late"))
+        yield Put(flies, ", which has not arrived yet", confirmed=False, arrived=False)
 
 
 def heard(state: State, put: Position, *, republished: bool) -> Journal:
-    """The journal after a put."""
+    """The journal after a put.
+
+    Args:
+        republished: whether it was published before, or is a creator's.
+    """
     journal, roster = state.journal, state.roster
     of_epoch = {each.epoch: each for each in journal.greatest}
     before = of_epoch.get(put.epoch)
@@ -72,7 +105,17 @@ def heard(state: State, put: Position, *, republished: bool) -> Journal:
     after = journal._replace(greatest=tuple(of_epoch.values()), doubled=journal.doubled or doubled)
     if put.epoch < roster.life:
         return after
-    since = journal.since if journal.waits else max(journal.since, put.seq)
-    return after._replace(
-        furthest=max(journal.furthest, put.seq), since=since if journal.notes else 0
-    )
+    return after._replace(furthest=max(journal.furthest, put.seq))
+
+
+def forgotten(state: State, bounds: Bounds) -> Journal:
+    """The journal after it has dropped all that it has heard of, as it is full.
+
+    The roster has noted how far the loop had come in this life, also that a run has ended it.
+    """
+    journal, life = state.journal, state.roster.life
+    if not bounds.checkpoints:
+        return Journal(forgot=True)
+    last = epochs.adopted(Position(life, 0, joined=False), journal.positions(life), life)
+    end = journal.end if journal.end == last else None
+    return Journal(checkpoint=last, end=end, forgot=True)

@@ -2,84 +2,119 @@
 
 Epochs are numbered anew: even numbers for those that tokens have, odd ones for all between; what
 was before all tokens is as good as the oldest of them. Progress too: only what is ahead, level or
-next matters, and whether there is any. Processors, and what is ready, have no order.
+next matters, and whether there is any. Processors, creators and tokens have no order.
 """
 
 from bisect import bisect_left
 
-from scheduler.protocol.epochs import Entry, Position, Watch
-from tests.model.state import (
-    NOTHING,
-    Creator,
-    Journal,
-    Processor,
-    State,
-    Supervisor,
-    Token,
-    Truth,
-)
+from scheduler.protocol import epochs
+from scheduler.protocol.epochs import Beginning, Entry, Position, Verb
+from tests.model.state import NOTHING, Creator, Journal, Processor, State, Token, Truth
 
 FARTHEST = 2
 """Progress that is farther ahead is taken for this far ahead: the rules ask for more or less."""
+
+OF_NO_TOKEN = 0
+"""The epoch of what was heard of tokens that are nowhere any more."""
 
 
 def canonical(state: State) -> State:
     """The state that stands for this one."""
     numbering = _Numbering(state)
-    tokens, supervisor = numbering.tokens, state.supervisor
+    tokens = numbering.tokens
     return State(
-        tuple([tokens[token] for token in state.slot]),
+        tuple(sorted([tokens[token] for token in state.waiting])),
+        tuple(sorted([tokens[token] for token in state.stuck])),
+        tuple(sorted([tokens[token] for token in state.late])),
         tuple(sorted([(tokens[token], redelivered) for token, redelivered in state.ready])),
-        tuple(sorted([numbering.processor(each) for each in state.processors])),
-        numbering.creator(state.creator),
-        Supervisor(supervisor.asked, numbering.watch(supervisor.watch, state.roster.epoch)),
+        tuple(sorted([numbering.processor(each) for each in state.processors], key=_key)),
+        tuple(sorted([numbering.creator(each) for each in numbering.creators], key=_creator_key)),
         numbering.journal(state.journal),
-        Entry(
-            numbering.epoch(state.roster.epoch),
-            state.roster.state,
-            numbering.epoch(state.roster.life),
-        ),
+        numbering.roster,
         state.budget,
         state.verbs,
-        Truth(numbering.seqs[state.truth.settled], state.truth.stopped),
+        Truth(numbering.seqs[state.truth.settled], state.truth.stopped, state.truth.ended),
     )
+
+
+def _key(processor: Processor) -> tuple[object, ...]:
+    return (*processor[:-1], processor.settled or ())
+
+
+def _creator_key(creator: Creator) -> tuple[object, ...]:
+    return creator.verb, creator.done, creator.beginning.entry, creator.resumed
 
 
 class _Numbering:
     """The new numbers of a state's epochs and progress, and its tokens with these."""
 
     def __init__(self, state: State) -> None:
+        roster, journal = state.roster, state.journal
         tokens = set(state.tokens)
         tokens.update([each.delivered for each in state.processors])
-        tokens.add(state.creator.token)
         tokens.discard(NOTHING)
-        self._epochs = sorted({state.roster.epoch, *(token.position.epoch for token in tokens)})
+        # Who has been overtaken is as good as not there: its entry will not be accepted any more.
+        self.creators = [
+            each
+            for each in state.creators
+            if each.done or epochs.accepted(each.beginning.entry, roster)
+        ]
+        firsts = [each.pending.position for each in self.creators if each.done]
+        self._comes = [token.position for token in tokens]
+        self._comes += [first for first in firsts if first != NOTHING.position]
+        numbered = {roster.epoch, *[position.epoch for position in self._comes]}
+        entries = [each.beginning.entry.epoch for each in self.creators]
+        numbered.update([epoch for epoch in entries if epoch <= roster.epoch])
+        if journal.end and epochs.stays_ended(journal.end, roster):
+            numbered.add(journal.end.epoch)
+        self._end = journal.end if journal.end and journal.end.epoch in numbered else None
+        self._epochs = sorted(numbered)
         self._numbers = {epoch: 2 * at for at, epoch in enumerate(self._epochs, 1)}
-        self._greatest = [put for put in state.journal.greatest if put.epoch in self._numbers]
-        journal = state.journal
-        seqs = {0, journal.furthest, journal.checkpoint or 0, journal.since, state.truth.settled}
-        seqs.update([token.position.seq for token in tokens])
+        self._greatest = [put for put in journal.greatest if put.epoch in self._numbers]
+        seqs = {0, journal.furthest, state.truth.settled}
+        seqs.update([position.seq for position in self._comes])
         seqs.update([put.seq for put in self._greatest])
+        seqs.update([put.seq for put in (self._end, journal.checkpoint) if put])
+        settled = [each.settled for each in state.processors if each.settled]
+        seqs.update([each.seq for each in settled if self._matters(each)])
         self.seqs = _spaced(seqs)
-        self.tokens = {token: Token(self._position(token[0]), *token[1:]) for token in tokens}
+        self.tokens = {token: Token(self._position(token.position)) for token in tokens}
         self.tokens[NOTHING] = NOTHING
+        self.roster = Entry(
+            self.epoch(roster.epoch),
+            roster.state,
+            self.epoch(roster.life),
+            asked=self.epoch(roster.asked) if self._end or state.budget.stops else 0,
+        )
 
     def epoch(self, epoch: int) -> int:
         return self._numbers.get(epoch) or max(2 * bisect_left(self._epochs, epoch) + 1, 2)
 
     def creator(self, creator: Creator) -> Creator:
-        before = creator.before and self.epoch(creator.before)
-        return Creator(creator.verb, creator.done, self.tokens[creator.token], before)
+        """Of one that has not appended yet, the entry is as if it had just read the roster."""
+        verb, (entry, token), done, resumed = creator
+        number = self._numbers.get(entry.epoch, self.roster.epoch + 1)
+        if done:
+            entry = Entry(number, entry.state, 0)
+        else:
+            entry = entry._replace(
+                epoch=number,
+                life=number if verb is Verb.START else self.roster.life,
+                base=epochs.base_of(self.roster),
+                asked=number if entry.asked == entry.epoch else self.roster.asked,
+            )
+        token = token and token._replace(epoch=number)
+        return Creator(verb, Beginning(entry, token), done, resumed)
 
     def processor(self, each: Processor) -> Processor:
-        tokens = self.tokens
+        tokens, settled = self.tokens, each.settled
         return Processor(
             each.phase,
             self.epoch(each.known),
             tokens[each.token],
             tokens[each.delivered],
-            tokens[each.held],
-            each.heard,
+            each.unconfirmed,
+            self._position(settled) if settled and self._matters(settled) else None,
         )
 
     def journal(self, journal: Journal) -> Journal:
@@ -89,20 +124,18 @@ class _Numbering:
             journal.earlier,
             greatest,
             journal.doubled,
-            None if journal.checkpoint is None else self.seqs[journal.checkpoint],
-            journal.waits,
-            self.seqs[journal.since],
-            journal.notes,
+            self._end and self._position(self._end),
+            journal.checkpoint and self._position(journal.checkpoint),
+            journal.forgot,
         )
 
-    def watch(self, watch: Watch, epoch: int) -> Watch:
-        # Misses of an epoch that has passed count for nothing.
-        counts = watch.epoch == epoch and watch.misses
-        return Watch(self.epoch(epoch), watch.misses) if counts else Watch()
+    def _matters(self, settled: Position) -> bool:
+        """Whether something may come that a processor has settled: what comes later is ahead."""
+        return any(epochs.is_behind(each, settled) for each in self._comes)
 
     def _position(self, position: Position) -> Position:
-        epoch, seq = self._numbers[position.epoch], self.seqs[position.seq]
-        return Position(epoch, seq, joined=position.joined)
+        number = self._numbers.get(position.epoch, OF_NO_TOKEN)
+        return Position(number, self.seqs[position.seq], joined=position.joined)
 
 
 def _spaced(progress: set[int]) -> dict[int, int]:

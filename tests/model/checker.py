@@ -15,7 +15,7 @@ from tests.model.state import Bounds, Processor, State, initial
 
 def moves(state: State, bounds: Bounds) -> Moves:
     """All that can happen next."""
-    yield from broker.hatches(state)
+    yield from broker.moves(state, bounds)
     yield from processor.moves(state)
     yield from creator.moves(state, bounds)
     yield from supervision.moves(state, bounds)
@@ -24,20 +24,19 @@ def moves(state: State, bounds: Bounds) -> Moves:
 
 
 def check(
-    bounds: Bounds, *, graph: bool = True, until: Collection[Wrong] = (), limit: int | None = None
+    bounds: Bounds, *, until: Collection[Wrong] = (), limit: int | None = None
 ) -> Check[Wrong, Move]:
     """Reach all states, and see what is wrong.
 
     Args:
-        graph: whether to look for what is wrong with the whole graph as well.
         until: end the search where these have been found.
         limit: end the search after so many states.
     """
     began = time.perf_counter()
-    search = Search(bounds, graph)
+    search = Search(bounds)
     complete = search.run(set(until), limit)
     ways = {wrong: search.way(*place) for wrong, place in search.found.items()}
-    if graph and complete:
+    if complete:
         for wrong, place in properties.wrongs_of(search.graph, search.states, search.ways).items():
             ways[wrong] = search.way(place)
     return Check(len(search.states), complete, time.perf_counter() - began, ways)
@@ -46,12 +45,11 @@ def check(
 class Search:
     """A search for all states, and what it has found."""
 
-    def __init__(self, bounds: Bounds, with_graph: bool) -> None:
+    def __init__(self, bounds: Bounds) -> None:
         self.graph = Graph()
         self.states: list[State] = []
         self.found: dict[Wrong, tuple[int, State]] = {}
         self._bounds = bounds
-        self._with_graph = with_graph
         self._numbers: dict[State, int] = {}
         self._parents = array("L")
         self._parts: dict[Any, Hashable] = {}
@@ -110,8 +108,7 @@ class Search:
             edges.append((target, properties.marks_of(move, state)))
             if move.wrong is not None:
                 self.found.setdefault(move.wrong, (number, self.states[target]))
-        if self._with_graph:
-            self.graph.add(edges)
+        self.graph.add(edges)
 
     def _number(self, state: State, parent: int) -> int:
         # Many are canonical as they are, and known.

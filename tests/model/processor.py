@@ -8,12 +8,12 @@ once. The roster is read where what was read decides.
 from collections.abc import Generator
 
 from scheduler.protocol import epochs
-from scheduler.protocol.epochs import Answer, Position, Refused, Step
-from tests.model import broker
+from scheduler.protocol.epochs import Answer, Entry, LoopState, Position, Step, Verb
+from tests.model import broker, creator
 from tests.model.moves import Actor, Move, Moves, Wrong, with_processor
 from tests.model.state import NOTHING, Phase, Processor, State, Token
 
-RUN_BEGAN = {Phase.RUNNING, Phase.REFUSED, Phase.HOLDING, Phase.PUTTING}
+RUN_BEGAN = {Phase.RUNNING, Phase.PUTTING, Phase.STOPPING, Phase.ENDING}
 
 
 def moves(state: State) -> Moves:
@@ -33,12 +33,16 @@ def moves(state: State) -> Moves:
                 yield from asks(state, which)
             case Phase.CLEARED:
                 yield from runs(state, which, processor.token)
-            case Phase.RUNNING | Phase.PUTTING:
+            case Phase.RUNNING:
                 yield from settles(state, which)
-            case Phase.REFUSED:
-                yield looks(state, which)
-            case Phase.HOLDING:
-                yield decides(state, which)
+                if state.budget.stops:
+                    yield from stops(state._replace(budget=state.budget.less("stops")), which)
+            case Phase.PUTTING:
+                yield from settles(state, which)
+            case Phase.STOPPING:
+                yield from stops(state, which)
+            case Phase.ENDING:
+                yield ends(state, which)
 
 
 def starts(state: State, which: int) -> Move:
@@ -54,16 +58,20 @@ def starts(state: State, which: int) -> Move:
 
 
 def receives(state: State, which: int) -> Moves:
-    """R1, and R3 for what is redelivered; R4 begins, or the run."""
+    """R1, the last settled position, and R3 for what is redelivered; R4 begins, or the run."""
     for at, (token, redelivered) in enumerate(state.ready):
         if at and state.ready[at - 1] == state.ready[at]:
             continue
         taken = state._replace(ready=state.ready[:at] + state.ready[at + 1 :])
         known = known_with(state.processors[which].known, token)
-        idle = Processor(Phase.IDLE, known)
+        settled = state.processors[which].settled
+        idle = Processor(Phase.IDLE, known, settled=settled)
         in_hand = idle._replace(token=token, delivered=token)
         if epochs.is_void(token.position.epoch, known):
             yield _moved(taken, which, "acks, as void,", idle, token)
+            continue
+        if epochs.is_behind(token.position, settled):
+            yield _moved(taken, which, "acks, as settled by itself,", idle, token)
             continue
         yield from reads_on(taken, which, in_hand)
         if redelivered:
@@ -93,7 +101,7 @@ def reads_on(state: State, which: int, processor: Processor) -> Moves:
     if epoch < state.roster.epoch:
         known = epochs.learned(processor.known, epoch + 1)
         if epochs.is_void(epoch, known):
-            idle = Processor(Phase.IDLE, known)
+            idle = _idle(processor)._replace(known=known)
             yield _moved(state, which, "reads the roster, acks, as void,", idle, processor.token)
 
 
@@ -105,8 +113,11 @@ def waits(state: State, which: int) -> Moves:
     if calling:
         return
     if epochs.was_settled(token.position, heard(state)):
-        idle = Processor(Phase.IDLE, processor.known)
-        yield _moved(state, which, "acks, as settled,", idle, token)
+        if is_end(state, token.position):
+            ending = processor._replace(phase=Phase.ENDING)
+            yield _moved(state, which, "finds that its run stopped the loop", ending, token)
+        else:
+            yield _moved(state, which, "acks, as settled,", _idle(processor), token)
     elif token.first:
         yield _moved(state, which, "goes on with", processor._replace(phase=Phase.ASKING), token)
     else:
@@ -120,8 +131,7 @@ def calls(state: State, which: int, *, came_back: bool = False) -> Generator[Mov
     token = processor.token
     epoch = token.position.epoch
     if epochs.is_void(epoch, processor.known):
-        idle = Processor(Phase.IDLE, processor.known)
-        yield _moved(state, which, "acks, as void,", idle, token)
+        yield _moved(state, which, "acks, as void,", _idle(processor), token)
         return True
     yield from reads_on(state, which, processor)
     said = answers(state)
@@ -144,22 +154,27 @@ def asks(state: State, which: int) -> Moves:
         life = state.roster.life
         position = epochs.adopted(token.position, heard(state), life)
         adopted = token._replace(position=Position(epoch, position.seq, joined=False))
-        exchanging = processor._replace(phase=Phase.PUTTING, token=adopted)
-        move = _moved(state, which, "has heard all, adopts", exchanging, adopted)
-        yield move._replace(wrong=wrong_with_reading(state, token, position))
+        wrong = wrong_with_reading(state, token, position)
+        if position == state.journal.end and epochs.stays_ended(position, state.roster):
+            ending = processor._replace(phase=Phase.ENDING)
+            move = _moved(state, which, "has heard all, adopts the end", ending, adopted)
+        else:
+            putting = processor._replace(phase=Phase.PUTTING, token=adopted)
+            move = _moved(state, which, "has heard all, adopts", putting, adopted)
+        yield move._replace(wrong=wrong)
 
 
 def wrong_with_reading(state: State, first: Token, position: Position) -> Wrong | None:
-    """Whether another position had been adopted, had no more been read than it takes."""
-    if first.position.epoch != state.roster.epoch:
+    """Whether the journal, and what is noted of it, does not tell any more how far the loop was."""
+    if first.position.epoch != state.roster.epoch or not state.journal.forgot:
         return None  # what a void token goes on with is void, too
-    if first.known:
-        return None if first.position.seq == position.seq else Wrong.FORGOTTEN
-    if state.journal.checkpoint is None:
-        return None
-    since = state.journal.positions_since_checkpoint(state.roster.life)
-    read = epochs.adopted(first.position, since, state.roster.life)
-    return None if read.seq == position.seq else Wrong.FORGOTTEN
+    return Wrong.FORGOTTEN if position.seq < state.truth.settled else None
+
+
+def is_end(state: State, position: Position) -> bool:
+    """Whether the journal tells that the run of a token, which was settled, stopped the loop."""
+    end = state.journal.end
+    return end is not None and epochs.was_settled(position, [end])
 
 
 def answers(state: State) -> dict[int, Answer | None]:
@@ -184,8 +199,7 @@ def runs(state: State, which: int, token: Token) -> Moves:
     processor = state.processors[which]
     epoch = token.position.epoch
     if epochs.is_void(epoch, processor.known):
-        idle = Processor(Phase.IDLE, processor.known)
-        yield _moved(state, which, "acks, as void,", idle, token)
+        yield _moved(state, which, "acks, as void,", _idle(processor), token)
         return
     if processor.phase is Phase.CLEARED:
         yield from reads_on(state, which, processor)
@@ -201,7 +215,7 @@ def wrong_with(state: State, which: int, position: Position) -> Wrong | None:
     others = (each for at, each in enumerate(state.processors) if at != which)
     if any(other.phase is Phase.RUNNING for other in others):
         return Wrong.OVERLAP
-    if state.truth.stopped:
+    if state.truth.stopped or state.truth.ended:
         return Wrong.STOPPED
     if position.epoch < state.roster.life or position.seq == state.truth.settled:
         return None
@@ -209,23 +223,41 @@ def wrong_with(state: State, which: int, position: Position) -> Wrong | None:
 
 
 def settles(state: State, which: int) -> Moves:
-    """R2: what comes after it is put; taken: the token is acked, or redelivered."""
+    """What comes after it is put; confirmed: the token is acked, or redelivered.
+
+    R3p: if it was not confirmed, the journal is asked before it is published again.
+    """
     processor = state.processors[which]
     position = processor.token.position
+    if processor.unconfirmed and was_put(state, position):
+        acked = _idle(processor, settled=True)
+        yield _moved(state, which, "finds its put in the journal, acks", acked, processor.token)
+        return
     successor = successor_of(processor.token)
-    unsettled = processor.heard or processor.token.first
-    for put in broker.puts(state, successor, republished=processor.heard):
-        after, wrong = (put.state, None) if unsettled else _settled(put.state, position)
-        if not put.taken:
-            refused = processor._replace(phase=Phase.REFUSED, heard=True)
-            yield _moved(after, which, "is refused", refused, successor)._replace(wrong=wrong)
+    for put in broker.puts(state, successor, republished=processor.unconfirmed):
+        after, wrong = put.state, None
+        if put.arrived and not processor.token.first:
+            after, wrong = _settled(put.state, position, again=processor.unconfirmed)
+        if not put.confirmed:
+            again = processor._replace(phase=Phase.PUTTING, unconfirmed=True)
+            yield _failed(after, which, f"puts{put.how}", again, successor, wrong)
+            if after.budget.outages and not put.arrived:
+                cut_off = after._replace(processors=with_processor(after, which, again))
+                yield _failed(cut_off, which, f"puts{put.how}; is cut off", None, successor, wrong)
             continue
-        idle = Processor(Phase.IDLE, processor.known)
-        done = _moved(after, which, f"puts{put.how}", idle, successor)._replace(wrong=wrong)
-        yield done
+        done = _moved(after, which, f"puts{put.how}", _idle(processor, settled=True), successor)
+        yield done._replace(wrong=wrong)
         if after.budget.outages:
-            cut_off = cut(after, which)
-            yield done._replace(actor=Actor.FAULT, what="is cut off after it put", state=cut_off)
+            yield _failed(after, which, "is cut off after it put", None, successor, wrong)
+            knows = processor._replace(settled=position)
+            knowing = after._replace(processors=with_processor(after, which, knows))
+            what = "is cut off before it acks"
+            yield _failed(knowing, which, what, None, successor, wrong)
+
+
+def was_put(state: State, position: Position) -> bool:
+    """R3p: whether the journal has heard what was not confirmed."""
+    return epochs.was_settled(position, heard(state))
 
 
 def successor_of(token: Token) -> Token:
@@ -235,53 +267,79 @@ def successor_of(token: Token) -> Token:
     return Token(joined if token.first else joined._replace(seq=position.seq + 1))
 
 
-def _settled(state: State, position: Position) -> tuple[State, Wrong | None]:
+def _settled(state: State, position: Position, *, again: bool) -> tuple[State, Wrong | None]:
     if position.epoch < state.roster.life:
         return state, None
     settled = position.seq + 1
     truth = state.truth._replace(settled=max(state.truth.settled, settled))
-    wrong = Wrong.RESETTLED if settled <= state.truth.settled else None
+    wrong = Wrong.RESETTLED if settled <= state.truth.settled and not again else None
     return state._replace(truth=truth), wrong
 
 
-def looks(state: State, which: int) -> Move:
-    """It gets the slot's occupant, which is in its hand for a while, and the slot empty."""
+def stops(state: State, which: int) -> Moves:
+    """Its run stops the loop: what comes after it is put in the journal only."""
     processor = state.processors[which]
-    if not state.slot:
-        again = processor._replace(phase=Phase.PUTTING)
-        return _moved(state, which, "finds the slot empty", again)
-    occupant, *slot = state.slot
-    holding = processor._replace(phase=Phase.HOLDING, held=occupant)
-    return _moved(state._replace(slot=tuple(slot)), which, "looks at", holding, occupant)
+    token = processor.token
+    ending = processor._replace(phase=Phase.ENDING)
+    if processor.unconfirmed and was_put(state, token.position):
+        yield _moved(state, which, "finds its end in the journal", ending, token)
+        return
+    end = successor_of(token)
+    journal = broker.heard(state, end.position, republished=processor.unconfirmed)
+    after, wrong = _settled(state, token.position, again=processor.unconfirmed)
+    ended = after.truth.ended or token.position.epoch >= state.roster.asked
+    after = after._replace(
+        journal=journal._replace(end=end.position), truth=after.truth._replace(ended=ended)
+    )
+    yield _moved(after, which, "stops the loop", ending, end)._replace(wrong=wrong)
+    if state.budget.outages:
+        yield _failed(after, which, "stops the loop, is cut off", None, end, wrong)
+    if state.budget.races:
+        again = processor._replace(phase=Phase.STOPPING, unconfirmed=True)
+        less = after._replace(budget=after.budget.less("races"))
+        what = "stops the loop, and the confirmation is lost"
+        yield _failed(less, which, what, again, end, wrong)
+        less = state._replace(budget=state.budget.less("races"))
+        yield _failed(less, which, "stops the loop, in vain", again, end, None)
 
 
-def decides(state: State, which: int) -> Move:
-    """R2: what to do with the occupant."""
+def ends(state: State, which: int) -> Move:
+    """C: it appends the pause, based on the epoch of its token; overtaken or not, it acks."""
     processor = state.processors[which]
-    occupant, mine = processor.held, successor_of(processor.token)
-    if epochs.refused(mine.position, occupant.position) is Refused.REPLACE:
-        again = processor._replace(phase=Phase.PUTTING, held=NOTHING)
-        return _moved(state, which, "acks the occupant", again, occupant)
-    left = state._replace(slot=(occupant, *state.slot))
-    return _moved(left, which, "leaves", Processor(Phase.IDLE, processor.known), occupant)
+    epoch, roster = processor.token.position.epoch, state.roster
+    based_on = Entry(epoch, LoopState.ACTIVE, roster.life)
+    beginning = epochs.begun(Verb.PAUSE, based_on, at_ms=roster.epoch + 1)
+    assert beginning is not None
+    idle, entry = _idle(processor, settled=True), beginning.entry
+    if not epochs.accepted(entry, roster):
+        return _moved(state, which, "finds its pause overtaken, acks", idle, processor.token)
+    # Of what a run has settled, and nobody has asked for since, is this the end?
+    wrong = None if state.truth.ended else Wrong.RESTOPPED
+    after = creator.counted(state, entry, Verb.PAUSE)
+    return _moved(
+        after, which, f"appends epoch {entry.epoch}, acks", idle, processor.token
+    )._replace(wrong=wrong)
 
 
 def cuts(state: State) -> Moves:
-    """Faults: a processor dies, or loses its connection, which is the same to all others."""
+    """Faults: a processor dies, or loses its connection, and remembers what it has settled."""
     if not state.budget.outages:
         return
     for which, processor in enumerate(state.processors):
         if processor.phase is not Phase.AWAY:
-            yield Move(
-                Actor.FAULT, "is cut off", cut(state, which), which=which, token=processor.token
-            )
+            yield _failed(state, which, "is cut off", None, processor.token)
+            if processor.settled is not None:
+                dies = state._replace(
+                    processors=with_processor(state, which, processor._replace(settled=None))
+                )
+                yield _failed(dies, which, "dies", None, processor.token)
 
 
 def recalls(state: State) -> Moves:
     """Faults: a token in a run is given to somebody else, too."""
     if not state.budget.recalls:
         return
-    less = state.budget._replace(recalls=state.budget.recalls - 1)
+    less = state.budget.less("recalls")
     for which, processor in enumerate(state.processors):
         if has_run_begun(processor) and processor.delivered is not NOTHING:
             running = processor._replace(delivered=NOTHING)
@@ -295,17 +353,21 @@ def recalls(state: State) -> Moves:
 def cut(state: State, which: int) -> State:
     """After an outage: what it had in hand is redelivered as it was."""
     processor = state.processors[which]
-    ready, slot = state.ready, state.slot
+    ready = state.ready
     if processor.delivered is not NOTHING:
         ready = (*ready, (processor.delivered, True))
-    if processor.held is not NOTHING:
-        slot = (processor.held, *slot)
+    away = Processor(Phase.AWAY, 0, settled=processor.settled)
     return state._replace(
         ready=ready,
-        slot=slot,
-        processors=with_processor(state, which, Processor(Phase.AWAY, 0)),
-        budget=state.budget._replace(outages=state.budget.outages - 1),
+        processors=with_processor(state, which, away),
+        budget=state.budget.less("outages"),
     )
+
+
+def _idle(processor: Processor, *, settled: bool = False) -> Processor:
+    """After it acked."""
+    position = processor.token.position if settled else processor.settled
+    return Processor(Phase.IDLE, processor.known, settled=position)
 
 
 def _moved(
@@ -313,3 +375,19 @@ def _moved(
 ) -> Move:
     after = state._replace(processors=with_processor(state, which, processor))
     return Move(Actor.PROCESSOR, what, after, which=which, token=token)
+
+
+def _failed(
+    state: State,
+    which: int,
+    what: str,
+    processor: Processor | None,
+    token: Token,
+    wrong: Wrong | None = None,
+) -> Move:
+    """A fault that befalls a processor; None: it is cut off."""
+    if processor is None:
+        after = cut(state, which)
+    else:
+        after = state._replace(processors=with_processor(state, which, processor))
+    return Move(Actor.FAULT, what, after, which=which, token=token, wrong=wrong)

@@ -23,11 +23,11 @@ def marks_of(move: Move, before: State) -> int:
 
 
 def is_well(state: State) -> bool:
-    """Whether there is one token, of the current epoch; of a loop that is gone, none."""
-    if state.creator.verb is not None:
+    """Whether there is one token, of the current epoch; of a loop that is paused or gone, none."""
+    if state.creators:
         return False
     epochs = [token.position.epoch for token in state.tokens]
-    return epochs == ([] if state.roster.state is LoopState.GONE else [state.roster.epoch])
+    return epochs == ([state.roster.epoch] if state.roster.state is LoopState.ACTIVE else [])
 
 
 def wrongs_of(graph: Graph, states: Sequence[State], ways: Ways) -> dict[Wrong, int]:

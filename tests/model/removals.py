@@ -15,15 +15,14 @@ from scheduler.protocol.epochs import (
     Entry,
     LoopState,
     Position,
-    Refused,
     Step,
     Verb,
 )
-from tests.model import creator, processor
+from tests.model import broker, creator, processor, supervision
 from tests.model.check import Check
 from tests.model.checker import check
 from tests.model.moves import Move, Wrong
-from tests.model.state import Bounds, Budget, State
+from tests.model.state import Bounds, Budget, Journal, State
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,7 @@ def the_first_of(first: Any, *_: Any) -> Any:
 
 begun, steps, adopted = epochs.begun, epochs.steps, epochs.adopted
 awaited, was_settled = epochs.awaited, epochs.was_settled
+put = creator.puts
 
 
 def _not_first(*verbs: Verb) -> Mapping[str, Any]:
@@ -72,8 +72,7 @@ def _not_first(*verbs: Verb) -> Mapping[str, Any]:
         beginning = begun(verb, latest, paused=paused)
         if beginning is None or beginning.token is None or verb not in verbs:
             return beginning
-        joined = beginning.token.position._replace(joined=True)
-        return beginning._replace(token=beginning.token._replace(position=joined))
+        return beginning._replace(token=beginning.token._replace(joined=True))
 
     return {"begun": instead}
 
@@ -84,16 +83,12 @@ def _of_the_same_epoch(
     beginning = begun(verb, latest, paused=paused)
     if beginning is None or beginning.token is None or latest is None:
         return beginning
-    position = beginning.token.position._replace(epoch=latest.epoch)
     entry = beginning.entry._replace(epoch=latest.epoch, life=latest.life)
-    return Beginning(entry, beginning.token._replace(position=position))
+    return Beginning(entry, beginning.token._replace(epoch=latest.epoch))
 
 
-def _without(step: Step) -> Mapping[str, Any]:
-    def instead(verb: Verb) -> tuple[Step, ...]:
-        return tuple(each for each in steps(verb) if each is not step)
-
-    return {"steps": instead}
+def _without_call(verb: Verb, token: Position | None) -> tuple[Step, ...]:
+    return tuple(each for each in steps(verb, token) if each is not Step.CALL)
 
 
 def _once(verb: Verb, latest: Entry | None, *, paused: bool = False) -> Beginning | None:
@@ -101,11 +96,20 @@ def _once(verb: Verb, latest: Entry | None, *, paused: bool = False) -> Beginnin
     return None if done else begun(verb, latest, paused=paused)
 
 
-def _due(verb: Verb, latest: Entry | None, *, paused: bool = False) -> Beginning | None:
+def _with_token(verb: Verb, latest: Entry | None, *, paused: bool = False) -> Beginning | None:
     beginning = begun(verb, latest, paused=paused)
-    if beginning is None or beginning.token is None:
+    if beginning is None or beginning.entry.state is not LoopState.PAUSED:
         return beginning
-    return beginning._replace(token=beginning.token._replace(paused=False))
+    return beginning._replace(token=Position(beginning.entry.epoch, 0, joined=False))
+
+
+def _by_epoch(entry: Entry, latest: Entry | None) -> bool:
+    return latest is None or entry.epoch > latest.epoch
+
+
+def _puts_twice(state: State, at: int) -> Move:
+    once = put(state, at)
+    return once._replace(state=once.state._replace(waiting=(*once.state.waiting, once.token)))
 
 
 Answers = Mapping[Any, Answer | None]
@@ -127,9 +131,13 @@ def _of_any_life(first: Position, heard: Iterable[Position], life: int) -> Posit
     return adopted(first, heard, 0)
 
 
-def _in_slot_and_hands(state: State) -> list[Position]:
+def _in_timers_and_hands(state: State) -> list[Position]:
     hands = [each.token.position for each in state.processors]
-    return [token.position for token in state.slot] + hands
+    return [token.position for token in state.waiting] + hands
+
+
+def _unnoted(state: State, bounds: Bounds) -> Journal:
+    return Journal(forgot=True)
 
 
 def _bounds(*verbs: Verb, **budget: int) -> Bounds:
@@ -173,22 +181,6 @@ REMOVALS = (
         {Wrong.OLD_LINE},
     ),
     Removal(
-        "R2, replacing",
-        "a refused put leaves whatever is in the slot",
-        epochs,
-        {"refused": always(Refused.LEAVE)},
-        _bounds(Verb.TRIGGER),
-        {Wrong.DROPPED},
-    ),
-    Removal(
-        "R2, leaving",
-        "a refused put replaces whatever is in the slot",
-        epochs,
-        {"refused": always(Refused.REPLACE)},
-        _bounds(Verb.TRIGGER),
-        {Wrong.DROPPED},
-    ),
-    Removal(
         "R3",
         "redelivered tokens are run",
         epochs,
@@ -198,9 +190,9 @@ REMOVALS = (
     ),
     Removal(
         "R3, the journal",
-        "slot and hands are asked in its place",
+        "timers and hands are asked in its place",
         processor,
-        {"heard": _in_slot_and_hands},
+        {"heard": _in_timers_and_hands},
         _bounds(outages=1),
         {Wrong.BACKWARDS, Wrong.OVERLAP},
     ),
@@ -211,6 +203,14 @@ REMOVALS = (
         {"awaited": _of_older_epochs},
         _bounds(recalls=1),
         {Wrong.OVERLAP},
+    ),
+    Removal(
+        "R3p",
+        "a put that was not confirmed is published again",
+        processor,
+        {"was_put": always(False)},
+        _bounds(races=1),
+        {Wrong.BACKWARDS, Wrong.OVERLAP},
     ),
     Removal(
         "R4, joining",
@@ -270,26 +270,58 @@ REMOVALS = (
         {Wrong.SKIPPED},
     ),
     Removal(
+        "R4, an end",
+        "what a run has stopped goes on if it was repaired in the meantime",
+        epochs,
+        {"stays_ended": always(False)},
+        _bounds(repairs=1, stops=1),
+        {Wrong.STOPPED},
+    ),
+    Removal(
+        "R4, an end that was overridden",
+        "what a run has stopped stays so, though it was resumed since",
+        epochs,
+        {"stays_ended": always(True)},
+        _bounds(Verb.RESUME, stops=1, lost=1),
+        {Wrong.RESTOPPED},
+    ),
+    Removal(
         "C, a new epoch",
         "a creator puts a token of the same epoch",
         epochs,
-        {"begun": _of_the_same_epoch},
+        {"begun": _of_the_same_epoch, "accepted": always(True)},
         _bounds(Verb.TRIGGER),
         {Wrong.OVERLAP},
     ),
     Removal(
-        "C, purging",
-        "the slot is not purged",
+        "C-accept",
+        "an entry counts though it is based on what is not the latest any more",
         epochs,
-        _without(Step.PURGE),
-        _bounds(*PAUSED),
-        {Wrong.LOST},
+        {"accepted": always(True)},
+        replace(_bounds(Verb.TRIGGER, Verb.PAUSE), at_once=2),
+        {Wrong.STOPPED},
+    ),
+    Removal(
+        "C-accept, its base",
+        "any entry counts whose epoch is later",
+        epochs,
+        {"accepted": _by_epoch},
+        _bounds(Verb.TRIGGER, stops=1),
+        {Wrong.RESTOPPED},
+    ),
+    Removal(
+        "C, putting once",
+        "a creator publishes its put again, as it was not confirmed",
+        creator,
+        {"puts": _puts_twice},
+        _bounds(Verb.TRIGGER),
+        {Wrong.OVERLAP},
     ),
     Removal(
         "C, calling: pause",
         "it returns without a roll call",
         epochs,
-        _without(Step.CALL),
+        {"steps": _without_call},
         _bounds(*PAUSED),
         {Wrong.STOPPED},
     ),
@@ -297,7 +329,7 @@ REMOVALS = (
         "C, calling: gone",
         "it returns without a roll call",
         epochs,
-        _without(Step.CALL),
+        {"steps": _without_call},
         _bounds(*STARTED),
         {Wrong.STOPPED},
     ),
@@ -313,7 +345,7 @@ REMOVALS = (
         "C, starting paused",
         "a loop that is to wait until it is resumed gets a token that is due",
         epochs,
-        {"begun": _due},
+        {"begun": _with_token},
         replace(_bounds(*STARTED), paused=True),
         {Wrong.STOPPED},
     ),
@@ -334,36 +366,52 @@ REMOVALS = (
         {Wrong.STOPPED, Wrong.OVERLAP},
     ),
     Removal(
-        "S1",
+        "S1, a creator that died",
         "no loop is lost",
-        epochs.Watch,
-        {"is_lost": False},
+        supervision,
+        {"is_lost": always(False)},
         _bounds(Verb.TRIGGER, deaths=1),
         {Wrong.LOST},
     ),
     Removal(
-        "C, what is last",
-        "what a creator finds is taken for the last, whatever it is",
+        "S1, a token lost",
+        "no loop is lost",
+        supervision,
+        {"is_lost": always(False)},
+        _bounds(lost=1),
+        {Wrong.LOST},
+    ),
+    Removal(
+        "checkpoints, R4",
+        "what the journal forgets is noted nowhere",
+        broker,
+        {"forgotten": _unnoted},
+        _bounds(repairs=1, forgets=1),
+        {Wrong.FORGOTTEN, Wrong.BACKWARDS},
+    ),
+    Removal(
+        "checkpoints, R3",
+        "what the journal forgets is noted nowhere",
+        broker,
+        {"forgotten": _unnoted},
+        _bounds(outages=1, forgets=1),
+        {Wrong.OVERLAP, Wrong.BACKWARDS},
+    ),
+    Removal(
+        "checkpoints, an end",
+        "what the journal forgets is noted nowhere",
+        broker,
+        {"forgotten": _unnoted},
+        _bounds(outages=1, forgets=1, stops=1),
+        {Wrong.STOPPED},
+    ),
+    Removal(
+        "S2, the last settled position",
+        "a processor runs what it has settled itself",
         epochs,
-        {"is_last": always(True)},
-        replace(_bounds(*PAUSED), checkpoints=True),
-        {Wrong.FORGOTTEN},
-    ),
-    Removal(
-        "checkpoints, their end",
-        "they are taken for the last until their token is due, though a later epoch has begun",
-        creator,
-        {"with_checkpoint_ended": the_first_of},
-        replace(_bounds(Verb.TRIGGER, repairs=1), checkpoints=True),
-        {Wrong.FORGOTTEN},
-    ),
-    Removal(
-        "checkpoints, their life",
-        "they outlive their loop",
-        creator,
-        {"without_checkpoint": the_first_of},
-        replace(_bounds(*STARTED, repairs=1), checkpoints=True),
-        {Wrong.FORGOTTEN},
+        {"is_behind": always(False)},
+        replace(_bounds(doublings=1), processors=1),
+        {Wrong.BACKWARDS, Wrong.RESETTLED},
     ),
     Removal(
         "S2, a token doubled",

@@ -1,7 +1,7 @@
 """The state of the modelled world: one loop, its tokens, and all that knows something of it.
 
-Time is left out: what waits and is not paused may hatch at any moment, and who is slow is one that
-takes no step. Processors are interchangeable, the ready queue has no order.
+Time is left out: what waits may hatch at any moment, and a slow actor is one that takes no step.
+Processors are interchangeable; neither what waits nor what is ready has an order.
 """
 
 from collections.abc import Iterator
@@ -9,22 +9,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from scheduler.protocol.epochs import Entry, LoopState, Position, Verb, Watch
+from scheduler.protocol import epochs
+from scheduler.protocol.epochs import Beginning, Entry, LoopState, Position, Step, Verb
 
 IN_AN_EARLIER_LIFE = 3
 """The progress that a loop had come to before it was started again."""
 
 
 class Token(NamedTuple):
-    """A token.
-
-    Attributes:
-        known: whether its creator found what it goes on from, and nothing has to be read for it.
-    """
+    """A token."""
 
     position: Position
-    paused: bool = False
-    known: bool = False
 
     @property
     def first(self) -> bool:
@@ -44,54 +39,54 @@ class Phase(IntEnum):
     ASKING = 4
     CLEARED = 5
     RUNNING = 6
-    REFUSED = 7
-    HOLDING = 8
-    PUTTING = 9
+    PUTTING = 7
+    STOPPING = 8
+    ENDING = 9
 
 
 class Processor(NamedTuple):
-    """A processor with one hand.
+    """A processor that has one message at a time.
 
     Attributes:
         known: an epoch that it knows of; it may read on in the roster whenever it decides.
         token: in its hand, with what it adopted.
         delivered: as it is when it is redelivered: without.
-        held: the slot's occupant, while it looks at it.
-        heard: whether the journal has heard its put, as it was refused.
+        unconfirmed: whether it has published its put, and was not told that it was taken.
+        settled: where the last token stood that it settled.
     """
 
     phase: Phase
     known: int
     token: Token = NOTHING
     delivered: Token = NOTHING
-    held: Token = NOTHING
-    heard: bool = False
+    unconfirmed: bool = False
+    settled: Position | None = None
 
 
 class Creator(NamedTuple):
-    """Whoever holds the mutex.
+    """A creator at work: it has read the roster.
 
     Attributes:
+        beginning: what it appends and puts.
         done: how many of its steps it has taken.
-        token: what it puts, or has put.
-        before: the epoch before its own, until it has purged the slot.
+        resumed: whether somebody else has started or resumed the loop since its entry was accepted.
     """
 
-    verb: Verb | None = None
+    verb: Verb
+    beginning: Beginning
     done: int = 0
-    token: Token = NOTHING
-    before: int = 0
+    resumed: bool = False
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return epochs.steps(self.verb, self.beginning.token)
 
-class Supervisor(NamedTuple):
-    """Supervision that asks slot, queue and hands one after the other.
-
-    Attributes:
-        asked: how many of them it has asked in this look.
-    """
-
-    asked: int = 0
-    watch: Watch = Watch()
+    @property
+    def pending(self) -> Token:
+        """The token that it may still put."""
+        token = self.beginning.token
+        puts = token is not None and Step.PUT in self.steps[self.done :]
+        return Token(token) if token is not None and puts else NOTHING
 
 
 class Journal(NamedTuple):
@@ -102,31 +97,27 @@ class Journal(NamedTuple):
         earlier: whether there was an earlier life.
         greatest: the one with the greatest progress, of each epoch.
         doubled: whether it shows that there are two lines.
-        checkpoint: the progress of the token that supervision noted in the slot.
-        waits: whether that token is not due yet, and is of the current epoch.
-        since: the greatest progress after that.
-        notes: whether anything is noted.
+        end: the put of the last run that ended its loop.
+        checkpoint: what the roster has noted of it.
+        forgot: whether it has forgotten something of this life.
     """
 
     furthest: int = 0
     earlier: bool = False
     greatest: tuple[Position, ...] = ()
     doubled: bool = False
-    checkpoint: int | None = None
-    waits: bool = False
-    since: int = 0
-    notes: bool = False
+    end: Position | None = None
+    checkpoint: Position | None = None
+    forgot: bool = False
 
     def positions(self, life: int) -> Iterator[Position]:
         yield Position(life, self.furthest, joined=False)
         yield from self.greatest
+        if self.checkpoint is not None:
+            yield Position(life, self.checkpoint.seq, joined=False)
+            yield self.checkpoint
         if self.earlier:
             yield Position(life - 1, IN_AN_EARLIER_LIFE)
-
-    def positions_since_checkpoint(self, life: int) -> Iterator[Position]:
-        """The same, read back no farther than it takes."""
-        for progress in (self.checkpoint or 0, self.since):
-            yield Position(life, progress, joined=False)
 
 
 class Budget(NamedTuple):
@@ -136,39 +127,62 @@ class Budget(NamedTuple):
         outages: a processor dies, or loses its connection.
         deaths: a creator dies.
         repairs: supervision repairs a loop that is not lost.
-        races: a slot that is taken takes another token.
+        races: the confirmation of a put is lost.
+        late: a put whose confirmation was lost arrives later, however much later.
+        lost: a token is lost as its time is over, as a node failed.
+        stopped: a timer stops with a token in it, and is recreated, or hatches much later.
         doublings: a token hatches twice, as a node failed.
         unheard: the journal misses a put, as a node failed.
-        recalls: a token is taken back from a run that is not told, as a node stood still.
+        recalls: a token is requeued from a run that is not told, as a node was frozen.
+        forgets: the journal drops all that it has heard.
+        stops: a run stops its loop.
     """
 
     outages: int = 0
     deaths: int = 0
     repairs: int = 0
     races: int = 0
+    late: int = 0
+    lost: int = 0
+    stopped: int = 0
     doublings: int = 0
     unheard: int = 0
     recalls: int = 0
+    forgets: int = 0
+    stops: int = 0
+
+    def less(self, what: str) -> "Budget":
+        return self._replace(**{what: getattr(self, what) - 1})
 
 
 class Truth(NamedTuple):
-    """What nobody in the world knows, and all rely on.
+    """What no actor knows, and all rely on.
 
     Attributes:
         settled: how many ticks of this life are settled.
-        stopped: whether a pause or gone returned, and no later creator has started.
+        stopped: whether a pause or gone returned, and no later entry has resumed the loop.
+        ended: whether a run has stopped the loop, and no later entry has asked for a run.
     """
 
     settled: int = 0
     stopped: bool = False
+    ended: bool = False
 
 
 class State(NamedTuple):
-    slot: tuple[Token, ...]
+    """The whole world.
+
+    Attributes:
+        stuck: tokens in timers that have stopped.
+        late: puts that have not arrived, though those who published them have given up on them.
+    """
+
+    waiting: tuple[Token, ...]
+    stuck: tuple[Token, ...]
+    late: tuple[Token, ...]
     ready: tuple[tuple[Token, bool], ...]
     processors: tuple[Processor, ...]
-    creator: Creator
-    supervisor: Supervisor
+    creators: tuple[Creator, ...]
     journal: Journal
     roster: Entry
     budget: Budget
@@ -176,15 +190,15 @@ class State(NamedTuple):
     truth: Truth
 
     @property
+    def found(self) -> list[Token]:
+        """All that are not overdue; what a processor adopted is not another one."""
+        hands = [each.token for each in self.processors if each.token is not NOTHING]
+        return [*self.waiting, *(token for token, _ in self.ready), *hands]
+
+    @property
     def tokens(self) -> list[Token]:
-        """All there are; what a processor adopted is not another one."""
-        hands = [
-            token
-            for processor in self.processors
-            for token in (processor.token, processor.held)
-            if token is not NOTHING
-        ]
-        return [*self.slot, *(token for token, _ in self.ready), *hands]
+        """All there are."""
+        return [*self.found, *self.stuck, *self.late]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,22 +206,17 @@ class Bounds:
     """What happens in a model.
 
     Attributes:
-        verbs: of operators, one after the other, each at any moment.
-        blank: creators adopt nothing from the slot.
-        precise: supervision asks slot, queue and hands one after the other, and repairs what it
-            misses; else it sees all at once.
-        most: precise supervision repairs while fewer tokens than this are not in the slot.
-        checkpoints: supervision notes what it finds in the slot, creators say what they know.
+        verbs: of operators: each begins at any moment, after the one before it has begun.
+        at_once: how many creators may be at work at once, repairs included.
+        checkpoints: what the journal drops is noted in the roster.
         paused: a loop that is started waits until it is resumed.
     """
 
     processors: int = 2
     verbs: tuple[Verb, ...] = ()
     budget: Budget = Budget()
-    blank: bool = False
-    precise: bool = False
-    most: int = 2
-    checkpoints: bool = False
+    at_once: int = 1
+    checkpoints: bool = True
     paused: bool = False
 
 
@@ -215,13 +224,14 @@ def initial(bounds: Bounds) -> State:
     """A loop whose first token has been run, waiting."""
     start = Position(1, 0)
     return State(
-        slot=(Token(start),),
+        waiting=(Token(start),),
+        stuck=(),
+        late=(),
         ready=(),
         processors=(Processor(Phase.IDLE, 1),) * bounds.processors,
-        creator=Creator(),
-        supervisor=Supervisor(),
-        journal=Journal(greatest=(start,), notes=bounds.checkpoints),
-        roster=Entry(1, LoopState.ACTIVE, 1),
+        creators=(),
+        journal=Journal(greatest=(start,)),
+        roster=Entry(1, LoopState.ACTIVE, 1, asked=1),
         budget=bounds.budget,
         verbs=bounds.verbs,
         truth=Truth(),

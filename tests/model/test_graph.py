@@ -2,6 +2,7 @@
 
 import pytest
 
+from scheduler.protocol.epochs import Verb
 from tests.model.canonical import canonical
 from tests.model.checker import Search
 from tests.model.graph import Graph
@@ -47,8 +48,17 @@ def test_what_leads_to_no_goal_cannot_reach_one():
     assert graph.cannot_reach(bytearray([0, 0, 0, 1])) == [1, 2]
 
 
-def test_a_canonical_state_stands_for_itself():
-    search = Search(Bounds(budget=Budget(repairs=1, outages=1)), with_graph=False)
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        Bounds(budget=Budget(outages=2)),
+        Bounds(verbs=(Verb.GONE, Verb.START), at_once=2),
+        Bounds(verbs=(Verb.RESUME,), budget=Budget(lost=1, stops=1, forgets=1)),
+        Bounds(budget=Budget(doublings=1)),
+    ],
+)
+def test_a_canonical_state_stands_for_itself(bounds: Bounds):
+    search = Search(bounds)
     assert search.run(set(), limit=None)
-    assert len(search.states) > 1000
+    assert len(search.states) > 500
     assert all(canonical(state) == state for state in search.states)

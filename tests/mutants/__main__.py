@@ -30,7 +30,7 @@ GOALS = {
     "control.*": 75,
     "processor.*": 75,
 }
-ORCHESTRATING = ("queues.hatchery", "queues.failed", "control.*", "processor.*")
+ORCHESTRATING = ("queues.timers", "queues.roster", "queues.failed", "control.*", "processor.*")
 FAST = ("tests/unit", "tests/property", "tests/test_architecture.py")
 
 
@@ -54,7 +54,7 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.mutants", description="Mutation testing.")
     add = parser.add_argument
-    add("modules", nargs="*", metavar="MODULE", help="such as queues.hatchery or 'timing.*'")
+    add("modules", nargs="*", metavar="MODULE", help="such as queues.timers or 'timing.*'")
     add("--all", action="store_const", const=["*"], dest="everything", help="all modules")
     add("--sample", type=int, default=20, help="so many changes of each module (20)")
     add("--seed", type=int, default=1, help="which ones")

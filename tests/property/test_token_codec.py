@@ -76,7 +76,7 @@ tokens = st.builds(
     act=st.none() | st.builds(Act, st.sampled_from(Verb), moments),
     trace=st.dictionaries(st.sampled_from(TRACE_HEADERS), texts),
 )
-tokens |= st.builds(replace, tokens, first=st.just(True), known=st.booleans())
+tokens |= st.builds(replace, tokens, first=st.just(True))
 
 
 @pytest.mark.parametrize("field", fields(Token), ids=lambda field: field.name)
@@ -94,7 +94,7 @@ def differs(token: Token, field: Field[Any]) -> bool:
 @lawful
 @given(tokens, names)
 def test_every_token_comes_back_as_it_was_sent(token: Token, namespace: str):
-    message = encode(token, namespace, expiration=None)
+    message = encode(token, namespace)
     assert decode(message, namespace) == token
     json.loads(message.body.decode())
     assert message.headers == token.trace
@@ -103,8 +103,8 @@ def test_every_token_comes_back_as_it_was_sent(token: Token, namespace: str):
 @lawful
 @given(tokens)
 def test_encoding_is_a_function_of_the_token(token: Token):
-    once = encode(token, "shop", expiration=MS)
-    assert encode(decode(once, "shop"), "shop", expiration=MS) == once
+    once = encode(token, "shop")
+    assert encode(decode(once, "shop"), "shop") == once
 
 
 MEMBERS = sorted(
@@ -112,11 +112,10 @@ MEMBERS = sorted(
         encode(
             Token(
                 LoopId("report"), Every("1s"), EPOCH, EPOCH, reason="r", previous_at=EPOCH,
-                first=True, known=True, last=LastRun(Ending.SUCCEEDED, EPOCH, EPOCH, MS, "e"),
+                first=True, last=LastRun(Ending.SUCCEEDED, EPOCH, EPOCH, MS, "e"),
                 act=Act(Verb.PAUSE, EPOCH),
             ),
             "shop",
-            expiration=None,
         ).body
     )
 )  # fmt: skip
@@ -138,11 +137,11 @@ def test_no_message_breaks_the_decoder(body: bytes):
 @lawful
 @given(tokens, st.dictionaries(st.sampled_from(MEMBERS), jsons, min_size=1, max_size=2))
 def test_no_member_breaks_the_decoder(token: Token, changed: dict[str, Any]):
-    message = encode(token, "shop", expiration=None)
+    message = encode(token, "shop")
     body = json.loads(message.body)
     decoded = read(replace(message, body=json.dumps(body | changed).encode()))
     if decoded is not None:  # then it meant what it said
-        read_back = json.loads(encode(decoded, "shop", expiration=None).body)
+        read_back = json.loads(encode(decoded, "shop").body)
         plain = {name: value for name, value in changed.items() if value or value == 0}
         assert all(read_back[name] == plain[name] for name in plain.keys() & read_back.keys())
 
@@ -150,7 +149,7 @@ def test_no_member_breaks_the_decoder(token: Token, changed: dict[str, Any]):
 @lawful
 @given(tokens, jsons, st.sampled_from([*MEMBERS, ""]))
 def test_no_body_breaks_the_decoder(token: Token, value: Any, member: str):
-    message = encode(token, "shop", expiration=None)
+    message = encode(token, "shop")
     body: Any = json.loads(message.body) | {member: value} if member else value
     decoded = read(replace(message, body=json.dumps(body).encode()))
     assert decoded is None or isinstance(decoded, Token)
@@ -159,7 +158,7 @@ def test_no_body_breaks_the_decoder(token: Token, value: Any, member: str):
 @lawful
 @given(tokens, st.data())
 def test_no_cut_or_flipped_body_breaks_the_decoder(token: Token, data: st.DataObject):
-    message = encode(token, "shop", expiration=None)
+    message = encode(token, "shop")
     body = bytearray(message.body[: data.draw(st.integers(0, len(message.body)))])
     if body:
         body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(0, 255))

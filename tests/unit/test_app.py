@@ -165,7 +165,7 @@ def test_the_topology_follows_the_settings(app: Scheduler):
     assert app.topology() == topology(
         "shop",
         ["poll_orders", "send_report", "clean", "_supervision"],
-        map(LoopId, ["poll_orders", "send_report", "clean", "_supervision"]),
+        alone=["_supervision"],
         queue_type="classic",
         retention=Retention(timedelta(days=2), 50_000_000),
     )

@@ -13,8 +13,8 @@ from scheduler import Scheduler, events, metrics, testing
 from scheduler.cli.commands import cli
 from scheduler.events import Event
 from scheduler.protocol import calls, tokens
-from scheduler.protocol.ladder import UNITS
-from scheduler.protocol.topology import Names
+from scheduler.protocol.hatchery import UNITS
+from scheduler.protocol.topology import Names, topology
 from scheduler.sending import BlockingSender, CallTask
 from scheduler.settings import Settings
 from tests.chaos.faults import BY_NAME
@@ -92,9 +92,20 @@ def test_each_queue_and_exchange_is_told() -> None:
     assert of_all <= told
     wanted = facts.sample()
     whole = {each.name for each in (*wanted.exchanges, *wanted.queues)}
-    folded = [name for name in whole - told if ".delay." not in name]
+    folded = [name for name in whole - told if not re.search(r"\.(later|hatchery)\.", name)]
     assert folded == []
     assert [row.name for row in facts.rows(wanted) if not row.says] == ["EXCHANGE"]
+
+
+def test_the_number_of_queues_is_told_as_it_is() -> None:
+    table = (DOCS / "explanation/why-rabbitmq.md").read_text()
+    rows = re.findall(r"^\| (\d) tasks? \| (\d+) \| (\d+) \|$", table, re.MULTILINE)
+    assert len(rows) == 2
+    for tasks, *told in rows:
+        names = [f"task{number}" for number in range(int(tasks))]
+        known = [topology("told", [*names, "supervision"], called=called) for called in ([], names)]
+        assert [len(each.queues) for each in known] == list(map(int, told))
+    assert f"with one task has {rows[0][1]} queues" in (DOCS.parent / "README.md").read_text()
 
 
 def test_what_is_imported_is_told_construct_by_construct() -> None:
@@ -140,8 +151,8 @@ def test_each_alert_has_its_runbook() -> None:
     ]
 
 
-def test_the_picture_of_the_ladder_has_each_unit() -> None:
-    drawn = pictures.drawn()["ladder.svg"]
+def test_the_picture_of_the_hatchery_has_each_unit() -> None:
+    drawn = pictures.drawn()["hatchery.svg"]
     assert [unit.name for unit in UNITS if f">{unit.name}<" not in drawn] == []
 
 

@@ -6,7 +6,6 @@ refused gets one to throw away.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
 from typing import Literal
@@ -20,9 +19,7 @@ from scheduler.brokers.amqp.consumers import AmqpConsumer, RecoveringConsumer
 from scheduler.brokers.amqp.declaration import declare, unbind
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.followers import AmqpFollower
-from scheduler.brokers.amqp.frames import Taken
-from scheduler.brokers.amqp.getting import Getting
-from scheduler.brokers.amqp.mutex import Mutexes
+from scheduler.brokers.amqp.getting import get
 from scheduler.brokers.amqp.publishing import Publisher
 from scheduler.brokers.amqp.streams import Streams
 from scheduler.brokers.amqp.tls import Tls
@@ -69,9 +66,7 @@ class AmqpBroker:
         self._connection = Connection(endpoint, emit=emit, patient=patient)
         self._consumers: set[RecoveringConsumer] = set()
         self._publisher = Publisher(self._connection)
-        self._mutexes = Mutexes(self._connection, self._publisher)
         self._streams = Streams(self._connection)
-        self._getting = Getting(self._connection)
 
     @property
     def address(self) -> str:
@@ -107,21 +102,15 @@ class AmqpBroker:
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
+        lane: int = 0,
     ) -> None:
-        await self._publisher.publish(message, exchange, routing_key, timeout)
+        await self._publisher.publish(message, exchange, routing_key, timeout, lane)
 
-    async def get(self, queue: str, *, aside: bool = False) -> Delivery | None:
-        return await (self._getting.get_aside(queue) if aside else self._getting.get(queue))
+    async def get(self, queue: str) -> Delivery | None:
+        return await get(self._connection, queue)
 
     def browse(self, queue: str, *, limit: int) -> Browsed:
         return browsing(self._connection, queue, limit, self.depth)
-
-    async def wake(self, queue: str) -> None:
-        def put_back(_: Taken) -> None:
-            """What comes goes back when the channel is closed."""
-
-        async with self._connection.brief_channel() as channel:
-            await channel.cancel(await channel.consume(queue, put_back, prefetch=1))
 
     async def consume(
         self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
@@ -134,7 +123,7 @@ class AmqpBroker:
         stream: str,
         handler: Callable[[Message], None],
         *,
-        since: Literal["first", "next"] = "next",
+        since: Literal["first", "next"] | int = "next",
     ) -> AmqpFollower:
         follower = AmqpFollower(self._connection, stream, handler, since)
         return await follower.start(self._consumers)
@@ -183,8 +172,3 @@ class AmqpBroker:
         session = await self._connection.ready()
         with self._connection.translated:
             await session.renew_getters()
-
-    def mutex(
-        self, name: str, *, timeout: timedelta = DEFAULT_TIMEOUT
-    ) -> AbstractAsyncContextManager[str | None]:
-        return self._mutexes.holding(name, timeout)

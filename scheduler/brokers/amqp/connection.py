@@ -17,13 +17,10 @@ from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, BrokerInfo
 from scheduler.errors import (
-    AccessRefused,
     BrokerError,
     BrokerUnavailable,
     NoReplica,
     SchedulerError,
-    SettingsError,
-    UntrustedBroker,
 )
 from scheduler.events import Connected, ConnectionLost, ConnectionRetried, Emit
 from scheduler.protocol.messages import summary_of
@@ -130,20 +127,6 @@ class Connection:
         assert self._session is not None
         return self._session
 
-    async def beside(self) -> Session:
-        """A session that may be ended without harm to the open one, and ends with it.
-
-        Raises:
-            BrokerUnavailable: the broker cannot be reached.
-        """
-        session = await self.ready()
-        try:
-            with self.translated:
-                return await session.beside()
-        except (AccessRefused, UntrustedBroker, SettingsError) as error:
-            # We were let in before: a password may be in the middle of its rotation.
-            raise BrokerUnavailable(f"No second connection could be made: {error}") from None
-
     @asynccontextmanager
     async def brief_channel(self) -> AsyncGenerator[DriverChannel]:
         """A channel of its own, for what is answered at once: a refusal closes it."""
@@ -166,7 +149,7 @@ class Connection:
             await closed(channel)
 
     async def _connect(self) -> None:
-        session = Session(await self._endpoint.connect(), self._endpoint.connect_beside)
+        session = Session(await self._endpoint.connect())
         try:
             await self._replicas.check(session, self.translated)
         except BaseException:

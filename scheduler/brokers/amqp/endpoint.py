@@ -67,11 +67,6 @@ class Endpoint:
         self._last = self.address = node.address
         return connection
 
-    async def connect_beside(self) -> driver.DriverConnection:
-        """The same, for a connection beside the one that we are known by."""
-        _, connection = await self._first_of(await self._in_order())
-        return connection
-
     async def _in_order(self) -> "list[Node]":
         # Anew each time: a password or a certificate may have been changed meanwhile.
         nodes = await asyncio.to_thread(self._read)

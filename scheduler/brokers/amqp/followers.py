@@ -29,6 +29,7 @@ class AmqpFollower(RecoveringConsumer):
 
     A stream may have been made anew meanwhile, and nothing but its entries says so. Therefore it
     goes on *at* the last entry that it has seen: if that does not come again, it is another stream.
+    The same holds for an offset with which it is told to begin.
 
     After a partition of a cluster (seen on 3.10), RabbitMQ may deliver no more to a consumer, and
     leave it at that. So one that has heard nothing for a while asks anew.
@@ -39,7 +40,7 @@ class AmqpFollower(RecoveringConsumer):
         connection: Connection,
         stream: str,
         handler: Callable[[Message], None],
-        since: Literal["first", "next"],
+        since: Literal["first", "next"] | int,
     ) -> None:
         super().__init__(connection, stream, FOLLOW_PREFETCH)
         self._handler = handler
@@ -74,7 +75,8 @@ class AmqpFollower(RecoveringConsumer):
         return self._since
 
     async def _begin(self) -> None:
-        self._recognised = asyncio.get_running_loop().create_future() if self._last else None
+        is_known = self._last is not None or isinstance(self._since, int)
+        self._recognised = asyncio.get_running_loop().create_future() if is_known else None
         async with self._connection.beginning_to_read(self._queue):
             await super()._begin()
         if self._recognised and not await self._is_recognised(self._recognised):
@@ -116,8 +118,9 @@ class AmqpFollower(RecoveringConsumer):
             deliveries.channel.ack(entry.tag)
 
     def _is_news(self, entry: StreamEntry) -> bool:
-        if self._recognised is None or self._last is None:
+        if self._recognised is None:
             return True
         if not self._recognised.done():
-            self._recognised.set_result(entry.continues(self._last))
-        return self._recognised.result() and entry.offset > self._last.offset
+            self._recognised.set_result(self._last is None or entry.continues(self._last))
+        is_later = self._last is None or entry.offset > self._last.offset
+        return self._recognised.result() and is_later

@@ -20,15 +20,20 @@ class Publisher:
         self._connection = connection
 
     async def publish(
-        self, message: Message, exchange: str, routing_key: str, timeout: timedelta | None
+        self,
+        message: Message,
+        exchange: str,
+        routing_key: str,
+        timeout: timedelta | None,
+        lane: int = 0,
     ) -> None:
         check_key(routing_key)
         session = await self._connection.ready(timeout)
         if timeout is None:
-            return await self._publish(session, message, exchange, routing_key)
+            return await self._publish(session, message, exchange, routing_key, lane)
         try:
             async with asyncio.timeout(timeout.total_seconds()):
-                await self._publish(session, message, exchange, routing_key)
+                await self._publish(session, message, exchange, routing_key, lane)
         except TimeoutError:
             raise Unconfirmed(
                 f"{self._connection.address} did not confirm a message within "
@@ -37,7 +42,7 @@ class Publisher:
             ) from None
 
     async def _publish(
-        self, session: Session, message: Message, exchange: str, routing_key: str
+        self, session: Session, message: Message, exchange: str, routing_key: str, lane: int
     ) -> None:
         time = asyncio.get_running_loop().time
         began = time()
@@ -49,7 +54,7 @@ class Publisher:
         check_size(properties, session.frame_max, self._connection.address)
         try:
             with self._connection.translated, session.awaiting_answer():
-                channel = await session.publisher(exchange).channel()
+                channel = await session.publisher(exchange, lane).channel()
                 await channel.publish(
                     message.body,
                     properties,

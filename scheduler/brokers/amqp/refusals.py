@@ -16,7 +16,6 @@ from scheduler.errors import (
     AccessRefused,
     BrokerError,
     IncompatibleBroker,
-    Locked,
     NoReplica,
     OtherArguments,
     QueueNotFound,
@@ -77,11 +76,9 @@ def _translation(error: BaseException, address: str) -> BrokerError | None:
             return Unroutable(f"{address} has no queue bound for the routing key {key!r}.")
         case Refused():
             return Rejected()
-        case ChannelLockedResource():
-            return Locked()
         case ChannelNotFoundEntity():
             return QueueNotFound(reply(error))
-        case ChannelPreconditionFailed():
+        case ChannelPreconditionFailed() | ChannelLockedResource():
             return _unmet(reply(error), f"{address} refused: {reply(error)}.")
         case ChannelAccessRefused():
             return AccessRefused(f"{address} refused: {reply(error)}.")

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -14,7 +14,6 @@ from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import BrokerInfo
 from scheduler.brokers.credentials import user_of
 
-Connect = Callable[[], Awaitable[DriverConnection]]
 ANSWER_TIMEOUT = timedelta(seconds=20)
 """Before whoever asked gives up, and leaves a connection that is of no use."""
 
@@ -22,29 +21,23 @@ UNBLOCKED_WITHIN = timedelta(seconds=0.1)
 
 
 class Session:
-    """One live connection, with a channel to publish on and channels to get with.
+    """One live connection, with a channel to publish on and channels to get with."""
 
-    Args:
-        connect_beside: makes a second one; None: this is one.
-    """
-
-    def __init__(self, connection: DriverConnection, connect_beside: Connect | None = None) -> None:
+    def __init__(self, connection: DriverConnection) -> None:
         self.connection = connection
-        self._connect_beside = connect_beside
-        self._beside: Session | None = None
-        self._opening_beside = asyncio.Lock()
         properties: Any = connection.server_properties
         self.info = BrokerInfo(
             str(properties["product"]),
             str(properties["version"]),
             connection.vhost,
             user_of(connection.url),
+            str(properties.get("cluster_name", "")),
         )
         self.frame_max = connection.connection_tune.frame_max
         # Not as aiormq chooses them: a number that is used again at once can reach the broker
         # before the answer to the closing of the channel that had it.
         self._numbers = itertools.cycle(range(1, connection.connection_tune.channel_max or 2047))
-        self._publishers: dict[str, Lease] = {}
+        self._publishers: dict[tuple[str, int], Lease] = {}
         self._idle_getters: list[Lease] = []
         self._unanswered: dict[Question, float] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -62,25 +55,16 @@ class Session:
             await closed(await opening)
             raise
 
-    def publisher(self, exchange: str) -> "Lease":
-        """The channel to publish to an exchange on: one each, because the broker closes the channel
-        over which somebody publishes to an exchange that does not exist."""
-        if exchange not in self._publishers:
-            self._publishers[exchange] = Lease(self, publisher_confirms=True)
-        return self._publishers[exchange]
+    def publisher(self, exchange: str, lane: int) -> "Lease":
+        """Return the channel of a lane to an exchange.
 
-    async def beside(self) -> "Session":
-        """A session that may be ended without harm to this one, and ends with it."""
-        async with self._opening_beside:
-            if self._beside is None or closing_of(self._beside.connection).done():
-                assert self._connect_beside is not None
-                if self._beside is not None:
-                    await self._beside.close()
-                self._beside = Session(await self._connect_beside())
-                closing_of(self._beside.connection).add_done_callback(_told_to_who_waits)
-            if closing_of(self.connection).done():
-                await self._beside.close()
-            return self._beside
+        RabbitMQ closes a channel over which something is published to an exchange that does not
+        exist, so exchanges share none. It holds up a channel with 32 messages that one quorum queue
+        has not confirmed, so lanes share none.
+        """
+        if (lease := self._publishers.get((exchange, lane))) is None:
+            lease = self._publishers[exchange, lane] = Lease(self, publisher_confirms=True)
+        return lease
 
     def borrow_getter(self) -> "Lease":
         if self._idle_getters:
@@ -97,8 +81,6 @@ class Session:
         RabbitMQ (3.10 to 4.3) remembers on a channel of what type the queue was that one got from,
         and breaks off the connection (INTERNAL_ERROR) when that name is of another type meanwhile.
         """
-        if self._beside is not None:
-            await self._beside.renew_getters()
         idle, self._idle_getters = self._idle_getters, []
         for lease in idle:
             if (channel := lease.give_up()) is not None:
@@ -110,7 +92,7 @@ class Session:
 
         After a node of a cluster stood still (seen on 3.10), RabbitMQ may never confirm what was
         published over it, and say nothing. With the connection, what is in hand goes back to its
-        queue, and is settled by whoever gets it next; and a lock is free again.
+        queue, and is settled by whoever gets it next.
         """
         return Question(self._unanswered, self._watch)
 
@@ -157,7 +139,6 @@ class Session:
         return reason_of(closing)
 
     async def close(self) -> None:
-        await self._close_beside()
         if self._watching is not None and self._given_up_for is None:
             await cancelled(self._watching)
         # Whatever closing it may raise, the connection is of no further use.
@@ -165,17 +146,6 @@ class Session:
             await self.connection.written()
             await self.connection.close()
             await self.connection.left()
-        await self._close_beside()  # it may have been opened meanwhile
-
-    async def _close_beside(self) -> None:
-        if self._beside is not None:
-            await self._beside.close()
-
-
-def _told_to_who_waits(closed: asyncio.Future[Any]) -> None:
-    """Why a connection beside has ended, each learns that waits for an answer over it."""
-    if not closed.cancelled():
-        closed.exception()
 
 
 class Question:

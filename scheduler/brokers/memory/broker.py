@@ -3,13 +3,12 @@
 A `MemoryServer` is the broker, each `MemoryBroker` a connection to it. All timers are those of the
 running event loop: where the loop's time is virtual, a year passes in milliseconds.
 
-What takes RabbitMQ some milliseconds happens at once here: dead-lettering, the freeing of a slot,
-a reconnect. Not here at all: limits in bytes (but for streams), transient queues, users and rights.
+What takes RabbitMQ some milliseconds happens at once here: dead-lettering, a reconnect. Not here at
+all: limits in bytes (but for streams), transient queues, users and rights.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Literal, Self
 
@@ -51,7 +50,7 @@ class MemoryBroker:
 
     @property
     def info(self) -> BrokerInfo:
-        return BrokerInfo(EMBEDDED, "1")
+        return BrokerInfo(EMBEDDED, "1", cluster=self._server.cluster)
 
     @property
     def connected(self) -> bool:
@@ -77,6 +76,7 @@ class MemoryBroker:
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
+        lane: int = 0,
     ) -> None:
         self._open()
         check_key(routing_key)
@@ -89,7 +89,7 @@ class MemoryBroker:
         check_size(properties, FRAME_MAX, self.address)
         return decoded(properties, message.body)
 
-    async def get(self, queue: str, *, aside: bool = False) -> Delivery | None:
+    async def get(self, queue: str) -> Delivery | None:
         connection, source = self._open(), self._server.queue(queue)
         entry = source.take()
         if not entry:
@@ -99,9 +99,6 @@ class MemoryBroker:
 
     def browse(self, queue: str, *, limit: int) -> Browsed:
         return browsing(self._open(), self._server.queue(queue), limit)
-
-    async def wake(self, queue: str) -> None:
-        """Nothing to do: this broker's queues do not fall asleep."""
 
     async def consume(
         self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
@@ -118,7 +115,7 @@ class MemoryBroker:
         stream: str,
         handler: Callable[[Message], None],
         *,
-        since: Literal["first", "next"] = "next",
+        since: Literal["first", "next"] | int = "next",
     ) -> Consumer:
         connection = self._open()
         follower = MemoryFollower(connection, self._server.stream(stream), handler, since)
@@ -186,19 +183,6 @@ class MemoryBroker:
     async def delete(self, queue: str) -> None:
         self._open()
         self._server.router.delete(queue)
-
-    @asynccontextmanager
-    async def mutex(
-        self, name: str, *, timeout: timedelta = DEFAULT_TIMEOUT
-    ) -> AsyncGenerator[None]:
-        connection, locks = self._open(), self._server.locks
-        claim = await locks.acquire(name, connection, timeout)
-        try:
-            if connection is not self._connection:
-                raise BrokerUnavailable
-            yield
-        finally:
-            locks.release(name, claim)
 
     def _still_there(self, stream: str) -> None:
         self._open()

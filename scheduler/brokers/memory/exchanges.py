@@ -1,6 +1,7 @@
 """An exchange in process: which of its bindings a routing key matches."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from scheduler.protocol.topology import Binding, Exchange
 
@@ -11,23 +12,23 @@ class MemoryExchange:
     def __init__(self, spec: Exchange) -> None:
         self.spec = spec
         self._exact: dict[str, dict[Binding, None]] = {}
-        self._patterns: dict[Binding, Sequence[str]] = {}
+        self._patterns = _Patterns()
 
     def bind(self, binding: Binding) -> None:
         pattern = self._pattern(binding)
         if pattern is None:
             self._exact.setdefault(binding.routing_key, {})[binding] = None
         else:
-            self._patterns[binding] = pattern
+            self._patterns.at(pattern).bindings[binding] = None
 
     def unbind(self, binding: Binding) -> None:
-        self._patterns.pop(binding, None)
+        if (pattern := self._pattern(binding)) is not None:
+            self._patterns.at(pattern).bindings.pop(binding, None)
         self._exact.get(binding.routing_key, {}).pop(binding, None)
 
     def matching(self, routing_key: str) -> list[Binding]:
         words = routing_key.split(".") if routing_key else []
-        wild = [b for b, pattern in self._patterns.items() if matches(pattern, words)]
-        return [*self._exact.get(routing_key, ()), *wild]
+        return [*self._exact.get(routing_key, ()), *dict.fromkeys(self._patterns.matching(words))]
 
     def _pattern(self, binding: Binding) -> Sequence[str] | None:
         words = binding.routing_key.split(".")
@@ -40,10 +41,35 @@ class MemoryExchange:
                 return None
 
 
-def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
-    if not pattern:
-        return not words
-    first, rest = pattern[0], pattern[1:]
-    if first == "#":
-        return not rest or any(matches(rest, words[n:]) for n in range(len(words) + 1))
-    return bool(words) and first in ("*", words[0]) and matches(rest, words[1:])
+@dataclass(slots=True)
+class _Patterns:
+    """Patterns by their words: a trie, so that a key is not compared with each of hundreds.
+
+    Attributes:
+        bindings: those whose pattern ends here.
+        after: the patterns that go on with a word.
+    """
+
+    bindings: dict[Binding, None] = field(default_factory=dict[Binding, None])
+    after: dict[str, "_Patterns"] = field(default_factory=dict[str, "_Patterns"])
+
+    def at(self, words: Sequence[str]) -> "_Patterns":
+        """Return where a pattern of these words ends."""
+        found = self
+        for word in words:
+            if (after := found.after.get(word)) is None:
+                after = found.after[word] = _Patterns()
+            found = after
+        return found
+
+    def matching(self, words: Sequence[str], begin: int = 0) -> Iterator[Binding]:
+        """Yield the bindings that match these words from one of them on, some of them twice."""
+        if (any_number := self.after.get("#")) is not None:
+            for end in range(begin, len(words) + 1):
+                yield from any_number.matching(words, end)
+        if begin == len(words):
+            yield from self.bindings
+            return
+        for word in (words[begin], "*"):
+            if (following := self.after.get(word)) is not None:
+                yield from following.matching(words, begin + 1)

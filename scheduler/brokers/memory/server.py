@@ -1,8 +1,9 @@
 """The broker in this process, as all its connections see it."""
 
+import uuid
+
 from scheduler.brokers.memory.connection import MemoryConnection
 from scheduler.brokers.memory.letters import Letter
-from scheduler.brokers.memory.locks import Locks
 from scheduler.brokers.memory.queues import MemoryQueue
 from scheduler.brokers.memory.router import Router
 from scheduler.brokers.memory.streams import Stream
@@ -17,25 +18,27 @@ class MemoryServer:
 
     Args:
         clock: tells when an entry of a stream came.
+
+    Attributes:
+        cluster: a name that no other server has.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.router = Router(clock or SystemClock())
-        self.locks = Locks()
+        self.cluster = f"memory-{uuid.uuid4().hex}"
         self.connections: list[MemoryConnection] = []
 
     def disconnect_all(self) -> None:
-        """Break every connection. They come back at once; their deliveries and locks do not."""
+        """Break every connection. They come back at once; their deliveries do not."""
         for connection in self.connections:
             connection.detach()  # all of them first: nobody may take what another one loses
         for connection in self.connections:
             connection.lose()
-            self.locks.release_all(connection)
         for connection in self.connections:
             connection.attach()
 
     def restart(self) -> None:
-        """Stop the broker and start it again: all but connections and locks is durable."""
+        """Stop the broker and start it again: all but connections is durable."""
         self.disconnect_all()
 
     def connect(self) -> MemoryConnection:
@@ -49,7 +52,6 @@ class MemoryServer:
         connection.lose()
         connection.wake_queues()
         connection.followers.clear()
-        self.locks.release_all(connection)
 
     def declare(self, topology: Topology) -> None:
         self.router.declare(topology)
@@ -63,7 +65,7 @@ class MemoryServer:
         letter = Letter(message, exchange, routing_key)
         full = [queue.name for queue in queues if not queue.offer(letter)]
         if full:
-            raise Rejected(f"The queue {full[0]!r} is full: its slot is taken.")
+            raise Rejected(f"The queue {full[0]!r} is full.")
 
     def queue(self, name: str) -> MemoryQueue:
         if name in self.router.streams:

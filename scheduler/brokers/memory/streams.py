@@ -97,6 +97,12 @@ class Stream:
             case _:
                 return self._begin
 
+    def begin_of(self, since: Literal["first", "next"] | int) -> int:
+        """Return the offset with which a follower begins."""
+        if since == "next":
+            return self.end
+        return since if isinstance(since, int) and since < self.end else 0
+
     def close(self) -> None:
         self.followers.clear()
 
@@ -127,12 +133,12 @@ class MemoryFollower:
         home: Home,
         stream: Stream,
         handler: Callable[[Message], None],
-        since: Literal["first", "next"],
+        since: Literal["first", "next"] | int,
     ) -> None:
         self._home = home
         self._stream = stream
         self._handler = handler
-        self._offset = 0 if since == "first" else stream.end
+        self._offset = stream.begin_of(since)
 
     @property
     def active(self) -> bool:

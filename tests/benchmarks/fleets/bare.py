@@ -1,24 +1,39 @@
-"""Loops as anybody would write them on the bare driver, with the broker operations of ours.
+"""Loops as anybody would write them on the bare driver: consume, publish the next message, ack.
 
-A slot for each loop, a queue that all of them lead to, a stream bound beside the slots; consume,
-publish the next message with an expiration and a confirm, ack. A quorum slot refuses for some
-milliseconds after its message left: then it is tried again.
+    python -m tests.benchmarks.fleets.bare slots|timers seed|work|sweep
+
+- slots: a queue for each loop, of which messages with an expiration dead-letter to the one queue
+  that all of them lead to. A quorum slot refuses for some milliseconds after its message left: then
+  it is tried again.
+- timers: the broker operations of ours, through the same timers, which dead-letter at most once.
+  What is left of the wait is held.
+
+Beside both, a stream is bound. Each publish is confirmed.
 """
 
 import asyncio
 import json
 import sys
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import aiormq
 from aiormq.abc import AbstractChannel, DeliveredMessage
 from pamqp.commands import Basic
 
+from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.cli.processing import fastest_loop
+from scheduler.protocol.hatchery import route
+from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.topology import token_key
+from scheduler.queues.timers import LANES
+from tests.benchmarks.fleets import ours
 from tests.benchmarks.fleets.record import EVERY, LOOPS, NAME, URL, offset_of, ran
 
-OUT, IN = f"{NAME}.out", f"{NAME}.in"
+OUT, IN, READY, JOURNAL = (f"{NAME}.{name}" for name in ("out", "in", "ready", "journal"))
 QUORUM: dict[str, Any] = {"x-queue-type": "quorum"}
 SLOT: dict[str, Any] = {
     **QUORUM,
@@ -29,76 +44,135 @@ SLOT: dict[str, Any] = {
 }
 
 
-def queues() -> list[str]:
-    return [f"{NAME}.ready", f"{NAME}.journal", *(f"{NAME}.slot{n}" for n in range(LOOPS))]
+class Bare(ABC):
+    """Where the messages of loops wait.
 
+    Attributes:
+        ready: the queue of what is due.
+        lanes: over how many channels they are published.
+    """
 
-async def declare(channel: AbstractChannel) -> None:
-    ready, journal, *slots = queues()
-    for exchange in OUT, IN:
-        await channel.exchange_declare(exchange, exchange_type="topic", auto_delete=False)
-    await channel.queue_declare(ready, durable=True, arguments=QUORUM)
-    await channel.queue_bind(ready, IN, routing_key="#")
-    await channel.queue_declare(journal, durable=True, arguments={"x-queue-type": "stream"})
-    await channel.queue_bind(journal, OUT, routing_key="#")
-    for number, slot in enumerate(slots):
-        await channel.queue_declare(slot, durable=True, arguments=SLOT)
-        await channel.queue_bind(slot, OUT, routing_key=f"loop.{number}")
+    ready: str
+    lanes: int
 
+    @abstractmethod
+    async def declare(self) -> None: ...
 
-async def put(channel: AbstractChannel, number: int, due: float) -> None:
-    while True:
-        wait = max(int((due - time.time()) * 1000), 0)  # noqa: TID251
-        try:
-            await channel.basic_publish(
-                json.dumps({"loop": number, "due": due}).encode(),
-                exchange=OUT,
-                routing_key=f"loop.{number}",
-                mandatory=True,
-                properties=Basic.Properties(expiration=str(wait), delivery_mode=2),
+    @abstractmethod
+    async def sweep(self) -> None: ...
+
+    @abstractmethod
+    async def put(self, channel: AbstractChannel, number: int, due: float) -> None: ...
+
+    async def seed(self) -> None:
+        await self.declare()
+        first = int(time.time()) + 2  # noqa: TID251
+        async with await aiormq.connect(URL) as connection:
+            lanes = await self._channels(connection)
+            dues = [first + offset_of(number) for number in range(LOOPS)]
+            await asyncio.gather(
+                *(self._put(lanes, number, due) for number, due in enumerate(dues))
             )
-        except aiormq.exceptions.DeliveryError:
-            await asyncio.sleep(0.002)
-        else:
-            return
+
+    async def work(self) -> None:
+        connection = await aiormq.connect(URL)
+        lanes, consumer = await self._channels(connection), await connection.channel()
+
+        async def run(message: DeliveredMessage) -> None:
+            told = json.loads(message.body)
+            if (early := told["due"] - time.time()) > 0:  # noqa: TID251
+                await asyncio.sleep(early)
+            ran(told["loop"], told["due"])
+            await self._put(lanes, told["loop"], told["due"] + EVERY)
+            assert message.delivery_tag is not None
+            await consumer.basic_ack(message.delivery_tag)
+
+        await consumer.basic_qos(prefetch_count=2000)
+        await consumer.basic_consume(self.ready, run)
+        await asyncio.Event().wait()
+
+    async def _channels(
+        self, connection: aiormq.abc.AbstractConnection
+    ) -> Sequence[AbstractChannel]:
+        return [await connection.channel() for _ in range(self.lanes)]
+
+    async def _put(self, lanes: Sequence[AbstractChannel], number: int, due: float) -> None:
+        await self.put(lanes[number % self.lanes], number, due)
 
 
-async def seed() -> None:
-    connection = await aiormq.connect(URL)
-    channel = await connection.channel()
-    await declare(channel)
-    first = int(time.time()) + 2  # noqa: TID251
-    await asyncio.gather(*(put(channel, n, first + offset_of(n)) for n in range(LOOPS)))
-    await connection.close()
+class Slots(Bare):
+    ready, lanes = READY, 1
+
+    async def declare(self) -> None:
+        async with await aiormq.connect(URL) as connection:
+            channel = await connection.channel()
+            for exchange in OUT, IN:
+                await channel.exchange_declare(exchange, exchange_type="topic", auto_delete=False)
+            await channel.queue_declare(READY, durable=True, arguments=QUORUM)
+            await channel.queue_bind(READY, IN, routing_key="#")
+            await channel.queue_declare(JOURNAL, durable=True, arguments={"x-queue-type": "stream"})
+            await channel.queue_bind(JOURNAL, OUT, routing_key="#")
+            for number in range(LOOPS):
+                await channel.queue_declare(self._slot(number), durable=True, arguments=SLOT)
+                await channel.queue_bind(self._slot(number), OUT, routing_key=f"loop.{number}")
+
+    async def sweep(self) -> None:
+        async with await aiormq.connect(URL) as connection:
+            channel = await connection.channel()
+            for queue in (READY, JOURNAL, *map(self._slot, range(LOOPS))):
+                await channel.queue_delete(queue)
+            for exchange in OUT, IN:
+                await channel.exchange_delete(exchange)
+
+    async def put(self, channel: AbstractChannel, number: int, due: float) -> None:
+        while True:
+            wait = max(int((due - time.time()) * 1000), 0)  # noqa: TID251
+            try:
+                await publish(channel, number, due, OUT, f"loop.{number}", expiration=str(wait))
+            except aiormq.exceptions.DeliveryError:
+                await asyncio.sleep(0.002)
+            else:
+                return
+
+    def _slot(self, number: int) -> str:
+        return f"{NAME}.slot{number}"
 
 
-async def work() -> None:
-    connection = await aiormq.connect(URL)
-    publisher, consumer = await connection.channel(), await connection.channel()
+class Timers(Bare):
+    ready, lanes = ours.app.names.processor_queue("loop"), LANES
 
-    async def run(message: DeliveredMessage) -> None:
-        told = json.loads(message.body)
-        ran(told["loop"], told["due"])
-        await put(publisher, told["loop"], told["due"] + EVERY)
-        assert message.delivery_tag is not None
-        await consumer.basic_ack(message.delivery_tag)
+    async def declare(self) -> None:
+        async with AmqpBroker(URL) as broker:
+            await broker.declare(ours.app.topology())
 
-    await consumer.basic_qos(prefetch_count=2000)
-    await consumer.basic_consume(queues()[0], run)
-    await asyncio.Event().wait()
+    async def sweep(self) -> None:
+        await ours.sweep()
+
+    async def put(self, channel: AbstractChannel, number: int, due: float) -> None:
+        way = route(timedelta(seconds=max(due - time.time(), 0)))  # noqa: TID251
+        key = token_key(LoopId("loop", f"k{number}"), way.key)
+        await publish(channel, number, due, ours.app.names.scheduler, key)
 
 
-async def sweep() -> None:
-    connection = await aiormq.connect(URL)
-    channel = await connection.channel()
-    for queue in queues():
-        await channel.queue_delete(queue)
-    for exchange in OUT, IN:
-        await channel.exchange_delete(exchange)
-    await connection.close()
+async def publish(
+    channel: AbstractChannel,
+    number: int,
+    due: float,
+    exchange: str,
+    key: str,
+    expiration: str | None = None,
+) -> None:
+    await channel.basic_publish(
+        json.dumps({"loop": number, "due": due}).encode(),
+        exchange=exchange,
+        routing_key=key,
+        mandatory=True,
+        properties=Basic.Properties(expiration=expiration, delivery_mode=2),
+    )
 
 
 if __name__ == "__main__":
-    main = {"seed": seed, "work": work, "sweep": sweep}[sys.argv[1]]
+    bare = {"slots": Slots, "timers": Timers}[sys.argv[1]]()
+    main = {"seed": bare.seed, "work": bare.work, "sweep": bare.sweep}[sys.argv[2]]
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:  # as a processor's
         runner.run(main())

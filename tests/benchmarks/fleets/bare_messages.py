@@ -1,6 +1,6 @@
 """The same messages by the bare driver, through the same timer queues, which ours has seeded.
 
-Publish with a confirm to where the ladder begins, consume, wait for what is left of the delay, ack.
+Publish with a confirm to where the timers begin, consume, wait for what is left of the delay, ack.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from pamqp.commands import Basic
 
 from scheduler.cli.processing import fastest_loop
 from scheduler.protocol.calls import task_key
-from scheduler.protocol.ladder import STEP, key_of
+from scheduler.protocol.hatchery import route
 from tests.benchmarks.fleets.messages import send_all
 from tests.benchmarks.fleets.ours_messages import app
 from tests.benchmarks.fleets.record import URL, ran
@@ -32,7 +32,7 @@ async def send() -> None:
         await channel.basic_publish(
             json.dumps({"number": number, "due": due_at.timestamp()}).encode(),
             exchange=LATER,
-            routing_key=key_of(delay // STEP * STEP, DESTINATION),
+            routing_key=f"{route(delay).key}.{DESTINATION}",
             mandatory=True,
             properties=Basic.Properties(delivery_mode=2),
         )

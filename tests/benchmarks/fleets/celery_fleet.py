@@ -2,7 +2,7 @@
 """Loops of Celery's beat: https://docs.celeryq.dev."""
 
 from celery import Celery
-from kombu import Queue
+from kombu.entity import Queue
 from record import LOOPS, NAME, URL, ran
 
 app = Celery("fleet", broker=URL)

@@ -9,7 +9,6 @@ import aiormq
 
 from scheduler import Context, Every, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.protocol.tokens import LoopId
 from tests.benchmarks.fleets.record import EVERY, LOOPS, NAME, URL, offset_of, ran
 from tests.stage import program_of
 
@@ -61,10 +60,9 @@ async def seed() -> None:
 async def sweep() -> None:
     """Delete all that a seed can have made, also one that was cut short."""
     topology = app.topology()
-    loops = [app.names.hatchery(LoopId("loop", f"k{number}")) for number in range(LOOPS)]
     async with await aiormq.connect(URL) as connection:
         channel = await connection.channel()
-        await each([*loops, *(queue.name for queue in topology.queues)], channel.queue_delete)
+        await each((queue.name for queue in topology.queues), channel.queue_delete)
         await each((exchange.name for exchange in topology.exchanges), channel.exchange_delete)
 
 

@@ -63,7 +63,7 @@ else:
         note(ctx)
 
 
-# A task of one-off messages brings the delay ladder, whose many queues take seconds.
+# A task of one-off messages brings timers of calls, whose many queues take seconds.
 if "SIGNED" in os.environ and IS_NEW:
 
     @app.task(name="signed")

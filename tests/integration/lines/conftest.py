@@ -5,12 +5,12 @@ With the one in this process it is run in virtual time, with RabbitMQ in real ti
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
 import pytest
 
 from scheduler.protocol import topology
-from scheduler.protocol.ladder import Rung
-from scheduler.protocol.topology import QueueType
+from scheduler.protocol.topology import Exchange, QueueType, Topology
 from scheduler.testing import VirtualTimeLoop
 from tests.integration.lines.scene import MemoryScene, RabbitScene, Scene
 
@@ -33,12 +33,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_rungs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is sent to come later here, and RabbitMQ makes those two hundred queues for seconds.
+def no_timers_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the timers of calls: no test here sends later, and they take RabbitMQ a second.
 
-    What is sent so all the same is refused as unroutable.
+    A message that is sent later is refused as unroutable.
     """
-    monkeypatch.setattr(topology, "rungs", list[Rung])
+
+    def of_calls(build: Any) -> Topology:
+        return Topology((Exchange(build.names.later_exchange(0), "topic"),))
+
+    monkeypatch.setattr(vars(topology)["_Builder"], "of_calls", of_calls)
 
 
 @pytest.fixture

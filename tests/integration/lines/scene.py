@@ -16,17 +16,17 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Consumer, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.control.status import Where
+from scheduler.control.where import Where
 from scheduler.errors import BrokerUnavailable, DeliveryLost
 from scheduler.events import Event
 from scheduler.processor.worker import Worker
 from scheduler.program import Program
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import QueueType
 from scheduler.queues.failed import Parked
 from scheduler.timing.clock import Clock, LoopClock, SystemClock
 from tests.stage import START, processor_of, program_of
+from tests.sweep import sweep as delete_all
 
 
 @dataclass(eq=False)
@@ -127,12 +127,13 @@ class Mortal:
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
+        lane: int = 0,
     ) -> None:
         if self._dies:
             raise BrokerUnavailable
         await asyncio.sleep(self._pace)
         await self._broker.publish(
-            message, exchange=exchange, routing_key=routing_key, timeout=timeout
+            message, exchange=exchange, routing_key=routing_key, timeout=timeout, lane=lane
         )
         self._publishes_left -= 1
         if self._publishes_left == 0:
@@ -288,11 +289,7 @@ class Scene(ABC):
     async def _sweep(self) -> None:
         """Delete the queues of the namespace."""
         for app in self._apps:
-            loops = {LoopId(*run.loop.split(".", 1)) for run in self.diary.runs}
-            queues = {queue.name for queue in app.topology().queues}
-            for queue in queues | {app.names.hatchery(loop) for loop in loops}:
-                if await self.broker.depth(queue) is not None:
-                    await self.broker.delete(queue)
+            await delete_all(self.broker, (queue.name for queue in app.topology().queues))
 
 
 class MemoryScene(Scene):

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from scheduler import Context, Reject, Scheduler, UsageError
-from scheduler.control.status import Where
+from scheduler.control.where import Where
 from scheduler.protocol.epochs import Verb
 from scheduler.queues.failed import EVERYTHING
 from tests.integration.lines.scene import Pod, Scene

@@ -302,6 +302,7 @@ class _Replay:
         exchange: str,
         routing_key: str,
         timeout: timedelta | None = DEFAULT_TIMEOUT,
+        lane: int = 0,
     ) -> None:
         if exchange == self._app.names.control:
             forgets = not message.headers[f"{PREFIX}head-of"]

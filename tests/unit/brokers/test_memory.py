@@ -139,16 +139,13 @@ async def test_what_is_lost_before_its_handler_was_called_comes_once() -> None:
         await delivery.ack()
 
 
-async def test_a_restart_keeps_messages_and_frees_locks() -> None:
+async def test_a_restart_keeps_messages() -> None:
     server = MemoryServer()
     async with MemoryBroker(server) as broker, MemoryBroker(server) as other:
         queue = await declare(broker, "queue")
         await send(broker, queue, b"a", b"b")
         held = await take(broker, queue)
-        async with broker.mutex("lock"):
-            server.restart()
-            async with other.mutex("lock", timeout=timedelta(0)):
-                pass
+        server.restart()
         assert held.lost.done()
         with pytest.raises(DeliveryLost):
             await held.ack()
@@ -331,24 +328,8 @@ async def test_a_closed_broker_does_nothing() -> None:
         await broker.depth("queue")
 
 
-async def test_who_waits_for_a_lock_does_not_get_it_on_a_closed_connection() -> None:
-    server = MemoryServer()
-
-    async def wait(waiting: MemoryBroker) -> None:
-        async with waiting.mutex("lock"):
-            pytest.fail("it has no connection")
-
-    async with MemoryBroker(server) as holder:
-        async with holder.mutex("lock"), MemoryBroker(server) as waiting:
-            task = asyncio.create_task(wait(waiting))
-            await asyncio.sleep(1)
-        with pytest.raises(BrokerUnavailable):
-            await task
-        async with holder.mutex("lock", timeout=timedelta(0)):
-            pass
-
-
 async def test_brokers_without_a_server_have_nothing_in_common() -> None:
     async with MemoryBroker() as one, MemoryBroker() as other:
         await declare(one, "queue")
         assert await other.depth("queue") is None
+        assert one.info.cluster != other.info.cluster

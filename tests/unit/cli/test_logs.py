@@ -36,7 +36,6 @@ from scheduler.events import (
     SuccessorConfirmed,
     TicksSkipped,
     TokenDelayed,
-    TokenOvertaken,
     TokenSuperseded,
 )
 from scheduler.processor.settlement import RunCancelled
@@ -204,18 +203,12 @@ OF_RUNS: list[tuple[Event, int, str]] = [
     (
         TokenSuperseded(*RUN, "settled"),
         INFO,
-        "was settled before its processor died: not run again",
+        "was settled before: not run again",
     ),
     (
         TokenSuperseded(*RUN, "void"),
         INFO,
-        "is not run: it was paused, changed or repaired meanwhile",
-    ),
-    (TokenOvertaken(*RUN, NEXT), INFO, "found another token in its slot: #13 goes on"),
-    (
-        TokenOvertaken(*RUN, replace(NEXT, state=State.PAUSED)),
-        INFO,
-        "its loop was paused meanwhile: #13 waits to be resumed",
+        "skipped: the loop was paused, rescheduled or repaired in the meantime",
     ),
     (
         Escalated(*RUN, FAILURE, False),

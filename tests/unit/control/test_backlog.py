@@ -37,7 +37,9 @@ async def backlog(stage: Stage) -> list[Backlog]:
 
 async def counts(stage: Stage, app: Scheduler | None = None) -> Counts:
     app = app or stage.app
-    return await counted(stage.broker, app, program_of(app, stage.broker, stage.clock).loops)
+    loops = program_of(app, stage.broker, stage.clock).loops
+    waiting = (await stage.tokens_by_loop()).total() if hasattr(stage, "app") else 0
+    return await counted(stage.broker, app, loops, waiting)
 
 
 async def send(stage: Stage, *names: str) -> None:

@@ -36,7 +36,7 @@ async def test_the_namespace_of_another_app_is_neither_seeded_nor_processed(stag
     with pytest.raises(UsageError, match=told):
         await program.seeding.seed(prune=True)
     with pytest.raises(UsageError, match=told):
-        await program.dry_run.plan(prune=True)
+        await program.seeding.plan(prune=True)
     with pytest.raises(UsageError, match=told):
         await processor_of(other, stage.broker, stage.clock).run()
     assert await stage.broker.depth(other.names.roster) == before
@@ -121,8 +121,8 @@ async def test_a_seed_that_is_only_tried_tells_what_it_would_remove(stage: Stage
 
     await stage.seed(app)
     program = program_of(an_app(app.module), stage.broker, stage.clock)
-    assert await program.dry_run.plan() == []
-    (report,) = await program.dry_run.plan(prune=True)
+    assert await program.seeding.plan() == []
+    (report,) = await program.seeding.plan(prune=True)
     assert (str(report.loop), report.did) == ("loop", "removed")
 
 

@@ -1,19 +1,19 @@
 """Where the token of each loop is, as an operator is told."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
 
 from scheduler import Context, Retry, Scheduler
-from scheduler.control.location import Place, Sighting
-from scheduler.control.status import Status, Where
+from scheduler.control.status import Status
+from scheduler.control.where import Where
 from scheduler.errors import Unconfirmed
 from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.tasks.tasks import SUPERVISION
 from tests.faulty import FaultyBroker
-from tests.stage import START, Stage, new_app
+from tests.stage import START, Stage, new_app, program_of
 
 TASK = LoopId("task")
 
@@ -51,15 +51,9 @@ async def lose(stage: Stage) -> None:
     await stage.lose(TASK)
 
 
-async def pause_and_lose(stage: Stage) -> None:
-    await pause(stage)
+async def lose_and_wait(stage: Stage) -> None:
     await lose(stage)
-
-
-async def leave_only_what_is_void(stage: Stage) -> None:
-    void = await stage.token(TASK)
-    await pause_and_lose(stage)
-    assert await stage.hatchery.offer(void)
+    await asyncio.sleep(70)
 
 
 async def delete_all(stage: Stage) -> None:
@@ -67,11 +61,6 @@ async def delete_all(stage: Stage) -> None:
         stage.expects_none(loop)
     for queue in stage.app.topology().queues:
         await stage.broker.delete(queue.name)
-
-
-async def delete_slot(stage: Stage) -> None:
-    stage.expects_none(TASK)
-    await stage.broker.delete(stage.app.names.hatchery(TASK))
 
 
 async def delete_queue(stage: Stage) -> None:
@@ -91,16 +80,14 @@ Deed = Callable[[Stage], Awaitable[None]]
         (nothing, Where.WAITING),
         (pause, Where.PAUSED),
         (wait, Where.READY),
-        (lose, Where.LOST),
-        (pause_and_lose, Where.LOST),
-        (leave_only_what_is_void, Where.LOST),
-        (delete_slot, Where.UNSEEDED),
+        (lose, Where.WAITING),
+        (lose_and_wait, Where.UNATTENDED),
         (delete_queue, Where.UNSEEDED),
-        (delete_roster, Where.WAITING),
+        (delete_roster, Where.UNSEEDED),
         (delete_all, Where.UNSEEDED),
     ],
 )
-async def test_without_processors_a_loop_is_where_its_token_is(
+async def test_without_processors_a_loop_is_where_roster_journal_and_queue_say(
     stage: Stage, deed: Deed, where: Where
 ) -> None:
     await stage.seed(looping())
@@ -115,8 +102,8 @@ async def test_without_processors_a_loop_is_where_its_token_is(
         (nothing, Where.WAITING),
         (pause, Where.PAUSED),
         (wait, Where.RUNNING),
-        (lose, Where.LOST),
-        (leave_only_what_is_void, Where.LOST),
+        (lose, Where.WAITING),
+        (lose_and_wait, Where.LOST),
     ],
 )
 async def test_where_there_are_processors_what_they_say_of_a_loop_counts(
@@ -130,21 +117,23 @@ async def test_where_there_are_processors_what_they_say_of_a_loop_counts(
         assert (found.where, found.processors) == (where, 2)
 
 
-async def test_a_token_that_moved_while_it_was_looked_for_is_looked_for_again(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("age", [1, 100])
+async def test_a_loop_that_waits_is_not_lost_where_the_journal_is_gone_or_not_to_be_read(
+    stage: Stage, age: float
 ) -> None:
-    await stage.seed(looping())
-    find, missed = stage.locator.find, list[LoopId]()
+    app = new_app(supervision_interval="1h")
+    app.periodic(every="1h", name="task")(nothing_at_all)
+    await stage.seed(app)
+    async with stage.supervised():
+        await asyncio.sleep(age)
+        broker = FaultyBroker(stage.server)
+        broker.on("read", ".journal").fails(EOFError())
+        async with broker:
+            (found,) = await program_of(app, broker, stage.clock).survey.status()
+        assert found.where is not Where.LOST
 
-    async def find_late(loops: Mapping[LoopId, int]) -> dict[LoopId, Sighting]:
-        if missed:
-            return await find(loops)
-        missed.extend(loops)
-        return dict.fromkeys(loops, Sighting(Place.NOWHERE))
 
-    monkeypatch.setattr(stage.locator, "find", find_late)
-    assert (await status(stage)).where is Where.WAITING
-    assert missed == [TASK]
+async def nothing_at_all() -> None: ...
 
 
 async def test_who_began_the_epoch_of_a_loop_and_when_is_told(stage: Stage) -> None:
@@ -156,8 +145,6 @@ async def test_who_began_the_epoch_of_a_loop_and_when_is_told(stage: Stage) -> N
     assert paused.epoch > seeded.epoch > 0
     assert seeded.by == paused.by == stage.program.roll_call.processor
     assert (seeded.since, paused.since) == (START, START + timedelta(seconds=5))
-    await delete_roster(stage)
-    assert (await status(stage)).by == ""
 
 
 async def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running(
@@ -167,7 +154,7 @@ async def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running(
     broker = FaultyBroker(stage.server)
     broker.on("publish", key=stage.app.names.roll_call).fails(Unconfirmed())
     async with stage.supervised(over=broker):
-        await lose(stage)
+        await lose_and_wait(stage)
         found = await status(stage)
         assert found.where is Where.RUNNING
         assert found.reason == "as far as is known: no answer from an unknown one (0)"
@@ -202,7 +189,7 @@ async def test_what_became_of_a_loop_is_told_however_long_nobody_has_taken_its_t
         await asyncio.sleep(70)
     await asyncio.sleep(60 + 3600 * hours)
     found = await status(stage)
-    assert (found.where, found.seq) == (Where.READY, 1)
+    assert (found.where, found.seq) == (Where.UNATTENDED, 1)
     assert found.due_at == START + timedelta(seconds=120)
     assert found.last is not None
     assert found.last.ending is Ending.SUCCEEDED
@@ -222,7 +209,7 @@ async def test_where_the_journal_has_forgotten_a_loop_its_checkpoint_tells(
         await asyncio.sleep(timedelta(days=7, hours=3).total_seconds())
     await asyncio.sleep(timedelta(days=days).total_seconds())
     found = await status(stage)
-    assert (found.where, found.seq) == (Where.READY, 1)
+    assert (found.where, found.seq) == (Where.UNATTENDED, 1)
     assert found.due_at == START + timedelta(days=14)
 
 

@@ -1,7 +1,9 @@
 """The operator's verbs: what each does to a loop, and that the journal tells of it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 
@@ -9,17 +11,19 @@ import pytest
 
 from scheduler import Context, Cron, Every, Scheduler, StopLoop
 from scheduler.control.reports import Did
-from scheduler.control.status import Where
-from scheduler.errors import QueueNotFound, Unconfirmed, UnknownLoop, UsageError
+from scheduler.control.where import Where
+from scheduler.errors import Overtaken, QueueNotFound, UnknownLoop, UsageError
 from scheduler.events import LoopSeeded, RunFinished, RunStarted
 from scheduler.program import Program
-from scheduler.protocol.epochs import Watch
-from scheduler.protocol.messages import Message
+from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.tokens import LoopId, State
+from scheduler.queues.attendance import QUESTION
 from scheduler.queues.roll_call import TOGETHER as A_ROLL_CALL
+from scheduler.queues.roster import ENTRY_TYPE
 from scheduler.tasks.loops import Loop
+from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import SECOND
-from tests.faulty import FaultyBroker
+from tests.faulty import Call, FaultyBroker
 from tests.stage import START, Stage, new_app, of, program_of, seconds_of
 
 TASK, GONE = LoopId("task"), LoopId("gone")
@@ -56,11 +60,10 @@ async def test_a_pause_keeps_the_loop_from_running_until_it_is_resumed(stage: St
         await asyncio.sleep(600)
         report = await stage.verbs.resume(the_loop(stage))
         assert report.did is Did.RESUMED
-        assert report.token is not None
-        assert seconds_of([report.token.due_at]) == [730 + 2 * A_ROLL_CALL]
+        assert report.due_at is not None
+        assert seconds_of([report.due_at]) == [730 + 2 * A_ROLL_CALL]
         assert (await stage.verbs.resume(the_loop(stage))).did is Did.NOT_PAUSED
         await asyncio.sleep(70)
-    # That the next first token is recognised for takes no time: it leaves its slot early.
     assert stage.starts() == [60.0, 730 + 2 * A_ROLL_CALL]
     assert await stage.history("task") == [
         *("seeded", "succeeded", "paused", "paused", "resumed", "succeeded")
@@ -112,8 +115,8 @@ async def test_a_loop_may_be_resumed_after_a_moment_to_come(stage: Stage) -> Non
     await stage.seed(looping(every="1m"))
     await stage.verbs.pause(the_loop(stage))
     report = await stage.verbs.resume(the_loop(stage), after=START + timedelta(hours=1))
-    assert report.token is not None
-    assert seconds_of([report.token.due_at]) == [HOUR + 60]
+    assert report.due_at is not None
+    assert seconds_of([report.due_at]) == [HOUR + 60]
 
 
 async def test_a_trigger_has_the_one_token_hatch_now(stage: Stage) -> None:
@@ -133,7 +136,7 @@ async def test_a_paused_loop_is_not_triggered(stage: Stage) -> None:
     await stage.seed(looping())
     await stage.verbs.pause(the_loop(stage))
     assert (await stage.verbs.trigger(the_loop(stage))).did is Did.IS_PAUSED
-    assert (await stage.token(TASK)).state is State.PAUSED
+    assert await stage.where(TASK) is Where.PAUSED
 
 
 def starts_of_task(stage: Stage) -> list[float]:
@@ -200,9 +203,9 @@ async def test_a_loop_whose_token_was_lost_goes_on_where_it_was_when_it_is_resum
         await stage.lose(TASK)
         await stage.verbs.pause(the_loop(stage))
         report = await stage.verbs.resume(the_loop(stage))
-        assert report.token is not None
-        assert (report.did, report.token.state) == (Did.RESUMED, State.ARMED)
-        assert seconds_of([report.token.due_at]) == [pytest.approx(10 + HOUR, abs=1)]
+        assert report.due_at is not None
+        assert (report.did, report.is_paused) == (Did.RESUMED, False)
+        assert seconds_of([report.due_at]) == [pytest.approx(10 + HOUR, abs=1)]
         await asyncio.sleep(HOUR + 1)
         token = await stage.token(TASK)
         assert (token.seq, token.carry) == (2, 2)
@@ -213,7 +216,7 @@ async def test_a_tick_that_waits_for_a_processor_when_its_loop_is_paused_does_no
 ) -> None:
     await stage.seed(looping(every="1m"))
     await asyncio.sleep(70)
-    assert await stage.where(TASK) is Where.READY
+    assert await stage.where(TASK) is Where.UNATTENDED
     await stage.verbs.pause(the_loop(stage))
     async with stage.supervised():
         await asyncio.sleep(300)
@@ -229,21 +232,9 @@ async def test_a_token_that_was_on_its_way_does_not_go_on_beside_its_pause(stage
         assert (await stage.verbs.pause(the_loop(stage), "stocktaking")).did is Did.PAUSED
         await stage.crowd([replace(token, seq=1, due_at=token.due_at + 5 * SECOND)])
         await asyncio.sleep(60)
-        left = await stage.token(TASK)
-        assert (left.state, left.reason) == (State.PAUSED, "stocktaking")
+        assert await stage.where(TASK) is Where.PAUSED
+        assert (await stage.listing())[TASK].reason == "stocktaking"
     assert starts_of_task(stage) == []
-
-
-async def test_what_is_void_in_the_slot_tells_nothing_of_its_loop(stage: Stage) -> None:
-    await stage.seed(looping())
-    await stage.verbs.pause(the_loop(stage))
-    void = await stage.token(TASK)
-    await stage.verbs.resume(the_loop(stage))
-    await stage.lose(TASK)
-    assert await stage.hatchery.offer(void)
-    assert (await stage.verbs.resume(the_loop(stage))).did is Did.NOT_PAUSED
-    assert (await stage.verbs.trigger(the_loop(stage))).did is Did.RUNNING
-    stage.expects_none(TASK)
 
 
 async def test_pausing_a_loop_that_runs_does_not_wait_for_its_end(stage: Stage) -> None:
@@ -252,7 +243,7 @@ async def test_pausing_a_loop_that_runs_does_not_wait_for_its_end(stage: Stage) 
         await stage.verbs.trigger(the_loop(stage))
         await asyncio.sleep(10)
         before = stage.clock.now()
-        assert (await stage.verbs.pause(the_loop(stage))).silent == []
+        assert (await stage.verbs.pause(the_loop(stage))).silent == ()
         assert stage.clock.now() - before < SECOND
 
 
@@ -275,31 +266,11 @@ async def test_a_loop_is_resumed_that_its_own_run_has_paused(
         assert (await stage.verbs.trigger(the_loop(stage))).did is Did.IS_PAUSED
         if by_an_operator_too:
             report = await stage.verbs.pause(the_loop(stage), "another reason")
-            assert report.token is not None
-            assert (report.did, report.token.reason) == (Did.UNCHANGED, "the disk is full")
+            assert (report.did, report.is_paused) == (Did.UNCHANGED, True)
+            assert (await stage.listing())[TASK].reason == "the disk is full"
         assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Did.RESUMED
         await asyncio.sleep(10)
     assert runs == [(0, None), (1, "the file"), (2, "the file")]
-
-
-def unconfirming(stage: Stage) -> FaultyBroker:
-    """A broker that confirms no token."""
-    broker = FaultyBroker(stage.server)
-    broker.on("publish", key="loop.task").fails(Unconfirmed("Not confirmed."))
-    return broker
-
-
-async def test_what_is_in_the_way_and_cannot_be_parked_is_left_where_it_was(stage: Stage) -> None:
-    await stage.seed(looping())
-    await stage.lose(TASK)
-    await stage.publish(Message(b"garbage"), "loop.task", stage.app.names.scheduler)
-    async with unconfirming(stage) as broker:
-        with pytest.raises(Unconfirmed):
-            await program_of(stage.app, broker, stage.clock).verbs.pause(the_loop(stage))
-        assert await stage.tokens() == 1
-    assert (await stage.verbs.pause(the_loop(stage))).did is Did.PAUSED
-    (parked,) = await stage.parked()
-    assert parked.reason == "undecodable"
 
 
 async def test_a_roster_that_grows_by_verbs_alone_gets_its_snapshots(
@@ -319,10 +290,11 @@ async def test_a_roster_that_grows_by_verbs_alone_gets_its_snapshots(
 @pytest.mark.parametrize("verb", ["pause", "resume", "trigger"])
 async def test_what_was_never_seeded_is_told(stage: Stage, verb: str) -> None:
     await stage.seed(looping())
-    stage.expects_none(TASK)
-    await stage.broker.delete(stage.app.names.hatchery(TASK))
-    with pytest.raises(QueueNotFound, match="loop task is not in.*Nothing was changed"):
-        await getattr(stage.verbs, verb)(the_loop(stage))
+    await stage.seed(looping("task"))
+    newer = looping("task", "new")
+    program = program_of(newer, stage.broker, stage.clock)
+    with pytest.raises(QueueNotFound, match="loop new is not in.*Nothing was changed"):
+        await getattr(program.verbs, verb)(newer.loop("new"))
 
 
 # Seed
@@ -343,10 +315,6 @@ async def lose(stage: Stage) -> None:
     await stage.lose(TASK)
 
 
-async def delete_slot(stage: Stage) -> None:
-    await stage.broker.delete(stage.app.names.hatchery(TASK))
-
-
 async def delete_all(stage: Stage) -> None:
     for queue in stage.app.topology().queues:
         await stage.broker.delete(queue.name)
@@ -364,9 +332,8 @@ Deed = Callable[[Stage], Awaitable[None]]
         (wait, "2h", Did.RESCHEDULED),
         (pause, "1h", Did.UNCHANGED),
         (pause, "2h", Did.RESCHEDULED),
-        (lose, "1h", Did.REPAIRED),
+        (lose, "1h", Did.UNCHANGED),  # it is not overdue yet
         (lose, "2h", Did.RESCHEDULED),
-        (delete_slot, "1h", Did.REPAIRED),
         (delete_all, "1h", Did.CREATED),
     ],
 )
@@ -376,11 +343,25 @@ async def test_what_a_seed_does(stage: Stage, deed: Deed, every: str, did: Did) 
     await deed(stage)
     (report,) = await program_of(app, stage.broker, stage.clock).seeding.seed()
     assert report.did is did
-    if deed is not wait or did is Did.RESCHEDULED:
-        assert report.token is not None
-        assert report.token.state is (State.PAUSED if deed is pause else State.ARMED)
-        assert report.token.schedule == Every(every)
-    assert (await stage.tokens_by_loop())[TASK] == 1
+    assert report.is_paused is (deed is pause)
+    assert (report.due_at is None) is (deed is pause)
+    assert (await stage.listing())[TASK].schedule == Every(every)
+    has_token = deed is not pause and (deed, did) != (lose, Did.UNCHANGED)
+    assert (await stage.tokens_by_loop())[TASK] == has_token
+    if deed is lose and not has_token:
+        stage.expects_none(TASK)
+
+
+async def test_a_seed_repairs_what_is_overdue(stage: Stage) -> None:
+    await stage.seed(looping())
+    async with stage.processor():
+        await stage.lose(TASK)
+        await asyncio.sleep(HOUR + 10)
+        (planned,) = await stage.seeding.plan()
+        (report,) = await stage.seeding.seed()
+        assert planned.did is report.did is Did.REPAIRED
+        await asyncio.sleep(5)
+    assert len(stage.starts()) == 1
 
 
 async def test_a_loop_that_is_seeded_paused_waits_until_it_is_resumed(stage: Stage) -> None:
@@ -392,12 +373,10 @@ async def test_a_loop_that_is_seeded_paused_waits_until_it_is_resumed(stage: Sta
     async with stage.supervised():
         await asyncio.sleep(HOUR)
         assert await stage.where(TASK) is Where.PAUSED
-        assert (await stage.token(TASK)).reason == "seeded paused"
-        await stage.lose(TASK)
-        await asyncio.sleep(HOUR)
+        assert (await stage.listing())[TASK].reason == "seeded paused"
         assert await stage.where(TASK) is Where.PAUSED
         assert starts_of_task(stage) == []
-        assert (await stage.token(LoopId("other"))).seq > 100
+        assert (await stage.token(LoopId("other"))).seq > 50
         await stage.verbs.resume(the_loop(stage))
         await asyncio.sleep(70)
     assert len(starts_of_task(stage)) == 1
@@ -407,8 +386,9 @@ async def test_a_loop_that_was_removed_begins_paused_when_it_is_seeded_so(stage:
     await stage.seed(looping("task", "gone"))
     await newer(stage).seeding.seed(prune=True)
     await stage.seeding.seed(paused=True)
-    assert (await stage.token(GONE)).state is State.PAUSED
-    assert (await stage.token(TASK)).state is State.ARMED
+    listing = await stage.listing()
+    assert listing[GONE].entry.state is LoopState.PAUSED
+    assert listing[TASK].entry.state is LoopState.ACTIVE
 
 
 async def test_a_seed_tells_of_each_loop_what_it_did(stage: Stage) -> None:
@@ -421,39 +401,19 @@ async def test_a_seed_tells_of_each_loop_what_it_did(stage: Stage) -> None:
     ]
 
 
-async def test_a_token_that_a_seed_misses_is_looked_for_again_before_it_is_put_again(
-    stage: Stage,
-) -> None:
-    await stage.seed(looping())
-    occupant = await stage.hatchery.take(TASK)
-    assert occupant is not None
-    seeding = asyncio.create_task(stage.seeding.seed())
-    await asyncio.sleep(0.8)  # a look takes less
-    await stage.hatchery.leave(occupant)
-    (report,) = await seeding
-    assert (report.did, report.token) == (Did.UNCHANGED, occupant.token)
-
-
 async def test_a_plan_says_what_a_seed_would_do_and_does_nothing(stage: Stage) -> None:
     await stage.seed(looping())
     plans = [
-        await program_of(looping(every=every), stage.broker, stage.clock).dry_run.plan()
+        await program_of(looping(every=every), stage.broker, stage.clock).seeding.plan()
         for every in ("1h", "2h")
     ]
     assert [report.did for (report,) in plans] == [Did.UNCHANGED, Did.RESCHEDULED]
     assert (await stage.token(TASK)).schedule == Every("1h")
     await wait(stage)
-    (report,) = await stage.program.dry_run.plan()
-    assert (report.did, report.token) == (Did.RUNNING, None)
-    (_, report) = await program_of(looping("task", "new"), stage.broker, stage.clock).dry_run.plan(
-        paused=True
-    )
-    assert report.token is not None
-    assert (report.did, report.token.state) == (Did.CREATED, State.PAUSED)
-    await delete_slot(stage)
-    (report,) = await stage.program.dry_run.plan()
-    assert (report.did, report.token) == (Did.REPAIRED, None)
-    assert await stage.where(TASK) is Where.UNSEEDED
+    newer = program_of(looping("task", "new"), stage.broker, stage.clock)
+    (_, report) = await newer.seeding.plan(paused=True)
+    assert (report.did, report.is_paused) == (Did.CREATED, True)
+    assert LoopId("new") not in await stage.listing()
 
 
 async def delete_roster(stage: Stage) -> None:
@@ -468,7 +428,6 @@ async def remove(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("happens", "did"),
     [
-        (delete_slot, Did.REPAIRED),
         (delete_roster, Did.REPAIRED),
         (delete_all, Did.CREATED),
         (remove, Did.CREATED),
@@ -479,7 +438,7 @@ async def test_a_seed_does_what_was_planned(
 ) -> None:
     await stage.seed(looping())
     await happens(stage)
-    (planned,) = await stage.program.dry_run.plan()
+    (planned,) = await stage.program.seeding.plan()
     (seeded,) = await stage.seeding.seed()
     assert planned.did is seeded.did is did
 
@@ -506,11 +465,7 @@ async def test_a_loop_that_the_code_does_not_have_is_removed_with_its_queues(sta
     orphan = await program.loops.find("gone")
     assert (await program.removal.remove(orphan)).did is Did.REMOVED
     assert await program.loops.orphans() == []
-    for queue in (
-        names.hatchery(GONE),
-        names.processor_queue("gone"),
-        names.failed_queue("gone"),
-    ):
+    for queue in (names.processor_queue("gone"), names.failed_queue("gone")):
         assert await stage.broker.depth(queue) is None
     assert await stage.history("gone") == ["seeded", "removed"]
     assert (await program.removal.remove(orphan)).did is Did.NOT_THERE
@@ -556,6 +511,7 @@ async def test_all_the_loops_of_a_task_that_is_gone_are_pruned(stage: Stage) -> 
 
     await stage.seed(old)
     for key in ("a", "b"):
+        await asyncio.sleep(1)
         await report.start(key, every="1h")
     pruned = [str(each.loop) for each in await newer(stage).seeding.seed(prune=True)]
     assert pruned == ["task", "gone", "report.a", "report.b"]
@@ -593,27 +549,83 @@ async def test_a_loop_that_was_removed_and_is_seeded_again_begins_anew(stage: St
         assert (token.seq, token.carry) == (2, 2)
 
 
-# The mutex
+# At once
 
 
-CREATORS: dict[str, Callable[[Program, Loop], Awaitable[object]]] = {
-    "seed": lambda program, _: program.seeding.seed(),
-    "adopt": lambda program, _: program.seeding.adopt(patience=10 * SECOND),
-    "start": lambda program, loop: program.seeding.start(loop),
-    "pause": lambda program, loop: program.verbs.pause(loop),
-    "resume": lambda program, loop: program.verbs.resume(loop),
-    "trigger": lambda program, loop: program.verbs.trigger(loop),
-    "remove": lambda program, loop: program.removal.remove(replace(loop, id=GONE)),
-    "repair": lambda program, loop: program.repairs.repair([(loop, Watch())], "lost"),
-    "renew": lambda program, loop: program.repairs.renew([loop]),
-}
+def is_entry(call: Call) -> bool:
+    return call.message.type == ENTRY_TYPE
 
 
-@pytest.mark.parametrize("creator", CREATORS)
-async def test_whoever_may_create_a_token_waits_for_the_mutex(stage: Stage, creator: str) -> None:
+async def test_of_two_operators_at_once_one_learns_that_the_other_was_first_and_decides_again(
+    stage: Stage,
+) -> None:
     await stage.seed(looping())
-    async with FaultyBroker(stage.server) as somebody, somebody.mutex(stage.app.names.lock):
-        at_work = asyncio.ensure_future(CREATORS[creator](stage.program, the_loop(stage)))
-        await asyncio.wait([at_work], timeout=5)
-        assert not at_work.done()
-    await at_work
+    async with FaultyBroker(stage.server) as slower:
+
+        async def be_overtaken(_: Call) -> None:
+            assert (await stage.verbs.pause(the_loop(stage), "first")).did is Did.PAUSED
+
+        appending = slower.on("publish", where=is_entry, times=1).first(be_overtaken)
+        program = program_of(stage.app, slower, stage.clock)
+        assert (await program.verbs.pause(the_loop(stage), "second")).did is Did.UNCHANGED
+        assert len(appending.met) == 1
+    assert (await stage.listing())[TASK].reason == "first"
+
+
+async def test_who_is_overtaken_again_and_again_is_told(stage: Stage) -> None:
+    await stage.seed(looping())
+    async with FaultyBroker(stage.server) as slower:
+
+        async def be_overtaken(_: Call) -> None:
+            await stage.put_again(TASK)
+
+        slower.on("publish", where=is_entry).first(be_overtaken)
+        program = program_of(stage.app, slower, stage.clock)
+        with pytest.raises(Overtaken, match="task: changed by others 10 times in a row"):
+            await program.verbs.pause(the_loop(stage))
+    assert (await stage.listing())[TASK].entry.state is LoopState.ACTIVE
+
+
+async def test_twenty_seeds_at_once_begin_each_loop_once(stage: Stage) -> None:
+    names = [f"task{n}" for n in range(5)]
+    await stage.seed(looping("first"))
+    app = looping("first", *names, every="1m")
+    async with AsyncExitStack() as brokers:
+        programs = [
+            program_of(
+                app, await brokers.enter_async_context(FaultyBroker(stage.server)), stage.clock
+            )
+            for _ in range(20)
+        ]
+        reports = await asyncio.gather(*(program.seeding.seed() for program in programs))
+    did = Counter((str(report.loop), report.did) for each in reports for report in each)
+    assert did == {
+        ("first", Did.RESCHEDULED): 1,
+        ("first", Did.UNCHANGED): 19,
+        **{(name, Did.CREATED): 1 for name in names},
+        **{(name, Did.UNCHANGED): 19 for name in names},
+    }
+    found = await stage.tokens_by_loop()
+    assert [found[LoopId(name)] for name in ("first", *names)] == [1] * 6
+
+
+async def test_many_loops_are_paused_and_resumed_in_bulk(stage: Stage) -> None:
+    names = [f"task{n}" for n in range(100)]
+    app = looping(*names, every="1m")
+    await stage.seed(app)
+    loops = [app.loop(name) for name in names]
+    async with stage.supervised(), FaultyBroker(stage.server) as broker:
+        await asyncio.sleep(1)
+        program = program_of(app, broker, stage.clock)
+        paused = await program.verbs.pause_all(loops, "stocktaking")
+        assert {(report.did, report.is_paused) for report in paused} == {(Did.PAUSED, True)}
+        assert [report.loop.id for report in paused] == [loop.id for loop in loops]
+        types = Counter(call.message.type for call in broker.calls if call.operation == "publish")
+        assert types[QUESTION] == 1
+        assert types[ENTRY_TYPE] < 10
+        await asyncio.sleep(100)
+        assert {run.loop.task for run in of(RunStarted, stage.events)} == {SUPERVISION.task}
+        resumed = await program.verbs.resume_all(loops, at_once=True)
+        assert {report.did for report in resumed} == {Did.RESUMED}
+        await asyncio.sleep(10)
+    assert {str(run.loop) for run in of(RunStarted, stage.events)} >= set(names)

@@ -3,9 +3,10 @@
 from datetime import timedelta
 
 from scheduler import Cron, Every
+from scheduler.control.where import Where
 from scheduler.dashboard.agenda import SLOT, planned
 from scheduler.dashboard.picture import LoopPicture
-from scheduler.dashboard.standing import Standing, State
+from scheduler.dashboard.standing import Standing
 from scheduler.protocol.tokens import LoopId
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import Schedule
@@ -14,7 +15,7 @@ from tests.stage import START
 HOUR = timedelta(hours=1)
 
 
-def standing(name: str, schedule: Schedule, state: State = State.WAITING) -> Standing:
+def standing(name: str, schedule: Schedule, state: Where = Where.WAITING) -> Standing:
     return Standing(name, state, LoopPicture(LoopId(name)), schedule, True, 0)
 
 
@@ -37,7 +38,7 @@ def test_what_runs_often_is_told_in_a_number() -> None:
 
 
 def test_what_is_paused_or_done_is_left_out() -> None:
-    idle = [standing("a", Every("1h"), State.PAUSED), standing("b", Once(START), State.DONE)]
+    idle = [standing("a", Every("1h"), Where.PAUSED), standing("b", Once(START), Where.DONE)]
     agenda = planned(idle, START)
     assert (agenda.paused, agenda.often, list(agenda.upcoming)) == (1, 0, [])
 

@@ -17,6 +17,7 @@ from starlette.routing import Mount
 
 from scheduler import Context, Retry, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.control.where import Where
 from scheduler.dashboard.access import Access, Forms, Visitor
 from scheduler.dashboard.pages import PAGES
 from scheduler.dashboard.routes import Routes
@@ -188,7 +189,7 @@ async def test_a_loop_is_paused_with_the_reason_and_who_did_it(shop: Stage) -> N
     async with browsing(shop) as browser:
         page = await browser.press("pause", loop="report", reason="a release")
         assert "report: paused" in page
-        assert (await shop.token(REPORT)).state.value == "paused"
+        assert await shop.where(REPORT) is Where.PAUSED
         await asyncio.sleep(1)
         page = await browser.see("/loop?name=report")
         assert "Paused: a release" in page

@@ -5,12 +5,12 @@ from datetime import datetime, timedelta
 import pytest
 
 from scheduler import Cron, Every
+from scheduler.control.where import Where
 from scheduler.dashboard.past import MOST, PastTick, past_ticks
 from scheduler.dashboard.picture import LoopPicture, Run
-from scheduler.dashboard.standing import Standing, State
+from scheduler.dashboard.standing import Standing
 from scheduler.protocol.epochs import Verb
-from scheduler.protocol.tokens import Ending, LastRun, LoopId, Token
-from scheduler.protocol.tokens import State as TokenState
+from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token
 from scheduler.queues.journal import JournalEntry
 from scheduler.timing.schedules import Schedule
 from tests.stage import START
@@ -47,7 +47,7 @@ def past(
     now: datetime = NOON + MINUTE,
     back: timedelta | None = 3 * HOUR - MINUTE,
     pauses: bool = False,
-    state: State = State.WAITING,
+    state: Where = Where.WAITING,
 ) -> list[PastTick]:
     standing = Standing("report", state, loop, schedule, True, 0)
     since = None if back is None else now - back
@@ -121,9 +121,9 @@ def test_a_tick_during_a_long_run_is_told_with_how_long_that_took() -> None:
 
 def test_a_tick_that_is_due_is_told_with_how_the_loop_stands() -> None:
     loop = a_loop(ran(NOON - HOUR))
-    token = Token(LoopId("report"), HOURLY, NOON, NOON, state=TokenState.ARMED)
+    token = Token(LoopId("report"), HOURLY, NOON, NOON, state=State.ARMED)
     loop.see(token, 10)
-    (tick, *_) = past(loop, state=State.UNATTENDED)
+    (tick, *_) = past(loop, state=Where.UNATTENDED)
     assert (tick.what, tick.at) == ("due", NOON)
     assert "no processor takes messages of its task" in tick.why
 

@@ -11,10 +11,12 @@ from scheduler import Every
 from scheduler.dashboard import picture as pictures
 from scheduler.dashboard.picture import ACTS_KEPT, RUNS_KEPT, Picture
 from scheduler.protocol.epochs import Entry, LoopState, Verb
+from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token, encode
+from scheduler.protocol.topology import token_key
 from scheduler.queues.failed import Reason, parked, record_of
-from scheduler.queues.roster import Listed
+from scheduler.queues.listing import Listed
 from scheduler.tasks.tasks import SUPERVISION
 from tests.stage import START
 
@@ -44,7 +46,7 @@ def ran(seq: int, *, ending: Ending = Ending.SUCCEEDED, attempt: int = 0, **othe
 
 
 def message(token: Token, namespace: str = "test") -> Message:
-    return encode(token, namespace, expiration=None)
+    return encode(token, namespace)
 
 
 def picture_of(*tokens: Token) -> Picture:
@@ -113,7 +115,7 @@ def test_a_later_entry_of_the_roster_overrules_an_older_token() -> None:
     picture = picture_of(ran(0))
     picture.list([Listed(POLL, Every("10s"), {}, Entry(5, LoopState.ACTIVE, 5))])
     assert not picture.loops[POLL].is_paused
-    picture.list([Listed(POLL, Every("10s"), {}, Entry(9, LoopState.PAUSED, 5), "by hand")])
+    picture.list([Listed(POLL, Every("10s"), {}, Entry(9, LoopState.PAUSED, 5, 5), "by hand")])
     assert (picture.loops[POLL].is_paused, picture.loops[POLL].reason) == (True, "by hand")
 
 
@@ -125,7 +127,8 @@ def test_only_so_much_that_was_done_to_a_loop_is_kept() -> None:
 def test_what_was_parked_is_told_of_its_loop() -> None:
     picture = picture_of(ran(0))
     error = RuntimeError("boom")
-    record = record_of(parked(message(ran(1)), "loop.poll", Reason.EXHAUSTED, error, at(2)))
+    key = token_key(POLL, NO_WAIT.key)
+    record = record_of(parked(message(ran(1)), key, Reason.EXHAUSTED, error, at(2)))
     assert picture.hear(record) == at(2)
     (entry,) = picture.loops[POLL].acts
     assert (entry.what, entry.note) == ("parked", "exhausted: RuntimeError: boom")

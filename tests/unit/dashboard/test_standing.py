@@ -6,13 +6,13 @@ import pytest
 
 from scheduler import Every
 from scheduler.brokers.contract import Depth
+from scheduler.control.where import Where
 from scheduler.dashboard.filters import PAGE, Filter
 from scheduler.dashboard.picture import LoopPicture, Picture
-from scheduler.dashboard.standing import Standing, Standings, State, state_of, verdict_of
-from scheduler.protocol import tokens as protocol
+from scheduler.dashboard.standing import Standing, Standings, state_of, verdict_of
 from scheduler.protocol.epochs import Entry, LoopState
-from scheduler.protocol.tokens import Ending, LoopId
-from scheduler.queues.roster import Listed
+from scheduler.protocol.tokens import Ending, LoopId, State
+from scheduler.queues.listing import Listed
 from tests.stage import new_app
 from tests.unit.dashboard.test_picture import POLL, at, message, picture_of, ran
 
@@ -33,20 +33,20 @@ def waiting_until_10() -> LoopPicture:
 @pytest.mark.parametrize(
     ("second", "depth", "state"),
     [
-        (9, None, State.WAITING),
-        (9, ALONE, State.WAITING),
-        (11, None, State.RUNNING),
-        (11, IDLE, State.RUNNING),
-        (11, BUSY, State.READY),
-        (11, ALONE, State.READY),  # a processor may be about to come
-        (16, ALONE, State.UNATTENDED),
-        (71, BUSY, State.LATE),
-        (74, IDLE, State.RUNNING),  # the word that its time is over may be on its way
-        (76, IDLE, State.LATE),
+        (9, None, Where.WAITING),
+        (9, ALONE, Where.WAITING),
+        (11, None, Where.RUNNING),
+        (11, IDLE, Where.RUNNING),
+        (11, BUSY, Where.READY),
+        (11, ALONE, Where.READY),  # a processor may be about to come
+        (16, ALONE, Where.UNATTENDED),
+        (71, BUSY, Where.LATE),
+        (74, IDLE, Where.RUNNING),  # the word that its time is over may be on its way
+        (76, IDLE, Where.LATE),
     ],
 )
 def test_a_loop_stands_as_its_time_and_its_queue_tell(
-    second: int, depth: Depth | None, state: State
+    second: int, depth: Depth | None, state: Where
 ) -> None:
     assert state_of(waiting_until_10(), at(second), depth, TIMEOUT) is state
 
@@ -54,25 +54,25 @@ def test_a_loop_stands_as_its_time_and_its_queue_tell(
 def test_a_paused_loop_is_not_late() -> None:
     loop = waiting_until_10()
     loop.listed = Listed(POLL, Every("10s"), {}, Entry(6, LoopState.PAUSED, 5))
-    assert state_of(loop, at(1000), ALONE, TIMEOUT) is State.PAUSED
+    assert state_of(loop, at(1000), ALONE, TIMEOUT) is Where.PAUSED
 
 
 def test_one_that_was_to_run_once_and_has_is_done() -> None:
-    loop = picture_of(ran(0, state=protocol.State.DONE)).loops[POLL]
+    loop = picture_of(ran(0, state=State.DONE)).loops[POLL]
     loop.listed = listed()
-    assert state_of(loop, at(1000), ALONE, TIMEOUT) is State.DONE
+    assert state_of(loop, at(1000), ALONE, TIMEOUT) is Where.DONE
     assert loop.due_at is None
 
 
 def test_one_that_the_broker_does_not_have_is_unseeded_and_one_unheard_of_is_not() -> None:
-    assert state_of(LoopPicture(POLL), at(0), None, TIMEOUT) is State.UNSEEDED
-    assert state_of(LoopPicture(POLL, listed()), at(0), None, TIMEOUT) is State.UNHEARD
+    assert state_of(LoopPicture(POLL), at(0), None, TIMEOUT) is Where.UNSEEDED
+    assert state_of(LoopPicture(POLL, listed()), at(0), None, TIMEOUT) is Where.UNHEARD
     gone = LoopPicture(POLL, listed(LoopState.GONE))
-    assert state_of(gone, at(0), None, TIMEOUT) is State.UNSEEDED
+    assert state_of(gone, at(0), None, TIMEOUT) is Where.UNSEEDED
 
 
 def standing(
-    name: str, state: State, *, failures: int = 0, ending: Ending | None = None
+    name: str, state: Where, *, failures: int = 0, ending: Ending | None = None
 ) -> Standing:
     loop = LoopPicture(LoopId(name), listed(loop=LoopId(name)))
     if ending is not None:
@@ -84,21 +84,21 @@ def standing(
     ("standings", "sentence"),
     [
         ([], "This app has no loops."),
-        ([standing("a", State.WAITING)], "The only loop is on time."),
+        ([standing("a", Where.WAITING)], "The only loop is on time."),
         (
-            [standing("a", State.WAITING), standing("b", State.PAUSED)],
+            [standing("a", Where.WAITING), standing("b", Where.PAUSED)],
             "All 2 loops are on time, 1 of them paused.",
         ),
         (
-            [standing("a", State.LATE), standing("b", State.LATE), standing("c", State.UNATTENDED)],
+            [standing("a", Where.LATE), standing("b", Where.LATE), standing("c", Where.UNATTENDED)],
             "Of 3 loops, 1 is unattended and 2 are late.",
         ),
         (
-            [standing("a", State.WAITING, failures=3), standing("b", State.WAITING, failures=2)],
+            [standing("a", Where.WAITING, failures=3), standing("b", Where.WAITING, failures=2)],
             "Of 2 loops, 1 is failing.",
         ),
         (
-            [standing("a", State.WAITING, failures=1, ending=Ending.ESCALATED)],
+            [standing("a", Where.WAITING, failures=1, ending=Ending.ESCALATED)],
             "Of 1 loop, 1 is failing.",
         ),
     ],
@@ -120,7 +120,7 @@ def test_loops_of_the_code_and_of_the_broker_are_told_apart() -> None:
     picture.list([listed(), listed(loop=user), listed(loop=old)])
     found = {each.name: each.in_code for each in Standings(app, picture).all(at(1))}
     assert found == {"old": False, "poll": True, "poll.user-1": True}
-    picture.list([Listed(old, Every("1s"), {}, Entry(9, LoopState.GONE, 5))])
+    picture.list([Listed(old, Every("1s"), {}, Entry(9, LoopState.GONE, 5, 5))])
     assert "old" not in {each.name for each in Standings(app, picture).all(at(1))}
 
 
@@ -145,12 +145,12 @@ def test_what_a_filter_cannot_be_is_left_out(query: dict[str, str]) -> None:
 
 
 def test_a_filter_finds_names_by_their_parts_and_cuts_pages() -> None:
-    many = [standing(f"loop-{number:03}", State.WAITING) for number in range(PAGE + 10)]
+    many = [standing(f"loop-{number:03}", Where.WAITING) for number in range(PAGE + 10)]
     assert [each.name for each in Filter("LOOP 7 05").choose(many)] == ["loop-057"]
     assert len(Filter().cut(Filter().choose(many))) == PAGE
     assert [each.name for each in Filter(page=2).cut(many)] == [each.name for each in many[PAGE:]]
 
 
 def test_trouble_comes_first_where_that_is_asked_for() -> None:
-    mixed = [standing("a", State.WAITING), standing("b", State.LATE), standing("c", State.PAUSED)]
+    mixed = [standing("a", Where.WAITING), standing("b", Where.LATE), standing("c", Where.PAUSED)]
     assert [each.name for each in Filter(sort="state").choose(mixed)] == ["b", "c", "a"]

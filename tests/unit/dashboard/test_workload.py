@@ -6,10 +6,11 @@ import pytest
 
 from scheduler import Every
 from scheduler.brokers.contract import Depth
+from scheduler.control.where import Where
 from scheduler.dashboard.picture import RUNS_KEPT, LoopPicture, Run
-from scheduler.dashboard.standing import Standing, State
+from scheduler.dashboard.standing import Standing
 from scheduler.dashboard.workload import Workload, delayed, workloads
-from scheduler.protocol.ladder import rungs
+from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, Token
 from scheduler.protocol.topology import Names
 from tests.stage import START
@@ -20,7 +21,7 @@ NAMES = Names("test")
 
 def standing(
     key: str = "",
-    state: State = State.WAITING,
+    state: Where = Where.WAITING,
     *,
     attempt: int = 0,
     apart: float = 10,
@@ -39,8 +40,8 @@ def test_loops_are_counted_by_task_as_they_wait() -> None:
     loops = [
         standing("a"),
         standing("b", attempt=2),
-        standing("c", State.PAUSED),
-        standing("d", State.READY, attempt=1),
+        standing("c", Where.PAUSED),
+        standing("d", Where.READY, attempt=1),
     ]
     found = workloads(loops, START, None)
     assert found == {"poll": Workload(loops=4, waiting=2, retrying=1)}
@@ -64,9 +65,9 @@ def test_runs_are_counted_as_far_as_they_are_known(
 
 
 def test_what_is_delayed_is_counted_by_the_timers_it_is_in() -> None:
-    depths: dict[str, Depth | None] = {NAMES.rung(rung): Depth(0, 0) for rung in rungs()}
+    depths: dict[str, Depth | None] = {NAMES.later_timer(timer): Depth(0, 0) for timer in timers()}
     depths |= {
-        f"test.v1.delay.{name}": Depth(count, 0)
+        f"test.v1.later.{name}": Depth(count, 0)
         for name, count in {"5s": 3, "2x15s": 1, "10m": 4, "3h": 5, "2x7d": 6}.items()
     }
     found = delayed(NAMES, depths)
@@ -77,6 +78,6 @@ def test_what_is_delayed_is_counted_by_the_timers_it_is_in() -> None:
 
 def test_of_what_nobody_has_counted_nothing_is_said() -> None:
     assert delayed(NAMES, {}) is None
-    gone = delayed(NAMES, {NAMES.rung(rungs()[0]): None})
+    gone = delayed(NAMES, {NAMES.later_timer(timers()[0]): None})
     assert gone is not None
     assert gone.count == 0

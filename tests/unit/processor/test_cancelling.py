@@ -11,6 +11,7 @@ import pytest
 from scheduler import Context, NotRunning, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control.acting import operator_here
+from scheduler.control.where import Where
 from scheduler.errors import UsageError
 from scheduler.events import Escalated, RunFinished
 from scheduler.protocol.tokens import Ending, LoopId, State
@@ -107,21 +108,21 @@ async def test_whoever_is_cancelled_is_told_by_whom(stage: Stage, doer: Doer) ->
 
 
 @pytest.mark.parametrize(
-    ("after_failure", "state"), [("continue", State.ARMED), ("pause", State.PAUSED)]
+    ("after_failure", "where"), [("continue", Where.WAITING), ("pause", Where.PAUSED)]
 )
 async def test_a_run_that_is_escalated_is_parked_and_told(
-    stage: Stage, doer: Doer, after_failure: Any, state: State
+    stage: Stage, doer: Doer, after_failure: Any, where: Where
 ) -> None:
     app = app_of(doer, after_failure=after_failure)
     async with running(stage, app, doer):
         report = await app.cancel("report", escalate=True)
         assert (report.ending, report.as_asked) == ("escalated", True)
-        assert (await stage.token(LoopId("report"))).state is state
+        assert await stage.where(LoopId("report")) is where
     (escalated,) = of(Escalated, stage.events)
     (parked,) = await stage.parked()
     assert (parked.reason, parked.error) == ("cancelled", f"RunCancelled: cancelled by {ME}")
     assert (escalated.paused, str(escalated.error)) == (
-        state is State.PAUSED,
+        where is Where.PAUSED,
         f"cancelled by {ME}",
     )
 
@@ -133,7 +134,7 @@ async def test_a_loop_that_is_paused_stays_so_when_its_run_is_cancelled(
     async with running(stage, app, doer):
         await stage.verbs.pause(app.loop("report"))
         assert (await app.cancel("report")).as_asked
-        assert (await stage.token(LoopId("report"))).state is State.PAUSED
+        assert await stage.where(LoopId("report")) is Where.PAUSED
 
 
 # Calls

@@ -11,12 +11,15 @@ from scheduler import Context, Scheduler
 from scheduler.errors import Unroutable
 from scheduler.events import RunStarted
 from scheduler.protocol.calls import new_call
+from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, encode
+from scheduler.protocol.topology import token_key
 from scheduler.queues.delays import send
 from tests.stage import Stage, new_app, of
 
 LOOP = LoopId("beat")
+KEY = token_key(LOOP, NO_WAIT.key)
 FAR = timedelta(days=365 * 80)
 
 
@@ -40,7 +43,7 @@ async def forged(stage: Stage, **fields: Any) -> Message:
     token = await stage.token(LOOP)
     due = token.due_at + FAR
     ahead = replace(token, seq=1000, scheduled_at=due, due_at=due, **fields)
-    return encode(ahead, stage.app.namespace, expiration=None)
+    return encode(ahead, stage.app.namespace)
 
 
 async def goes_on(stage: Stage) -> None:
@@ -53,7 +56,7 @@ async def goes_on(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"first": True}, {"args": {"city": 7}}], ids=str)
-@pytest.mark.parametrize("key", ["task.work", "loop.beat.task.work"])
+@pytest.mark.parametrize("key", ["task.work", f"{KEY}.task.work"])
 async def test_a_token_that_came_as_a_call_is_parked(
     stage: Stage, fields: dict[str, Any], key: str
 ) -> None:
@@ -67,7 +70,7 @@ async def test_a_token_that_came_as_a_call_is_parked(
         await goes_on(stage)
 
 
-@pytest.mark.parametrize("key", ["loop.beat", "loop.paid"])
+@pytest.mark.parametrize("key", [KEY, token_key(LoopId("paid"), NO_WAIT.key)])
 async def test_a_token_from_a_subscribed_exchange_is_a_message_like_others(
     stage: Stage, key: str
 ) -> None:
@@ -103,23 +106,23 @@ async def test_a_call_that_claims_to_be_a_token_pauses_nothing(stage: Stage) -> 
 async def test_a_token_of_one_loop_does_not_come_by_the_key_of_another(stage: Stage) -> None:
     await stage.seed(beating())
     async with stage.processor():
-        await stage.publish(await forged(stage), "loop.beat.other")
+        await stage.publish(await forged(stage), f"{KEY}.other")
         await asyncio.sleep(1)
         (parked,) = await stage.parked()
         assert parked.reason == "undecodable"
-        assert "came by 'loop.beat.other'" in parked.error
+        assert f"came by '{KEY}.other'" in parked.error
         await goes_on(stage)
 
 
 @pytest.mark.parametrize(
     ("exchange", "key"),
     [
-        ("calls", "loop.beat"),
+        ("calls", KEY),
         ("calls", "task.beat"),
-        ("later", "loop.beat"),
-        ("later", "loop.beat.task.work"),
+        ("later", KEY),
+        ("later", f"{KEY}.task.work"),
         ("later", "loop.beat.0.0.0.1"),
-        ("later", "0.0.0.0.0.0.0.0.0.0.1.loop.beat"),
+        ("later", f"{NO_WAIT.key}.{KEY}"),
     ],
 )
 async def test_where_senders_write_to_nothing_leads_to_a_loop(

@@ -182,7 +182,7 @@ def test_a_pyproject_of_other_types_is_told(
 
 
 def test_version_true_is_not_version_one() -> None:
-    message = encode(token(), "shop", expiration=None)
+    message = encode(token(), "shop")
     hostile = replace(message, body=message.body.replace(b'"version":1', b'"version":true'))
     with pytest.raises(Undecodable, match="version"):
         decode(hostile, "shop")

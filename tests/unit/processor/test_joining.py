@@ -1,13 +1,13 @@
 """What the first token of an epoch is exchanged for, once its loop's history is known."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from scheduler.processor.joining import joined
-from scheduler.protocol.epochs import Verb
+from scheduler.control.joining import joined
+from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
 from scheduler.queues.journal import Heard
 from scheduler.timing.once import Once
@@ -54,7 +54,17 @@ def heard_of(*tokens: Token) -> Heard:
 
 
 def joined_to(*tokens: Token, first: Token = FIRST) -> Token:
-    return joined(first, heard_of(*tokens))
+    """The verb of the first token is what the roster tells of last."""
+    act = FIRST.act if first.act is None else first.act
+    assert act is not None
+    asked = first.life if stays(act.verb) else first.epoch
+    latest = Entry(first.epoch, LoopState.ACTIVE, first.life, LAST.epoch, asked)
+    return joined(first, heard_of(*tokens), latest)
+
+
+def stays(verb: Verb) -> bool:
+    """Return whether a verb leaves it alone how a run has ended its loop."""
+    return verb in (Verb.REPAIR, Verb.RESCHEDULE)
 
 
 def made_by(verb: Verb, **fields: Any) -> Token:
@@ -90,10 +100,12 @@ def test_a_tick_that_was_due_before_its_loop_was_rescheduled_is_not_left_out(
     assert (token.due_at == first.due_at) is not kept
 
 
-@pytest.mark.parametrize("verb", [Verb.TRIGGER, Verb.RESUME])
-def test_who_says_when_it_runs_is_obeyed(verb: Verb) -> None:
+@pytest.mark.parametrize(
+    ("verb", "tick"), [(Verb.TRIGGER, LAST.scheduled_at), (Verb.RESUME, FIRST.scheduled_at)]
+)
+def test_who_says_when_it_runs_is_obeyed(verb: Verb, tick: datetime) -> None:
     token = joined_to(LAST, first=made_by(verb))
-    assert (token.seq, token.scheduled_at, token.due_at) == (12, FIRST.scheduled_at, FIRST.due_at)
+    assert (token.seq, token.scheduled_at, token.due_at) == (12, tick, FIRST.due_at)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +121,8 @@ def test_a_loop_that_its_own_run_has_paused_stays_so_until_it_is_resumed(
 
 
 def test_a_first_token_that_does_not_say_who_made_it_goes_on_as_it_says():
-    nobodys = replace(FIRST, act=None, known=True)
-    assert joined_to(LAST, first=nobodys) == joined_to(LAST, first=made_by(Verb.TRIGGER))
+    nobodys = replace(FIRST, act=None)
+    assert joined_to(LAST, first=nobodys) == joined_to(LAST, first=made_by(Verb.RESUME))
 
 
 DONE = replace(LAST, schedule=Once(START), state=State.DONE)

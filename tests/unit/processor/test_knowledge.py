@@ -25,8 +25,8 @@ from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
 from scheduler.queues.checkpoints import Checkpoint, checkpoint_of
+from scheduler.queues.listing import Listed, Listing
 from scheduler.queues.roll_call import RollCall
-from scheduler.queues.roster import Listed, Listing
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.schedules import Every
 from tests.faulty import Call, Fault, FaultyBroker
@@ -101,8 +101,9 @@ async def test_a_processor_tells_how_far_it_is_behind_the_roster(stage: Stage) -
     async with knowing(stage) as its:
         gone = LoopId("task", "gone")
         listed = Listed(gone, Every("1m"), {}, Entry(7, LoopState.GONE, 1))
-        appended = await roster_of(NAMES, stage.broker, slow_clock).append(listed)
-        await roster_of(NAMES, stage.broker, stage.clock).note(appended)
+        (appended,) = await roster_of(NAMES, stage.broker, slow_clock).append([listed])
+        assert appended is not None
+        await roster_of(NAMES, stage.broker, stage.clock).note([appended])
         await asyncio.sleep(3)
         assert its.events == [EpochHeard(gone, 7, timedelta(seconds=3))]
 
@@ -187,8 +188,9 @@ async def test_it_knows_what_was_said_before_it_listened_and_what_is_said_then(
     async with knowing(stage) as known:
         seeded = known.listing.known(LOOP)
         assert seeded > 0
-        paused = Listed(LOOP, Every("10s"), {}, Entry(seeded + 1, LoopState.PAUSED, seeded))
-        await roster_of(NAMES, stage.broker, stage.clock).append(paused)
+        paused = Entry(seeded + 1, LoopState.PAUSED, seeded, base=seeded)
+        listed = Listed(LOOP, Every("10s"), {}, paused)
+        await roster_of(NAMES, stage.broker, stage.clock).append([listed])
         await asyncio.sleep(0)
         assert known.listing.known(LOOP) == seeded + 1
 
@@ -256,8 +258,9 @@ def noted_in(epoch: int) -> Listed:
     """The entry of an epoch that goes on from a token that was noted in the one before."""
     tick = START + timedelta(hours=1)
     token = Token(LOOP, Every("1h"), tick, tick, epoch=epoch - 1, life=1, seq=5)
-    checkpoint = checkpoint_of(token, "test", START)
-    return Listed(LOOP, Every("1h"), {}, Entry(epoch, LoopState.GONE, 1), checkpoint=checkpoint)
+    checkpoint = checkpoint_of(token, "test", tick)
+    entry = Entry(epoch, LoopState.PAUSED, 1, base=epoch - 1)
+    return Listed(LOOP, Every("1h"), {}, entry, checkpoint=checkpoint)
 
 
 def first_of(epoch: int) -> Token:

@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from scheduler.errors import Rejected
+import pytest
+
+from scheduler.processor import loop_turns
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState, Position
 from scheduler.protocol.tokens import LoopId, State, Token
+from scheduler.queues.listing import Listed, Listing
 from scheduler.queues.roll_call import InHand
-from scheduler.queues.roster import Listed, Listing
 from scheduler.timing.schedules import Every
 from tests.stage import START
 
@@ -35,12 +37,6 @@ async def test_a_token_in_hand_is_told_from_when_it_came_until_it_is_settled() -
     async with taken(turns, TOKEN):
         assert turns.in_hand(LOOP) == [InHand(HERE)]
         turns.begin(TOKEN)
-        assert turns.in_hand(LOOP) == [InHand(HERE, running=True)]
-        with suppress(Rejected), turns.putting(TOKEN):
-            raise Rejected("as often as it was put")
-        assert turns.in_hand(LOOP) == [InHand(HERE, running=True, refused=True)]
-        with turns.putting(TOKEN):
-            pass
         assert turns.in_hand(LOOP) == [InHand(HERE, running=True)]
     assert turns.in_hand(LOOP) == []
 
@@ -80,3 +76,28 @@ def test_a_token_is_void_once_a_later_epoch_is_known_of_whoever_told_it() -> Non
         assert not turns.is_void(replace(TOKEN, epoch=5))
         assert not turns.is_void(replace(TOKEN, loop=LoopId("other")))
         assert not turns.is_void(REPLAY)
+
+
+def test_a_token_is_behind_where_it_or_one_ahead_of_it_was_settled_in_its_epoch() -> None:
+    turns = LoopTurns(Listing())
+    assert not turns.is_behind(TOKEN)
+    turns.settle(TOKEN)
+    for number in range(5_000):
+        turns.settle(replace(TOKEN, loop=LoopId("task", str(number)), epoch=9))
+    retry, later = replace(TOKEN, attempt=2), replace(TOKEN, epoch=5, seq=0)
+    for behind in TOKEN, replace(TOKEN, attempt=0), replace(TOKEN, seq=6, attempt=3):
+        assert turns.is_behind(behind)
+    for ahead in retry, replace(TOKEN, seq=8, attempt=0), later, replace(TOKEN, epoch=3):
+        assert not turns.is_behind(ahead)
+    turns.settle(replace(REPLAY, epoch=4, seq=9))
+    assert not turns.is_behind(retry)
+    turns.settle(later)
+    assert turns.is_behind(later)
+
+
+def test_the_loops_that_were_settled_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, others = LoopTurns(Listing()), [replace(TOKEN, loop=LoopId("task", k)) for k in "ab"]
+    monkeypatch.setattr(loop_turns, "MOST_REMEMBERED", 2)
+    for token in TOKEN, others[0], TOKEN, others[1]:
+        turns.settle(token)
+    assert [turns.is_behind(token) for token in (TOKEN, *others)] == [True, False, True]

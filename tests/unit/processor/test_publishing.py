@@ -19,7 +19,7 @@ from scheduler.protocol.topology import Names, topology
 from scheduler.timing.clock import LoopClock
 from tests.stage import of
 
-Publish = Callable[[], Awaitable[str]]
+Publish = Callable[[], Awaitable[None]]
 
 
 class Desk:
@@ -37,12 +37,14 @@ class Desk:
         self._delivery = delivery
         self._publisher = PatientPublisher(self.shutdown, self.events.append)
 
-    async def insist(self, publish: Publish) -> str:
-        async def attempt() -> str:
+    async def insist(
+        self, publish: Publish, was_taken: Callable[[], Awaitable[bool]] | None = None
+    ) -> None:
+        async def attempt() -> None:
             self.tries.append(asyncio.get_running_loop().time())
-            return await publish()
+            await publish()
 
-        return await self._publisher.insist(self._delivery, attempt)
+        await self._publisher.insist(self._delivery, attempt, was_taken=was_taken)
 
     def lose(self) -> None:
         self._delivery.lost.set_result(None)
@@ -58,43 +60,41 @@ class Desk:
 async def desk(clock: LoopClock) -> AsyncIterator[Desk]:
     server, names = MemoryServer(clock), Names("test")
     async with MemoryBroker(server) as broker:
-        await broker.declare(topology("test", ["task"], []))
+        await broker.declare(topology("test", ["task"]))
         queue = names.processor_queue("task")
-        await broker.publish(Message(b"x"), exchange=names.processor, routing_key="loop.task")
+        await broker.publish(Message(b"x"), exchange=names.processor, routing_key="loop.task.0")
         delivery = await broker.get(queue)
         assert delivery is not None
         yield Desk(server, delivery)
 
 
-async def confirm() -> str:
-    return "confirmed"
+async def confirm() -> None: ...
 
 
-async def fail() -> str:
+async def fail() -> None:
     raise BrokerUnavailable("It went.")
 
 
-async def hang() -> str:
+async def hang() -> None:
     await asyncio.sleep(3600)
-    return "too late"
 
 
 async def test_it_is_tried_after_twice_as_long_each_time_until_it_is_confirmed(desk: Desk) -> None:
-    async def fail_nine_times() -> str:
-        return "confirmed" if len(desk.tries) > 9 else await fail()
+    async def fail_nine_times() -> None:
+        if len(desk.tries) <= 9:
+            await fail()
 
-    assert await desk.insist(fail_nine_times) == "confirmed"
+    await desk.insist(fail_nine_times)
     pauses = [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]
     assert desk.pauses == pytest.approx(pauses)
     assert desk.tries == pytest.approx([sum(pauses[:number]) for number in range(10)], abs=1e-3)
 
 
 async def test_what_is_not_confirmed_is_not_sent_twice_but_told(desk: Desk) -> None:
-    async def answer_late() -> str:
+    async def answer_late() -> None:
         await asyncio.sleep(2.5 * REPORT_AFTER.total_seconds())
-        return "confirmed"
 
-    assert await desk.insist(answer_late) == "confirmed"
+    await desk.insist(answer_late)
     assert desk.tries == [0]
     assert [(event.reason, event.next_in) for event in of(SettlementDelayed, desk.events)] == [
         (SILENCE, timedelta(seconds=30))
@@ -112,10 +112,10 @@ async def test_it_is_given_up_when_the_delivery_is_lost(desk: Desk, publish: Pub
 
 
 async def test_of_a_delivery_that_went_with_the_connection_no_failure_is_told(desk: Desk) -> None:
-    async def go() -> str:
+    async def go() -> None:
         desk.server.disconnect_all()
         await asyncio.sleep(0)
-        return await fail()
+        await fail()
 
     with pytest.raises(DeliveryLost):
         await desk.insist(go)
@@ -144,10 +144,31 @@ async def test_of_what_is_confirmed_nothing_is_left_where_it_came_from(desk: Des
 
 
 async def test_nothing_is_published_for_a_delivery_that_was_lost_meanwhile(desk: Desk) -> None:
-    async def go_with_the_delivery() -> str:
+    async def go_with_the_delivery() -> None:
         asyncio.get_running_loop().call_later(0.02, desk.lose)  # in the pause before the next try
-        return await fail()
+        await fail()
 
     with pytest.raises(DeliveryLost):
         await desk.insist(go_with_the_delivery)
     assert desk.tries == [0]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_what_the_broker_took_without_confirming_it_is_not_published_again(
+    desk: Desk, taken: bool
+) -> None:
+    asked = list[int]()
+
+    async def was_taken() -> bool:
+        asked.append(len(desk.tries))
+        if len(asked) == 1:
+            await fail()  # it could not be found out: it is asked again before it is published
+        return taken
+
+    async def fail_once() -> None:
+        if len(desk.tries) == 1:
+            await fail()
+
+    await desk.insist(fail_once, was_taken)
+    assert asked == [1, 1]
+    assert len(desk.tries) == (1 if taken else 2)

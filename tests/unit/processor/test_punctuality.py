@@ -8,6 +8,9 @@ import pytest
 from scheduler import Scheduler
 from scheduler.events import ProcessorStopping, RunStarted, TokenSuperseded
 from scheduler.processor.recognition import VOID
+from scheduler.protocol.hatchery import NO_WAIT
+from scheduler.protocol.tokens import LoopId, encode
+from scheduler.protocol.topology import token_key
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.lead import SHORTEST
 from tests.stage import START, Stage, at_work, new_app, of, processor_of
@@ -55,34 +58,49 @@ async def test_an_epoch_that_begins_while_it_waits_in_hand_makes_it_void(stage: 
     assert [void.reason for void in of(TokenSuperseded, stage.events)] == [VOID]
 
 
-async def test_by_a_clock_that_is_behind_nothing_waits_for_longer_than_it_came_early(
+async def test_by_a_clock_that_is_behind_it_waits_for_its_time_and_not_in_hand(
     stage: Stage,
 ) -> None:
     await stage.seed(app := looping())
     behind = LoopClock(START - timedelta(seconds=10))
     async with at_work(processor_of(app, stage.broker, behind, supervises=False)):
         await asyncio.sleep(65)
+        assert (await stage.token(LoopId("task"))).seq == 0
+        await asyncio.sleep(6)
     (run,) = of(RunStarted, stage.events)
-    assert run.started_at + timedelta(seconds=10) == START + timedelta(seconds=60)
+    assert run.started_at == START + timedelta(seconds=60)
 
 
-async def test_a_lead_of_none_has_it_leave_when_it_is_due(stage: Stage) -> None:
+async def test_a_lead_of_none_has_it_leave_when_its_timers_end(stage: Stage) -> None:
     app = new_app(longest_lead=timedelta(0))
 
-    @app.periodic(every="1m", mode="fixed_rate")
+    @app.periodic(every="1200ms", mode="fixed_rate")
     async def task() -> None: ...
 
     await stage.seed(app)
     async with stage.processor():
-        await asyncio.sleep(IN_HAND)
-        assert await stage.waiting() == 1
+        await asyncio.sleep(10)
+    runs = of(RunStarted, stage.events)
+    assert {run.lead for run in runs} == {timedelta(milliseconds=50)}  # of what is left of the wait
+    assert {run.late for run in runs} == {timedelta(0)}
 
 
 async def test_how_early_it_leaves_is_learned_from_its_way(stage: Stage) -> None:
-    await stage.seed(looping(every="1s"))
+    await stage.seed(looping(every="1270ms"))
     async with stage.processor():
         await asyncio.sleep(200)
     leads = [run.lead for run in of(RunStarted, stage.events)]
-    assert leads[0] == timedelta(milliseconds=100)
+    assert leads[1] == timedelta(milliseconds=120)  # and what its timers leave over
     assert leads == sorted(leads, reverse=True)
     assert leads[-1] == SHORTEST  # on this broker it takes no time
+
+
+async def test_a_token_that_fell_out_of_its_timers_waits_on_until_it_is_due(stage: Stage) -> None:
+    await stage.seed(app := looping(every="1h"))
+    names, (loop,) = app.names, [each for each in app.loops if each.task == "task"]
+    token = await stage.token(loop)
+    await stage.lose(loop)
+    await stage.publish(encode(token, "test"), token_key(loop, NO_WAIT.key), names.rerouted)
+    async with stage.processor():
+        await asyncio.sleep(3700)
+    assert stage.starts() == [pytest.approx(3600, abs=0.2)]

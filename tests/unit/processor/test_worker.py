@@ -11,7 +11,7 @@ from scheduler import Context, Cron, Every, Reject, Retry, RetryLater, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.connection import MemoryConsumer
 from scheduler.control.reports import Did
-from scheduler.control.status import Where
+from scheduler.control.where import Where
 from scheduler.errors import CarryError, QueueNotFound
 from scheduler.events import (
     Escalated,
@@ -25,11 +25,11 @@ from scheduler.events import (
     RunSettled,
     RunStarted,
     TicksSkipped,
-    TokenOvertaken,
 )
+from scheduler.protocol.hatchery import NO_WAIT, timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LoopId, encode
-from scheduler.protocol.topology import UNROUTED_FOR
+from scheduler.protocol.topology import UNROUTED_FOR, token_key
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.testing import simulate
 from tests.stage import START, Stage, an_app, at_work, new_app, of, processor_of
@@ -315,7 +315,7 @@ async def test_a_loop_that_is_paused_during_a_run_is_paused_after_it(stage: Stag
         assert (await stage.verbs.pause(app.loop("task"))).did is Did.PAUSED
         await asyncio.sleep(600)
         assert len(of(RunStarted, stage.events)) == 1
-        assert len(of(TokenOvertaken, stage.events)) == 1
+        assert [run.void for run in of(RunFinished, stage.events)] == [True]
         await stage.verbs.resume(app.loop("task"))
         await asyncio.sleep(14)
         assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1]
@@ -343,7 +343,7 @@ async def test_what_is_not_a_token_is_parked_with_the_reason(
         await stage.broker.publish(
             Message(body, headers, message_id="m"),
             exchange=app.names.processor,
-            routing_key="loop.task",
+            routing_key=token_key(LoopId("task"), NO_WAIT.key),
         )
         await asyncio.sleep(1)
     (parked,) = await stage.failed.browse(app.tasks)
@@ -405,7 +405,9 @@ async def test_a_token_for_a_task_that_nobody_has_is_kept_for_whoever_looks(stag
 
     await stage.seed(app)
     await stage.broker.publish(
-        Message(b"{}", message_id="m"), exchange=app.names.processor, routing_key="loop.gone"
+        Message(b"{}", message_id="m"),
+        exchange=app.names.processor,
+        routing_key=token_key(LoopId("gone"), NO_WAIT.key),
     )
     await asyncio.sleep(1 + UNROUTED_FOR.total_seconds())
     (parked,) = await stage.failed.browse(app.tasks)
@@ -631,18 +633,14 @@ async def test_two_tokens_of_a_loop_become_one(stage: Stage) -> None:
     async def task() -> None: ...
 
     await stage.seed(app)
-    occupant = await stage.broker.get(app.names.hatchery(LoopId("task")))
-    assert occupant is not None
-    await stage.broker.publish(
-        occupant.message, exchange=app.names.processor, routing_key="loop.task"
-    )
-    await occupant.requeue()
+    await stage.crowd([await stage.token(LoopId("task"))])
     async with stage.processor():
         await asyncio.sleep(35)
+    assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1, 2]
     assert await stage.tokens() == 1
 
 
-async def test_a_loop_whose_hatchery_queue_is_gone_goes_on_from_the_journal(stage: Stage) -> None:
+async def test_a_loop_whose_timer_is_gone_goes_on_from_the_journal(stage: Stage) -> None:
     app = new_app(supervision_interval="1h")
     carried: list[tuple[int, Any]] = []
 
@@ -655,17 +653,15 @@ async def test_a_loop_whose_hatchery_queue_is_gone_goes_on_from_the_journal(stag
     await stage.seed(app)
     async with stage.supervised():
         await asyncio.sleep(23)
-        await stage.broker.delete(app.names.hatchery(LoopId("task")))
-        await asyncio.sleep(5)
+        ten_seconds = next(each for each in timers() if each.name == "10s")
+        await stage.broker.delete(app.names.timer(ten_seconds))
+        await asyncio.sleep(20)
         assert await stage.parked() == []
         (status,) = await stage.survey.status()
-        assert (status.where, status.seq) == (Where.UNSEEDED, 2)
+        assert (status.where, status.seq) == (Where.LOST, 2)
         (report,) = await stage.seeding.seed()
         assert report.did is Did.REPAIRED
-        await asyncio.sleep(1)
-        token = await stage.token(LoopId("task"))
-        assert (token.seq, token.carry) == (2, "got at 1")
-        await asyncio.sleep(9)
+        await asyncio.sleep(5)
     assert carried == [(0, None), (1, "got at 0"), (2, "got at 1")]
     assert await stage.tokens() == 1
 
@@ -682,8 +678,10 @@ async def test_a_token_that_comes_days_before_its_time_waits_for_the_rest_of_it(
     loop = LoopId("monthly")
     token = await stage.token(loop)
     await stage.lose(loop)
-    await stage.publish(encode(token, "test", expiration=None), "loop.monthly")
+    await stage.publish(encode(token, "test"), token_key(loop, NO_WAIT.key))
     async with stage.processor():
         await asyncio.sleep(1)
-    assert not stage.starts()
-    assert await stage.token(loop) == token
+        assert not stage.starts()
+        assert await stage.token(loop) == token
+        await asyncio.sleep(30 * 86_400)
+    assert stage.starts() == [30 * 86_400]

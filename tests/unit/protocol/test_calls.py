@@ -52,7 +52,7 @@ FOREIGN = Message(
 )
 FROM_BROKER = {
     "x-death": [{"count": 1, "reason": "expired"}],
-    "x-first-death-queue": "shop.v1.delay.1s",
+    "x-first-death-queue": "shop.v1.later.1s",
     "x-last-death-reason": "expired",
     "x-delivery-count": 2,
 }
@@ -145,7 +145,7 @@ def test_a_retried_message_is_as_it_was_but_for_the_headers_that_count(message: 
 def test_every_retry_counts_and_remembers_the_first(message: Message):
     failures = [SENT + n * SECOND for n in (5, 10, 70)]
     for attempt, failed_at in enumerate(failures, 1):
-        # It comes back through the ladder, over another exchange and with another key.
+        # It comes back through the timers, over another exchange and with another key.
         back = retried(read(message), due_at=failed_at + SECOND, failed_at=failed_at)
         call = decode_call(back, "shop", "send_sms", exchange="delay.s", routing_key="0.1.task.x")
         assert call.attempt == attempt

@@ -1,26 +1,24 @@
 import pytest
 
 from scheduler.protocol.epochs import (
-    MISSES,
     STARTING,
     Answer,
     Beginning,
     Entry,
-    First,
     LoopState,
     Position,
-    Refused,
     Step,
     Verb,
-    Watch,
+    accepted,
     adopted,
     awaited,
+    base_of,
     begun,
+    is_behind,
     is_doubled,
-    is_last,
     is_void,
     learned,
-    refused,
+    stays_ended,
     steps,
     unaware,
     was_settled,
@@ -31,7 +29,7 @@ FIRST = Position(5, 2, joined=False)
 
 
 def entry(state: LoopState, epoch: int = 4, life: int = 2) -> Entry:
-    return Entry(epoch, state, life)
+    return Entry(epoch, state, life, asked=3)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +66,6 @@ def test_progress_is_the_same_in_each_epoch():
         (ACTIVE, Verb.RESCHEDULE, ACTIVE),
         (PAUSED, Verb.RESCHEDULE, PAUSED),
         (ACTIVE, Verb.REPAIR, ACTIVE),
-        (PAUSED, Verb.REPAIR, PAUSED),
         (ACTIVE, Verb.GONE, GONE),
         (PAUSED, Verb.GONE, GONE),
         (GONE, Verb.GONE, GONE),
@@ -77,17 +74,18 @@ def test_progress_is_the_same_in_each_epoch():
 def test_a_creator_begins_the_next_epoch(state: LoopState, verb: Verb, after: LoopState):
     beginning = begun(verb, entry(state))
     assert beginning is not None
-    assert beginning.entry == Entry(5, after, life=5 if verb is Verb.START else 2)
-    first = First(Position(5, 0, joined=False), paused=after is PAUSED)
-    assert beginning.token == (None if after is GONE else first)
+    base = 0 if state is GONE else 4
+    life = 5 if verb is Verb.START else 2
+    asked = 3 if verb in (Verb.REPAIR, Verb.RESCHEDULE) else 5
+    assert beginning.entry == Entry(5, after, life, base, asked)
+    assert beginning.token == (Position(5, 0, joined=False) if after is ACTIVE else None)
 
 
 @pytest.mark.parametrize("latest", [None, entry(GONE)])
 def test_a_loop_may_be_started_paused(latest: Entry | None):
     beginning = begun(Verb.START, latest, paused=True)
     assert beginning is not None
-    assert beginning.token is not None
-    assert (beginning.entry.state, beginning.token.paused) == (PAUSED, True)
+    assert (beginning.entry.state, beginning.token) == (PAUSED, None)
 
 
 @pytest.mark.parametrize("verb", [verb for verb in Verb if verb is not Verb.START])
@@ -102,6 +100,7 @@ def test_only_a_start_says_that_a_loop_is_to_be_paused(verb: Verb):
         (PAUSED, Verb.START),
         (ACTIVE, Verb.RESUME),
         (PAUSED, Verb.TRIGGER),
+        (PAUSED, Verb.REPAIR),
         *((GONE, verb) for verb in Verb if verb not in (Verb.START, Verb.GONE)),
     ],
 )
@@ -111,7 +110,7 @@ def test_a_creator_that_has_nothing_to_do_begins_no_epoch(state: LoopState, verb
 
 def test_a_loop_that_was_never_there_is_started():
     assert begun(Verb.START, None) == Beginning(
-        Entry(1, ACTIVE, life=1), First(Position(1, 0, joined=False), paused=False)
+        Entry(1, ACTIVE, life=1, asked=1), Position(1, 0, joined=False)
     )
     assert not any(begun(verb, None) for verb in Verb if verb is not Verb.START)
 
@@ -133,9 +132,9 @@ def test_epochs_are_numbered_by_the_time_but_always_onwards(
     last = None if latest is None else entry(GONE, latest)
     beginning = begun(Verb.START, last, at_ms=at_ms)
     assert beginning is not None
-    assert beginning.entry == Entry(epoch, ACTIVE, life=epoch)
+    assert beginning.entry == Entry(epoch, ACTIVE, life=epoch, asked=epoch)
     assert beginning.token is not None
-    assert beginning.token.position.epoch == epoch
+    assert beginning.token.epoch == epoch
 
 
 def test_a_loop_whose_roster_was_lost_begins_after_all_that_was_before():
@@ -146,17 +145,56 @@ def test_a_loop_whose_roster_was_lost_begins_after_all_that_was_before():
     assert is_void(before.entry.epoch, known=after.entry.epoch)
 
 
-def test_two_that_hold_the_mutex_at_once_begin_two_epochs():
-    latest = entry(ACTIVE)
-    begun_by = [begun(Verb.TRIGGER, latest, at_ms=at_ms) for at_ms in (2_000, 2_001)]
-    assert len({beginning.entry.epoch for beginning in begun_by if beginning}) == 2
-
-
 @pytest.mark.parametrize("verb", list(Verb))
-def test_a_creator_appends_before_it_purges_before_it_puts(verb: Verb):
-    puts = () if verb is Verb.GONE else (Step.PUT,)
+@pytest.mark.parametrize("token", [None, FIRST])
+def test_a_creator_appends_before_it_puts_before_it_calls(verb: Verb, token: Position | None):
+    puts = () if token is None else (Step.PUT,)
     calls = (Step.CALL,) if verb in (Verb.PAUSE, Verb.GONE) else ()
-    assert steps(verb) == (Step.APPEND, Step.PURGE, *puts, *calls)
+    assert steps(verb, token) == (Step.APPEND, *puts, *calls)
+
+
+@pytest.mark.parametrize(
+    ("latest", "base"), [(None, 0), (entry(GONE), 0), (entry(ACTIVE), 4), (entry(PAUSED), 4)]
+)
+def test_an_entry_is_based_on_the_latest_one_unless_that_loop_is_gone(
+    latest: Entry | None, base: int
+):
+    assert base_of(latest) == base
+
+
+@pytest.mark.parametrize(
+    ("latest", "epoch", "base", "counts"),
+    [
+        (None, 5, 0, True),
+        (None, 5, 3, True),  # the stream does not reach back to what it is based on
+        (entry(ACTIVE), 5, 4, True),
+        (entry(PAUSED), 9, 4, True),
+        (entry(ACTIVE), 5, 3, False),  # overtaken
+        (entry(ACTIVE), 5, 0, False),
+        (entry(ACTIVE), 4, 4, False),
+        (entry(ACTIVE), 4, 3, False),  # of two creators with one epoch, the second
+        (entry(ACTIVE), 3, 4, False),
+        (entry(GONE), 5, 0, True),
+        (entry(GONE), 5, 4, False),
+        (entry(GONE), 4, 0, False),
+    ],
+)
+def test_an_entry_counts_if_it_is_based_on_the_latest_accepted_one(
+    latest: Entry | None, epoch: int, base: int, counts: bool
+):
+    assert accepted(Entry(epoch, ACTIVE, 2, base), latest) is counts
+
+
+@pytest.mark.parametrize("verb", [Verb.PAUSE, Verb.GONE])
+def test_the_end_that_a_run_makes_of_its_loop_counts_once_and_not_after_a_later_epoch(verb: Verb):
+    its_epoch = entry(ACTIVE)
+    ends = [begun(verb, its_epoch, at_ms=at_ms) for at_ms in (0, 1_000)]
+    once, again = [each.entry for each in ends if each]
+    assert accepted(once, its_epoch)
+    assert not accepted(again, once)
+    overtaken = begun(Verb.TRIGGER, its_epoch)
+    assert overtaken is not None
+    assert not accepted(again, overtaken.entry)
 
 
 def test_who_starts_subscribes_before_it_reads():
@@ -171,23 +209,6 @@ def test_known_is_the_greatest_epoch_seen(known: int, epoch: int, after: int):
 @pytest.mark.parametrize(("epoch", "known", "void"), [(1, 2, True), (2, 2, False), (3, 2, False)])
 def test_a_token_of_an_epoch_before_the_known_one_is_void(epoch: int, known: int, void: bool):
     assert is_void(epoch, known) is void
-
-
-@pytest.mark.parametrize(
-    ("occupant", "then"),
-    [
-        (Position(1, 9), Refused.REPLACE),
-        (Position(2, 4), Refused.REPLACE),
-        (Position(2, 5, attempt=0), Refused.REPLACE),
-        (Position(2, 5, attempt=1, joined=False), Refused.REPLACE),
-        (Position(2, 5, attempt=1), Refused.LEAVE),
-        (Position(2, 5, attempt=2), Refused.LEAVE),
-        (Position(2, 6), Refused.LEAVE),
-        (Position(3, 0), Refused.LEAVE),
-    ],
-)
-def test_a_refused_put_replaces_what_is_behind(occupant: Position, then: Refused):
-    assert refused(Position(2, 5, attempt=1), occupant) is then
 
 
 @pytest.mark.parametrize(
@@ -275,28 +296,6 @@ def test_a_first_token_adopts_the_greatest_progress_of_its_life(
 
 
 @pytest.mark.parametrize(
-    ("looks", "lost"),
-    [
-        ([], False),
-        ([(3, False)] * (MISSES - 1), False),
-        ([(3, False)] * MISSES, True),
-        ([(3, False), (3, True), (3, False)], False),
-        ([(2, False), (3, False)], False),
-        ([(3, False), (3, False), (3, True)], False),
-        ([(2, False), (3, False), (3, False)], True),
-    ],
-)
-def test_a_loop_is_lost_if_its_epochs_token_is_missed_twice_in_a_row(
-    looks: list[tuple[int, bool]], lost: bool
-):
-    assert MISSES == 2
-    watch = Watch()
-    for epoch, found in looks:
-        watch = watch.looked(epoch, found=found)
-    assert watch.is_lost is lost
-
-
-@pytest.mark.parametrize(
     ("put", "greatest", "doubled"),
     [
         (Position(3, 5), None, False),
@@ -314,16 +313,29 @@ def test_a_loop_is_doubled_if_a_put_of_its_epoch_is_not_ahead(
 
 
 @pytest.mark.parametrize(
-    ("found", "known", "last"),
+    ("token", "settled", "behind"),
     [
-        (Position(4, 7), False, True),
-        (Position(3, 7), False, False),
-        (Position(4, 7, joined=False), False, False),
-        (Position(4, 7, joined=False), True, True),
-        (Position(3, 7, joined=False), True, False),
+        (Position(3, 5), None, False),
+        (Position(3, 5), Position(3, 4), False),
+        (Position(3, 5), Position(3, 5), True),
+        (Position(3, 5), Position(3, 6), True),
+        (Position(3, 5, attempt=1), Position(3, 5), False),
+        (Position(3, 5), Position(3, 5, attempt=1), True),
+        (Position(3, 5, joined=False), Position(3, 5, joined=False), True),
+        (Position(3, 5), Position(3, 5, joined=False), False),
+        (Position(3, 5), Position(2, 6), False),
+        (Position(3, 5), Position(4, 6), False),
     ],
 )
-def test_what_is_found_of_the_epoch_before_is_the_last_if_it_has_joined_or_is_known(
-    found: Position, known: bool, last: bool
+def test_a_token_is_behind_what_its_processor_has_settled_in_its_epoch(
+    token: Position, settled: Position | None, behind: bool
 ):
-    assert is_last(found, 4, known=known) is last
+    assert is_behind(token, settled) is behind
+
+
+@pytest.mark.parametrize(("end", "stays"), [(2, False), (3, True), (4, True)])
+def test_a_loop_that_its_run_ended_stays_so_unless_somebody_asked_for_more_since(
+    end: int, stays: bool
+):
+    assert stays_ended(Position(end, 5), entry(ACTIVE)) is stays
+    assert not stays_ended(Position(end, 5), Entry(4, ACTIVE, 2))

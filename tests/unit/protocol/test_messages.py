@@ -1,6 +1,6 @@
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,8 +10,11 @@ from pydantic import BaseModel, ConfigDict
 
 from scheduler.errors import Undecodable
 from scheduler.protocol.messages import (
+    LEAD,
+    LONGEST_LEAD_MS,
     Message,
     hatched_at,
+    lead_of,
     one_line,
     our_headers,
     own_headers,
@@ -160,3 +163,20 @@ def test_a_body_is_read_at_once_as_it_would_be_in_two_steps(place: str, value: s
             lambda body: validated(Form, parsed_json(body), "form"), body.encode(encoding)
         )
         assert told == steps
+
+
+@pytest.mark.parametrize(
+    ("headers", "lead_ms"),
+    [({}, 0), ({LEAD: 0}, 0), ({LEAD: 20}, 20), ({LEAD: LONGEST_LEAD_MS}, LONGEST_LEAD_MS)],
+)
+def test_a_lead_is_how_long_before_its_time_a_message_leaves_its_timers(
+    headers: dict[str, Any], lead_ms: int
+):
+    assert lead_of(headers) == timedelta(milliseconds=lead_ms)
+
+
+@pytest.mark.parametrize("lead", [-1, LONGEST_LEAD_MS + 1, 2**63, 20.0, "20", True, None, [20]])
+def test_a_lead_that_cannot_be_kept_is_no_lead_of_none(lead: object):
+    # It would run the message too early.
+    with pytest.raises(Undecodable, match="scheduler-lead-ms must be an integer from 0 to 1500"):
+        lead_of({LEAD: lead})

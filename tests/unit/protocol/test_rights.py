@@ -7,12 +7,11 @@ import pytest
 from scheduler.protocol.rights import (
     Rights,
     command,
+    rights_to_look,
     rights_to_process,
     rights_to_seed,
     rights_to_send,
-    rights_to_start,
 )
-from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import (
     Binding,
     Exchange,
@@ -20,18 +19,16 @@ from scheduler.protocol.topology import (
     Queue,
     Subscription,
     Topology,
-    hatchery,
     topology,
 )
 
 NAMES = Names("shop")
-LOCKS = ["shop.v1.lock", "shop.v1.lock.next"]
 OURS = r"^shop\.v1\."
 
 
 def to_seed(*subscriptions: Subscription) -> Rights:
     tasks = ["mail", *(each.task for each in subscriptions)]
-    wanted = topology("shop", tasks, [], subscriptions=subscriptions, called=tasks)
+    wanted = topology("shop", tasks, subscriptions=subscriptions, called=tasks)
     return rights_to_seed(NAMES, wanted)
 
 
@@ -95,29 +92,23 @@ def test_a_binding_writes_to_its_destination_and_reads_from_its_source(to: Any):
     )
 
 
-def test_a_processor_declares_nothing_but_the_lock():
+def test_a_processor_declares_nothing():
     rights = rights_to_process(NAMES)
-    assert rights == Rights(r"^shop\.v1\.lock(\.next)?$", OURS, OURS)
-    every = topology("shop", ["mail"], [], called=["mail"])
+    assert rights == Rights("^$", OURS, OURS)
+    every = topology("shop", ["mail"], called=["mail"])
     objects = [each.name for each in (*every.exchanges, *every.queues)]
-    assert allowed(rights.configure, [*objects, *LOCKS, "shop.v1.lock.x"]) == LOCKS
     assert allowed(rights.read, objects) == allowed(rights.write, objects) == objects
 
 
-def test_who_starts_loops_declares_their_slots_and_the_lock():
-    rights = rights_to_start(NAMES)
-    assert rights == Rights(r"^shop\.v1\.(hatchery\.|lock(\.next)?$)", OURS, OURS)
-    every = hatchery("shop", LoopId("mail", "daily"), "quorum")
-    other = ["shop.v1.processor.mail", "shop.v1.scheduler", "shop.v1.hatchery", "shop.v1.lock.x"]
-    own = [queue.name for queue in every.queues]
-    assert allowed(rights.configure, [*own, *LOCKS, *other]) == [*own, *LOCKS]
+def test_who_only_looks_changes_nothing():
+    assert rights_to_look(NAMES) == Rights("^$", "^$", OURS)
 
 
 def test_one_namespace_is_not_another():
     neighbours = ["shop2.v1.x", "myshop.v1.x", "shopxv1.x", "shop.v2.x", "shop.v1x", "a.shop.v1.x"]
     rights = [
         to_seed(),
-        *(need(NAMES) for need in (rights_to_process, rights_to_send, rights_to_start)),
+        *(need(NAMES) for need in (rights_to_process, rights_to_send, rights_to_look)),
     ]
     for pattern in [
         each for right in rights for each in (right.configure, right.write, right.read)
@@ -128,7 +119,7 @@ def test_one_namespace_is_not_another():
 def test_a_client_publishes_where_messages_enter_and_nowhere_else():
     rights = rights_to_send(NAMES)
     assert (rights.configure, rights.read) == ("^$", "^$")
-    every = topology("shop", ["mail"], [], called=["mail"])
+    every = topology("shop", ["mail"], called=["mail"])
     objects = [each.name for each in (*every.exchanges, *every.queues)]
     assert set(allowed(rights.write, objects)) == {NAMES.calls, NAMES.later}
 
@@ -136,7 +127,7 @@ def test_a_client_publishes_where_messages_enter_and_nowhere_else():
 def test_the_command_is_ready_for_a_shell():
     assert command(rights_to_process(NAMES), user="shop-processor", vhost="/") == (
         r"rabbitmqctl set_permissions -p / shop-processor "
-        r"'^shop\.v1\.lock(\.next)?$' '^shop\.v1\.' '^shop\.v1\.'"
+        r"'^$' '^shop\.v1\.' '^shop\.v1\.'"
     )
     odd = Rights("^(it's$)", "", "^$")
     assert command(odd, user="a b", vhost="my vhost").split(" -p ")[1] == (

@@ -57,7 +57,7 @@ FULL = replace(
         error="OSError: no",
     ),
 )
-FIRST = replace(PLAIN, first=True, known=True, act=Act(Verb.TRIGGER, MONDAY))
+FIRST = replace(PLAIN, first=True, act=Act(Verb.TRIGGER, MONDAY))
 
 
 def body_of(message: Message) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def body_of(message: Message) -> dict[str, Any]:
 
 def on_the_wire(token: Token = PLAIN, **members: Any) -> Message:
     """A token's message with other members in its body (`a__b`: b of a)."""
-    message = encode(token, "shop", expiration=None)
+    message = encode(token, "shop")
     body = body_of(message)
     for name, value in members.items():
         *path, last = name.split("__")
@@ -98,24 +98,22 @@ PLAIN_BODY = {
 
 
 def test_a_small_token_is_exactly_this():
-    message = encode(PLAIN, "shop", expiration=timedelta(seconds=2))
+    message = encode(PLAIN, "shop")
     assert body_of(message) == PLAIN_BODY
     assert replace(message, body=b"") == Message(
         content_type="application/json",
         message_id="shop/report/0/0",
         type="scheduler.token",
-        expiration=timedelta(seconds=2),
     )
 
 
 def test_a_body_has_no_spaces():
-    assert b" " not in encode(PLAIN, "shop", expiration=None).body
+    assert b" " not in encode(PLAIN, "shop").body
 
 
 def test_a_full_token_adds_its_reason_and_the_run_before():
-    message = encode(FULL, "shop", expiration=None)
+    message = encode(FULL, "shop")
     assert message.message_id == "shop/report.berlin/41/2"
-    assert message.expiration is None
     assert body_of(message) == {
         **PLAIN_BODY,
         "key": "berlin",
@@ -143,21 +141,19 @@ def test_a_full_token_adds_its_reason_and_the_run_before():
             FIRST,
             {
                 "first": True,
-                "known": True,
                 "act": {"verb": "triggered", "at_ms": MONDAY_MS},
             },
         ),
         (replace(PLAIN, first=True), {"first": True}),
-        (replace(FIRST, first=False, act=None), {}),
     ],
 )
-def test_a_first_token_says_so_and_whether_its_creator_knew(token: Token, added: dict[str, Any]):
-    assert body_of(encode(token, "shop", expiration=None)) == PLAIN_BODY | added
+def test_a_first_token_says_so_and_who_made_it(token: Token, added: dict[str, Any]):
+    assert body_of(encode(token, "shop")) == PLAIN_BODY | added
 
 
-def test_how_early_it_is_to_leave_its_slot_is_a_header_beside_those_of_a_trace():
+def test_how_early_it_is_to_leave_its_timer_is_a_header_beside_those_of_a_trace():
     traced = replace(PLAIN, trace={"traceparent": "00-ab-cd-01"})
-    message = encode(traced, "shop", expiration=None, lead=20 * MS)
+    message = encode(traced, "shop", lead=20 * MS)
     assert message.headers == {"traceparent": "00-ab-cd-01", "scheduler-lead-ms": 20}
     assert decode(message, "shop") == traced
 
@@ -192,7 +188,7 @@ LAST = LastRun(Ending.SUCCEEDED, MONDAY, MONDAY, timedelta(0))
     ],
 )
 def test_what_was_encoded_is_decoded(token: Token):
-    assert decode(encode(token, "shop", expiration=None), "shop") == token
+    assert decode(encode(token, "shop"), "shop") == token
 
 
 def test_moments_travel_in_whole_milliseconds():
@@ -201,7 +197,7 @@ def test_moments_travel_in_whole_milliseconds():
 
 
 @pytest.mark.parametrize(
-    "member", ["key", "first", "known", "reason", "previous_at_ms", "args", "carry", "act", "last"]
+    "member", ["key", "first", "reason", "previous_at_ms", "args", "carry", "act", "last"]
 )
 def test_a_member_that_may_be_missing_is_not_missed(member: str):
     whole = replace(FIRST, reason="why", previous_at=MONDAY, last=LAST)
@@ -221,7 +217,6 @@ OPTIONAL_MOMENTS = (
 )
 COUNTERS = ("epoch", "life", "seq", "attempt")
 INTEGERS = (*COUNTERS, *MOMENTS, *OPTIONAL_MOMENTS)
-TRUTHS = ("first", "known")
 STRINGS = ("namespace", "task", "key", "reason", "last__error")
 REQUIRED = ("version", "namespace", "task", "state", "schedule", *INTEGERS)
 NO_MILLISECONDS = 253_402_300_799_001
@@ -234,7 +229,7 @@ BAD_MEMBERS: list[tuple[str, Any]] = [
     *[(name, other) for name in INTEGERS for other in ("5", True, 1.0, -1, None)],
     *[(name, 2**63 - 1) for name in INTEGERS],
     *[(name, NO_MILLISECONDS) for name in (*MOMENTS, *OPTIONAL_MOMENTS)],
-    *[(name, other) for name in TRUTHS for other in (0, 1, "true", None)],
+    *[("first", other) for other in (0, 1, "true", None)],
     *[(name, other) for name in STRINGS for other in (5, ["report"])],
     *[("version", other) for other in (0, 2, "1", True, None, [1])],
     *[("state", other) for other in ("", "ARMED", "asleep", 1, None, ["armed"])],

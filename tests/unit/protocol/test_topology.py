@@ -1,14 +1,14 @@
 import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 import pytest
 
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.errors import SettingsError
+from scheduler.errors import SettingsError, Unroutable
+from scheduler.protocol.hatchery import Timer, route, timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import (
@@ -23,14 +23,17 @@ from scheduler.protocol.topology import (
     Subscription,
     Topology,
     definitions,
-    routing_key,
+    loop_named_by,
+    rest_key,
+    token_key,
     topology,
 )
 from scheduler.settings import Settings
 from scheduler.timing.clock import LoopClock
+from scheduler.timing.durations import parse_duration
 
 NAMES = Names("shop")
-BERLIN = LoopId("report", "berlin")
+ZEROS = "0.0.0.0.0.0.0.0.0.0.0"
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
 EXCHANGES = (
@@ -89,6 +92,7 @@ ASTRAY = Queue(
         "x-dead-letter-strategy": "at-least-once",
         "x-overflow": "reject-publish",
         "x-message-ttl": 5000,
+        "x-delivery-limit": 2_000_000_000,
     },
 )
 IMPRINT = Queue(
@@ -117,18 +121,6 @@ QUORUM = (
         },
     ),
     Queue("shop.v1.failed.report", {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}),
-    Queue(
-        "shop.v1.hatchery.report.berlin",
-        {
-            "x-queue-type": "quorum",
-            "x-dead-letter-exchange": "shop.v1.processor",
-            "x-dead-letter-strategy": "at-least-once",
-            "x-delivery-limit": 2_000_000_000,
-            # One slot: a quorum queue takes one more than its limit.
-            "x-max-length": 0,
-            "x-overflow": "reject-publish",
-        },
-    ),
 )
 CLASSIC = (
     QUORUM[0],  # nor of one that waits for people
@@ -141,15 +133,6 @@ CLASSIC = (
         {"x-queue-type": "classic", "x-dead-letter-exchange": "shop.v1.failed"},
     ),
     QUORUM[9],
-    Queue(
-        "shop.v1.hatchery.report.berlin",
-        {
-            "x-queue-type": "classic",
-            "x-dead-letter-exchange": "shop.v1.processor",
-            "x-max-length": 1,
-            "x-overflow": "reject-publish",
-        },
-    ),
 )
 BINDINGS = (
     Binding("shop.v1.unmatched", "shop.v1.failed", ""),
@@ -165,27 +148,44 @@ BINDINGS = (
     Binding("shop.v1.rerouted", "shop.v1.processor.report", "#.task.report"),
     Binding("shop.v1.failed", "shop.v1.failed.report", "loop.report.#"),
     Binding("shop.v1.failed", "shop.v1.failed.report", "#.task.report"),
-    Binding("shop.v1.scheduler", "shop.v1.hatchery.report.berlin", "loop.report.berlin"),
 )
 
 
-@pytest.mark.parametrize(("of_type", "queues"), [("quorum", QUORUM), ("classic", CLASSIC)])
-def test_one_task_with_one_loop_needs_exactly_this(of_type: QueueType, queues: tuple[Queue, ...]):
-    assert topology("shop", ["report"], [BERLIN], queue_type=of_type) == Topology(
-        EXCHANGES, queues, BINDINGS
+TOKEN_TIMERS = {NAMES.timer(timer) for timer in timers()}
+TOKEN_EXCHANGES = {NAMES.hatchery_exchange(unit) for unit in range(1, 11)}
+
+
+def but_for_timers(wanted: Topology) -> Topology:
+    """The topology without the timers of tokens, which are always there."""
+    leading = {NAMES.scheduler, *TOKEN_EXCHANGES}
+    return Topology(
+        tuple(each for each in wanted.exchanges if each.name not in TOKEN_EXCHANGES),
+        tuple(each for each in wanted.queues if each.name not in TOKEN_TIMERS),
+        tuple(
+            each
+            for each in wanted.bindings
+            if not (each.source in leading and each.routing_key.startswith("loop.*."))
+        ),
     )
 
 
+@pytest.mark.parametrize(("of_type", "queues"), [("quorum", QUORUM), ("classic", CLASSIC)])
+def test_one_task_needs_exactly_this(of_type: QueueType, queues: tuple[Queue, ...]):
+    wanted = topology("shop", ["report"], queue_type=of_type)
+    assert but_for_timers(wanted) == Topology(EXCHANGES, queues, BINDINGS)
+
+
 def test_queues_are_quorum_queues_unless_told_otherwise():
-    assert topology("shop", ["report"], [BERLIN]).queues == QUORUM
+    assert but_for_timers(topology("shop", ["report"])).queues == QUORUM
 
 
 def test_a_namespace_without_tasks_can_still_park():
-    assert topology("shop", [], []) == Topology(EXCHANGES, QUORUM[:8], BINDINGS[:7])
+    wanted = but_for_timers(topology("shop", []))
+    assert wanted == Topology(EXCHANGES, QUORUM[:8], BINDINGS[:7])
 
 
 def test_no_message_of_others_comes_to_a_stream():
-    wanted = topology("shop", ["report"], [BERLIN], called=["report"])
+    wanted = topology("shop", ["report"], called=["report"])
     heard = {
         each.source
         for each in wanted.bindings
@@ -202,11 +202,11 @@ def test_a_processor_counts_deliveries_before_the_broker_does():
 
 
 def test_the_delivery_limit_is_for_processor_queues_only():
-    wanted = topology("shop", ["report"], [BERLIN])
+    wanted = topology("shop", ["report"])
     limits = {
         queue.name: queue.arguments["x-delivery-limit"]
         for queue in wanted.queues
-        if queue not in STREAMS and queue.name not in (NAMES.unrouted, NAMES.presence)
+        if queue not in STREAMS and queue.name != NAMES.presence  # nothing is delivered from it
     }
     assert limits.pop("shop.v1.processor.report") == DELIVERY_BACKSTOP
     assert set(limits.values()) == {UNREACHABLE_DELIVERY_LIMIT}
@@ -231,13 +231,15 @@ def test_the_delivery_limit_is_for_processor_queues_only():
         (NAMES.snapshots, "shop.v1.snapshots"),
         (NAMES.roll_call, "shop.v1.rollcall"),
         (NAMES.presence, "shop.v1.presence"),
-        (NAMES.lock, "shop.v1.lock"),
-        (NAMES.hatchery(LoopId("report")), "shop.v1.hatchery.report"),
-        (NAMES.hatchery(BERLIN), "shop.v1.hatchery.report.berlin"),
         (NAMES.processor_queue("report"), "shop.v1.processor.report"),
         (NAMES.failed_queue("report"), "shop.v1.failed.report"),
-        (routing_key(LoopId("report")), "loop.report"),
-        (routing_key(BERLIN), "loop.report.berlin"),
+        (NAMES.hatchery_exchange(1), "shop.v1.hatchery.32d"),
+        (NAMES.timer(Timer(7, 5)), "shop.v1.hatchery.5m"),
+        (NAMES.later_exchange(0), "shop.v1.later.192d"),
+        (NAMES.later_timer(Timer(6, 3)), "shop.v1.later.3x15m"),
+        (token_key(LoopId("report"), ZEROS), f"loop.report.{ZEROS}"),
+        (token_key(LoopId("report", "a.b"), ZEROS), f"loop.report.{ZEROS}.a.b"),
+        (rest_key(LoopId("report", "a.b")), "rest.report.a.b"),
     ],
 )
 def test_everything_is_called_by_its_namespace_and_version(name: str, expected: str):
@@ -246,14 +248,14 @@ def test_everything_is_called_by_its_namespace_and_version(name: str, expected: 
 
 TASKS = ("a", "b", "a-b", "failed", "processor", "hatchery", "journal")
 TO = ("queue", "exchange")
-MANY = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k"), *map(LoopId, TASKS[1:])])
+MANY = topology("shop", TASKS)
 
 
 @pytest.mark.parametrize("called", [(), TASKS])
 def test_nothing_is_there_twice_even_if_tasks_are_called_like_parts_of_the_topology(
     called: Sequence[str],
 ):
-    wanted = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k")], called=called)
+    wanted = topology("shop", TASKS, called=called)
     for kind in (wanted.exchanges, wanted.queues):
         names = [each.name for each in kind]
         assert len(names) == len(set(names))
@@ -275,8 +277,8 @@ def test_all_that_is_named_exists():
 
 
 def test_the_part_that_some_queues_need_is_them_their_bindings_and_all_exchanges():
-    wanted = topology("shop", ["a", "b"], [LoopId("a"), LoopId("b")], called=["a"])
-    some = {NAMES.processor_queue("a"), NAMES.hatchery(LoopId("a")), "another"}
+    wanted = topology("shop", ["a", "b"], called=["a"])
+    some = {NAMES.processor_queue("a"), NAMES.failed_queue("a"), "another"}
     part = wanted.only(some)
     assert part.exchanges == wanted.exchanges
     assert {queue.name for queue in part.queues} == some - {"another"}
@@ -296,24 +298,18 @@ def test_a_binding_to_an_exchange_that_is_not_there_is_no_part():
 
 @pytest.mark.parametrize("argument", ["x-expires", "x-message-ttl"])
 def test_no_queue_loses_what_waits_in_it(argument: str):
-    holding = [queue for queue in MANY.queues if queue.name != NAMES.unrouted]
+    holding = [q for q in MANY.queues if q.name not in {NAMES.unrouted, *TOKEN_TIMERS}]
     assert not any(argument in queue.arguments for queue in holding)
 
 
 def test_namespaces_share_nothing():
-    other = topology("bank", TASKS, map(LoopId, TASKS))
+    other = topology("bank", TASKS)
     names = [{each.name for each in (*t.exchanges, *t.queues)} for t in (MANY, other)]
     assert not names[0] & names[1]
 
 
-def test_a_period_is_no_part_of_the_topology_so_it_can_be_changed():
-    hatcheries = [queue for queue in MANY.queues if ".hatchery." in queue.name]
-    assert hatcheries
-    assert "ttl" not in json.dumps([asdict(queue) for queue in hatcheries])
-
-
 def test_definitions_are_what_rabbitmq_imports():
-    wanted = definitions(topology("shop", ["report"], [BERLIN]), vhost="prod")
+    wanted = definitions(topology("shop", ["report"]), vhost="prod")
     assert set(wanted) == {"exchanges", "queues", "bindings"}
     assert wanted["exchanges"][1] == {
         "name": "shop.v1.failed",
@@ -332,15 +328,15 @@ def test_definitions_are_what_rabbitmq_imports():
         "arguments": {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000},
     }
     assert wanted["bindings"][-1] == {
-        "source": "shop.v1.scheduler",
+        "source": "shop.v1.failed",
         "vhost": "prod",
-        "destination": "shop.v1.hatchery.report.berlin",
+        "destination": "shop.v1.failed.report",
         "destination_type": "queue",
-        "routing_key": "loop.report.berlin",
+        "routing_key": "#.task.report",
         "arguments": {},
     }
     counts = {kind: len(entries) for kind, entries in wanted.items()}
-    assert counts == {"exchanges": 10, "queues": 11, "bindings": 14}
+    assert counts == {"exchanges": 20, "queues": 82, "bindings": 520}
     assert json.loads(json.dumps(wanted)) == wanted
 
 
@@ -381,7 +377,7 @@ async def arrivals(wanted: Topology, exchange: str, key: str) -> set[str]:
 async def test_a_message_goes_to_this_one_queue(
     exchange: str, key: str, queue: str, queue_type: QueueType
 ):
-    wanted = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k")], queue_type=queue_type)
+    wanted = topology("shop", TASKS, queue_type=queue_type)
     assert await arrivals(wanted, exchange, key) == {queue}
 
 
@@ -402,30 +398,8 @@ async def test_a_message_goes_to_this_one_queue(
 async def test_what_is_parked_goes_to_this_one_queue(
     exchange: str, key: str, queue: str, queue_type: QueueType
 ):
-    wanted = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k")], queue_type=queue_type)
+    wanted = topology("shop", TASKS, queue_type=queue_type)
     assert await arrivals(wanted, exchange, key) == {queue}
-
-
-@pytest.mark.parametrize("loop", ["a", "a.k"])
-async def test_what_is_settled_goes_into_its_slot_and_into_the_journal(
-    loop: str, queue_type: QueueType
-):
-    wanted = topology("shop", TASKS, [LoopId("a"), LoopId("a", "k")], queue_type=queue_type)
-    found = await arrivals(wanted, NAMES.scheduler, f"loop.{loop}")
-    assert found == {f"shop.v1.hatchery.{loop}", "shop.v1.journal"}
-
-
-async def test_a_token_that_hatches_reaches_its_task(queue_type: QueueType):
-    loop = LoopId("a", "k")
-    wanted = topology("shop", ["a"], [loop], queue_type=queue_type)
-    token = Message(b"token", expiration=timedelta(0))
-    async with MemoryBroker() as broker:
-        await broker.declare(wanted)
-        await broker.publish(token, exchange=NAMES.scheduler, routing_key=routing_key(loop))
-        assert await broker.get(NAMES.hatchery(loop)) is None
-        hatched = await broker.get("shop.v1.processor.a")
-        assert hatched is not None
-        assert (hatched.message.body, hatched.routing_key) == (b"token", "loop.a.k")
 
 
 @pytest.mark.parametrize(
@@ -434,9 +408,7 @@ async def test_a_token_that_hatches_reaches_its_task(queue_type: QueueType):
 async def test_what_found_no_queue_is_tried_once_more_and_then_parked(
     clock: LoopClock, key: str, queue: str, queue_type: QueueType
 ):
-    before, wanted = (
-        topology("shop", tasks, [LoopId("a")], queue_type=queue_type) for tasks in ([], ["a"])
-    )
+    before, wanted = (topology("shop", tasks, queue_type=queue_type) for tasks in ([], ["a"]))
 
     async with MemoryBroker(MemoryServer(clock)) as broker:
         await broker.declare(before)
@@ -452,9 +424,8 @@ async def test_what_found_no_queue_is_tried_once_more_and_then_parked(
 
 # One-off messages
 
-CALLED = topology("shop", ["a", "b"], [], called=["a"])
+CALLED = topology("shop", ["a", "b"], called=["a"])
 UNITS = "192d", "32d", "7d", "d", "6h", "h", "15m", "m", "15s", "s", "100ms"
-LADDER = [f"delay.{unit}" for unit in UNITS]
 
 
 def queue_of(wanted: Topology, name: str) -> Queue:
@@ -462,48 +433,66 @@ def queue_of(wanted: Topology, name: str) -> Queue:
     return found
 
 
-def test_a_task_that_is_called_brings_the_ladder():
-    names = [exchange.name.removeprefix("shop.v1.") for exchange in CALLED.exchanges]
-    others = {exchange.name.removeprefix("shop.v1.") for exchange in EXCHANGES}
-    assert sorted(set(names) - others) == sorted(LADDER)
-    timers = [queue for queue in CALLED.queues if ".delay." in queue.name]
+def test_a_task_that_is_called_brings_timers_of_calls():
+    exchanges = {exchange.name for exchange in CALLED.exchanges}
+    others = {exchange.name for exchange in MANY.exchanges}
+    assert exchanges - others == {f"shop.v1.later.{unit}" for unit in UNITS}
+    timers = [queue for queue in CALLED.queues if ".later." in queue.name]
     assert len(timers) == len({queue.name for queue in timers}) == 72
-    assert not any(".delay." in queue.name for queue in MANY.queues)
+    assert not any(".later." in queue.name for queue in MANY.queues)
 
 
-@pytest.mark.parametrize(
-    ("rung", "ttl", "exchange"),
+TIMERS = pytest.mark.parametrize(
+    ("timer", "ttl", "unit"),
     [
-        ("6x192d", 6 * 192 * 86_400_000, "shop.v1.delay.32d"),
-        ("6d", 6 * 86_400_000, "shop.v1.delay.6h"),
-        ("5h", 5 * 3_600_000, "shop.v1.delay.15m"),
-        ("5m", 300_000, "shop.v1.delay.15s"),
-        ("14s", 14_000, "shop.v1.delay.100ms"),
-        ("9x100ms", 900, "shop.v1.delayed"),
+        ("6x192d", 6 * 192 * 86_400_000 - 150, "32d"),
+        ("6d", 6 * 86_400_000 - 150, "6h"),
+        ("5h", 5 * 3_600_000 - 150, "15m"),
+        ("5m", 300_000 - 150, "15s"),
+        ("14s", 14_000 - 150, "100ms"),
+        ("9x100ms", 900, None),
     ],
 )
-def test_a_rung_has_one_time_to_live_and_goes_on_to_the_next_unit(
-    queue_type: QueueType, rung: str, ttl: int, exchange: str
+
+
+@TIMERS
+def test_a_timer_of_calls_has_one_wait_and_goes_on_to_the_next_unit(
+    queue_type: QueueType, timer: str, ttl: int, unit: str | None
 ):
-    wanted = topology("shop", ["a"], [], called=["a"], queue_type=queue_type)
-    assert queue_of(wanted, f"shop.v1.delay.{rung}").arguments == {
+    wanted = topology("shop", ["a"], called=["a"], queue_type=queue_type)
+    assert queue_of(wanted, f"shop.v1.later.{timer}").arguments == {
         "x-queue-type": "quorum",
-        "x-dead-letter-exchange": exchange,
+        "x-dead-letter-exchange": f"shop.v1.later.{unit}" if unit else NAMES.delayed,
         "x-dead-letter-strategy": "at-least-once",
         "x-overflow": "reject-publish",
+        "x-message-ttl": ttl,
+        "x-delivery-limit": 2_000_000_000,
+    }
+
+
+@TIMERS
+def test_a_timer_of_tokens_never_waits_for_a_queue_that_refuses(
+    queue_type: QueueType, timer: str, ttl: int, unit: str | None
+):
+    wanted = topology("shop", [], queue_type=queue_type)
+    limit = {"x-delivery-limit": 2_000_000_000} if queue_type == "quorum" else {}
+    assert queue_of(wanted, f"shop.v1.hatchery.{timer}").arguments == limit | {
+        "x-queue-type": queue_type,
+        "x-dead-letter-exchange": f"shop.v1.hatchery.{unit}" if unit else NAMES.processor,
         "x-message-ttl": ttl,
     }
 
 
-def test_a_zero_leads_straight_to_the_next_unit():
-    steps = [b for b in CALLED.bindings if b.to == "exchange" and ".delay." in b.source]
-    path = {step.source: step.destination for step in steps}
-    at = "shop.v1.delay.192d"
-    passed = [at]
-    while at in path:
-        passed.append(at := path[at])
-    assert passed == [*(f"shop.v1.{name}" for name in LADDER), "shop.v1.delayed"]
-    assert {step.routing_key for step in steps} == {"*." * n + "0.#" for n in range(11)}
+@pytest.mark.parametrize("entry", [NAMES.hatchery_exchange, NAMES.later_exchange])
+def test_each_exchange_leads_straight_to_all_later_timers_and_to_the_end(
+    entry: Callable[[int], str],
+):
+    for unit in range(len(UNITS)):
+        found = [each for each in CALLED.bindings if each.source == entry(unit)]
+        led = [each for each in found if each.destination != NAMES.journal]
+        later = [timer for timer in timers() if timer.unit >= unit]
+        assert len(led) == len(later) + 1
+        assert [each.destination for each in led if each.to == "exchange"] == [entry(len(UNITS))]
 
 
 def test_no_queue_can_keep_what_no_other_one_is_bound_for():
@@ -535,7 +524,7 @@ def test_whatever_a_binding_or_a_queue_needs_is_declared_before_it():
 def test_called_tasks_have_priorities_where_a_queue_must_ask_for_them(
     queue_type: QueueType, task: str, priorities: int | None
 ):
-    wanted = topology("shop", ["a", "b"], [], called=["a"], queue_type=queue_type)
+    wanted = topology("shop", ["a", "b"], called=["a"], queue_type=queue_type)
     queue = queue_of(wanted, f"shop.v1.processor.{task}")
     assert queue.arguments.get("x-max-priority") == priorities
     assert "x-max-priority" not in queue_of(wanted, f"shop.v1.failed.{task}").arguments
@@ -544,9 +533,7 @@ def test_called_tasks_have_priorities_where_a_queue_must_ask_for_them(
 def test_an_ordered_task_has_one_consumer_and_no_limit_and_a_place_for_notes(
     queue_type: QueueType,
 ):
-    wanted = topology(
-        "shop", ["a", "b"], [], called=["a", "b"], ordered=["a"], queue_type=queue_type
-    )
+    wanted = topology("shop", ["a", "b"], called=["a", "b"], ordered=["a"], queue_type=queue_type)
     ordered = queue_of(wanted, "shop.v1.processor.a").arguments
     other = queue_of(wanted, "shop.v1.processor.b").arguments
     assert ordered["x-single-active-consumer"] is True
@@ -564,7 +551,6 @@ def test_a_subscription_is_a_binding_to_an_exchange_of_somebody_else():
     wanted = topology(
         "shop",
         ["a", "b"],
-        [],
         subscriptions=[
             Subscription("a", "orders", "order.paid"),
             Subscription("b", "events", "", "fanout"),
@@ -588,7 +574,6 @@ def test_a_subscription_is_a_binding_to_an_exchange_of_somebody_else():
 SUBSCRIBED = topology(
     "shop",
     ["a", "b"],
-    [],
     called=["a"],
     subscriptions=[Subscription("a", "orders", "order.*", "topic")],
 )
@@ -600,15 +585,16 @@ SUBSCRIBED = topology(
         ("orders", "order.paid", "shop.v1.processor.a"),
         ("shop.v1.calls", "task.a", "shop.v1.processor.a"),
         ("shop.v1.delayed", "task.a", "shop.v1.processor.a"),
-        ("shop.v1.delay.s", "0.0.0.0.0.0.0.0.0.3.0.task.a", "shop.v1.delay.3s"),
-        ("shop.v1.delay.s", "0.0.0.0.0.0.0.0.0.0.3.task.a", "shop.v1.delay.3x100ms"),
-        ("shop.v1.delay.32d", "0.0.0.0.0.0.0.0.0.0.0.task.a", "shop.v1.processor.a"),
-        ("shop.v1.delay.32d", "0.0.0.0.0.0.0.0.0.0.7.task.gone", "shop.v1.delay.7x100ms"),
-        ("shop.v1.delay.32d", "0.0.0.0.0.0.0.0.0.0.0.task.gone", "shop.v1.unrouted"),
+        ("shop.v1.later.s", "0.0.0.0.0.0.0.0.0.3.0.task.a", "shop.v1.later.3s"),
+        ("shop.v1.later.s", "0.0.0.0.0.0.0.0.0.0.3.task.a", "shop.v1.later.3x100ms"),
+        ("shop.v1.later.32d", "6.0.0.0.0.0.0.0.0.0.0.task.a", "shop.v1.processor.a"),
+        ("shop.v1.later", "0.0.0.0.0.0.0.0.0.3.0.task.a", "shop.v1.later.3s"),
+        ("shop.v1.later.32d", "0.0.0.0.0.0.0.0.0.0.7.task.gone", "shop.v1.later.7x100ms"),
+        ("shop.v1.later.32d", "0.0.0.0.0.0.0.0.0.0.0.task.gone", "shop.v1.unrouted"),
         ("shop.v1.processor", "order.paid", "shop.v1.unrouted"),
-        ("shop.v1.later", "0.0.0.99.0.0.0.0.0.0.0.task.a", "shop.v1.unrouted"),
-        ("shop.v1.delay.100ms", "0.0.0.0.0.0.0.0.0.1.task.a", "shop.v1.unrouted"),
-        ("shop.v1.delay.100ms", "0.0.0.0.0.0.0.0.0.1.x.task.a", "shop.v1.unrouted"),
+        ("shop.v1.later.32d", "0.0.0.99.0.0.0.0.0.0.0.task.a", "shop.v1.unrouted"),
+        ("shop.v1.later.100ms", "0.0.0.0.0.0.0.0.0.1.task.a", "shop.v1.unrouted"),
+        ("shop.v1.later.100ms", "0.0.0.0.0.0.0.0.0.1.x.task.a", "shop.v1.unrouted"),
     ],
 )
 async def test_a_one_off_message_goes_to_this_one_queue(exchange: str, key: str, queue: str):
@@ -625,3 +611,110 @@ async def test_a_one_off_message_goes_to_this_one_queue(exchange: str, key: str,
 )
 async def test_a_parked_one_off_message_goes_to_this_one_queue(exchange: str, key: str, queue: str):
     assert await arrivals(SUBSCRIBED, exchange, key) == {queue}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "0.0.0.99.0.0.0.0.0.0.0.task.a",  # no timer has so many
+        "5.task.a",
+        "0.0.0.0.0.0.0.0.0.3.0.task.b",  # it gets no calls
+        "0.0.0.0.0.0.0.0.0.3.0.task.gone",
+        f"loop.a.{ZEROS}",
+    ],
+)
+async def test_a_sender_is_told_of_a_key_that_is_no_delay_of_a_called_task(key: str):
+    with pytest.raises(Unroutable):
+        await arrivals(SUBSCRIBED, NAMES.later, key)
+
+
+# Tokens in shared timers
+
+
+@pytest.mark.parametrize(
+    ("delay", "key", "queue"),
+    [
+        ("0s", "", "processor.a"),
+        ("100ms", "5", "processor.a"),
+        ("5m", "", "hatchery.5m"),
+        ("5m", "a.b", "hatchery.5m"),
+        ("45m", "k", "hatchery.3x15m"),
+        ("1000d", "k", "hatchery.5x192d"),
+    ],
+)
+async def test_a_token_goes_into_the_timer_of_its_first_digit_and_into_the_journal(
+    delay: str, key: str, queue: str, queue_type: QueueType
+):
+    wanted = topology("shop", ["a"], queue_type=queue_type)
+    way = route(parse_duration(delay))
+    found = await arrivals(wanted, NAMES.scheduler, token_key(LoopId("a", key), way.key))
+    assert found == {f"shop.v1.{queue}", NAMES.journal}
+
+
+async def test_a_token_that_waits_nowhere_is_heard_by_the_journal_alone(queue_type: QueueType):
+    wanted = topology("shop", ["a"], queue_type=queue_type)
+    assert await arrivals(wanted, NAMES.scheduler, rest_key(LoopId("a", "k"))) == {NAMES.journal}
+
+
+@pytest.mark.parametrize("key", ["loop.a", "loop.a.k", "loop.a.0.0.0.0.0.0.0.0.5.0"])
+async def test_a_key_without_all_digits_leads_to_no_timer(key: str):
+    assert await arrivals(topology("shop", ["a"]), NAMES.scheduler, key) == {NAMES.journal}
+
+
+@pytest.mark.parametrize("loop", [LoopId("a"), LoopId("a", "k"), LoopId("a", "b.c.5")])
+@pytest.mark.parametrize("delay", ["0s", "1s", "1h30m"])
+def test_a_key_of_a_token_names_its_loop(loop: LoopId, delay: str):
+    assert loop_named_by(token_key(loop, route(parse_duration(delay)).key)) == loop
+
+
+@pytest.mark.parametrize(
+    "key", ["", "loop", "loop.", "loop.a", "loop.a.b", "loop.a.0.0.0.0.0.0.0.0.5.0", f"a.{ZEROS}.k"]
+)
+def test_a_key_of_something_else_names_no_loop(key: str):
+    assert loop_named_by(key) is None
+    assert loop_named_by(rest_key(LoopId("a", ZEROS))) is None
+
+
+@pytest.mark.parametrize(
+    ("delay", "exchange"),
+    [
+        ("0s", "shop.v1.scheduler"),  # not where an exchange hands it on to
+        ("1s", "shop.v1.hatchery.100ms"),
+        ("1.5s", "shop.v1.processor"),
+        ("1h", "shop.v1.hatchery.15m"),
+        ("1h20s", "shop.v1.processor"),
+    ],
+)
+async def test_a_token_comes_to_its_task_by_an_exchange_that_brings_tokens(
+    clock: LoopClock, delay: str, exchange: str, queue_type: QueueType
+):
+    wanted = topology("shop", ["a"], queue_type=queue_type)
+    span = parse_duration(delay)
+    way, key = route(span), token_key(LoopId("a", "k"), route(span).key)
+    async with MemoryBroker(MemoryServer(clock)) as broker:
+        await broker.declare(wanted)
+        await broker.publish(Message(b"token"), exchange=NAMES.scheduler, routing_key=key)
+        await asyncio.sleep(max((span - way.rest).total_seconds() - 0.001, 0))
+        early = await broker.get("shop.v1.processor.a")
+        assert (early is None) == any(way.digits)
+        await asyncio.sleep(0.002)
+        hatched = early or await broker.get("shop.v1.processor.a")
+        assert hatched is not None
+        assert (hatched.exchange, hatched.routing_key) == (exchange, key)
+        assert NAMES.bring_tokens(hatched.exchange, hatched.routing_key)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key"),
+    [
+        (NAMES.calls, "loop.a"),
+        (NAMES.later, "loop.a"),
+        (NAMES.later_exchange(3), "loop.a"),
+        (NAMES.delayed, "loop.a"),
+        ("shop.v1.hatchery.else", "loop.a"),
+        (NAMES.scheduler, "task.a"),
+        (NAMES.hatchery_exchange(3), "task.a"),
+    ],
+)
+def test_nothing_else_brings_tokens(exchange: str, key: str):
+    assert not NAMES.bring_tokens(exchange, key)

@@ -10,9 +10,10 @@ import pytest
 
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import NotAllSeen, QueueNotFound, TooLarge, Undecodable, UsageError
+from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import LINE_LENGTH, Message, own_headers
 from scheduler.protocol.tokens import TOKEN_TYPE, LoopId
-from scheduler.protocol.topology import Names, topology
+from scheduler.protocol.topology import Names, token_key, topology
 from scheduler.queues.failed import (
     EVERYTHING,
     ROUND,
@@ -35,11 +36,13 @@ NAMES = Names("shop")
 AT = datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC)
 AT_MS = 1_780_304_400_250
 QUEUE = "shop.v1.failed.report"
+REPORT = token_key(LoopId("report"), NO_WAIT.key)
+BERLIN = token_key(LoopId("report", "berlin"), NO_WAIT.key)
 
 FROM_BROKERS = {
     "x-death": [{"count": 1, "reason": "expired"}],
     "x-first-death-exchange": "shop.v1.scheduler",
-    "x-first-death-queue": "shop.v1.hatchery.report",
+    "x-first-death-queue": "shop.v1.hatchery.1m",
     "x-first-death-reason": "expired",
     "x-last-death-exchange": "shop.v1.processor",
     "x-last-death-queue": "shop.v1.processor.report",
@@ -70,7 +73,7 @@ def test_a_parked_message_is_as_it_was_with_the_reason_added():
         expiration=timedelta(seconds=5),
     )
     error = failure()
-    put = parked(message, "loop.report", Reason.EXHAUSTED, error, AT)
+    put = parked(message, REPORT, Reason.EXHAUSTED, error, AT)
     traceback = put.headers["scheduler-parked-traceback"]
     assert traceback.startswith("Traceback")
     assert traceback.rstrip().endswith("ValueError: no\nway")
@@ -94,7 +97,7 @@ def test_a_parked_message_is_as_it_was_with_the_reason_added():
 
 
 def test_an_error_that_was_never_raised_has_no_traceback():
-    put = parked(Message(), "loop.report", Reason.UNDECODABLE, Undecodable("no token"), AT)
+    put = parked(Message(), REPORT, Reason.UNDECODABLE, Undecodable("no token"), AT)
     assert put.headers["scheduler-parked-traceback"] == ""
 
 
@@ -102,16 +105,16 @@ def test_of_a_long_error_the_beginning_is_kept_and_of_its_traceback_the_end():
     try:
         raise ValueError("x" * 100_000 + "the end")
     except ValueError as error:
-        put = parked(Message(), "loop.report", Reason.EXHAUSTED, error, AT)
+        put = parked(Message(), REPORT, Reason.EXHAUSTED, error, AT)
     assert len(put.headers["scheduler-parked-error"]) == LINE_LENGTH
     assert len(put.headers["scheduler-parked-traceback"]) == TRACEBACK_LENGTH
     assert put.headers["scheduler-parked-traceback"].endswith("the end\n")
 
 
 def test_a_message_that_is_parked_again_tells_the_newer_reason():
-    once = parked(Message(headers=OWN), "loop.report", Reason.EXHAUSTED, failure(), AT)
-    twice = parked(once, "loop.report", Reason.REJECTED, KeyError("k"), AT + timedelta(hours=1))
-    again = read_parked(twice, QUEUE, "loop.report")
+    once = parked(Message(headers=OWN), REPORT, Reason.EXHAUSTED, failure(), AT)
+    twice = parked(once, REPORT, Reason.REJECTED, KeyError("k"), AT + timedelta(hours=1))
+    again = read_parked(twice, QUEUE, REPORT)
     assert (again.reason, again.error) == ("rejected", "KeyError: 'k'")
     assert again.parked_at == AT + timedelta(hours=1)
     assert again.headers == OWN
@@ -164,17 +167,17 @@ def test_what_brokers_write_into_headers_is_stripped():
 def test_a_parked_message_tells_what_was_put_into_it():
     message = parked(
         Message(b"b", OWN, message_id="shop/report/3/0"),
-        "loop.report",
+        REPORT,
         Reason.BROKEN,
         failure(),
         AT,
     )
-    told = read_parked(message, QUEUE, "loop.report.berlin")
+    told = read_parked(message, QUEUE, BERLIN)
     assert told.id == f"shop/report/3/0@{AT_MS}"
     assert (told.queue, told.loop, told.routing_key) == (
         QUEUE,
         "report.berlin",
-        "loop.report.berlin",
+        BERLIN,
     )
     assert (told.reason, told.error) == ("broken", "ValueError: no way")
     assert told.parked_at == AT
@@ -195,7 +198,7 @@ def test_a_parked_message_tells_what_was_put_into_it():
     ],
 )
 def test_what_the_broker_parked_tells_its_death(headers: dict[str, Any], reason: str, error: str):
-    told = read_parked(Message(b"b", headers, message_id="id"), QUEUE, "loop.report")
+    told = read_parked(Message(b"b", headers, message_id="id"), QUEUE, REPORT)
     assert (told.id, told.reason, told.error, told.parked_at) == ("id", reason, error, None)
 
 
@@ -250,7 +253,7 @@ def test_no_routing_key_keeps_a_parked_message_from_being_read(routing_key: str)
 @pytest.fixture
 async def broker() -> AsyncIterator[MemoryBroker]:
     async with MemoryBroker() as broker:
-        await broker.declare(topology("shop", ["report", "mail"], [LoopId("report")]))
+        await broker.declare(topology("shop", ["report", "mail"]))
         yield broker
 
 
@@ -266,7 +269,9 @@ async def park_some(failed: FailedQueues) -> None:
     """Two of a task, one of another, one of none."""
     for name, key in [("1", "report"), ("2", "report"), ("3", "mail"), ("4", "gone")]:
         message = Message(b"{}", OWN | FROM_BROKERS, message_id=name)
-        await failed.park(message, f"loop.{key}", Reason.EXHAUSTED, ValueError(name))
+        await failed.park(
+            message, token_key(LoopId(key), NO_WAIT.key), Reason.EXHAUSTED, ValueError(name)
+        )
 
 
 async def test_parked_messages_are_found_in_the_queues_of_their_tasks(failed: FailedQueues):
@@ -309,7 +314,7 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
     assert await failed.replay(TASKS, Selection(ids=frozenset([second.id]))) == 1
     delivery = await broker.get(NAMES.processor_queue("report"))
     assert delivery is not None
-    assert delivery.routing_key == "loop.report"
+    assert delivery.routing_key == REPORT
     assert (sent_back_at := replayed_at(delivery.message)) is not None
     assert abs(sent_back_at - SystemClock().now()) < timedelta(seconds=30)
     headers = {**delivery.message.headers}
@@ -370,7 +375,7 @@ def excess(message: Message) -> int:
 async def narrow() -> AsyncIterator[FaultyBroker]:
     """A broker that takes so many characters of headers, and says so as RabbitMQ's does."""
     async with FaultyBroker() as broker:
-        await broker.declare(topology("shop", ["report"], []))
+        await broker.declare(topology("shop", ["report"]))
         yield broker
 
 
@@ -460,10 +465,10 @@ async def test_two_operators_can_look_at_once(failed: FailedQueues):
 @pytest.mark.parametrize(
     ("routing_key", "whose", "task"),
     [
-        ("loop.report", "report", "report"),
-        ("loop.report.berlin", "report.berlin", "report"),
-        ("loop.subtask.berlin", "subtask.berlin", "subtask"),
-        ("loop.task.task", "task.task", "task"),
+        (REPORT, "report", "report"),
+        (BERLIN, "report.berlin", "report"),
+        (token_key(LoopId("subtask", "berlin"), NO_WAIT.key), "subtask.berlin", "subtask"),
+        (token_key(LoopId("task", "task"), NO_WAIT.key), "task.task", "task"),
         ("task.report", "report", "report"),
         ("task.subtask", "subtask", "subtask"),
         ("0.0.0.0.0.0.0.5.0.0.0.task.report", "report", "report"),
@@ -508,7 +513,7 @@ async def test_parked_messages_are_chosen_by_all_that_is_given(
     ("deaths", "reason"),
     [
         ([{"reason": "expired"}], "unknown-task"),  # a delay that ended where nobody is bound
-        ([{"reason": "expired", "queue": "shop.v1.delay.5s"}], "unknown-task"),
+        ([{"reason": "expired", "queue": "shop.v1.later.5s"}], "unknown-task"),
         ([{"reason": "expired", "queue": "shop.v1.processor.mail"}], "expired"),
         ([{"reason": "delivery_limit"}, {"reason": "expired"}], "delivery-limit"),
         ([], "unknown-task"),
@@ -523,7 +528,7 @@ def test_of_the_deaths_of_a_message_the_last_one_tells_why_it_is_here(deaths: An
 
 async def test_what_was_replayed_or_purged_does_not_come_back(stage: Stage):
     await stage.seed(new_app())
-    await stage.broker.declare(topology("shop", TASKS, [LoopId("report")]))
+    await stage.broker.declare(topology("shop", TASKS))
     async with MemoryBroker(stage.server) as broker:
         failed = failed_of(NAMES, broker, stage.clock)
         await park_some(failed)
@@ -538,7 +543,7 @@ async def test_what_was_replayed_or_purged_does_not_come_back(stage: Stage):
 async def slow(stage: Stage) -> FailedQueues:
     """Failed queues in virtual time, with four messages."""
     await stage.seed(new_app())
-    await stage.broker.declare(topology("shop", TASKS, [LoopId("report")]))
+    await stage.broker.declare(topology("shop", TASKS))
     failed = failed_of(NAMES, stage.broker, stage.clock)
     await park_some(failed)
     return failed
@@ -555,10 +560,10 @@ async def test_nothing_is_held_for_long_however_slow_the_replay(
     stage: Stage, slow: FailedQueues, rate: str
 ):
     queue = NAMES.failed_queue("report")
-    await stage.broker.publish(Message(), exchange=NAMES.failed, routing_key="loop.report")
+    await stage.broker.publish(Message(), exchange=NAMES.failed, routing_key=REPORT)
     for name in "56789":
         message = Message(b"{}", OWN, message_id=name)
-        await slow.park(message, "loop.report", Reason.EXHAUSTED, ValueError(name))
+        await slow.park(message, REPORT, Reason.EXHAUSTED, ValueError(name))
     replaying = asyncio.create_task(
         slow.replay(["report"], Selection(reason="exhausted"), rate=parse_rate(rate))
     )
@@ -667,7 +672,7 @@ async def test_the_record_of_a_tick_tells_the_counts_that_can_be_ones(
     broker: MemoryBroker, failed: FailedQueues, body: bytes, counts: dict[str, int]
 ):
     claimed = Message(body, type=TOKEN_TYPE)
-    await failed.park(claimed, "loop.report", Reason.UNDECODABLE, ValueError("no"))
+    await failed.park(claimed, REPORT, Reason.UNDECODABLE, ValueError("no"))
     (record,) = [each async for each in broker.read(NAMES.journal)]
     names = ("scheduler-parked-seq", "scheduler-attempt")
     assert {n: record.headers[n] for n in names if n in record.headers} == counts
@@ -678,9 +683,9 @@ async def test_the_record_of_a_tick_tells_the_counts_that_can_be_ones(
 @pytest.mark.parametrize(
     ("type", "key", "edited"),
     [
-        (TOKEN_TYPE, "loop.report", True),
+        (TOKEN_TYPE, REPORT, True),
         (TOKEN_TYPE, "task.report", False),
-        ("invoice", "loop.report", False),
+        ("invoice", REPORT, False),
     ],
 )
 async def test_only_what_came_as_a_token_is_sent_back_as_a_replay(

@@ -11,8 +11,7 @@ from scheduler.brokers.contract import DEFAULT_TIMEOUT, Delivery
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
-from scheduler.queues.hatchery import LOOK_PAUSE, LOOKS
-from scheduler.queues.heads import UNNOTED, Head, Heads
+from scheduler.queues.heads import LOOK_PAUSE, LOOKS, UNNOTED, Head, Heads
 from tests.stage import START, Stage, new_app
 
 SENT = Message(b"body", headers={"h": 1}, message_id="m-1", correlation_id="c", type="t")
@@ -93,8 +92,8 @@ async def test_before_the_next_seed_there_is_no_place_for_notes(stage: Stage) ->
 class SlowToTakeBack(MemoryBroker):
     """A broker to which it takes a moment to put back what is requeued, as it does to RabbitMQ."""
 
-    async def get(self, queue: str, *, aside: bool = False) -> Delivery | None:
-        delivery = await super().get(queue, aside=aside)
+    async def get(self, queue: str) -> Delivery | None:
+        delivery = await super().get(queue)
         if delivery is None:
             return None
         requeue = delivery._requeue  # pyright: ignore[reportPrivateUsage]

@@ -12,11 +12,30 @@ import pytest
 from scheduler import Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.errors import BrokerUnavailable, QueueNotFound
 from scheduler.protocol.epochs import Verb
+from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import TOKEN_TYPE, Ending, LastRun, LoopId, State, Token, encode
-from scheduler.protocol.topology import UNROUTED_FOR
-from scheduler.queues.journal import MARGIN, Heard, JournalEntry, look_backs
+from scheduler.protocol.tokens import (
+    TOKEN_TYPE,
+    Act,
+    Ending,
+    LastRun,
+    LoopId,
+    State,
+    Token,
+    encode,
+)
+from scheduler.protocol.topology import UNROUTED_FOR, token_key
+from scheduler.queues.journal import (
+    MARGIN,
+    Heard,
+    JournalEntry,
+    Put,
+    look_backs,
+    put_in,
+    with_progress_of,
+)
 from scheduler.timing.clock import LoopClock
+from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch
 from scheduler.timing.schedules import Recurring
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, Stage, journal_of, new_app, program_of, seconds_of
@@ -129,8 +148,8 @@ async def seed(stage: Stage) -> None:
     await stage.seeding.seed()
 
 
-async def lose(stage: Stage) -> None:
-    await stage.lose(TASK)
+async def repair(stage: Stage) -> None:
+    await stage.put_again(TASK)
 
 
 Deed = Callable[[Stage], Awaitable[None]]
@@ -149,8 +168,8 @@ Deed = Callable[[Stage], Awaitable[None]]
         ([resume], ["seeded"]),
         ([trigger], ["seeded", "triggered"]),
         ([pause, trigger], ["seeded", "paused"]),
-        ([lose, seed], ["seeded", "repaired"]),
-        ([lose, seed, seed], ["seeded", "repaired"]),
+        ([repair], ["seeded", "repaired"]),
+        ([repair, seed], ["seeded", "repaired"]),
     ],
 )
 async def test_each_verb_is_told_once_and_what_was_in_vain_is_not(
@@ -280,7 +299,7 @@ async def test_a_loops_message_that_cannot_be_decoded_is_told_as_parked(stage: S
     await stage.seed(looping())
     garbage = Message(b"{", type=TOKEN_TYPE)
     async with stage.processor():
-        await stage.publish(garbage, "loop.task")
+        await stage.publish(garbage, token_key(TASK, NO_WAIT.key))
         await asyncio.sleep(1)
     *_, parked = await told(stage, "task")
     assert (parked.what, parked.seq) == ("parked", None)
@@ -392,11 +411,15 @@ def test_what_creators_put_is_no_line(noted: list[Token], has_line: bool) -> Non
     assert heard_of(*noted).has_line(life=3) is has_line
 
 
+def message_of(token: Token, **members: Any) -> Message:
+    """The message of a token, with other members in its body."""
+    message = encode(token, "test")
+    return replace(message, body=json.dumps({**json.loads(message.body), **members}).encode())
+
+
 async def write(stage: Stage, *tokens: Token, **members: Any) -> None:
     for each in tokens:
-        message = encode(each, stage.app.namespace, expiration=None)
-        body = json.dumps({**json.loads(message.body), **members}).encode()
-        message = replace(message, body=body)
+        message = message_of(each, **members)
         await stage.broker.publish(message, exchange="", routing_key=stage.app.names.journal)
 
 
@@ -412,13 +435,6 @@ async def test_what_was_put_of_some_loops_is_heard(stage: Stage) -> None:
     assert [each.furthest.get(5) for each in found.values()] == [token(seq=3), other, None]
 
 
-async def test_what_a_slot_refused_is_heard_too(stage: Stage) -> None:
-    await stage.seed(looping())
-    waiting = await stage.token(TASK)
-    assert not await stage.hatchery.offer(replace(waiting, seq=9))
-    assert (await heard(stage))[TASK].furthest[waiting.epoch].seq == 9
-
-
 async def test_it_is_heard_since_a_moment(stage: Stage) -> None:
     await stage.seed(looping())
     await write(stage, token(seq=3))
@@ -428,15 +444,6 @@ async def test_it_is_heard_since_a_moment(stage: Stage) -> None:
     assert found[TASK].furthest == {5: token(seq=2)}
 
 
-@pytest.mark.parametrize(("seq", "puts"), [(3, 1), (2**62 + 1, 0), (10**400, 0), (-1, 0)])
-async def test_a_count_that_none_can_be_is_of_no_run(stage: Stage, seq: int, puts: int) -> None:
-    await stage.seed(looping())
-    ran = LastRun(Ending.SUCCEEDED, START, START, timedelta(0))
-    await write(stage, replace(token(), last=ran), seq=seq)
-    found = await stage.journal.puts(since=START, most=10)
-    assert len(found.puts) == puts
-
-
 async def test_what_is_no_token_of_ours_is_not_heard(stage: Stage) -> None:
     await stage.seed(looping())
     await write(stage, token(seq=3), namespace="bank")
@@ -444,18 +451,137 @@ async def test_what_is_no_token_of_ours_is_not_heard(stage: Stage) -> None:
     assert (await heard(stage))[TASK].furthest.get(5) is None
 
 
+START_MS = milliseconds_since_epoch(START)
+RAN = LastRun(Ending.SUCCEEDED, START, START + timedelta(seconds=1), timedelta(seconds=2))
+TRIGGERED = Act(Verb.TRIGGER, START - timedelta(seconds=5))
+
+
+@pytest.mark.parametrize(
+    ("put", "told"),
+    [
+        (token(seq=3, attempt=1), Put(5, 3, 3, 1, False, "armed", START_MS)),
+        (
+            replace(token(), last=RAN),
+            Put(
+                *(5, 3, 0, 0, False, "armed", START_MS),
+                *(START_MS + 1000, 2000, START_MS),
+                by_run=True,
+            ),
+        ),
+        # A first token is exchanged as soon as it was put, and what it becomes has its time.
+        (
+            replace(token(first=True), act=TRIGGERED),
+            Put(5, 3, 0, 0, True, "armed", START_MS - 5000, verb="triggered"),
+        ),
+        (
+            replace(token(), act=TRIGGERED),
+            Put(5, 3, 0, 0, False, "armed", START_MS, verb="triggered"),
+        ),
+    ],
+    ids=["plain", "by a run", "first", "exchanged"],
+)
+def test_what_a_message_claims_to_put(put: Token, told: Put) -> None:
+    assert put_in(message_of(put)) == (TASK, told)
+    assert put_in(message_of(replace(put, loop=LoopId("task", "k")))) == (LoopId("task", "k"), told)
+    assert told.position == put.position
+
+
+COUNTS = ("epoch", "life", "seq", "attempt")
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        *[{name: 2**62 + 1} for name in COUNTS],
+        *[{name: -1} for name in COUNTS],
+        {"seq": 10**400},
+        {"seq": "3"},
+        {"due_at_ms": LATEST_MS + 1},  # no calendar has it
+        {"last": {"started_at_ms": 0, "duration_ms": 0}},
+        {"last": {"started_at_ms": LATEST_MS + 1, "duration_ms": 0, "scheduled_at_ms": 0}},
+        {"last": 7},
+        {"act": {"verb": "triggered"}, "first": True},
+        {"act": "triggered"},
+        {"state": "replay"},  # it is no part of its loop's line
+    ],
+)
+def test_what_no_token_of_a_line_can_claim_puts_nothing(members: dict[str, Any]) -> None:
+    assert put_in(message_of(token())) is not None
+    assert put_in(message_of(token(), **members)) is None
+
+
+def test_a_message_that_is_no_token_puts_nothing() -> None:
+    assert put_in(replace(message_of(token()), type="scheduler.mark")) is None
+
+
+@pytest.mark.parametrize("state", State)
+def test_what_rests_waits_nowhere(state: State) -> None:
+    put = Put(5, 3, 0, 0, False, state, START_MS)
+    assert put.rests is (state in (State.PAUSED, State.DONE))
+
+
+@pytest.mark.parametrize(
+    ("furthest", "is_ahead"),
+    [
+        (token(5, seq=3), True),
+        (token(3, seq=2, attempt=2), True),
+        (token(5, seq=2, attempt=1), False),
+        (token(7, seq=2, attempt=1), False),
+        (token(5, seq=1, attempt=4), False),
+        (token(2, seq=9), False),  # of the life before
+    ],
+)
+def test_a_token_has_the_progress_of_the_furthest_of_its_life(
+    furthest: Token, is_ahead: bool
+) -> None:
+    first = replace(token(6, seq=2, attempt=1), reason="stocktaking")
+    ran = replace(furthest, last=RAN)
+    found = with_progress_of(first, ran)
+    assert found == (
+        replace(first, seq=ran.seq, attempt=ran.attempt, last=RAN) if is_ahead else first
+    )
+
+
+async def test_all_that_was_put_is_read_once_however_often_it_is_read_on(stage: Stage) -> None:
+    await stage.seed(looping())
+    puts = list[tuple[LoopId, int]]()
+
+    def hear(loop: LoopId, put: Put, message: Message) -> None:
+        assert put_in(message) == (loop, put)
+        if loop == TASK:
+            puts.append((loop, put.seq))
+
+    async def read_on(since: datetime | int | None) -> int | None:
+        return await stage.journal.read_on(hear, since=since)
+
+    first = await read_on(START)
+    await write(stage, token(seq=3), replace(token(seq=4), loop=LoopId("other")))
+    await write(stage, token(seq=9), state="replay")
+    second = await read_on(first)
+    await write(stage, token(seq=5))
+    third = await read_on(second)
+    assert await read_on(third) is not None
+    assert puts == [(TASK, seq) for seq in (0, 3, 5)]
+
+
 @pytest.mark.parametrize(
     ("written", "seq"),
     [
         ([{"seq": 3}, {"seq": 2}], 3),
-        ([{"seq": 3}, {"seq": 2, "epoch": 6}], 2),
         ([{"seq": 3, "attempt": 1}, {"seq": 3}], 3),
         ([{"seq": 3}, {"seq": 10**400}], 3),
         ([{"seq": 3, "first": True}], 3),
         ([{"seq": 3, "namespace": "bank"}], None),
+        # It was paused, triggered or repaired after it had come so far.
+        ([{"seq": 3}, {"seq": 2, "epoch": 6, "first": True}], 3),
+        ([{"seq": 3}, {"seq": 4, "epoch": 6}, {"seq": 5}], 5),
+        # It was started anew since.
+        ([{"seq": 9}, {"seq": 2, "epoch": 6, "life": 6}], 2),
+        ([{"seq": 2, "epoch": 6, "life": 6}, {"seq": 9}], 2),
+        ([{"seq": 9}, {"seq": 4, "epoch": 6, "life": 6}, {"seq": 2, "epoch": 7, "life": 6}], 4),
     ],
 )
-async def test_the_last_put_of_a_loop_is_the_one_that_is_furthest(
+async def test_the_last_put_of_a_loop_tells_how_far_it_has_come(
     stage: Stage, written: list[dict[str, Any]], seq: int | None
 ) -> None:
     await stage.seed(looping())
@@ -465,6 +591,8 @@ async def test_the_last_put_of_a_loop_is_the_one_that_is_furthest(
         await write(stage, replace(token(), loop=one), **members)
     found = await stage.journal.last_put([one], since=None)
     assert {loop: each.seq for loop, each in found.items()} == ({one: seq} if seq else {})
+    latest = max(each.get("epoch", 5) for each in written)
+    assert [each.epoch for each in found.values()] in ([], [latest])
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ class Office:
 
     async def seed(self) -> None:
         async with MemoryBroker(self.server) as broker:
-            await broker.declare(topology("shop", ["sms"], [], called=["sms"]))
+            await broker.declare(topology("shop", ["sms"], called=["sms"]))
 
     async def received(self) -> int:
         async with MemoryBroker(self.server) as broker:
@@ -285,7 +285,7 @@ async def test_what_is_larger_than_a_broker_takes_is_not_sent(office: Office) ->
     assert await office.received() == 1
 
 
-async def test_what_is_longer_than_the_ladder_is_not_sent(office: Office) -> None:
+async def test_what_is_longer_than_the_timers_can_hold_is_not_sent(office: Office) -> None:
     with pytest.raises(UsageError, match="from 0 to 1343 days, got "):
         await office.outbox.send("sms", {}, Posting(delay=timedelta(days=1344)))
     with pytest.raises(UsageError, match="from 0 to 1343 days, got "):

@@ -29,7 +29,7 @@ NAMES = Names("test")
 A, B, C = LoopId("a"), LoopId("a", "key"), LoopId("c")
 A3 = InHand(Position(7, 3))
 A3_RUNS = InHand(Position(7, 3), running=True)
-A4 = InHand(Position(7, 4, attempt=2), running=True, refused=True)
+A4 = InHand(Position(7, 4, attempt=2), running=True)
 B_FIRST = InHand(Position(9, 2, joined=False))
 
 
@@ -59,7 +59,7 @@ class Room:
 
     async def open(self) -> None:
         self.broker = await self.connect()
-        await self.broker.declare(topology("test", [], []))
+        await self.broker.declare(topology("test", []))
         asking = RollCall(self.broker, NAMES)
         self.asking = await self._opened.enter_async_context(asking)
 
@@ -366,7 +366,7 @@ async def test_what_nobody_understands_disturbs_nobody(room: Room) -> None:
 
 
 async def test_an_answer_to_another_question_is_none_to_this(room: Room) -> None:
-    answer = {"processor": "p", "hands": [["a", "", 9, 9, 0, 0, 1, 0]]}
+    answer = {"processor": "p", "hands": [["a", "", 9, 9, 0, 0, 1]]}
     asking = asyncio.create_task(room.asking.ask({A: 5}, expected=1, timeout=timedelta(seconds=1)))
     await asyncio.sleep(0.1)
     await room.say(json.dumps(answer).encode(), type="scheduler.answer", correlation_id="old")
@@ -383,7 +383,7 @@ async def test_what_a_question_and_an_answer_hold(room: Room) -> None:
         "version": version(DISTRIBUTION),
         "since_ms": None,
         "known": [["a", "", 8]],
-        "hands": [["a", "", 7, 4, 2, 0, 1, 1], ["a", "key", 9, 2, 0, 1, 0, 0]],
+        "hands": [["a", "", 7, 4, 2, 0, 1], ["a", "key", 9, 2, 0, 1, 0]],
     }
     assert question.correlation_id == answer.correlation_id
 

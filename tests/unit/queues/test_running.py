@@ -64,7 +64,7 @@ class Room:
 
     async def open(self) -> None:
         self.broker = await self.connect()
-        await self.broker.declare(topology("test", [], []))
+        await self.broker.declare(topology("test", []))
         self.inquiry = Inquiry(RollCall(self.broker, NAMES))
 
     async def connect(self) -> FaultyBroker:

@@ -1,6 +1,6 @@
-"""The delay ladder beside a binary one, on the same broker.
+"""The timers of calls beside a binary ladder, on the same broker.
 
-    python tests/benchmarks/ladder.py [--url amqp://...] [--messages 1000] [--rounds 2]
+    python tests/benchmarks/hatchery.py [--url amqp://...] [--messages 1000] [--rounds 2]
 
 The binary ladder is what NServiceBus and kombu lay out: 28 exchanges and timer queues of 2^n
 seconds, the bits of the delay in the routing key. NServiceBus publishes at the highest bit that is
@@ -9,9 +9,9 @@ and take turns, because machines are noisy: the ratios are what counts.
 
 - publish: as fast as the broker confirms, 100 at a time, with the delays as they are written; the
   messages are purged, not awaited.
-- trip: published at a steady rate and received. Delays of hours run through ladders whose times
-  are divided by 2000: the same hops, in milliseconds. Lateness counts from the delay that a ladder
-  can express; how far that is from the delay that was asked for is the rounding.
+- trip: published at a steady rate and received. Delays of hours run through timers whose times
+  are divided by 2000: the same hops, in milliseconds. Lateness counts from the delay that the
+  timers can express; how far that is from the delay that was asked for is the rounding.
 
 CPU is all that the broker's process uses meanwhile, so nobody else should use it; "-" where it is
 not of this machine. The last two columns are ours divided by theirs: rates are better above 1, the
@@ -47,7 +47,7 @@ from broker_cpu import BrokerCpu
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.calls import task_key
-from scheduler.protocol.ladder import Rung, digits, entrance, key_of
+from scheduler.protocol.hatchery import Timer, route
 from scheduler.protocol.topology import (
     AT_LEAST_ONCE,
     Binding,
@@ -57,7 +57,7 @@ from scheduler.protocol.topology import (
     Topology,
     topology,
 )
-from scheduler.timing.durations import parse_duration
+from scheduler.timing.durations import milliseconds, parse_duration
 from tests.rabbitmq import shared_broker
 
 LEVELS = 28
@@ -74,7 +74,7 @@ class Way(NamedTuple):
 
     Attributes:
         exchange: where it enters.
-        delay: how long it takes, rounded as the ladder has to.
+        delay: how long it takes: a binary ladder rounds up, ours leaves a rest to the processor.
         hops: how many queues it waits in.
     """
 
@@ -86,8 +86,8 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ladder:
-    """A ladder that leads to one queue."""
+class Timers:
+    """Timers that lead to one queue."""
 
     name: str
     topology: Topology
@@ -100,7 +100,7 @@ class Case(NamedTuple):
 
     Attributes:
         draw: one of them.
-        scale: the ladder's times are divided by this.
+        scale: the times of the timers are divided by this.
     """
 
     name: str
@@ -126,34 +126,33 @@ PUBLISHED = (
 TRIPS = (
     Case("1s 2s 3s 5s", one_of("1s 2s 3s 5s")),
     Case("random 0.1-8s", between(0.1, 8, 0.001)),
-    # Even seconds, which both can express, and which are whole milliseconds when scaled.
+    # Even seconds, which a binary ladder can express, and which it scales to whole milliseconds.
     Case("30s 5m 2h", one_of("30s 5m 2h"), scale=SCALE),
     Case("random 2s-2h", between(2, 7200, 2), scale=SCALE),
 )
 
 
-def mixed_radix(namespace: str, scale: int) -> list[Ladder]:
+def mixed_radix(namespace: str, scale: int) -> list[Timers]:
     """Ours."""
     names = Names(namespace)
-    whole = topology(namespace, ["sink"], [], called=["sink"])
+    whole = topology(namespace, ["sink"], called=["sink"])
 
     def way(delay: timedelta) -> Way:
-        unit = entrance(delay)
-        assert unit is not None
-        counts = digits(delay)
-        rounded = sum((Rung(u, n).time_to_live for u, n in enumerate(counts)), timedelta(0))
+        through = route(delay)
+        passed = [Timer(unit, count) for unit, count in enumerate(through.digits) if count]
+        waits = [max(1, milliseconds(timer.wait) // scale) * scale for timer in passed]
         return Way(
-            names.delay(unit),
-            key_of(delay, task_key("sink")),
-            names.rung(Rung(unit, counts[unit])),
-            rounded,
-            sum(count > 0 for count in counts),
+            names.later_exchange(through.first),
+            f"{through.key}.{task_key('sink')}",
+            names.later_timer(passed[0]) if passed else names.processor_queue("sink"),
+            timedelta(milliseconds=sum(waits)),
+            len(passed),
         )
 
-    return [Ladder("ours", scaled(whole, scale), names.processor_queue("sink"), way)]
+    return [Timers("ours", scaled(whole, scale), names.processor_queue("sink"), way)]
 
 
-def binary(namespace: str, scale: int) -> list[Ladder]:
+def binary(namespace: str, scale: int) -> list[Timers]:
     """The other one, entered in two ways."""
     delivery, sink = f"{namespace}.delivery", f"{namespace}.sink"
 
@@ -199,8 +198,8 @@ def binary(namespace: str, scale: int) -> list[Ladder]:
 
     shared = scaled(whole, scale)
     return [
-        Ladder("nsb", shared, sink, way),
-        Ladder("kombu", shared, sink, lambda delay: way(delay, LEVELS - 1)),
+        Timers("nsb", shared, sink, way),
+        Timers("kombu", shared, sink, lambda delay: way(delay, LEVELS - 1)),
     ]
 
 
@@ -216,7 +215,7 @@ def scaled(whole: Topology, scale: int) -> Topology:
 
 @dataclass
 class Measured:
-    """What one ladder did in one case, over all rounds."""
+    """What one set of timers did in one case, over all rounds."""
 
     rates: list[float] = field(default_factory=list[float])
     cpu_us: list[float] = field(default_factory=list[float])
@@ -240,25 +239,25 @@ class Bench:
     connection: aiormq.abc.AbstractConnection
     cpu: BrokerCpu
 
-    async def declare(self, ladder: Ladder) -> float:
+    async def declare(self, timers: Timers) -> float:
         """Returns the seconds it took."""
         began = time.perf_counter()
-        await self.broker.declare(ladder.topology)
+        await self.broker.declare(timers.topology)
         return time.perf_counter() - began
 
-    async def delete(self, ladder: Ladder) -> None:
+    async def delete(self, timers: Timers) -> None:
         channel = await self.connection.channel()
-        for queue in ladder.topology.queues:
+        for queue in timers.topology.queues:
             await channel.queue_delete(queue.name)
-        for exchange in ladder.topology.exchanges:
+        for exchange in timers.topology.exchanges:
             await channel.exchange_delete(exchange.name)
         await channel.close()
 
-    async def publish(self, ladder: Ladder, delays: Sequence[timedelta], into: Measured) -> None:
+    async def publish(self, timers: Timers, delays: Sequence[timedelta], into: Measured) -> None:
         """Publish as fast as can be, then delete what was published."""
-        ways = list(map(ladder.way, delays))
+        ways = list(map(timers.way, delays))
         channel = await self.connection.channel(publisher_confirms=True)
-        # Queues that were touched before, as those of a ladder in use are.
+        # Queues that were touched before, as those of timers in use are.
         for way in {way.first_queue: way for way in ways}.values():
             await put(channel, way)
         rest = iter(ways)
@@ -279,10 +278,10 @@ class Bench:
         await channel.close()
 
     async def trip(
-        self, ladder: Ladder, delays: Sequence[timedelta], scale: int, into: Measured
+        self, timers: Timers, delays: Sequence[timedelta], scale: int, into: Measured
     ) -> None:
         """Publish at a steady rate, and receive."""
-        ways = list(map(ladder.way, delays))
+        ways = list(map(timers.way, delays))
         into.rounding_ms += [
             (way.delay - delay) / timedelta(milliseconds=1)
             for way, delay in zip(ways, delays, strict=True)
@@ -303,7 +302,7 @@ class Bench:
             if len(late) == len(ways):
                 done.set()
 
-        await consumer.basic_consume(ladder.sink, receive)
+        await consumer.basic_consume(timers.sink, receive)
         publisher = await self.connection.channel(publisher_confirms=True)
         cpu, began = self.cpu(), time.perf_counter()
         async with asyncio.timeout(WAIT), asyncio.TaskGroup() as sending:
@@ -355,36 +354,36 @@ async def of_scale(bench: Bench, scale: int, options: argparse.Namespace, result
     namespace = f"bench{uuid.uuid4().hex[:6]}"
     ours = mixed_radix(namespace, scale)
     others = binary(f"{namespace}-binary", scale)
-    ladders = ours + others
+    sets = ours + others
     try:
-        seconds = [await bench.declare(ladder) for ladder in (ours[0], others[0])]
+        seconds = [await bench.declare(timers) for timers in (ours[0], others[0])]
         if scale == 1:
-            line("queues", [len(ladder.topology.queues) for ladder in (ours[0], others[0])])
+            line("queues", [len(timers.topology.queues) for timers in (ours[0], others[0])])
             line("declared in", seconds, "s")
         await asyncio.sleep(2)  # until the new queues have settled
         for turn in range(options.rounds * BURSTS if scale == 1 else 0):
-            for case, ladder, delays in turns(PUBLISHED, ladders, turn, options.messages):
-                await bench.publish(ladder, delays, results[f"publish {case.name}", ladder.name])
+            for case, timers, delays in turns(PUBLISHED, sets, turn, options.messages):
+                await bench.publish(timers, delays, results[f"publish {case.name}", timers.name])
         for turn in range(options.rounds):
             cases = [case for case in TRIPS if case.scale == scale]
-            for case, ladder, delays in turns(cases, ladders, turn, options.messages):
-                into = results[f"trip {case.name}", ladder.name]
-                await bench.trip(ladder, delays, scale, into)
+            for case, timers, delays in turns(cases, sets, turn, options.messages):
+                into = results[f"trip {case.name}", timers.name]
+                await bench.trip(timers, delays, scale, into)
     finally:
-        for ladder in (ours[0], others[0]):
-            await bench.delete(ladder)
+        for timers in (ours[0], others[0]):
+            await bench.delete(timers)
 
 
 def turns(
-    cases: Iterable[Case], ladders: Sequence[Ladder], turn: int, messages: int
-) -> Iterator[tuple[Case, Ladder, list[timedelta]]]:
-    """Each case for each ladder, with the same delays; none of the ladders is always the first."""
+    cases: Iterable[Case], sets: Sequence[Timers], turn: int, messages: int
+) -> Iterator[tuple[Case, Timers, list[timedelta]]]:
+    """Yield each case for each set, with the same delays; no set is always the first."""
     dice = random.Random(turn)
-    first = turn % len(ladders)
+    first = turn % len(sets)
     for case in cases:
         delays = [case.draw(dice) for _ in range(messages)]
-        for ladder in (*ladders[first:], *ladders[:first]):
-            yield case, ladder, delays
+        for timers in (*sets[first:], *sets[:first]):
+            yield case, timers, delays
 
 
 def report(results: Results) -> None:
@@ -419,7 +418,7 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The delay ladder beside a binary one.")
+    parser = argparse.ArgumentParser(description="The timers of calls beside a binary ladder.")
     parser.add_argument("--url", help="a RabbitMQ; else the one that the tests would use")
     parser.add_argument("--messages", type=int, default=1000, help="for each case and round")
     parser.add_argument("--rounds", type=int, default=2)

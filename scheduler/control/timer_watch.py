@@ -1,0 +1,161 @@
+"""Timers that do not hatch: the message at their head is overdue, and stays there.
+
+A timer of tokens may have lost its leader. Its loops are repaired past it, and it is recreated. A
+timer of calls dead-letters at least once, so it also stops for all its messages when one of their
+target queues rejects 32 of them: nothing of it is lost, and the target is named.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from scheduler.brokers.contract import Broker, Delivery
+from scheduler.control.concurrency import side_by_side
+from scheduler.control.declaring import Declaring
+from scheduler.errors import BrokerError, DeliveryLost, QueueNotFound
+from scheduler.protocol.calls import due_at_of_call
+from scheduler.protocol.hatchery import timers
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import claims_of, is_token
+from scheduler.tasks.registry import App
+from scheduler.timing.clock import Clock
+from scheduler.timing.moments import moment_of
+
+LATE_AFTER = timedelta(seconds=2)
+AGAIN_AFTER_S = 1.0
+SILENT_AFTER_S = 5.0
+
+
+class Lateness(NamedTuple):
+    """Timers that hold messages past their time.
+
+    Attributes:
+        stuck: timers that do not hatch, each with the cause, in a sentence.
+        is_draining: whether others hand on what is overdue, as fast as the broker can.
+    """
+
+    stuck: Mapping[str, str]
+    is_draining: bool
+
+
+IN_TIME = Lateness({}, is_draining=False)
+
+
+class TimerWatch:
+    """Looks at the heads of the timers of an app."""
+
+    def __init__(self, app: App, broker: Broker, clock: Clock, declaring: Declaring) -> None:
+        self._app = app
+        self._broker = broker
+        self._clock = clock
+        self._declaring = declaring
+
+    async def of_tokens(self) -> Lateness:
+        """Look at the timers of tokens."""
+        return await self._lateness(map(self._app.names.timer, timers()))
+
+    async def of_calls(self) -> Lateness:
+        """Look at the timers of calls, if the app has them."""
+        if not any(task.called for task in self._app.tasks.values()):
+            return IN_TIME
+        return await self._lateness(map(self._app.names.later_timer, timers()))
+
+    async def recreate(self, queue: str) -> None:
+        """Delete a timer with what is in it, and declare it again.
+
+        Raises:
+            AccessRefused: this user may not declare.
+        """
+        await self._broker.delete(queue)
+        await self._declaring.what_is_gone()
+
+    async def _lateness(self, queues: Iterable[str]) -> Lateness:
+        """Look twice at the heads: a timer that hatches has another one by then."""
+        names = list(queues)
+        depths = await side_by_side(self._broker.depth, names)
+        filled = [name for name, each in zip(names, depths, strict=True) if each and each.ready]
+        before = await self._late_heads(filled)
+        if not before:
+            return IN_TIME
+        await asyncio.sleep(AGAIN_AFTER_S)
+        after = await self._late_heads(list(before))
+        stuck = {name: cause for name, cause in after.items() if cause == before[name]}
+        return Lateness(
+            {name: cause.told for name, cause in stuck.items()},
+            is_draining=len(stuck) < len(before),
+        )
+
+    async def _late_heads(self, queues: Sequence[str]) -> dict[str, "Head"]:
+        heads = await side_by_side(self._head, queues)
+        now = self._clock.now()
+        return {
+            name: head
+            for name, head in zip(queues, heads, strict=True)
+            if head is not None and (head.due_at is None or now - head.due_at > LATE_AFTER)
+        }
+
+    async def _head(self, queue: str) -> "Head | None":
+        """Return the message at the head of a timer, left where it is; None: it is empty."""
+        getting = asyncio.ensure_future(self._broker.get(queue))
+        await asyncio.wait([getting], timeout=SILENT_AFTER_S)
+        if not getting.done():
+            getting.add_done_callback(_requeue_late)
+            return Head(None, None, "It has no leader: it does not respond.")
+        try:
+            delivery = getting.result()
+        except QueueNotFound:
+            return None
+        if delivery is None:
+            return None
+        with suppress(DeliveryLost):
+            await delivery.requeue()
+        due_at = _due_at_of(delivery.message)
+        if due_at is None:
+            return None
+        told = f"Its first message, for {_target_of(delivery)}, was due at {due_at:%H:%M:%S} UTC."
+        return Head(delivery.message.message_id, due_at, told)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The message at the head of a timer.
+
+    Attributes:
+        id: None: the timer does not respond.
+        told: what there is to say of it, in a sentence.
+    """
+
+    id: str | None
+    due_at: datetime | None
+    told: str
+
+
+def _target_of(delivery: Delivery) -> str:
+    if is_token(delivery.message):
+        return f"the loop {claims_of(delivery.message).get('task')!s}"
+    _, _, task = delivery.routing_key.rpartition(".task.")
+    return f"the task {task!r}"
+
+
+def _due_at_of(message: Message) -> datetime | None:
+    if not is_token(message):
+        return due_at_of_call(message)
+    due_at_ms = claims_of(message).get("due_at_ms")
+    return moment_of(due_at_ms) if isinstance(due_at_ms, int) else None
+
+
+def _requeue_late(getting: "asyncio.Future[Delivery | None]") -> None:
+    """Requeue what comes after all."""
+    if getting.cancelled() or getting.exception() is not None:
+        return
+    if (delivery := getting.result()) is not None:
+        requeuing = asyncio.ensure_future(_requeued(delivery))
+        requeuing.add_done_callback(lambda _: None)
+
+
+async def _requeued(delivery: Delivery) -> None:
+    with suppress(BrokerError):
+        await delivery.requeue()

@@ -1,0 +1,111 @@
+"""Where a loop is: one pure function, which every view of loops and supervision use.
+
+It is computed from the loop's entry in the roster, its last put in the journal, the time, the depth
+of its task's queue, and the answers to a roll call, where one was held.
+"""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from scheduler.brokers.contract import Depth
+from scheduler.protocol.epochs import LoopState
+from scheduler.protocol.tokens import State, Token
+from scheduler.queues.journal import Put
+from scheduler.queues.listing import Listed
+from scheduler.timing.moments import milliseconds_since_epoch, moment_of
+
+TOLERANCE = timedelta(seconds=5)
+"""So long after its time a token may be on its way without a sign of it."""
+
+
+class Where(StrEnum):
+    """Where a loop is; what needs attention comes first."""
+
+    LOST = "lost"
+    UNATTENDED = "unattended"
+    LATE = "late"
+    UNSEEDED = "unseeded"
+    UNHEARD = "unheard"
+    READY = "ready"
+    RUNNING = "running"
+    PAUSED = "paused"
+    WAITING = "waiting"
+    DONE = "done"
+
+
+def put_of(token: Token) -> Put:
+    """Return what the journal would say of a token that was put."""
+    act, last = token.act, token.last
+    due_at = act.at if act is not None and token.first else token.due_at
+    return Put(
+        token.epoch,
+        token.life,
+        token.seq,
+        token.attempt,
+        token.first,
+        token.state,
+        milliseconds_since_epoch(due_at),
+        by_run=last is not None and act is None and not token.first,
+    )
+
+
+def due_at_of(listed: Listed, put: Put | None) -> datetime | None:
+    """Return when a loop's token should have come to its task's queue; None: it has none.
+
+    Args:
+        put: its last put; None: none was heard. Then it is due at the first tick of its epoch.
+    """
+    if listed.entry.state is not LoopState.ACTIVE:
+        return None
+    if put is None or put.epoch < listed.epoch:
+        return listed.first_due_at
+    # An epoch that began later has put it again.
+    return None if put.rests else max(moment_of(put.due_at_ms), listed.at)
+
+
+def where(
+    listed: Listed | None,
+    put: Put | None,
+    now: datetime,
+    depth: Depth | None = None,
+    *,
+    timeout: timedelta,
+    held: bool | None = None,
+    served_until: datetime | None = None,
+    tolerance: timedelta = TOLERANCE,
+) -> Where:
+    """Return where a loop is.
+
+    Args:
+        listed: its entry in the roster; None: it is not seeded.
+        put: its last put; None: the journal, as far as it was read, tells of none.
+        depth: of the queue of its task; None: unknown.
+        timeout: how long a run of its task may take.
+        held: whether a processor has its token in hand; None: unknown, or not all have answered.
+        served_until: the latest due time of the task's loops whose runs have begun. Its queue is in
+            order, so a token that was due before has left it.
+        tolerance: how long after its time a token may be on its way.
+    """
+    if listed is None or listed.is_gone:
+        return Where.UNSEEDED
+    state = put.state if put is not None and put.epoch >= listed.epoch else State.ARMED
+    if listed.entry.state is LoopState.PAUSED or state == State.PAUSED:
+        return Where.PAUSED
+    if state == State.DONE:
+        return Where.DONE
+    if put is None and held is None:
+        return Where.UNHEARD
+    due_at = due_at_of(listed, put)
+    overdue = now - (due_at or now)
+    if overdue <= timedelta(0):
+        return Where.WAITING
+    if held:
+        return Where.RUNNING
+    if depth is not None and not depth.consumers and overdue > tolerance:
+        return Where.UNATTENDED
+    was_served = due_at is not None and served_until is not None and served_until > due_at
+    if depth is not None and depth.ready and not (was_served and overdue > tolerance):
+        return Where.READY if held is False or overdue <= timeout else Where.LATE
+    if held is None:
+        return Where.RUNNING if overdue <= timeout + tolerance else Where.LATE
+    return Where.RUNNING if overdue <= tolerance else Where.LOST

@@ -1,0 +1,174 @@
+"""Delays of any length by the broker alone: shared timer queues, each with a fixed time to live.
+
+A delay is written in digits of a mixed radix, one digit for each unit, and each digit that is not
+zero is one timer queue. The timer queues are few, and a delay that people write takes one of them::
+
+    5m       =  5 x m                      digits  0.0.0.0.0.0.0.5.0.0.0
+    45m      =  3 x 15m                    digits  0.0.0.0.0.0.3.0.0.0.0
+    1h20s    =  1 x h, 1 x 15s, 5 x s      digits  0.0.0.0.0.1.0.0.1.5.0
+
+A timer of a second or more waits `SHORT_BY` less than its name says. A message is published some
+milliseconds after the moment its delay counts from, and leaves its timers some milliseconds early,
+so a loop of a minute has a little less than a minute to wait. It still takes the timer of a minute.
+What is left of the delay is the rest: the processor holds the message for that long.
+
+The digits are part of the routing key. Each unit has a topic exchange, which routes a message
+straight to the timer of the next digit that is not zero, or to the end if there is none. A timer
+dead-letters to the exchange of the next unit. All messages of a timer wait equally long, so none
+waits behind a longer one.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import NamedTuple
+
+from scheduler.errors import UsageError
+from scheduler.timing.durations import MILLISECOND, SECOND, ZERO, milliseconds, shown
+
+
+class Unit(NamedTuple):
+    """A digit of a delay.
+
+    Attributes:
+        length: of one.
+        most: the greatest digit.
+    """
+
+    name: str
+    length: timedelta
+    most: int
+
+
+STEP = timedelta(milliseconds=100)
+SHORT_BY = timedelta(milliseconds=150)
+UNITS = (
+    Unit("192d", timedelta(days=192), 6),
+    Unit("32d", timedelta(days=32), 5),
+    Unit("7d", timedelta(days=7), 4),
+    Unit("d", timedelta(days=1), 6),
+    Unit("6h", timedelta(hours=6), 3),
+    Unit("h", timedelta(hours=1), 5),
+    Unit("15m", timedelta(minutes=15), 3),
+    Unit("m", timedelta(minutes=1), 14),
+    Unit("15s", timedelta(seconds=15), 3),
+    Unit("s", SECOND, 14),
+    Unit("100ms", STEP, 9),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A timer queue.
+
+    Attributes:
+        unit: the index of its unit in `UNITS`.
+        count: how many of that unit.
+    """
+
+    unit: int
+    count: int
+
+    @property
+    def name(self) -> str:
+        unit = UNITS[self.unit]
+        return f"{self.count}x{unit.name}" if unit.name[0].isdigit() else f"{self.count}{unit.name}"
+
+    @property
+    def wait(self) -> timedelta:
+        """The time to live of its messages."""
+        return UNITS[self.unit].length * self.count - _short_by(self.unit)
+
+
+def timers() -> list[Timer]:
+    """List every timer, unit by unit."""
+    return [
+        Timer(index, count) for index, unit in enumerate(UNITS) for count in range(1, unit.most + 1)
+    ]
+
+
+def _short_by(unit: int) -> timedelta:
+    return SHORT_BY if UNITS[unit].length >= SECOND else ZERO
+
+
+LONGEST = UNITS[0].length * (UNITS[0].most + 1) - STEP
+
+# Integers divide faster than durations.
+_SHORT_MS = milliseconds(SHORT_BY)
+_UNITS_MS = [
+    (milliseconds(unit.length), milliseconds(_short_by(index)), unit.most)
+    for index, unit in enumerate(UNITS)
+]
+
+
+class Route(NamedTuple):
+    """The timers of a delay, and the rest of it.
+
+    Attributes:
+        digits: one for each of `UNITS`.
+        rest: what is left after the timers, never negative.
+    """
+
+    digits: tuple[int, ...]
+    rest: timedelta
+
+    @property
+    def key(self) -> str:
+        """The digits as words of a routing key."""
+        return ".".join(map(str, self.digits))
+
+    @property
+    def first(self) -> int:
+        """The index of the first unit whose digit is not zero; `len(UNITS)` if all are."""
+        return next((unit for unit, digit in enumerate(self.digits) if digit), len(UNITS))
+
+
+NO_WAIT = Route((0,) * len(UNITS), ZERO)
+
+
+def check_length(delay: timedelta, *, given: str | None = None) -> None:
+    """Check that the timers can hold a delay.
+
+    Args:
+        given: the delay as the user wrote it, for the error.
+
+    Raises:
+        UsageError: it is negative or longer than `LONGEST`.
+    """
+    if not ZERO <= delay <= LONGEST:
+        raise UsageError(
+            f"A delay can be from 0 to {LONGEST.days} days, got {given or shown(delay)}. "
+            "For later than that, send it from a loop."
+        )
+
+
+def route(delay: timedelta) -> Route:
+    """Find the timers that together wait for a delay, or for a little less.
+
+    Raises:
+        UsageError: it is negative or longer than `LONGEST`.
+    """
+    check_length(delay)
+    whole = left = delay // MILLISECOND
+    digits: list[int] = []
+    for length, short_by, most in _UNITS_MS:
+        count = min((left + short_by) // length, most) if left > _SHORT_MS else 0
+        if count:
+            left -= count * length - short_by
+        digits.append(count)
+    return Route(tuple(digits), delay - (whole - left) * MILLISECOND)
+
+
+def timer_pattern(unit: int, timer: Timer) -> str:
+    """Match the digits that lead from the exchange of a unit straight to a timer."""
+    return _pattern(unit, ["0"] * (timer.unit - unit) + [str(timer.count)])
+
+
+def end_pattern(unit: int) -> str:
+    """Match the digits that lead from the exchange of a unit straight to the end."""
+    return _pattern(unit, ["0"] * (len(UNITS) - unit))
+
+
+def _pattern(unit: int, digits: list[str]) -> str:
+    # Each pattern counts all digits, so that it matches nothing but a key that has as many.
+    rest = ["*"] * (len(UNITS) - unit - len(digits))
+    return ".".join(["*"] * unit + digits + rest)

@@ -1,0 +1,97 @@
+"""Publish tokens into the shared timers, or past them."""
+
+from datetime import datetime, timedelta
+
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker
+from scheduler.protocol.hatchery import LONGEST, NO_WAIT, route
+from scheduler.protocol.tokens import LoopId, Token, encode
+from scheduler.protocol.topology import Names, rest_key, token_key
+from scheduler.timing.clock import Clock
+from scheduler.timing.durations import ZERO
+from scheduler.timing.lead import Lead
+from scheduler.timing.moments import milliseconds_since_epoch
+from scheduler.timing.once import Once
+
+SHORTEST_LEG = timedelta(minutes=1)
+LANES = 8
+"""Over one channel, RabbitMQ takes in 32 messages at a time of those that go to one timer."""
+
+
+class Timers:
+    """The shared timers of a namespace, as tokens are put into them.
+
+    Args:
+        lead: how long before its time a token leaves its timers.
+    """
+
+    def __init__(self, broker: Broker, names: Names, clock: Clock, lead: Lead) -> None:
+        self._broker = broker
+        self._names = names
+        self._clock = clock
+        self._lead = lead
+
+    async def put(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
+        """Publish a token to come to its task shortly before it is due, confirmed.
+
+        A wait that is too long for the timers is cut: the processor puts the token again.
+
+        Raises:
+            Unroutable: the namespace was not seeded.
+            BrokerError: the token may not have been put.
+        """
+        now = self._clock.now()
+        due_in, longest = max(token.due_at - now, ZERO), longest_leg(token, now)
+        if due_in > longest:  # it comes too early, and is put again
+            way, held = route(longest), ZERO
+        else:
+            lead = min(self._lead.length, due_in)
+            way = route(due_in - lead)
+            held = way.rest + lead
+        await self._publish(token, token_key(token.loop, way.key), held, timeout)
+
+    async def put_now(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
+        """Publish a token to come to its task at once, whenever it is due, confirmed.
+
+        Raises:
+            Unroutable: the namespace was not seeded.
+            BrokerError: the token may not have been put.
+        """
+        await self._publish(token, token_key(token.loop, NO_WAIT.key), ZERO, timeout)
+
+    async def tell(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
+        """Publish a token that waits nowhere to the journal alone, confirmed.
+
+        Raises:
+            Unroutable: the namespace was not seeded.
+            BrokerError: the journal may not have heard it.
+        """
+        await self._publish(token, rest_key(token.loop), ZERO, timeout)
+
+    async def _publish(
+        self, token: Token, key: str, held: timedelta, timeout: timedelta | None
+    ) -> None:
+        await self._broker.publish(
+            encode(token, self._names.namespace, lead=held),
+            exchange=self._names.scheduler,
+            routing_key=key,
+            timeout=timeout,
+            lane=lane_of(token.loop),
+        )
+
+
+def longest_leg(token: Token, now: datetime) -> timedelta:
+    """Return how long a token may wait in the timers at a time.
+
+    A named one-off may be moved again and again, as a debouncer does, and each move leaves a void
+    token behind until that leaves its timer. So a moved one waits for as long as its epoch is old,
+    at least for `SHORTEST_LEG`: only the moves of the last minute leave something behind.
+    """
+    if not isinstance(token.schedule, Once) or token.epoch == token.life:
+        return LONGEST
+    age_ms = max(milliseconds_since_epoch(now) - token.epoch, 0)
+    return min(max(timedelta(milliseconds=age_ms), SHORTEST_LEG), LONGEST)
+
+
+def lane_of(loop: LoopId) -> int:
+    """Choose the channel of a loop, so that its messages keep their order."""
+    return hash(loop) % LANES

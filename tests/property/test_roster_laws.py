@@ -1,0 +1,184 @@
+"""All readers of a roster judge its entries alike, wherever they begin and however often."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from scheduler import Every
+from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.connection import MemoryConnection
+from scheduler.brokers.memory.server import MemoryServer
+from scheduler.protocol.epochs import Entry, LoopState
+from scheduler.protocol.tokens import LoopId, Token
+from scheduler.protocol.topology import Names, topology
+from scheduler.queues.checkpoints import checkpoint_of
+from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.roster import Roster
+from scheduler.queues.roster_entries import encoded
+from scheduler.queues.snapshots import Snapshot, Snapshots
+from scheduler.testing import run_virtually
+from scheduler.timing.clock import LoopClock
+
+NAMES = Names("test")
+START = datetime(2026, 6, 1, tzinfo=UTC)
+LOOPS = [LoopId("loop", key) for key in "ab"]
+FEW = st.integers(0, 4)
+
+Read = Callable[[], Awaitable[Listing]]
+
+
+def noted(listed: Listed, seq: int) -> Listed:
+    token = Token(listed.loop, Every("1h"), START, START, epoch=listed.epoch, life=1, seq=seq)
+    return replace(listed, checkpoint=checkpoint_of(token, "test", START))
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> Listed:
+    entry = Entry(
+        draw(st.integers(1, 5)),
+        draw(st.sampled_from(LoopState)),
+        draw(st.integers(1, 2)),
+        draw(FEW),
+    )
+    listed = Listed(
+        draw(st.sampled_from(LOOPS)),
+        Every("1h"),
+        {},
+        entry,
+        by=draw(st.sampled_from(["me", "you"])),
+        at=START,
+    )
+    return noted(listed, draw(FEW)) if draw(st.booleans()) else listed
+
+
+batches = st.lists(entries(), min_size=1, max_size=3)
+streams = st.lists(batches, min_size=1, max_size=8)
+
+
+@dataclass
+class Comparison:
+    """A roster that grows, and those that have begun to read it at each of its lengths."""
+
+    broker: MemoryBroker
+    cut_off: MemoryBroker
+    connection: MemoryConnection
+    clock: LoopClock
+
+    def __post_init__(self) -> None:
+        self.writer = self.roster()
+        self.followed: list[Listing] = []
+        self.merged: list[tuple[Roster, Listing]] = []
+        self.taken: list[Snapshot] = []
+
+    def roster(self, broker: MemoryBroker | None = None) -> Roster:
+        return Roster(broker or self.broker, NAMES, self.clock)
+
+    async def begin(self) -> None:
+        """Have one follow from here, one that is cut off at times, and take a snapshot."""
+        for broker in self.broker, self.cut_off:
+            reading = await (reader := self.roster(broker)).read()
+            (listing := Listing()).catch_up(reading)
+            await reader.follow(listing)
+            if broker is self.broker:
+                self.followed.append(listing)
+            else:
+                self.merged.append((reader, listing))
+        if reading.reached is not None:
+            lines = [
+                encoded(each, is_inherited=reading.is_inherited(loop)).encode()
+                for loop, each in reading.items()
+            ]
+            self.taken.append(Snapshot(reading.reached, lines, reading.forgotten))
+
+    async def write(self, batch: list[Listed]) -> None:
+        await self.writer.note(batch)
+
+    async def write_unheard(self, batch: list[Listed]) -> None:
+        """Write what those that are cut off read when they come back, before they hear it."""
+        self.connection.detach()
+        await self.write(batch)
+        for reader, listing in self.merged:
+            reading = await reader.read()
+            if reading.stream is listing.stream and reading.is_ahead_of(listing):
+                listing.catch_up(reading)
+        self.connection.attach()
+
+    async def all(self) -> list[Listing]:
+        """Return what each reader says in the end, and one that begins with each snapshot."""
+        await asyncio.sleep(1)
+        found = [await self.roster().read(), await self.roster().glimpse()]
+        found += [*self.followed, *(listing for _, listing in self.merged)]
+        found += [await reader.read() for reader, _ in self.merged]
+        for snapshot in self.taken:
+            await Snapshots(self.broker, NAMES).append(snapshot)
+            found += [await self.roster().read(), await self.roster().glimpse()]
+        return found
+
+
+def state_of(listing: Listing) -> dict[LoopId, Listed]:
+    """What it says that was not said by an earlier stream only."""
+    return {loop: each for loop, each in listing.items() if not listing.is_inherited(loop)}
+
+
+def at_its_time(number: int, batch: list[Listed]) -> list[Listed]:
+    """The entries, so that no message of a recreated roster is like one of that before."""
+    return [replace(listed, at=START + timedelta(seconds=number)) for listed in batch]
+
+
+async def judged(stream: list[list[Listed]], merging: set[int], recreated: int) -> None:
+    stream = [at_its_time(number, batch) for number, batch in enumerate(stream)]
+    clock = LoopClock(START)
+    async with AsyncExitStack() as opened:
+        server = MemoryServer(clock)
+        cut_off = await opened.enter_async_context(MemoryBroker(server))
+        (connection,) = server.connections
+        broker = await opened.enter_async_context(MemoryBroker(server))
+        await broker.declare(topology("test", []))
+        comparison = Comparison(broker, cut_off, connection, clock)
+        await comparison.begin()
+        for number, batch in enumerate(stream):
+            if number == recreated:
+                await asyncio.sleep(1)
+                await broker.delete(NAMES.roster)
+                await broker.declare(topology("test", []))
+            unheard = number in merging and recreated < 0
+            await (comparison.write_unheard if unheard else comparison.write)(batch)
+            await asyncio.sleep(0.01)
+            await comparison.begin()
+        found = await comparison.all()
+    expected = Listing()
+    for listed in [listed for batch in stream[max(recreated, 0) :] for listed in batch]:
+        expected.enter(listed)
+    for listing in found:
+        assert state_of(listing) == expected
+
+
+def listed(epoch: int, state: LoopState, base: int) -> Listed:
+    return Listed(LOOPS[0], Every("1h"), {}, Entry(epoch, state, 1, base))
+
+
+# The entry of 9 came too early. Who hears it again, after that of 5 was read, must not accept it.
+UNTIMELY = [
+    [listed(1, LoopState.ACTIVE, 0)],
+    [listed(9, LoopState.ACTIVE, 0), listed(5, LoopState.GONE, 1)],
+]
+
+
+@given(streams, st.sets(st.integers(0, 7)))
+@example(UNTIMELY, {1})
+@settings(max_examples=200, deadline=timedelta(seconds=5))
+def test_all_readers_judge_alike(stream: list[list[Listed]], merging: set[int]) -> None:
+    run_virtually(judged(stream, merging, -1))
+
+
+@given(streams, st.integers(0, 7))
+@settings(max_examples=100, deadline=timedelta(seconds=5))
+def test_all_readers_judge_a_recreated_roster_alike(
+    stream: list[list[Listed]], recreated: int
+) -> None:
+    run_virtually(judged(stream, set(), min(recreated, len(stream) - 1)))

@@ -1,0 +1,135 @@
+"""The census: the last put of every loop, and what it tells of doubled and long ones."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from scheduler.control.census import LOOK_BACK, Census
+from scheduler.errors import StreamTooLong
+from scheduler.protocol.epochs import Verb
+from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
+from scheduler.queues.checkpoints import LONG
+from scheduler.timing.clock import LoopClock
+from scheduler.timing.durations import SECOND, ZERO
+from scheduler.timing.schedules import Every
+from tests.faulty import FaultyBroker
+from tests.stage import START, Stage, an_app, journal_of, timers_of
+
+EPOCH = 7
+LOOPS = [LoopId("task", f"k{n}") for n in range(500)]
+ONE = LOOPS[0]
+
+
+def token(seq: int, loop: LoopId = ONE, *, late: timedelta = ZERO, **more: Any) -> Token:
+    """Return what a run of a loop has put."""
+    at = START + seq * SECOND
+    last = LastRun(Ending.SUCCEEDED, scheduled_at=at, started_at=at + late, duration=ZERO)
+    made = Token(loop, Every(SECOND), at + SECOND, at + SECOND, epoch=EPOCH, life=EPOCH, seq=seq)
+    return replace(made, **{"last": last, **more})
+
+
+class Desk:
+    """A journal, and a census of it."""
+
+    def __init__(self, stage: Stage, clock: LoopClock) -> None:
+        self.app = an_app("test", ["task"])
+        self.broker = FaultyBroker(stage.server)
+        self.timers = timers_of(self.app.names, stage.broker, clock)
+        self.census = Census(journal_of(self.app.names, self.broker), clock, lambda loop: EPOCH)
+
+    async def hear(self, *tokens: Token) -> Census:
+        for each in tokens:
+            await self.timers.tell(each)
+        async with self.broker:
+            await self.census.read_on()
+        return self.census
+
+
+@pytest.fixture
+async def desk(stage: Stage, clock: LoopClock) -> Desk:
+    desk = Desk(stage, clock)
+    await stage.broker.declare(desk.app.topology())
+    return desk
+
+
+async def test_the_last_put_of_every_loop_is_remembered(desk: Desk) -> None:
+    await desk.hear(*(token(1, loop) for loop in LOOPS))
+    census = await desk.hear(*(token(2, loop) for loop in LOOPS[:100]))
+    assert {put.seq for put in census.puts.values()} == {1, 2}
+    assert len(census.puts) == len(LOOPS)
+    assert census.doubled == {}
+
+
+async def test_two_lines_are_heard_however_far_they_are_apart(desk: Desk) -> None:
+    others = (token(1, loop) for loop in LOOPS[1:])
+    census = await desk.hear(token(1), token(2), *others, token(2, late=SECOND))
+    assert census.doubled == {ONE: EPOCH}
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [token(1), token(1)],  # published again, as it is
+        [token(1), token(1, attempt=1), token(2)],
+        [token(2, epoch=EPOCH - 1), token(1)],  # a later epoch begins where it begins
+        [token(2, epoch=EPOCH - 1), token(2, epoch=EPOCH - 1, late=SECOND)],  # both are void
+        [token(2), token(2, first=True, last=None, act=Act(Verb.REPAIR, START))],
+    ],
+)
+async def test_one_line_is_not_taken_for_two(desk: Desk, tokens: list[Token]) -> None:
+    assert (await desk.hear(*tokens)).doubled == {}
+
+
+async def test_it_knows_until_when_a_task_was_served(desk: Desk) -> None:
+    assert desk.census.served_until("task") is None
+    census = await desk.hear(token(5), token(3, LOOPS[1]), token(9, LOOPS[2], attempt=1))
+    assert census.served_until("task") == START + 5 * SECOND
+    assert census.served_until("other") is None
+
+
+@pytest.mark.parametrize(
+    ("put", "is_long"),
+    [
+        (token(1), False),
+        (token(1, due_at=START + LONG - SECOND), False),
+        (token(1, due_at=START + LONG), True),
+        (token(1, due_at=START + LONG, first=True, act=Act(Verb.RESUME, START)), False),
+        (token(1, state=State.PAUSED), True),
+        (token(1, state=State.DONE), True),
+        (token(1, epoch=EPOCH - 1), True),  # the last run of a loop that was paused meanwhile
+    ],
+)
+async def test_what_waits_for_long_or_nowhere_is_kept_to_be_noted(
+    desk: Desk, put: Token, is_long: bool
+) -> None:
+    assert (ONE in (await desk.hear(put)).long) is is_long
+
+
+async def test_a_loop_that_is_gone_is_forgotten(desk: Desk) -> None:
+    await desk.hear(token(1), token(1, late=SECOND), token(2, state=State.DONE))
+    gone = token(0, state=State.PAUSED, first=True, last=None, act=Act(Verb.GONE, START))
+    census = await desk.hear(gone)
+    assert (dict(census.puts), dict(census.doubled), dict(census.long)) == ({}, {}, {})
+
+
+async def test_what_was_put_long_before_the_first_reading_is_left_to_the_roster(
+    desk: Desk,
+) -> None:
+    await desk.timers.tell(token(1))
+    await asyncio.sleep(LOOK_BACK.total_seconds() + 1)
+    assert (await desk.hear(token(2, LOOPS[1]))).puts.keys() == {LOOPS[1]}
+
+
+async def test_a_journal_that_is_too_long_is_read_on_from_where_it_was(desk: Desk) -> None:
+    for loop in LOOPS[:5]:
+        await desk.timers.tell(token(1, loop))
+    slow = desk.broker.on("read", ".journal").first(lambda call: asyncio.sleep(8))
+    with pytest.raises(StreamTooLong):
+        await desk.hear()
+    assert 0 < len(desk.census.puts) < 5
+    await slow.cease()
+    assert len((await desk.hear()).puts) == 5
+    assert desk.census.doubled == {}

@@ -1,0 +1,169 @@
+from datetime import timedelta
+
+import pytest
+
+from scheduler.errors import SettingsError, UsageError
+from scheduler.protocol.hatchery import (
+    LONGEST,
+    NO_WAIT,
+    SHORT_BY,
+    STEP,
+    UNITS,
+    Timer,
+    check_length,
+    end_pattern,
+    route,
+    timer_pattern,
+    timers,
+)
+from scheduler.protocol.messages import LONGEST_LEAD_MS
+from scheduler.protocol.topology import QueueType
+from scheduler.settings import Settings
+from scheduler.timing.durations import MILLISECOND, ZERO, milliseconds, parse_duration
+from tests.stage import hatched
+
+MICROSECOND = timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize(
+    ("delay", "key", "rest_ms"),
+    [
+        ("0s", "0.0.0.0.0.0.0.0.0.0.0", 0),
+        ("100ms", "0.0.0.0.0.0.0.0.0.0.0", 100),
+        ("150ms", "0.0.0.0.0.0.0.0.0.0.0", 150),
+        ("151ms", "0.0.0.0.0.0.0.0.0.0.1", 51),
+        ("849ms", "0.0.0.0.0.0.0.0.0.0.8", 49),
+        ("850ms", "0.0.0.0.0.0.0.0.0.1.0", 0),
+        ("1s", "0.0.0.0.0.0.0.0.0.1.0", 150),
+        ("1.5s", "0.0.0.0.0.0.0.0.0.1.6", 50),
+        ("30s", "0.0.0.0.0.0.0.0.2.0.0", 150),
+        ("5m", "0.0.0.0.0.0.0.5.0.0.0", 150),
+        ("59m59.9s", "0.0.0.0.0.1.0.0.0.0.0", 50),
+        ("2h", "0.0.0.0.0.2.0.0.0.0.0", 150),
+        ("1h30m", "0.0.0.0.0.1.2.0.0.0.3", 0),
+        ("1d", "0.0.0.1.0.0.0.0.0.0.0", 150),
+        ("32d", "0.1.0.0.0.0.0.0.0.0.0", 150),
+        # Just too short for the timer of a minute, or of a day: each timer is short of its name.
+        ("59.849s", "0.0.0.0.0.0.0.0.3.14.9", 249),
+        ("23h59m59.849s", "0.0.0.0.3.5.3.14.3.14.9", 849),
+    ],
+)
+def test_a_delay_takes_these_timers_and_leaves_this_rest(delay: str, key: str, rest_ms: int):
+    way = route(parse_duration(delay))
+    assert (way.key, way.rest) == (key, rest_ms * MILLISECOND)
+
+
+def test_a_route_begins_at_its_first_timer_or_at_the_end():
+    assert route(ZERO) == NO_WAIT
+    assert NO_WAIT.first == len(UNITS)
+    assert UNITS[route(parse_duration("2h1s")).first].name == "h"
+
+
+def test_what_is_less_than_a_millisecond_is_left_to_the_rest():
+    assert route(850 * MILLISECOND - MICROSECOND).key == "0.0.0.0.0.0.0.0.0.0.8"
+    assert route(850 * MILLISECOND + MICROSECOND).rest == MICROSECOND
+
+
+def test_the_longest_delay_is_more_than_three_years():
+    assert timedelta(days=1343, hours=23, minutes=59, seconds=59, milliseconds=900) == LONGEST
+    assert route(LONGEST).digits[:2] == (6, 5)
+
+
+@pytest.mark.parametrize(
+    "delay", [-MICROSECOND, LONGEST + MICROSECOND, timedelta.max, timedelta.min]
+)
+def test_what_the_timers_cannot_hold_is_refused(delay: timedelta):
+    with pytest.raises(UsageError, match=r"from 0 to 1343 days, got .*send it from a loop"):
+        route(delay)
+
+
+def test_a_delay_that_is_refused_is_shown_as_it_was_given():
+    with pytest.raises(UsageError, match=r"got 5 years\. For later"):
+        check_length(timedelta(days=5 * 365), given="5 years")
+    with pytest.raises(UsageError, match=r"got 1825 days, 0:00:00\. For later"):
+        check_length(timedelta(days=5 * 365))
+
+
+def test_each_timer_has_a_name_and_a_wait_of_its_own():
+    names = [timer.name for timer in timers()]
+    waits = [timer.wait for timer in timers()]
+    assert len(names) == len(set(names)) == len(set(waits)) == 72
+    assert [Timer(*at).name for at in [(1, 2), (3, 6), (6, 3), (7, 5), (10, 9)]] == [
+        "2x32d",
+        "6d",
+        "3x15m",
+        "5m",
+        "9x100ms",
+    ]
+    # No timer is called like one of the exchanges.
+    assert not set(names) & {unit.name for unit in UNITS}
+
+
+def test_a_timer_of_a_second_or_more_is_short_of_its_name():
+    assert Timer(7, 5).wait == parse_duration("5m") - SHORT_BY
+    assert Timer(9, 1).wait == parse_duration("1s") - SHORT_BY
+    assert Timer(10, 9).wait == 9 * STEP
+
+
+def test_a_digit_leads_straight_to_its_timer_and_zeros_to_the_end():
+    assert timer_pattern(0, Timer(0, 6)) == "6.*.*.*.*.*.*.*.*.*.*"
+    assert timer_pattern(0, Timer(3, 5)) == "0.0.0.5.*.*.*.*.*.*.*"
+    assert timer_pattern(2, Timer(3, 5)) == "*.*.0.5.*.*.*.*.*.*.*"
+    assert timer_pattern(10, Timer(10, 9)) == "*.*.*.*.*.*.*.*.*.*.9"
+    assert end_pattern(0) == "0.0.0.0.0.0.0.0.0.0.0"
+    assert end_pattern(10) == "*.*.*.*.*.*.*.*.*.*.0"
+
+
+PERIODS = "1s 2s 3s 5s 10s 15s 30s 45s 1m 2m 5m 10m 15m 30m 45m 1h 2h 3h 6h 12h 18h 1d 2d 3d 7d"
+
+
+@pytest.mark.parametrize("settling_and_lead_ms", [0, 20, 120, 150])
+def test_a_period_that_people_write_is_one_hop(settling_and_lead_ms: int):
+    shorter_by = settling_and_lead_ms * MILLISECOND
+    for period in PERIODS.split():
+        assert sum(map(bool, route(parse_duration(period) - shorter_by).digits)) == 1, period
+
+
+def test_a_lead_may_be_as_long_as_the_longest_rest_and_the_longest_lead():
+    # The longest cascade: a little too short for the timer of 14 days.
+    longest = route(parse_duration("14d") - SHORT_BY - MILLISECOND).rest
+    assert milliseconds(longest) == 1149
+    longest_lead = 200 * MILLISECOND
+    assert Settings(longest_lead=longest_lead)
+    with pytest.raises(SettingsError):
+        Settings(longest_lead=longest_lead + MILLISECOND)
+    assert milliseconds(longest + longest_lead) <= LONGEST_LEAD_MS
+
+
+def spans(*texts: str) -> list[timedelta]:
+    return list(map(parse_duration, texts))
+
+
+def early(arrived: list[tuple[timedelta, timedelta]]) -> list[timedelta]:
+    return [delay - after for delay, after in arrived]
+
+
+def test_a_short_delay_does_not_wait_for_a_long_one_that_was_sent_before(queue_type: QueueType):
+    delays = spans("5m", "1s", "1000d", "500ms", "0s", "59.9s")
+    assert [delay for delay, _ in hatched(delays, queue_type)] == sorted(delays)
+
+
+def test_delays_through_the_same_timer_are_each_as_long_as_they_should_be(queue_type: QueueType):
+    delays = spans("5m", "1h5m", "5m2s", "1d5m", "5.1s", "2h5m2.1s")
+    arrived = hatched(delays, queue_type)
+    assert [delay for delay, _ in arrived] == sorted(delays)
+    assert all(STEP <= each <= 2 * SHORT_BY for each in early(arrived))
+
+
+def test_messages_of_one_delay_arrive_in_the_order_in_which_they_were_sent(queue_type: QueueType):
+    delays = [timedelta(seconds=1) + n * MICROSECOND for n in range(1, 51)]
+    arrived = hatched(delays, queue_type)
+    assert [sent for sent, _ in arrived] == delays
+    assert {after for _, after in arrived} == {Timer(9, 1).wait}
+
+
+def test_a_delay_that_is_shorter_than_the_way_through_a_timer_takes_goes_straight(
+    queue_type: QueueType,
+):
+    for delay in STEP + SHORT_BY, STEP, MICROSECOND:
+        assert hatched([delay], queue_type) == [(delay, timedelta(0))]

@@ -1,0 +1,142 @@
+"""Snapshots in parts: no message holds all loops, and only a complete snapshot counts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+
+import pytest
+
+from scheduler.brokers.memory.server import MemoryServer
+from scheduler.errors import BrokerUnavailable, Rejected, TooLarge
+from scheduler.protocol.messages import Message
+from scheduler.protocol.topology import Names, topology
+from scheduler.queues.snapshots import SLICE, SLICE_BYTES, Bookmark, Snapshot, Snapshots
+from scheduler.timing.clock import LoopClock
+from tests.faulty import FaultyBroker
+
+NAMES = Names("test")
+MANY = 10 * SLICE
+
+
+@pytest.fixture
+async def broker(clock: LoopClock) -> AsyncIterator[FaultyBroker]:
+    async with FaultyBroker(MemoryServer(clock)) as broker:
+        await broker.declare(topology("test", []))
+        yield broker
+
+
+@pytest.fixture
+def snapshots(broker: FaultyBroker, monkeypatch: pytest.MonkeyPatch) -> Snapshots:
+    monkeypatch.setattr("scheduler.queues.snapshots.MOST_BYTES", 10_000)
+    return Snapshots(broker, NAMES)
+
+
+def snapshot(number: int, entries: int = MANY) -> Snapshot:
+    """A snapshot that cannot be compressed by much."""
+    random = Random(number)
+    lines = [b'"%s"' % random.randbytes(200).hex().encode() for _ in range(entries)]
+    return Snapshot(Bookmark(number, f"digest {number}"), lines, forgotten=number)
+
+
+async def published(broker: FaultyBroker) -> list[Message]:
+    return [message async for message in broker.read(NAMES.snapshots)]
+
+
+async def again(broker: FaultyBroker, *parts: Message) -> None:
+    await broker.delete(NAMES.snapshots)
+    await broker.declare(topology("test", []))
+    for part in parts:
+        await broker.publish(part, exchange=NAMES.control, routing_key=NAMES.snapshots)
+
+
+@pytest.mark.parametrize("entries", [0, 1, SLICE, SLICE + 1, MANY])
+async def test_a_snapshot_is_read_as_it_was_written(snapshots: Snapshots, entries: int) -> None:
+    assert await snapshots.latest() is None
+    for number in 1, 2:
+        await snapshots.append(snapshot(number, entries))
+    assert await snapshots.latest() == snapshot(2, entries)
+
+
+@pytest.mark.parametrize("longer", [1, 100])
+async def test_no_part_is_much_bigger_than_the_limit(
+    snapshots: Snapshots, broker: FaultyBroker, longer: int
+) -> None:
+    lines = list(snapshot(1).entries)
+    lines = [b"".join(lines[at : at + longer]) for at in range(0, MANY, longer)]
+    await snapshots.append(Snapshot(Bookmark(1, ""), lines))
+    sizes = [len(part.body) for part in await published(broker)]
+    assert len(sizes) > 3
+    assert max(sizes) < 150_000
+
+
+async def test_of_a_long_snapshot_nothing_but_its_parts_is_read(
+    snapshots: Snapshots, broker: FaultyBroker
+) -> None:
+    for number in 1, 2:
+        await snapshots.append(snapshot(number))
+    parts = len(await published(broker)) // 2
+    broker.calls.clear()
+    assert await snapshots.latest() == snapshot(2)
+    assert len([call for call in broker.calls if call.operation == "read"]) == parts
+
+
+async def test_of_incomplete_snapshots_the_one_before_counts(
+    snapshots: Snapshots, broker: FaultyBroker
+) -> None:
+    for number in 1, 2:
+        await snapshots.append(snapshot(number))
+    parts = await published(broker)
+    first, second = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+    for left_out in range(len(second)):
+        await again(broker, *first, *(part for part in second if part is not second[left_out]))
+        assert await snapshots.latest() == snapshot(1)
+    await again(broker, *first[1:], *second[1:])
+    assert await snapshots.latest() is None
+
+
+async def test_two_that_are_written_at_once_are_told_apart(
+    snapshots: Snapshots, broker: FaultyBroker
+) -> None:
+    for number in 1, 2:
+        await snapshots.append(snapshot(number))
+    parts = await published(broker)
+    first, second = parts[: len(parts) // 2], parts[len(parts) // 2 :]
+    both = [part for pair in zip(first, second, strict=True) for part in pair]
+    await again(broker, *both)
+    assert await snapshots.latest() == snapshot(2)
+    await again(broker, *both, second[0])  # somebody writes on
+    assert await snapshots.latest() == snapshot(2)
+
+
+async def test_while_a_snapshot_is_made_and_read_others_have_their_turn(
+    snapshots: Snapshots,
+) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    for act in snapshots.append(snapshot(1)), snapshots.latest():
+        turns = 0
+        await act
+        assert turns > MANY * 400 / SLICE_BYTES
+    counting.cancel()
+
+
+@pytest.mark.parametrize(
+    "error", [BrokerUnavailable("It went."), Rejected("Too big."), TooLarge("Too big.")]
+)
+async def test_a_snapshot_that_cannot_be_written_is_no_reason_to_fail(
+    snapshots: Snapshots,
+    broker: FaultyBroker,
+    error: Exception,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker.on("publish", key=NAMES.snapshots).fails(error)
+    await snapshots.append(snapshot(1))
+    assert "No snapshot of the roster can be written" in caplog.text
+    assert await snapshots.latest() is None
