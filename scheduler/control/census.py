@@ -7,7 +7,6 @@ lines of one loop may be far apart, so the last put of every loop is remembered.
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from scheduler.errors import StreamTooLong
 from scheduler.protocol.epochs import Verb, is_doubled
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
@@ -50,19 +49,19 @@ class Census:
             BrokerUnavailable: it could not be read to its end. The next reading goes on from where
                 this one came to.
         """
-        since = self._reached
-        try:
-            self._reached = await self._journal.read_on(
-                self.hear, since=self._clock.now() - LOOK_BACK if since is None else since
-            )
-        except StreamTooLong as error:
-            self._reached = error.reached
-            raise
+        since = self._clock.now() - LOOK_BACK if self._reached is None else self._reached
+        self._reached = await self._journal.read_on(self._hear_once, since=since)
 
     def served_until(self, task: str) -> datetime | None:
         """Return the latest time of the task's loops whose runs have begun; None: unknown."""
         served_ms = self._served.get(task)
         return None if served_ms is None else moment_of(served_ms)
+
+    def _hear_once(self, loop: LoopId, put: Put, message: Message) -> None:
+        assert message.offset is not None
+        # Also when the reading is cut off: heard again, it would look like a second line.
+        self._reached = message.offset + 1
+        self.hear(loop, put, message)
 
     def hear(self, loop: LoopId, put: Put, message: Message) -> None:
         """Take note of a put."""

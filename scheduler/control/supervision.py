@@ -390,8 +390,9 @@ class Supervisor:
         """Trigger some rounds soon after a reconnect."""
         waited = 0.0
         for pause in ROUNDS_AFTER_RECONNECT_S:
-            await asyncio.sleep(pause - waited + dice.uniform(0, 1))
-            waited = pause
+            until = pause + dice.uniform(0, 1)
+            await asyncio.sleep(until - waited)
+            waited = until
             await self._patiently(self._trigger())
 
     async def _trigger(self) -> None:

@@ -39,11 +39,19 @@ class Field:
     app: str = APP
     processes: list[Program] = field(default_factory=list[Any])
 
-    def start(self, *arguments: str, **environment: str) -> Program:
-        """Start `scheduler` with these arguments, on the app."""
+    def start(self, *arguments: str, output: Path | None = None, **environment: str) -> Program:
+        """Start `scheduler` with these arguments, on the app.
+
+        Args:
+            output: a file for what it prints; None: its log, in which its errors are.
+        """
         command, *options = arguments
         # A file, because a pipe that nobody reads fills up, and blocks the process that logs.
-        with self.log_of(len(self.processes)).open("w") as log, Path(os.devnull).open() as nothing:
+        with (
+            self.log_of(len(self.processes)).open("w") as log,
+            (output or Path(os.devnull)).open("w") as printed,
+            Path(os.devnull).open() as nothing,
+        ):
             process = start(
                 [command, self.app, *options],
                 directory=Path.cwd(),
@@ -55,7 +63,7 @@ class Field:
                     "RECORD": str(self.record),
                     **environment,
                 },
-                streams=(nothing.fileno(), log.fileno(), log.fileno()),
+                streams=(nothing.fileno(), (printed if output else log).fileno(), log.fileno()),
             )
         self.processes.append(process)
         return process
@@ -70,10 +78,11 @@ class Field:
 
     def call(self, *arguments: str, **environment: str) -> Any:
         """Run a command to its end; what it printed as JSON."""
-        process = self.start(*arguments, "--json", **environment)
-        output = self.output_of(process)
-        assert process.returncode == 0, output
-        return json.loads(output)
+        output = self.record.with_name(f"output-{len(self.processes)}.json")
+        process = self.start(*arguments, "--json", output=output, **environment)
+        log = self.output_of(process)
+        assert process.returncode == 0, log
+        return json.loads(output.read_text())
 
     def notes(self, what: str | None = None) -> list[dict[str, Any]]:
         """What the runs wrote down, in order."""
