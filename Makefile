@@ -35,8 +35,6 @@ model: .venv/dev ## take the epochs through all that can happen (ARGS="--small",
 bench: .venv/bench ## measure loops and delays beside what others do (ARGS="--rounds 1"; BENCH_PEERS=VENV: with Celery and taskiq)
 	@$(BIN)/python tests/benchmarks/costs.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/messages.py $(ARGS)
-	@$(BIN)/python tests/benchmarks/loops.py $(ARGS)
-	@$(BIN)/python tests/benchmarks/hatchery.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/observing.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/reading.py $(ARGS)
 	@$(BIN)/python tests/benchmarks/scaling.py

@@ -13,9 +13,12 @@ from scheduler.timing.clock import LoopClock
 from tests.dealing import dealt
 from tests.rabbitmq import NoBroker, Users, administrator, shared_broker
 from tests.stage import START, Stage
+from tests.sweep import NAMESPACES, new_namespace
 
 # pytest-xdist gives all its workers the same one.
 RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+LENT_TO = {"scheduler", "scene"}
+"""Fixtures that clear away all that their tests declare."""
 PROVISIONED = pytest.StashKey[str | NoBroker]()
 
 
@@ -87,9 +90,14 @@ async def stage(clock: LoopClock, request: pytest.FixtureRequest) -> AsyncIterat
 
 
 @pytest.fixture
-def namespace() -> str:
-    """A namespace that no other test uses."""
-    return f"t{uuid.uuid4().hex[:8]}"
+def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace that no other test uses meanwhile."""
+    if not LENT_TO & set(request.fixturenames):
+        yield new_namespace()
+        return
+    parameters = getattr(request.node, "callspec", None)
+    with NAMESPACES.lent(parameters.id if parameters else "") as name:
+        yield name
 
 
 @pytest.fixture(params=["quorum", "classic"])

@@ -1,12 +1,105 @@
-"""Delete the queues that a test has declared, many at once: a namespace has a hundred of them."""
+"""Clear away what tests declare, and lend them namespaces whose timers are there already.
+
+A namespace has a hundred queues, most of them timers, and a broker takes seconds to declare them.
+So timers are emptied and kept, and the next test of that kind gets their namespace.
+"""
 
 import asyncio
-from collections.abc import Iterable
+import uuid
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+
+import aiormq
+from aiormq.abc import AbstractChannel
+from aiormq.exceptions import ChannelNotFoundEntity
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.concurrency import side_by_side
+from scheduler.protocol.topology import Names, Topology
+
+LANES = 8
 
 
 async def sweep(broker: Broker, queues: Iterable[str]) -> None:
     """Delete queues, also if the test is being cancelled."""
     await asyncio.shield(side_by_side(broker.delete, list(queues)))
+
+
+class Namespaces:
+    """Namespaces that tests of this process use one after another."""
+
+    def __init__(self) -> None:
+        self._free = defaultdict[str, list[str]](list)
+        self._lent = set[str]()
+        self._clear = set[str]()
+
+    @contextmanager
+    def lent(self, kind: str) -> Generator[str]:
+        """Lend a namespace, whose timers all tests of a kind declare alike."""
+        name = self._free[kind].pop() if self._free[kind] else new_namespace()
+        self._lent.add(name)
+        yield name
+        self._lent.discard(name)
+        if name in self._clear:
+            self._clear.discard(name)
+            self._free[kind].append(name)
+
+    async def clear(self, url: str, wanted: Topology) -> None:
+        """Delete what a test declared in a namespace; its timers are kept if it was lent."""
+        queues = [each.name for each in wanted.queues]
+        namespace = queues[0].partition(".")[0]
+        prefix = Names(namespace).prefix
+        of_timers = f"{prefix}.hatchery.", f"{prefix}.later."
+        exchanges = [each.name for each in wanted.exchanges if not each.passive]
+        keeps = namespace in self._lent
+        connection = await aiormq.connect(url)
+        try:
+            lanes = [await connection.channel() for _ in range(LANES)]
+            for delete, names in (_delete_exchange, exchanges), (_delete_queue, queues):
+                gone = [name for name in names if not (keeps and name.startswith(of_timers))]
+                await _side_by_side(lanes, delete, gone)
+            if keeps:
+                timers = [name for name in queues if name.startswith(of_timers)]
+                try:
+                    await _side_by_side(lanes, _purge, timers)
+                    self._clear.add(namespace)
+                except ChannelNotFoundEntity:  # the test has deleted one, or declared none
+                    self._lent.discard(namespace)
+        finally:
+            await connection.close()
+        if keeps and namespace not in self._lent:
+            await self.clear(url, wanted)
+
+
+NAMESPACES = Namespaces()
+clear = NAMESPACES.clear
+
+
+def new_namespace() -> str:
+    """Make up a namespace that no test has used."""
+    return f"t{uuid.uuid4().hex[:8]}"
+
+
+async def _side_by_side(
+    lanes: Sequence[AbstractChannel],
+    do: Callable[[AbstractChannel, str], Awaitable[object]],
+    names: Sequence[str],
+) -> None:
+    async def in_turn(lane: int) -> None:
+        for name in names[lane :: len(lanes)]:
+            await do(lanes[lane], name)
+
+    await asyncio.gather(*map(in_turn, range(len(lanes))))
+
+
+async def _delete_exchange(channel: AbstractChannel, name: str) -> None:
+    await channel.exchange_delete(name)
+
+
+async def _delete_queue(channel: AbstractChannel, name: str) -> None:
+    await channel.queue_delete(name)
+
+
+async def _purge(channel: AbstractChannel, name: str) -> None:
+    await channel.queue_purge(name)

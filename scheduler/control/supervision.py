@@ -149,6 +149,7 @@ class Supervisor:
         self._census = census
         self.endings = endings
         self._timer_watch = timer_watch
+        self._are_timers_suspect = True
         self._reconnected_at: datetime | None = None
         self._watching: asyncio.Task[None] | None = None
         self._hurrying: asyncio.Task[None] | None = None
@@ -197,6 +198,7 @@ class Supervisor:
         await self._census.read_on()
         loops = loops_of(self._app, self._listing)
         overdue = [each async for each in self._overdue(loops, known_at)]
+        self._are_timers_suspect = bool(overdue)
         places = await self._places(overdue, known_at)
         lost = [each for each in overdue if places[each.loop.id] is Where.LOST]
         lateness = await self._timer_watch.of_tokens() if lost else IN_TIME
@@ -226,7 +228,8 @@ class Supervisor:
         names = self._app.names
         streams = names.roster, names.snapshots, names.journal, names.roll_call
         of_tasks = {names.processor_queue(task): task for task in self._app.tasks}
-        of_timers = (names.timer(timer) for timer in timers())
+        # A timer that is gone shows by the tokens that are overdue, or cannot be put.
+        of_timers = map(names.timer, timers() if self._are_timers_suspect else ())
         gone = await self._declaring.absent((*streams, names.presence, *of_tasks, *of_timers))
         if not gone and self._app.loops.keys() <= self._listing.keys():
             return ()

@@ -18,12 +18,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, TextIO
 
-import aiormq
 import pytest
 
-from scheduler.protocol.topology import Topology
 from tests import warm
 from tests.stage import an_app
+from tests.sweep import clear
 
 APPS = Path(__file__).parent / "apps"
 SHOP = f"{APPS}/shop.py:app"
@@ -227,7 +226,7 @@ def scheduler(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[Comma
         SCHEDULER_APP=SHOP,
         SHOP_NAMESPACE=namespace,
     )
-    asyncio.run(delete_all(broker_url, namespace))
+    asyncio.run(clear(broker_url, an_app(namespace, LOOPS).topology()))
 
 
 @pytest.fixture
@@ -235,20 +234,3 @@ def seeded(scheduler: CommandLine) -> CommandLine:
     """The same, seeded."""
     assert scheduler("seed").code == 0
     return scheduler
-
-
-async def delete_all(url: str, namespace: str) -> None:
-    await delete(url, an_app(namespace, LOOPS).topology())
-
-
-async def delete(url: str, left_behind: Topology) -> None:
-    """Delete all queues and exchanges of a topology, whether they are there or not."""
-    connection = await aiormq.connect(url)
-    try:
-        channel = await connection.channel()
-        for queue in left_behind.queues:
-            await channel.queue_delete(queue.name)
-        for exchange in left_behind.exchanges:
-            await channel.exchange_delete(exchange.name)
-    finally:
-        await connection.close()

@@ -18,10 +18,12 @@ from scheduler import Scheduler, Settings
 from scheduler.brokers.opening import broker_of
 from scheduler.errors import QueueNotFound, SchedulerError, Unroutable
 from scheduler.events import Event
-from tests.acceptance.conftest import APPS, SHOP, CommandLine, delete_all
+from tests.acceptance.conftest import APPS, LOOPS, SHOP, CommandLine
 from tests.certificates import HOST, Authority, listener
 from tests.leaks import everything_about
 from tests.rabbitmq import PrivateNode, Users, directory_for_nodes, free_ports
+from tests.stage import an_app
+from tests.sweep import clear
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -157,7 +159,7 @@ def ways(broker_url: str, user: str, namespace: str, tmp_path: Path) -> Iterator
             SCHEDULER_BROKER_PASSWORD_FILE=str(tmp_path / "password"),
         ),
     }
-    asyncio.run(delete_all(broker_url, namespace))
+    asyncio.run(clear(broker_url, an_app(namespace, LOOPS).topology()))
 
 
 @pytest.mark.parametrize("way", ["url", "variables", "password file", "url file"])

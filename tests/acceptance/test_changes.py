@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.topology import topology
 from scheduler.tasks.tasks import SUPERVISION
 from tests.acceptance.conftest import CommandLine, Done
-from tests.sweep import sweep as delete_all
+from tests.sweep import clear
 
 APP = """
 import asyncio, os, sys
@@ -44,9 +43,7 @@ def shop(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[CommandLin
 
 async def sweep(url: str, namespace: str) -> None:
     tasks = ["report", "bill", "sell", SUPERVISION.task]
-    async with AmqpBroker(url) as broker:
-        wanted = topology(namespace, tasks, called=["sell"])
-        await delete_all(broker, (queue.name for queue in wanted.queues))
+    await clear(url, topology(namespace, tasks, called=["sell"]))
 
 
 def send(program: Path, url: str, namespace: str) -> None:

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
-import aiormq
 import pytest
 
 from scheduler.cli.loading import load_app
@@ -20,6 +19,7 @@ from scheduler.events import Escalated, RunFinished
 from scheduler.protocol.tokens import Ending
 from scheduler.testing import simulate
 from tests.acceptance.conftest import CommandLine, Done
+from tests.sweep import clear
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ORDERS = f"{EXAMPLES / 'poll_orders.py'}:app"
@@ -302,13 +302,4 @@ def swept(url: str, app: str) -> Generator[None]:
 
 
 async def sweep(url: str, app: str) -> None:
-    topology = load_app(app).topology()
-    connection = await aiormq.connect(url)
-    try:
-        channel = await connection.channel()
-        for queue in topology.queues:
-            await channel.queue_delete(queue.name)
-        for exchange in topology.exchanges:
-            await channel.exchange_delete(exchange.name)
-    finally:
-        await connection.close()
+    await clear(url, load_app(app).topology())

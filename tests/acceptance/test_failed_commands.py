@@ -16,9 +16,10 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Subscription, topology
 from scheduler.queues.failed import Parked, Reason, replayed_at
 from scheduler.tasks.tasks import SUPERVISION
-from tests.acceptance.conftest import APPS, CommandLine, Done, delete
+from tests.acceptance.conftest import APPS, CommandLine, Done
 from tests.integration.shop import new_namespace
 from tests.stage import failed_of
+from tests.sweep import clear
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -118,7 +119,7 @@ async def sweep(url: str, namespace: str) -> None:
     subscription = Subscription("audit", f"{namespace}.orders", "order.#", "topic")
     tasks = (*TASKS, SUPERVISION.task)
     wanted = topology(namespace, tasks, subscriptions=[subscription], called=TASKS)
-    await delete(url, wanted)
+    await clear(url, wanted)
 
 
 @pytest.fixture(scope="module")

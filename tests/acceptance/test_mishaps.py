@@ -12,8 +12,9 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from tests import tokens
-from tests.acceptance.conftest import APPS, CommandLine, delete
+from tests.acceptance.conftest import APPS, CommandLine
 from tests.stage import an_app
+from tests.sweep import clear
 
 MISHAPS = f"{APPS}/mishaps.py:app"
 FINE = 0
@@ -32,7 +33,7 @@ def mishaps(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[Command
     done = command_line("seed")
     assert done.code == FINE, done.output
     yield command_line
-    asyncio.run(delete(broker_url, an_app(namespace, ["beat", "block", "fail"]).topology()))
+    asyncio.run(clear(broker_url, an_app(namespace, ["beat", "block", "fail"]).topology()))
 
 
 async def lose(url: str, *queues: str) -> None:

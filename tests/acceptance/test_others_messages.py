@@ -14,8 +14,9 @@ from pamqp.commands import Basic
 
 from scheduler.protocol.topology import Subscription, topology
 from scheduler.tasks.tasks import SUPERVISION
-from tests.acceptance.conftest import APPS, CommandLine, delete
+from tests.acceptance.conftest import APPS, CommandLine
 from tests.foreign import foreigner
+from tests.sweep import clear
 
 FINE = 0
 KEY = "order.paid"
@@ -41,7 +42,7 @@ def orders(broker_url: str, namespace: str, tmp_path: Path) -> Iterator[CommandL
         subscriptions=[subscription],
         called=["audit"],
     )
-    asyncio.run(delete(broker_url, wanted))
+    asyncio.run(clear(broker_url, wanted))
 
 
 @asynccontextmanager

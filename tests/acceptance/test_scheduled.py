@@ -11,8 +11,9 @@ import pytest
 
 from scheduler import Scheduler, Settings
 from scheduler.control.reports import Did
-from tests.acceptance.conftest import CommandLine, delete
+from tests.acceptance.conftest import CommandLine
 from tests.integration.shop import new_namespace
+from tests.sweep import clear
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -63,7 +64,7 @@ def shop(broker_url: str, tmp_path: Path) -> Iterator[Shop]:
     yield shop
     for name in shop.listed():
         shop.run("scheduled", "cancel", name)
-    asyncio.run(delete(broker_url, shop.app.topology()))
+    asyncio.run(clear(broker_url, shop.app.topology()))
 
 
 def test_what_is_scheduled_is_listed_moved_and_taken_back(shop: Shop) -> None:

@@ -7,8 +7,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.acceptance.conftest import SHOP, CommandLine, delete_all
+from tests.acceptance.conftest import LOOPS, SHOP, CommandLine
 from tests.rabbitmq import Users
+from tests.stage import an_app
+from tests.sweep import clear
 
 PASSWORD = "open-sesame-17"
 DEAD = (1, 2, 3)  # ports that nobody listens on: the order is random, so the first is one of them
@@ -26,7 +28,7 @@ def cluster(broker_url: str, namespace: str, users: Users, tmp_path: Path) -> It
         SCHEDULER_APP=SHOP,
         SHOP_NAMESPACE=namespace,
     )
-    asyncio.run(delete_all(broker_url, namespace))
+    asyncio.run(clear(broker_url, an_app(namespace, LOOPS).topology()))
 
 
 def test_commands_find_the_address_that_is_alive_and_tell_no_password(cluster: CommandLine):

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from scheduler.protocol.topology import Names, QueueType
 from tests.contract.proxy import Proxy
 from tests.integration.shop import Shop, opened
 from tests.stage import an_app
-from tests.sweep import sweep as delete_all
+from tests.sweep import clear
 from tests.tokens import count
 from tests.warm import Program, start
 
@@ -39,12 +39,17 @@ class Field:
     app: str = APP
     processes: list[Program] = field(default_factory=list[Any])
 
-    def start(self, *arguments: str, output: Path | None = None, **environment: str) -> Program:
-        """Start `scheduler` with these arguments, on the app.
+    def start(self, *arguments: str, **environment: str) -> Program:
+        """Start `scheduler` with these arguments, on the app."""
+        return self._start(arguments, environment)
 
-        Args:
-            output: a file for what it prints; None: its log, in which its errors are.
-        """
+    def _start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        output: Path | None = None,
+    ) -> Program:
+        # What it prints is in its log, with its errors, unless there is a file for it.
         command, *options = arguments
         # A file, because a pipe that nobody reads fills up, and blocks the process that logs.
         with (
@@ -79,7 +84,7 @@ class Field:
     def call(self, *arguments: str, **environment: str) -> Any:
         """Run a command to its end; what it printed as JSON."""
         output = self.record.with_name(f"output-{len(self.processes)}.json")
-        process = self.start(*arguments, "--json", output=output, **environment)
+        process = self._start((*arguments, "--json"), environment, output)
         log = self.output_of(process)
         assert process.returncode == 0, log
         return json.loads(output.read_text())
@@ -155,9 +160,7 @@ def field_(
 async def sweep(field: Field, loops: int = 50) -> None:
     """Delete the queues of the namespace."""
     names = [f"loop{number}" for number in range(loops)]
-    async with AmqpBroker(field.url) as broker:
-        wanted = an_app(field.namespace, names).topology()
-        await delete_all(broker, (queue.name for queue in wanted.queues))
+    await clear(field.url, an_app(field.namespace, names).topology())
 
 
 @pytest.fixture(scope="session")
@@ -208,5 +211,4 @@ def app(namespace: str, queue_type: QueueType) -> Scheduler:
 @pytest.fixture
 async def swept(app: Scheduler, broker_url: str) -> AsyncIterator[None]:
     yield
-    async with AmqpBroker(broker_url) as broker:
-        await delete_all(broker, (queue.name for queue in app.topology().queues))
+    await clear(broker_url, app.topology())

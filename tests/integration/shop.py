@@ -1,14 +1,11 @@
 """An app of one-off tasks on a real broker: seeded once, for all tests of a process."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
-
-import aiormq
 
 from scheduler import Context, Reject, Retry, RetryLater, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
@@ -18,6 +15,7 @@ from scheduler.protocol.topology import QueueType
 from scheduler.queues.failed import FailedQueues, Parked
 from tests.bad_input import tasks_of
 from tests.stage import at_work, failed_of, processor_of, program_of
+from tests.sweep import clear, new_namespace
 
 PATIENCE = 40.0
 
@@ -33,10 +31,6 @@ class Run:
     due_at: datetime
     message: Message
     routing_key: str
-
-
-def new_namespace() -> str:
-    return f"t{uuid.uuid4().hex[:8]}"
 
 
 @dataclass
@@ -176,14 +170,7 @@ class Shop:
 
     async def sweep(self) -> None:
         """Delete everything of the namespace."""
-        wanted = self.app.topology()
-        connection = await aiormq.connect(self.url)
-        channel = await connection.channel()
-        for queue in wanted.queues:
-            await channel.queue_delete(queue.name)
-        for exchange in wanted.exchanges:
-            await channel.exchange_delete(exchange.name)
-        await connection.close()
+        await clear(self.url, self.app.topology())
 
     async def sweep_task(self, task: str) -> None:
         """Delete the queues of a task that only one test has."""

@@ -5,12 +5,10 @@ With the one in this process it is run in virtual time, with RabbitMQ in real ti
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
 
 import pytest
 
-from scheduler.protocol import topology
-from scheduler.protocol.topology import Exchange, QueueType, Topology
+from scheduler.protocol.topology import QueueType
 from scheduler.testing import VirtualTimeLoop
 from tests.integration.lines.scene import MemoryScene, RabbitScene, Scene
 
@@ -30,19 +28,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         wants = "lines" in item.path.parts and "rabbitmq" in item.name.partition("[")[2]
         if isinstance(item, pytest.Function) and wants:
             item.fixturenames.append("broker_url")
-
-
-@pytest.fixture(autouse=True)
-def no_timers_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the timers of calls: no test here sends later, and they take RabbitMQ a second.
-
-    A message that is sent later is refused as unroutable.
-    """
-
-    def of_calls(build: Any) -> Topology:
-        return Topology((Exchange(build.names.later_exchange(0), "topic"),))
-
-    monkeypatch.setattr(vars(topology)["_Builder"], "of_calls", of_calls)
 
 
 @pytest.fixture

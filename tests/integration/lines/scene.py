@@ -26,7 +26,7 @@ from scheduler.protocol.topology import QueueType
 from scheduler.queues.failed import Parked
 from scheduler.timing.clock import Clock, LoopClock, SystemClock
 from tests.stage import START, processor_of, program_of
-from tests.sweep import sweep as delete_all
+from tests.sweep import clear
 
 
 @dataclass(eq=False)
@@ -190,7 +190,7 @@ class Scene(ABC):
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self._sweep()
+        await self.clear()
         await self.broker.__aexit__(*exception)
 
     @abstractmethod
@@ -286,10 +286,9 @@ class Scene(ABC):
         ]
         return found
 
-    async def _sweep(self) -> None:
-        """Delete the queues of the namespace."""
-        for app in self._apps:
-            await delete_all(self.broker, (queue.name for queue in app.topology().queues))
+    @abstractmethod
+    async def clear(self) -> None:
+        """Delete what was declared."""
 
 
 class MemoryScene(Scene):
@@ -303,6 +302,9 @@ class MemoryScene(Scene):
     def connect(self) -> MemoryBroker:
         return MemoryBroker(self.server)
 
+    async def clear(self) -> None:
+        pass  # its broker ends with it
+
 
 class RabbitScene(Scene):
     """On RabbitMQ, in real time."""
@@ -315,3 +317,7 @@ class RabbitScene(Scene):
 
     def connect(self) -> AmqpBroker:
         return AmqpBroker(self._url)
+
+    async def clear(self) -> None:
+        for app in self._apps:
+            await clear(self._url, app.topology())
