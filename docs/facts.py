@@ -9,14 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import typer.main
 import yaml
 from pydantic import SecretStr
 
 import scheduler
 from docs import imports
 from docs.tables import table
-from scheduler.cli.commands import cli
+from scheduler.cli.commands import COMMANDS, loaded
 from scheduler.protocol.hatchery import UNITS, timers
 from scheduler.protocol.topology import Names, Queue, Subscription, Topology, topology
 from scheduler.settings import PREFIX, Settings
@@ -92,8 +91,8 @@ def _default(value: object) -> str:
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Each command that can be typed, by its words."""
-    # Typer has click within it, or beside it: of either, no type can be named here.
-    yield from _below("scheduler", typer.main.get_command(cli))
+    for name in COMMANDS:
+        yield from _below(f"scheduler {name}", loaded(name))
 
 
 def _below(words: str, command: Any) -> Iterator[tuple[str, Any]]:

@@ -1,32 +1,169 @@
-"""What was typed, read where it needs more than the parser: which words are the app, and spans."""
+"""What can be typed after a command: arguments and options that several have, and reading them."""
 
+import functools
+import io
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime, timedelta
+from typing import Annotated, ParamSpec
 
-from scheduler.cli.loading import FORMS, names_app
-from scheduler.errors import ScheduleError, UsageError
+import typer
+
+from scheduler.app import Scheduler
+from scheduler.cli.loading import FORMS, load_app, names_app
+from scheduler.cli.printing import print_error
+from scheduler.errors import ScheduleError, SchedulerError, UsageError
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import utc_of
 
-
-def app_and_rest(app: str | None, rest: list[str], what: str) -> tuple[str | None, list[str]]:
-    """APP may be left out."""
-    if app is not None and not names_app(app):
-        app, rest = None, [app, *rest]
-    if not rest:
-        raise UsageError(f"The command needs {what}: see --help.")
-    return app, rest
+P = ParamSpec("P")
 
 
-def app_and_one(app: str | None, name: str | None, what: str) -> tuple[str | None, str]:
-    """The same, where exactly one argument follows."""
-    app, names = app_and_rest(app, [name] if name else [], what)
+def new_group(help: str | None = None) -> typer.Typer:
+    """Return a group for commands, without any."""
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
+
+
+def command(
+    group: typer.Typer, name: str
+) -> Callable[[Callable[P, bool | None]], Callable[P, None]]:
+    """Register a command; exit with 1 if it returns False or fails, with 2 if it was misused."""
+
+    def register(function: Callable[P, bool | None]) -> Callable[P, None]:
+        @functools.wraps(function)
+        def exiting(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                is_fine = function(*args, **kwargs)
+            except SchedulerError as error:
+                print_error(error, bool(kwargs.get("as_json")))
+                raise typer.Exit(2 if isinstance(error, UsageError) else 1) from error
+            if is_fine is False:
+                raise typer.Exit(1)
+
+        group.command(name)(exiting)
+        return exiting
+
+    return register
+
+
+# What a shell completes besides commands and options: names that the code of the app has. No broker
+# is asked, so that keyed loops are not known. Of an app that is not there, or cannot be imported,
+# nothing is completed, and nothing is said of it: its user is in the middle of a line.
+
+
+def _app_to_complete(context: typer.Context) -> Scheduler | None:
+    # Before an option that has no value yet, arguments are not given to their parameters.
+    reference = context.params.get("reference") or next(iter(context.args), None)
+    # What the code prints would be taken for what is completed.
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        try:
+            return load_app(reference)
+        except (SchedulerError, SystemExit):
+            return None
+
+
+def _loops(context: typer.Context) -> list[str]:
+    app = _app_to_complete(context)
+    return [] if app is None else [str(loop) for loop in app.loops]
+
+
+def _loops_if_any(context: typer.Context) -> list[str]:
+    """APP may be left out, and LOOP stand in its place."""
+    has_loop = any(each.name == "loop" for each in context.command.params)
+    return _loops(context) if has_loop else []
+
+
+def _tasks(context: typer.Context) -> list[str]:
+    app = _app_to_complete(context)
+    return [] if app is None else list(app.tasks)
+
+
+def one_more_task(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete names of tasks with commas between them: the last one is not whole."""
+    *before, _ = incomplete.split(",")
+    others = [name for name in _tasks(context) if name not in before]
+    return [",".join([*before, name]) for name in others]
+
+
+AppArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="APP",
+        autocompletion=_loops_if_any,
+        help="module:attribute or path/to/file.py:attribute (of a file alone: app); else "
+        "SCHEDULER_APP, else [tool.scheduler] app in pyproject.toml, here or in a folder above.",
+    ),
+]
+LoopArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="LOOP",
+        autocompletion=_loops,
+        help="The loop, as `scheduler status` names it: report, or digest.user-42 of a keyed one. "
+        "Required.",
+    ),
+]
+OneLoop = Annotated[
+    str | None,
+    typer.Argument(metavar="LOOP", autocompletion=_loops, help="Only this loop, instead of all."),
+]
+RunArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        autocompletion=_loops,
+        help="The run, as `scheduler ps` names it: report#7 or report, of a loop; the ID of a "
+        "message, or its beginning, of a call. Required.",
+    ),
+]
+OneTask = Annotated[
+    str | None, typer.Option("--task", autocompletion=_tasks, help="Only those of this task.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+LogFormat = Annotated[
+    str | None,
+    typer.Option(
+        help="text, dated (text with the date and the UTC offset) or json; else "
+        "SCHEDULER_LOG_FORMAT, else text."
+    ),
+]
+HealthPort = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=65535,
+        help="The port at which a processor answers /livez and /readyz; else "
+        "SCHEDULER_HEALTH_PORT, else none.",
+    ),
+]
+
+
+def app_and_any(reference: str | None, names: list[str]) -> tuple[str | None, list[str]]:
+    """Tell APP, which may be left out, from the arguments behind it."""
+    if reference is not None and not names_app(reference):
+        return None, [reference, *names]
+    return reference, names
+
+
+def app_and_loop(reference: str | None, loop: str | None) -> tuple[str | None, str | None]:
+    """Tell APP from a LOOP, either of which may be left out."""
+    reference, names = app_and_any(reference, [loop] if loop else [])
     if len(names) > 1:
         raise UsageError(f"An app is named as {FORMS}, got {names[0]!r}.")
-    return app, names[0]
+    return reference, names[0] if names else None
+
+
+def app_and_one(reference: str | None, name: str | None, what: str) -> tuple[str | None, str]:
+    """Tell APP from the argument behind it, which is required."""
+    reference, name = app_and_loop(reference, name)
+    if name is None:
+        raise UsageError(f"The command needs {what}: see --help.")
+    return reference, name
 
 
 def span_of(option: str, text: str) -> timedelta:
-    """The span that an option was given."""
+    """Read the span that an option was given."""
     try:
         return parse_duration(text)
     except ScheduleError as error:
@@ -34,7 +171,7 @@ def span_of(option: str, text: str) -> timedelta:
 
 
 def moment_of(option: str, text: str) -> datetime:
-    """The moment that an option was given; without an offset, on the clock of this machine."""
+    """Read the moment that an option was given; without an offset, on the clock of this machine."""
     try:
         return utc_of(datetime.fromisoformat(text).astimezone())
     except (ValueError, OverflowError):

@@ -1,17 +1,36 @@
 """Reaching the broker that the settings of an app name."""
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import tzinfo
+from typing import TypeVar
 
 from scheduler.app import Scheduler
 from scheduler.brokers.contract import Broker
 from scheduler.brokers.credentials import is_embedded
 from scheduler.brokers.opening import broker_of
 from scheduler.control.doctor import explaining_refusals
-from scheduler.errors import SettingsError
+from scheduler.errors import BrokerError, SettingsError
 from scheduler.program import Program
 from scheduler.protocol.rights import Rights, rights_to_process
 from scheduler.timing.clock import SystemClock
+from scheduler.timing.schedules import zone_of
+
+T = TypeVar("T")
+Zones = Mapping[str, tzinfo | None]
+
+
+def ask(
+    app: Scheduler, question: Callable[[Program], Awaitable[T]], rights: Rights | None = None
+) -> T:
+    """Do something over a connection of its own, from its beginning to its end."""
+
+    async def answer() -> T:
+        async with connected(app, rights) as program:
+            return await question(program)
+
+    return asyncio.run(answer())
 
 
 @asynccontextmanager
@@ -38,3 +57,12 @@ def remote_broker(app: Scheduler, *, patient: bool = False) -> Broker:
             "it: use `scheduler dev`, or set SCHEDULER_BROKER_URL to a RabbitMQ."
         )
     return broker_of(app.settings, emit=app.events.emit, patient=patient)
+
+
+async def zones_of_loops(app: Scheduler, program: Program) -> Zones:
+    """The zone of each loop's schedule, by its name; None: that of this machine."""
+    try:
+        known = await program.loops.all()
+    except BrokerError:  # no reason to show less: without the roster, the code knows most
+        known = list(app.loops.values())
+    return {str(each): zone_of(each.schedule) for each in known}

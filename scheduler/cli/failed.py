@@ -1,105 +1,209 @@
 """The parked messages: `scheduler failed list`, `show`, `replay` and `purge`."""
 
-import asyncio
+import base64
 import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime, tzinfo
-from typing import Any, cast
+from functools import partial
+from tempfile import TemporaryFile
+from typing import IO, Annotated, Any, cast
 
 import typer
 
 from scheduler.app import Scheduler
-from scheduler.cli.arguments import app_and_one, app_and_rest
-from scheduler.cli.connecting import connected
-from scheduler.cli.loading import names_app, ready_app
+from scheduler.cli.arguments import (
+    AppArgument,
+    Json,
+    OneTask,
+    app_and_any,
+    app_and_one,
+    command,
+    new_group,
+)
+from scheduler.cli.connecting import Zones, ask, zones_of_loops
+from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import (
+    Row,
     exact,
+    local,
+    plain,
     print_error,
     print_json,
     print_json_list,
     print_line,
-    relative,
 )
-from scheduler.cli.progress import Work, working
-from scheduler.cli.rows import Row, row_of_parked
-from scheduler.cli.short_ids import shortened
-from scheduler.cli.spool import Spool, spooling
-from scheduler.cli.tables import Columns, print_table
-from scheduler.cli.zones import Zones, zones_of_loops
+from scheduler.cli.tables import Either, Table, print_table, shortened, working
 from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageError
+from scheduler.program import Program
 from scheduler.protocol.topology import LOOP_KEY
 from scheduler.queues.failed import EVERYTHING, FailedQueues, Parked, Selection
-from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.clock import SystemClock
-from scheduler.timing.rates import Rate, parse_rate
+from scheduler.timing.rates import parse_rate
 
 NO_LOOP = "-"  # of a message that is no tick
+Ids = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ID",
+        help="The messages, as `scheduler failed list` names them; the beginning of an ID is "
+        "enough, if no other begins so.",
+    ),
+]
+OneReason = Annotated[
+    str | None,
+    typer.Option("--reason", help="Only those parked for this reason, such as exhausted."),
+]
+All = Annotated[bool, typer.Option("--all", help="All that are parked, instead of IDs.")]
+
+cli = new_group("List, show, replay and purge parked messages.")
 
 
-def browse(
-    reference: str | None, *, task: str | None, reason: str | None, limit: int, as_json: bool
-) -> None:
+@command(cli, "list")
+def failed_list(
+    reference: AppArgument = None,
+    task: OneTask = None,
+    reason: OneReason = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many messages.")] = 100,
+    as_json: Json = False,
+) -> bool:
+    """List the parked messages.
+
+    A terminal shows as much of each ID as the other commands need.
+    """
     app, which = ready_app(reference), Selection(reason=reason, task=task)
-    with spooling() as shown:
-        more, interrupted, zones = asyncio.run(_listed(app, task, which, limit, shown, as_json))
+    row = row_of_parked if as_json else _row
+    with TemporaryFile("w+", encoding="ascii") as file:
+        shown = Spool(file)
+
+        async def listed(program: Program) -> tuple[int, NotAllSeen | None, Zones]:
+            seen = await _laid_out(program.failed, _tasks(app, task), which, limit, shown, row)
+            has_ticks = not as_json and any(each["loop"] != NO_LOOP for each in shown)
+            return *seen, await zones_of_loops(app, program) if has_ticks else {}
+
+        more, interrupted, zones = ask(app, listed)
         if as_json:
             print_json_list(shown)
         else:
-            _print(shown, zones)
+            print_table(shown, _table(shown, zones))
     if more and not as_json:
         print_line(f"{more} more: raise --limit to see them")
     if interrupted is not None:
         print_error(interrupted, as_json=False)
-        raise typer.Exit(1) from interrupted
+    return interrupted is None
 
 
-def show(reference: str | None, message: str | None, *, as_json: bool) -> None:
+@command(cli, "show")
+def failed_show(
+    reference: AppArgument = None,
+    message: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ID",
+            help="The message, as `scheduler failed list` names it; the beginning of its ID is "
+            "enough, if no other begins so. Required.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show one parked message, whole: headers, body, traceback."""
     reference, name = app_and_one(reference, message, "the ID of a message")
-    found, zone = asyncio.run(_found(ready_app(reference), name, as_json))
-    if found is None:
+    app = ready_app(reference)
+
+    async def found(program: Program) -> tuple[Parked | None, tzinfo | None]:
+        tasks = _tasks(app, None)
+        which = await _whole(program.failed, tasks, Selection(ids=frozenset([name])))
+        async with aclosing(program.failed.look(tasks, which)) as looked_at:
+            parked = await anext(looked_at, None)
+        if as_json or parked is None or _loop_of(parked) == NO_LOOP:
+            return parked, None
+        return parked, (await zones_of_loops(app, program)).get(parked.loop)
+
+    parked, zone = ask(app, found)
+    if parked is None:
         raise QueueNotFound(f"There is no parked message {name!r}: see `scheduler failed list`.")
     if as_json:
-        print_json(row_of_parked(found))
+        print_json(row_of_parked(parked))
     else:
-        _print_whole(found, zone)
+        _print_whole(parked, zone)
 
 
-def replay(
-    reference: str | None,
-    messages: list[str] | None,
-    *,
-    everything: bool,
-    task: str | None,
-    reason: str | None,
-    rate: str | None,
-    args: str | None,
-    as_json: bool,
-) -> None:
+@command(cli, "replay")
+def failed_replay(
+    reference: AppArgument = None,
+    messages: Ids = None,
+    everything: All = False,
+    task: OneTask = None,
+    reason: OneReason = None,
+    rate: Annotated[
+        str | None, typer.Option(help="Send back no more than this, such as 10/s.")
+    ] = None,
+    args: Annotated[
+        str | None, typer.Option(help="Other arguments than they had, as a JSON object.")
+    ] = None,
+    as_json: Json = False,
+) -> bool:
+    """Run parked messages again.
+
+    Each is sent back to its task, which is confirmed, before it is taken out. Say which: by ID,
+    --task, --reason or --all.
+    """
     reference, which = _selection(reference, messages, everything, task, reason)
     app, pace = ready_app(reference), parse_rate(rate) if rate else None
     edited = _json_object(args) if args else None
-    verb = _Verb("replayed", which, as_json)
-    verb.through(_replay(app, task, which, pace, edited, verb))
+
+    def check(name: str, args: Mapping[str, Any]) -> None:
+        if (spec := app.tasks.get(name)) is not None:
+            try:
+                spec.arguments.load(args)
+            except InvalidArguments as error:
+                raise UsageError(f"--args: {error} The messages stay parked.") from None
+
+    replay = partial(FailedQueues.replay, rate=pace, args=edited, check=check)
+    return _do("replayed", app, task, which, replay, as_json)
 
 
-def purge(
-    reference: str | None,
-    messages: list[str] | None,
-    *,
-    everything: bool,
-    task: str | None,
-    reason: str | None,
-    yes: bool,
-    as_json: bool,
-) -> None:
+@command(cli, "purge")
+def failed_purge(
+    reference: AppArgument = None,
+    messages: Ids = None,
+    everything: All = False,
+    task: OneTask = None,
+    reason: OneReason = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking first.")] = False,
+    as_json: Json = False,
+) -> bool:
+    """Delete parked messages for good.
+
+    Say which: by ID, --task, --reason or --all.
+    """
     reference, which = _selection(reference, messages, everything, task, reason)
     app = ready_app(reference)
     if not yes:
         typer.confirm("Delete parked messages for good?", abort=True, err=True)
-    verb = _Verb("purged", which, as_json)
-    verb.through(_purge(app, task, which, verb))
+    return _do("purged", app, task, which, FailedQueues.purge, as_json)
+
+
+class Spool:
+    """Rows that wait on disk to be printed: a slow reader does not hold messages unacked.
+
+    They are in a file, in the order in which they came; each as JSON has it.
+    """
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, row: Any) -> None:
+        self._file.write(json.dumps(row, default=plain) + "\n")
+        self._count += 1
+
+    def __iter__(self) -> Iterator[Any]:
+        self._file.seek(0)
+        return map(json.loads, self._file)
 
 
 def _selection(
@@ -110,12 +214,15 @@ def _selection(
     reason: str | None,
 ) -> tuple[str | None, Selection]:
     """Which messages a command means; all of them only if that was said."""
+    reference, ids = app_and_any(reference, messages or [])
     if everything or task or reason:
-        if messages or (reference is not None and not names_app(reference)):
+        if ids:
             raise UsageError("--all, --task and --reason go without IDs: leave out one of the two.")
         return reference, Selection(reason=reason, task=task)
-    what = "the IDs of messages, --task, --reason or --all"
-    reference, ids = app_and_rest(reference, messages or [], what)
+    if not ids:
+        raise UsageError(
+            "The command needs the IDs of messages, --task, --reason or --all: see --help."
+        )
     return reference, Selection(ids=frozenset(ids))
 
 
@@ -127,17 +234,6 @@ def _json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UsageError(f"--args is a JSON object, such as '{{\"n\": 1}}', got {text!r}.")
     return cast(dict[str, Any], value)
-
-
-async def _listed(
-    app: Scheduler, task: str | None, which: Selection, limit: int, shown: Spool, as_json: bool
-) -> tuple[int, NotAllSeen | None, Zones]:
-    """Lay out the first parked messages; returns how many more there are, as far as it got."""
-    async with connected(app) as program:
-        row = row_of_parked if as_json else _row
-        seen = await _laid_out(program.failed, _tasks(app, task), which, limit, shown, row)
-        has_ticks = not as_json and any(row["loop"] != NO_LOOP for row in shown)
-        return *seen, await zones_of_loops(app, program) if has_ticks else {}
 
 
 async def _laid_out(
@@ -163,18 +259,6 @@ async def _laid_out(
     return more, None
 
 
-async def _found(app: Scheduler, name: str, as_json: bool) -> tuple[Parked | None, tzinfo | None]:
-    """A parked message, and the zone that its times are told in."""
-    async with connected(app) as program:
-        tasks = _tasks(app, None)
-        which = await _whole(program.failed, tasks, Selection(ids=frozenset([name])))
-        async with aclosing(program.failed.look(tasks, which)) as looked_at:
-            found = await anext(looked_at, None)
-        if as_json or found is None or _loop_of(found) == NO_LOOP:
-            return found, None
-        return found, (await zones_of_loops(app, program)).get(found.loop)
-
-
 async def _whole(failed: FailedQueues, tasks: list[str], which: Selection) -> Selection:
     """The selection with whole ids, where some are given by how they begin."""
     if which.ids is None:
@@ -183,47 +267,52 @@ async def _whole(failed: FailedQueues, tasks: list[str], which: Selection) -> Se
     return replace(which, ids=frozenset(named.get(name, name) for name in which.ids))
 
 
-async def _replay(
+def _do(
+    done: str,
     app: Scheduler,
     task: str | None,
     which: Selection,
-    rate: Rate | None,
-    args: dict[str, Any] | None,
-    verb: "_Verb",
-) -> None:
-    def check(name: str, args: Mapping[str, Any]) -> None:
-        if (spec := app.tasks.get(name)) is not None:
-            _check_arguments(spec, args)
+    verb: Callable[..., Awaitable[object]],
+    as_json: bool,
+) -> bool:
+    """Do something to messages, and tell what became of it, though it may not get to its end."""
+    not_found, count, ids = set(which.ids or ()), 0, list[str]()
+    error: NotAllSeen | None = None
 
-    async with connected(app) as program:
-        tasks = _tasks(app, task)
-        which = await _whole(program.failed, tasks, which)
-        verb.expect(await _expected(program.failed, tasks, which))
-        await program.failed.replay(tasks, which, rate=rate, args=args, check=check, tell=verb.tell)
+    def tell(parked: Parked) -> None:
+        nonlocal count
+        count += 1
+        work.advance()
+        not_found.difference_update([name for name in not_found if parked.id.startswith(name)])
+        if as_json:
+            ids.append(parked.id)
+        else:
+            print_line(f"{done} {parked.id}")
 
+    async def through(program: Program) -> None:
+        failed, tasks = program.failed, _tasks(app, task)
+        whole = await _whole(failed, tasks, which)
+        if whole.ids is not None:
+            work.expect(len(whole.ids))
+        elif whole == EVERYTHING:  # else it is not known without a look at each
+            work.expect(await failed.count(tasks))
+        await verb(failed, tasks, whole, tell=tell)
 
-def _check_arguments(task: TaskSpec, args: Mapping[str, Any]) -> None:
     try:
-        task.arguments.load(args)
-    except InvalidArguments as error:
-        raise UsageError(
-            f"--args: {error} What was to be replayed with them stays parked."
-        ) from None
-
-
-async def _purge(app: Scheduler, task: str | None, which: Selection, verb: "_Verb") -> None:
-    async with connected(app) as program:
-        tasks = _tasks(app, task)
-        which = await _whole(program.failed, tasks, which)
-        verb.expect(await _expected(program.failed, tasks, which))
-        await program.failed.purge(tasks, which, tell=verb.tell)
-
-
-async def _expected(failed: FailedQueues, tasks: list[str], which: Selection) -> int | None:
-    """How many messages are meant; None: that is not known without a look at each."""
-    if which.ids is not None:
-        return len(which.ids)
-    return await failed.count(tasks) if which == EVERYTHING else None
+        with working(done, counted=True, as_json=as_json) as work:
+            ask(app, through)
+    except NotAllSeen as interrupted:
+        error = interrupted
+    if as_json:
+        told = {"error": type(error).__name__, "message": str(error)} if error else {}
+        print_json({done: ids, "not_found": sorted(not_found), **told})
+    else:
+        for name in sorted(not_found):
+            print_line(f"not found: {name}")
+        print_line(f"{count} {done}")
+        if error:
+            print_error(error, as_json=False)
+    return error is None and not not_found
 
 
 def _tasks(app: Scheduler, task: str | None) -> list[str]:
@@ -246,33 +335,22 @@ def _row(parked: Parked) -> Row:
     }
 
 
-def _print(rows: Iterable[Row], zones: Zones) -> None:
-    now, short = SystemClock().now(), shortened(row["id"] for row in rows)
-    print_table(
-        rows,
-        Columns(
-            ("ID", "TASK", "LOOP", "REASON", "PARKED", "ERROR"),
-            lambda row: _cells(row, zones.get(row["loop"])),
-        ),
-        Columns(
-            ("ID", "TASK", "REASON", "PARKED", "ERROR"),
-            lambda row: _brief_cells(row, short[row["id"]], now),
-        ),
+def _table(rows: Spool, zones: Zones) -> Table[Row]:
+    short = shortened(row["id"] for row in rows)
+    return Table(
+        {
+            "ID": lambda row: Either(row["id"], short[row["id"]]),
+            "TASK": lambda row: row["task"],
+            "LOOP": lambda row: row["loop"],
+            "REASON": lambda row: row["reason"],
+            "PARKED": lambda row: (
+                row["parked_at"]
+                and local(datetime.fromisoformat(row["parked_at"]), zones.get(row["loop"]))
+            ),
+            "ERROR": lambda row: row["error"],
+        },
+        brief=("ID", "TASK", "REASON", "PARKED", "ERROR"),
     )
-
-
-def _cells(row: Row, zone: tzinfo | None) -> Sequence[str]:
-    what = (row[name] for name in ("id", "task", "loop", "reason"))
-    return *what, exact(_at(row), zone), row["error"]
-
-
-def _brief_cells(row: Row, short: str, now: datetime) -> Sequence[str]:
-    return short, row["task"], row["reason"], relative(_at(row), now), row["error"]
-
-
-def _at(row: Row) -> datetime | None:
-    at = row["parked_at"]
-    return None if at is None else datetime.fromisoformat(at)
 
 
 def _print_whole(parked: Parked, zone: tzinfo | None) -> None:
@@ -289,48 +367,22 @@ def _print_whole(parked: Parked, zone: tzinfo | None) -> None:
         print_line(f"\n{parked.traceback.rstrip()}")
 
 
-class _Verb:
-    """What a verb has done: told as it goes on, to programs at its end."""
-
-    def __init__(self, done: str, which: Selection, as_json: bool) -> None:
-        self._done = done
-        self._not_found = set(which.ids or ())
-        self._count = 0
-        self._ids: list[str] | None = [] if as_json else None
-        self._work = Work()
-
-    def expect(self, total: int | None) -> None:
-        """It is for so many, if that is known."""
-        if total is not None:
-            self._work.expect(total)
-
-    def tell(self, parked: Parked) -> None:
-        self._count += 1
-        self._work.advance()
-        self._not_found -= {name for name in self._not_found if parked.id.startswith(name)}
-        if self._ids is None:
-            print_line(f"{self._done} {parked.id}")
-        else:
-            self._ids.append(parked.id)
-
-    def through(self, verb: Coroutine[Any, Any, None]) -> None:
-        """Do it, and tell what became of it, though it may not get to its end."""
-        try:
-            with working(self._done, counted=True, as_json=self._ids is not None) as self._work:
-                asyncio.run(verb)
-        except NotAllSeen as error:
-            self._tell_end({"error": type(error).__name__, "message": str(error)})
-            if self._ids is None:
-                print_error(error, as_json=False)
-            raise typer.Exit(1) from error
-        self._tell_end({})
-        if self._not_found:
-            raise typer.Exit(1)
-
-    def _tell_end(self, error: dict[str, str]) -> None:
-        not_found = sorted(self._not_found)
-        if self._ids is not None:
-            return print_json({self._done: self._ids, "not_found": not_found, **error})
-        for name in not_found:
-            print_line(f"not found: {name}")
-        print_line(f"{self._count} {self._done}")
+def row_of_parked(parked: Parked) -> Row:
+    row: Row = {
+        "id": parked.id,
+        "task": parked.task,
+        "loop": parked.loop,
+        "queue": parked.queue,
+        "routing_key": parked.routing_key,
+        "reason": parked.reason,
+        "error": parked.error,
+        "attempts": parked.attempts,
+        "first_failed_at": parked.first_failed_at,
+        "parked_at": parked.parked_at,
+        "traceback": parked.traceback,
+        "headers": dict(parked.headers),
+    }
+    try:
+        return row | {"body": parked.message.body.decode()}
+    except UnicodeDecodeError:
+        return row | {"body_base64": base64.b64encode(parked.message.body).decode()}

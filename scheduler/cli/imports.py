@@ -5,8 +5,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
-from scheduler.cli.printing import print_json
+import typer
+
+from scheduler.cli.arguments import Json, command, new_group
+from scheduler.cli.printing import counted, print_json
 from scheduler.errors import SchedulerError, UsageError
 from scheduler.importing.celery import read_celery
 from scheduler.importing.cronjob import read_cronjobs
@@ -36,17 +40,86 @@ class Ways:
     as_json: bool
 
 
-def from_celery(files: list[str] | None, ways: Ways) -> None:
+Files = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="FILE", help="The files to read; - for stdin. Required."),
+]
+Out = Annotated[
+    str | None,
+    typer.Option("--out", metavar="FILE", help="Write the code to FILE, instead of printing it."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite FILE if it exists.")]
+Namespace = Annotated[
+    str | None,
+    typer.Option(help="The namespace of the app; else, as what was read is called."),
+]
+Zone = Annotated[
+    str | None,
+    typer.Option(help="The zone of times, such as Europe/Berlin, where the file tells none."),
+]
+
+cli = new_group("Write code for this package from what others' files say. Runs nothing.")
+
+
+@command(cli, "celery")
+def import_celery(
+    files: Files = None,
+    out: Out = None,
+    force: Force = False,
+    namespace: Namespace = None,
+    tz: Zone = None,
+    as_json: Json = False,
+) -> None:
+    """Write loops and tasks of Celery, or of django-celery-beat.
+
+    Of Celery, it takes modules with beat_schedule, with calls of add_periodic_task, and with the
+    tasks; of django-celery-beat, what `manage.py dumpdata django_celery_beat` prints. What is not
+    carried over is told.
+    """
     texts = {_called(file): _text(file) for file in _given(files)}
-    _show(read_celery(texts, tz=ways.tz), ways)
+    _show(read_celery(texts, tz=tz), Ways(out, force, namespace, tz, as_json))
 
 
-def from_crontabs(files: list[str] | None, ways: Ways, users: bool | None) -> None:
-    _show_all(files, ways, lambda text, file: read_crontab(text, file, tz=ways.tz, users=users))
+@command(cli, "crontab")
+def import_crontab(
+    files: Files = None,
+    out: Out = None,
+    force: Force = False,
+    namespace: Namespace = None,
+    tz: Zone = None,
+    users: Annotated[
+        bool | None,
+        typer.Option(
+            "--users/--no-users",
+            help="Whether lines name a user after the times, as in /etc/cron.d; else, as it looks.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write loops that run the commands of crontabs.
+
+    It takes what `crontab -l` prints. What is not carried over is told.
+    """
+    ways = Ways(out, force, namespace, tz, as_json)
+    _show_all(files, ways, lambda text, file: read_crontab(text, file, tz=tz, users=users))
 
 
-def from_cronjobs(files: list[str] | None, ways: Ways) -> None:
-    _show_all(files, ways, lambda text, file: read_cronjobs(text, file, tz=ways.tz))
+@command(cli, "cronjob")
+def import_cronjob(
+    files: Files = None,
+    out: Out = None,
+    force: Force = False,
+    namespace: Namespace = None,
+    tz: Zone = None,
+    as_json: Json = False,
+) -> None:
+    """Write loops that run the commands of Kubernetes' CronJobs.
+
+    It takes what `kubectl get cronjobs -o yaml` prints, and needs the extra `import`. What is not
+    carried over is told.
+    """
+    ways = Ways(out, force, namespace, tz, as_json)
+    _show_all(files, ways, lambda text, file: read_cronjobs(text, file, tz=tz))
 
 
 def _show_all(files: list[str] | None, ways: Ways, read: Callable[[str, str], Found]) -> None:
@@ -127,7 +200,7 @@ def _tell(found: Found, ways: Ways) -> None:
     """
     loops = sum(job.schedule is not None for job in found.jobs)
     tasks = len(found.jobs) - loops
-    said = " and ".join([_counted(loops, "loop"), *([_counted(tasks, "task")] if tasks else [])])
+    said = " and ".join([counted(loops, "loop"), *([counted(tasks, "task")] if tasks else [])])
     lines = [f"{said}."]
     if found.left:
         lines = [f"{said}; not carried over, or not as it was:"]
@@ -139,7 +212,3 @@ def _tell(found: Found, ways: Ways) -> None:
     sys.stderr.write("".join(f"{printable(line)}\n" for line in lines))
     if not found.jobs:
         raise SchedulerError("There is nothing in it that can be carried over.")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

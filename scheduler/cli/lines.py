@@ -1,12 +1,11 @@
 """What the log says of each event, in words: one line each."""
 
 import logging
-from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import singledispatch
-from typing import NamedTuple
 
+from scheduler.cli.printing import counted
 from scheduler.events import (
+    CallEvent,
     CensusTaken,
     Connected,
     ConnectionLost,
@@ -20,16 +19,21 @@ from scheduler.events import (
     LoopRepaired,
     LoopReported,
     LoopSeeded,
+    MessageConfirmed,
     MessageParked,
     PlaceLost,
     ProcessorStarted,
     ProcessorStopped,
     ProcessorStopping,
+    QueueDeclared,
+    RunEvent,
     RunFinished,
     RunLost,
     RunReturned,
+    RunSettled,
     RunStarted,
     SettlementDelayed,
+    SuccessorConfirmed,
     SupervisionDelayed,
     TicksSkipped,
     TimerStuck,
@@ -41,227 +45,131 @@ from scheduler.protocol.tokens import Ending, State
 from scheduler.timing.durations import format_duration
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+SILENT = CallEvent, MessageConfirmed, QueueDeclared, RunSettled, SuccessorConfirmed
 ONLY_FOR_DEBUGGING = LoopSeeded, EpochHeard, CensusTaken, RunStarted
 
 
-class Line(NamedTuple):
-    """A line of the log.
-
-    Attributes:
-        says: its words, or what finds them if it is read; nothing: it is not worth one.
-    """
-
-    level: int
-    says: str | Callable[[], str]
-
-    @property
-    def words(self) -> str:
-        return self.says if isinstance(self.says, str) else self.says()
+Line = tuple[int, str]
+"""The level of a line of the log, and its words."""
 
 
-@singledispatch
-def line_of(event: Event) -> Line:
-    """The line for an event; those of runs leave out which run it is."""
-    return Line(DEBUG, "")
+def line_of(event: Event) -> Line | None:
+    """The line for an event; None: it is not worth one. Those of runs leave out which run it is."""
+    return _of_run(event) if isinstance(event, RunEvent) else _of_processor(event)
 
 
-@line_of.register
-def _(event: Connected) -> Line:
-    return Line(INFO, f"connected to {event.address} (RabbitMQ {event.version})")
+def _of_run(event: RunEvent) -> Line | None:
+    match event:
+        case RunFinished():
+            return _of_end(event)
+        case RunStarted():
+            again = ", redelivered" if event.redelivered else ""
+            return DEBUG, f"started {_span(event.late)} after its time{again}"
+        case RunLost():
+            if event.left_behind:
+                why = "left behind in its thread: this processor ends"
+                return WARNING, f"{why}, another one runs it"
+            return WARNING, "cancelled: its connection went, another processor runs it"
+        case RunReturned():
+            return INFO, "cancelled and given back: this processor is stopping"
+        case TicksSkipped():
+            late = event.reason == "late"
+            why = "no processor was there in time" if late else "the run took longer than a tick"
+            return WARNING, f"{counted(event.count, 'tick')} skipped: {why}"
+        case TokenSuperseded():
+            if event.reason == "settled":
+                return INFO, "was settled before: not run again"
+            return INFO, "skipped: the loop was paused, rescheduled or repaired in the meantime"
+        case Escalated():
+            then = ", the loop is paused" if event.paused else ", the loop goes on"
+            then = "" if event.seq is None else then
+            return ERROR, f"failed for the last time: parked for replay{then}"
+        case _:
+            return None
 
 
-@line_of.register
-def _(event: ConnectionRetried) -> Line:
-    return Line(WARNING, f"{event.reason} Trying again in {_span(event.next_in)}.")
-
-
-@line_of.register
-def _(event: ConnectionLost) -> Line:
-    return Line(WARNING, f"connection to {event.address} lost ({event.reason}): reconnecting")
-
-
-@line_of.register
-def _(event: ConsumerInterrupted) -> Line:
-    return Line(WARNING, f"{event.queue} delivers no more ({event.reason}): consuming again")
-
-
-@line_of.register
-def _(event: ConsumerResumed) -> Line:
-    return Line(INFO, f"{event.queue} delivers again")
-
-
-@line_of.register
-def _(event: ProcessorStarted) -> Line:
-    few = len(event.tasks) <= 8
-    what = ", ".join(event.tasks) if few else f"{len(event.tasks)} tasks"
-    return Line(
-        INFO,
-        f"processing {what} of {event.namespace} from {event.address}, "
-        f"at most {event.concurrency} runs at once",
-    )
-
-
-@line_of.register
-def _(event: ProcessorStopping) -> Line:
-    return Line(
-        INFO,
-        f"stopping{_by(event.why)}: {event.running} running, "
-        f"waiting up to {format_duration(event.grace)} for them",
-    )
-
-
-@line_of.register
-def _(event: ProcessorStopped) -> Line:
-    given_back = _counted(event.returned, "message")
-    return Line(INFO, f"stopped{_by(event.why)}, {given_back} given back")
-
-
-@line_of.register
-def _(event: LoopSeeded) -> Line:
-    due = f", due {_dated(event.due_at)}" if event.due_at else ""
-    return Line(DEBUG, f"{event.loop} {event.did}{due}")
-
-
-@line_of.register
-def _(event: LoopRepaired) -> Line:
-    return Line(WARNING, f"{event.loop} was repaired ({event.kind}): {event.detail}")
-
-
-@line_of.register
-def _(event: PlaceLost) -> Line:
-    return Line(
-        WARNING,
-        f"{event.loop} has lost its place: with its token, what the journal had heard of it is "
-        "gone. It goes on from now, at #0, and what its runs had carried is lost",
-    )
-
-
-@line_of.register
-def _(event: TimerStuck) -> Line:
-    if event.was_recreated:
-        return Line(WARNING, f"{event.queue} did not hatch and was recreated. {event.cause}")
-    return Line(
-        ERROR,
-        f"{event.queue} does not hatch. {event.cause} Check whether a queue that it leads to "
-        "rejects messages (a policy's max-length), or has no leader.",
-    )
-
-
-@line_of.register
-def _(event: LoopReported) -> Line:
-    return Line(WARNING, f"{event.loop} is {event.trouble}. {event.advice}")
-
-
-@line_of.register
-def _(event: EpochHeard) -> Line:
-    return Line(DEBUG, f"{event.loop} is in epoch {event.epoch}, heard after {_span(event.lag)}")
-
-
-@line_of.register
-def _(event: CensusTaken) -> Line:
-    return Line(
-        DEBUG,
-        f"counted the tokens of {event.counted} of {_counted(event.loops, 'loop')} "
-        f"in {_span(event.took)}",
-    )
-
-
-@line_of.register
-def _(event: SupervisionDelayed) -> Line:
-    return Line(WARNING, f"supervision is delayed: {event.reason}")
-
-
-@line_of.register
-def _(event: TokenDelayed) -> Line:
-    return Line(WARNING, f"it is not known yet whether {event.routing_key} runs: {event.reason}")
-
-
-@line_of.register
-def _(event: SettlementDelayed) -> Line:
-    return Line(
-        WARNING,
-        f"the settlement of {event.routing_key} is not confirmed: {event.reason} "
-        f"Trying again in {_span(event.next_in)}.",
-    )
-
-
-@line_of.register
-def _(event: EventLoopBlocked) -> Line:
-    return Line(
-        WARNING,
-        f"the event loop was blocked for {_span(event.took)} by {event.by}, at {event.place}",
-    )
-
-
-@line_of.register
-def _(event: MessageParked) -> Line:
-    escalated = event.reason in ("exhausted", "rejected", "cancelled")  # Escalated says so
-    return Line(
-        DEBUG if escalated else ERROR,
-        f"a message for {event.routing_key} was parked ({event.reason}): {event.error}",
-    )
-
-
-@line_of.register
-def _(event: RunStarted) -> Line:
-    again = ", redelivered" if event.redelivered else ""
-    return Line(DEBUG, lambda: f"started {_span(event.late)} after its time{again}")
-
-
-@line_of.register
-def _(event: RunLost) -> Line:
-    if event.left_behind:
-        return Line(WARNING, "left behind in its thread: this processor ends, another one runs it")
-    return Line(WARNING, "cancelled: its connection went, another processor runs it")
-
-
-@line_of.register
-def _(event: RunReturned) -> Line:
-    return Line(INFO, "cancelled and given back: this processor is stopping")
-
-
-@line_of.register
-def _(event: TicksSkipped) -> Line:
-    late = event.reason == "late"
-    why = "no processor was there in time" if late else "the run took longer than a tick"
-    return Line(WARNING, f"{_counted(event.count, 'tick')} skipped: {why}")
-
-
-@line_of.register
-def _(event: TokenSuperseded) -> Line:
-    if event.reason == "settled":
-        return Line(INFO, "was settled before: not run again")
-    return Line(INFO, "skipped: the loop was paused, rescheduled or repaired in the meantime")
-
-
-@line_of.register
-def _(event: Escalated) -> Line:
-    then = ", the loop is paused" if event.paused else ", the loop goes on"
-    return Line(
-        ERROR,
-        f"failed for the last time: parked for replay{'' if event.seq is None else then}",
-    )
-
-
-@line_of.register
-def _(event: RunFinished) -> Line:
+def _of_end(event: RunFinished) -> Line:
     if event.ending is Ending.SUCCEEDED:
-        return Line(INFO, lambda: f"succeeded in {_span(event.duration)}{_then(event)}")
+        return INFO, f"succeeded in {_span(event.duration)}{_then(event)}"
     took = f"in {_span(event.duration)}"
     error = summary_of(event.error) if event.error else ""
     match event.ending:
         case Ending.SKIPPED:
-            return Line(WARNING, f"skipped: {event.skipped}{_then(event)}")
+            return WARNING, f"skipped: {event.skipped}{_then(event)}"
         case Ending.CANCELLED:
-            return Line(WARNING, f"{event.error} after {_span(event.duration)}{_then(event)}")
+            return WARNING, f"{event.error} after {_span(event.duration)}{_then(event)}"
         case Ending.STOPPED:
-            return Line(WARNING, f"stopped its loop {took}: {error}")
+            return WARNING, f"stopped its loop {took}: {error}"
         case Ending.RETRIED:
-            return Line(
-                WARNING, f"failed {took}, attempt {event.attempt + 1}: {error}{_then(event)}"
-            )
+            return WARNING, f"failed {took}, attempt {event.attempt + 1}: {error}{_then(event)}"
         case Ending.ESCALATED:
-            return Line(ERROR, f"failed {took}, attempt {event.attempt + 1}: {error}")
+            return ERROR, f"failed {took}, attempt {event.attempt + 1}: {error}"
+
+
+def _of_processor(event: Event) -> Line | None:
+    match event:
+        case Connected():
+            return INFO, f"connected to {event.address} (RabbitMQ {event.version})"
+        case ConnectionRetried():
+            return WARNING, f"{event.reason} Trying again in {_span(event.next_in)}."
+        case ConnectionLost():
+            return WARNING, f"connection to {event.address} lost ({event.reason}): reconnecting"
+        case ConsumerInterrupted():
+            return WARNING, f"{event.queue} delivers no more ({event.reason}): consuming again"
+        case ConsumerResumed():
+            return INFO, f"{event.queue} delivers again"
+        case ProcessorStarted():
+            few = len(event.tasks) <= 8
+            what = ", ".join(event.tasks) if few else f"{len(event.tasks)} tasks"
+            most = f"at most {event.concurrency} runs at once"
+            return INFO, f"processing {what} of {event.namespace} from {event.address}, {most}"
+        case ProcessorStopping():
+            waiting = f"waiting up to {format_duration(event.grace)} for them"
+            return INFO, f"stopping{_by(event.why)}: {event.running} running, {waiting}"
+        case ProcessorStopped():
+            given_back = counted(event.returned, "message")
+            return INFO, f"stopped{_by(event.why)}, {given_back} given back"
+        case LoopSeeded():
+            due = f", due {_dated(event.due_at)}" if event.due_at else ""
+            return DEBUG, f"{event.loop} {event.did}{due}"
+        case LoopRepaired():
+            return WARNING, f"{event.loop} was repaired ({event.kind}): {event.detail}"
+        case PlaceLost():
+            lost = "with its token, what the journal had heard of it is gone"
+            then = "It goes on from now, at #0, and what its runs had carried is lost"
+            return WARNING, f"{event.loop} has lost its place: {lost}. {then}"
+        case TimerStuck():
+            if event.was_recreated:
+                return WARNING, f"{event.queue} did not hatch and was recreated. {event.cause}"
+            check = (
+                "Check whether a queue that it leads to rejects messages (a policy's max-length), "
+                "or has no leader."
+            )
+            return ERROR, f"{event.queue} does not hatch. {event.cause} {check}"
+        case LoopReported():
+            return WARNING, f"{event.loop} is {event.trouble}. {event.advice}"
+        case EpochHeard():
+            return DEBUG, f"{event.loop} is in epoch {event.epoch}, heard after {_span(event.lag)}"
+        case CensusTaken():
+            loops, took = counted(event.loops, "loop"), _span(event.took)
+            return DEBUG, f"counted the tokens of {event.counted} of {loops} in {took}"
+        case SupervisionDelayed():
+            return WARNING, f"supervision is delayed: {event.reason}"
+        case TokenDelayed():
+            return WARNING, f"it is not known yet whether {event.routing_key} runs: {event.reason}"
+        case SettlementDelayed():
+            why = f"{event.reason} Trying again in {_span(event.next_in)}."
+            return WARNING, f"the settlement of {event.routing_key} is not confirmed: {why}"
+        case EventLoopBlocked():
+            place = f"{event.by}, at {event.place}"
+            return WARNING, f"the event loop was blocked for {_span(event.took)} by {place}"
+        case MessageParked():
+            escalated = event.reason in ("exhausted", "rejected", "cancelled")  # Escalated says so
+            why = f"({event.reason}): {event.error}"
+            level = DEBUG if escalated else ERROR
+            return level, f"a message for {event.routing_key} was parked {why}"
+        case _:
+            return None
 
 
 def clock(moment: datetime) -> str:
@@ -297,10 +205,6 @@ def _dated(moment: datetime) -> str:
 
 def _by(why: str) -> str:
     return f" by {why}" if why else ""
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _span(span: timedelta) -> str:

@@ -1,19 +1,30 @@
-"""Finding the app that a command is about."""
+"""Finding the app that a command is about, and entering its code.
+
+What is wrong with that code is told in a line, with the lines of it that led there.
+"""
 
 import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
 import tomllib
+import traceback
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+import scheduler
 from scheduler.app import Scheduler
-from scheduler.cli.importing import importing
-from scheduler.errors import AppNotFound, UsageError
+from scheduler.errors import AppNotFound, LifespanError, UsageError
+from scheduler.protocol.messages import printable, summary_of
+from scheduler.spelling import no_such
 
 FORMS = "`module:attribute` or `path/to/file.py:attribute`"
+OURS = (str(Path(scheduler.__file__).parent), "<frozen ")
+INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
 
 
 def ready_app(reference: str | None, *, log_format: str | None = None) -> Scheduler:
@@ -54,7 +65,7 @@ def app_with_tasks(reference: str | None) -> Scheduler:
 
 def names_app(text: str) -> bool:
     """Whether an argument names an app, not a loop or a message."""
-    return ":" in text or _is_file_alone(text)
+    return ":" in text or text.endswith(".py")
 
 
 def load_app(reference: str | None) -> Scheduler:
@@ -64,19 +75,12 @@ def load_app(reference: str | None) -> Scheduler:
         AppNotFound: there is none; the message says where it was looked for, and what to write.
         UsageError: its module cannot be imported; the message says where in it, and why.
     """
-    reference = reference or os.environ.get("SCHEDULER_APP") or _from_pyproject()
-    if not reference:
-        raise AppNotFound(
-            f"No app was named. Name it as {FORMS}, set SCHEDULER_APP, or write "
-            '`app = "module:attribute"` under [tool.scheduler] in pyproject.toml.'
-        )
-    whole = f"{reference}:app" if _is_file_alone(reference) else reference
-    place, separator, attribute = whole.rpartition(":")
-    if not separator or not place or not attribute:
-        raise AppNotFound(f"An app is named as {FORMS}, got {reference!r}.")
-    with importing(place):
-        module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
-    return _attribute(module, attribute, whole)
+    place = Path.cwd()
+    if not (reference := reference or os.environ.get("SCHEDULER_APP")):
+        reference, place = _in_pyproject(place)
+    whole = f"{reference}:app" if reference.endswith(".py") else reference
+    module, attribute = _module_and_name(whole, "An app", place)
+    return _app_in(module, attribute, whole)
 
 
 def object_named(reference: str) -> object:
@@ -86,53 +90,71 @@ def object_named(reference: str) -> object:
         AppNotFound: there is nothing of this name.
         UsageError: its module cannot be imported.
     """
-    place, separator, attribute = reference.rpartition(":")
-    if not separator or not place or not attribute:
-        raise AppNotFound(f"It is named as {FORMS}, got {reference!r}.")
-    with importing(place):
-        module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    module, attribute = _module_and_name(reference, "It", Path.cwd())
     if not hasattr(module, attribute):
-        raise AppNotFound(f"{place!r} has no {attribute!r}.")
+        raise AppNotFound(f"{reference.rpartition(':')[0]!r} has no {attribute!r}.")
     return getattr(module, attribute)
 
 
-def _is_file_alone(text: str) -> bool:
-    """Whether it is a file without an attribute, which is taken for its `:app`."""
-    return text.endswith(".py") and Path(text).is_file()
+def _in_pyproject(place: Path) -> tuple[str, Path]:
+    """Find the reference in a pyproject.toml, here or above, and the folder that it starts from."""
+    for folder in (place, *place.parents):
+        section = _section(folder / "pyproject.toml")
+        if unknown := section.keys() - {"app"}:
+            told = no_such("key", min(unknown), ["app"])
+            raise UsageError(f"{folder / 'pyproject.toml'}, [tool.scheduler]: {told}")
+        if app := section.get("app"):
+            return app, folder
+    raise AppNotFound(
+        f"No app was named. Name it as {FORMS}, set SCHEDULER_APP, or write "
+        '`app = "module:attribute"` under [tool.scheduler] in pyproject.toml.'
+    )
 
 
-def _from_pyproject() -> str | None:
-    path = Path("pyproject.toml")
+def _section(path: Path) -> Mapping[str, Any]:
+    """Read [tool.scheduler] of a pyproject.toml; it is empty where there is none."""
     if not path.is_file():
-        return None
+        return {}
     try:
-        tool: Any = tomllib.loads(path.read_text(encoding="utf-8")).get("tool")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise AppNotFound(f"pyproject.toml cannot be read: {error}.") from None
-    section = _get(tool, "scheduler")
-    app = _get(section, "app")
-    if app is not None and not isinstance(app, str):
+        tool: Any = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise AppNotFound(f"{path} cannot be read: {error}.") from None
+    section = _get(tool, "scheduler", {})
+    app = _get(section, "app", "")
+    if not isinstance(app, str):
         raise AppNotFound(
             'Under [tool.scheduler] in pyproject.toml, write `app = "module:attribute"`, '
             f"not {app!r}."
         )
-    return app
+    return section
 
 
-def _get(table: Any, name: str) -> Any:
-    return cast(Any, table).get(name) if isinstance(table, dict) else table
+def _get(table: Any, name: str, default: object) -> Any:
+    return cast(Any, table).get(name, default) if isinstance(table, dict) else table
 
 
-def _from_file(path: Path) -> ModuleType:
+def _module_and_name(reference: str, what: str, folder: Path) -> tuple[ModuleType, str]:
+    """Import the module of a reference, which is relative to a folder."""
+    place, _, attribute = reference.rpartition(":")
+    if not place or not attribute:
+        raise AppNotFound(f"{what} is named as {FORMS}, got {reference!r}.")
+    with importing(place):
+        is_file = place.endswith(".py")
+        module = _from_file(place, folder) if is_file else _from_module(place, folder)
+    return module, attribute
+
+
+def _from_file(name: str, folder: Path) -> ModuleType:
+    path = folder / name
     if not path.is_file():
-        raise AppNotFound(f"There is no file {str(path)!r} in {str(Path.cwd())!r}.")
+        raise AppNotFound(f"There is no file {name!r} in {str(folder)!r}.")
     if path.stem == "scheduler":
         raise AppNotFound(
-            f"{str(path)!r} would hide the package `scheduler` that it imports: rename the file."
+            f"{name!r} would hide the package `scheduler` that it imports: rename the file."
         )
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise AppNotFound(f"{str(path)!r} cannot be imported.")
+        raise AppNotFound(f"{name!r} cannot be imported.")
     module = importlib.util.module_from_spec(spec)
     # As when it is run: what lies beside the file can be imported, and its classes be found.
     sys.path.insert(0, str(path.parent.resolve()))
@@ -141,22 +163,22 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
-def _from_module(name: str) -> ModuleType:
+def _from_module(name: str, folder: Path) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
         raise AppNotFound(f"{name!r} is not the name of a module. An app is named as {FORMS}.")
-    sys.path.insert(0, str(Path.cwd()))
+    sys.path.insert(0, str(folder))
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there; one that it imports is not
         raise AppNotFound(
-            f"There is no module {name!r}. Modules are looked for in {str(Path.cwd())!r} and "
+            f"There is no module {name!r}. Modules are looked for in {str(folder)!r} and "
             "where Python is installed; a file is named with its `.py`."
         ) from None
 
 
-def _attribute(module: ModuleType, attribute: str, reference: str) -> Scheduler:
+def _app_in(module: ModuleType, attribute: str, reference: str) -> Scheduler:
     found = getattr(module, attribute, None)
     if isinstance(found, Scheduler):
         return found
@@ -164,3 +186,51 @@ def _attribute(module: ModuleType, attribute: str, reference: str) -> Scheduler:
     hint = f"It has {', '.join(map(repr, apps))}." if apps else "It has no Scheduler at all."
     what = "no such attribute" if found is None else f"a {type(found).__name__}"
     raise AppNotFound(f"{reference!r} is not an app: {attribute!r} is {what}. {hint}")
+
+
+@contextmanager
+def importing(place: str) -> Generator[None]:
+    """Have whatever the code raises that is imported inside the block say where that was.
+
+    Raises:
+        UsageError: the code has raised something.
+    """
+    try:
+        yield
+    except AppNotFound:
+        raise
+    except UsageError as error:
+        where = "".join(f" ({each.filename}, line {each.lineno})" for each in _theirs(error)[-1:])
+        raise type(error)(f"{error}{where}") from None
+    except Exception as error:
+        told = f"{place} cannot be imported: {summary_of(error)}"
+        raise UsageError(_with_lines(told, error)) from error
+
+
+@contextmanager
+def in_lifespan() -> Generator[None]:
+    """Have a lifespan that fails inside the block say where in it that was.
+
+    Raises:
+        LifespanError: it has failed.
+    """
+    try:
+        yield
+    except LifespanError as error:
+        cause = error.__cause__ or error
+        raise LifespanError(_with_lines(str(error), cause)) from cause
+
+
+def _with_lines(told: str, error: BaseException) -> str:
+    lines = traceback.format_list(_theirs(error))
+    return printable(f"{told}\n{''.join(lines)}".rstrip())
+
+
+def _theirs(error: BaseException) -> list[traceback.FrameSummary]:
+    """The lines of their code that led to the error; those of what they use only if it has none."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(OURS)
+    ]
+    return [each for each in frames if not each.filename.startswith(INSTALLED)] or frames

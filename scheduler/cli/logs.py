@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, cast
 
-from scheduler.cli.lines import ONLY_FOR_DEBUGGING, clock, line_of
+from scheduler.cli.lines import ONLY_FOR_DEBUGGING, SILENT, clock, line_of
 from scheduler.events import Escalated, Event, RunEvent
 from scheduler.protocol.messages import flat, printable, summary_of
 from scheduler.protocol.tokens import LoopId, Token
@@ -30,20 +30,21 @@ def configure(level: str, style: str) -> None:
 
 def told() -> list[type[Event]]:
     """The events that may be worth a line at the level of this process."""
-    quiet = () if logger.isEnabledFor(logging.DEBUG) else ONLY_FOR_DEBUGGING
-    return [kind for kind in line_of.registry if kind not in (object, *quiet)]
+    quiet = SILENT if logger.isEnabledFor(logging.DEBUG) else (*SILENT, *ONLY_FOR_DEBUGGING)
+    kinds = {*Event.__subclasses__(), *RunEvent.__subclasses__()} - {RunEvent}
+    return [kind for kind in kinds if not issubclass(kind, quiet)]
 
 
 def log_event(event: Event) -> None:
     """A listener that logs each event that is worth a line."""
-    # Its own look-up takes several times as long, for each run.
-    line = line_of.registry.get(type(event), line_of)(event)
-    level = line.level
+    if (line := line_of(event)) is None:
+        return
+    level, words = line
     if isinstance(event, RunEvent) and event.loop == SUPERVISION and level <= logging.INFO:
         level = logging.DEBUG  # it goes on all the time
-    if line.says and logger.isEnabledFor(level):
+    if logger.isEnabledFor(level):
         error = event.error if isinstance(event, Escalated) else None
-        logger.log(level, flat(line.words), exc_info=error, extra={"event": event})
+        logger.log(level, flat(words), exc_info=error, extra={"event": event})
 
 
 class TextFormatter(logging.Formatter):

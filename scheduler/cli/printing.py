@@ -8,9 +8,10 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from scheduler.app import Scheduler
 from scheduler.errors import SchedulerError
 from scheduler.protocol.messages import printable
+
+Row = dict[str, Any]  # what programs are given for a thing
 
 
 def print_json(value: Any) -> None:
@@ -56,6 +57,11 @@ def print_error(error: SchedulerError, as_json: bool) -> None:
         sys.stderr.write(f"scheduler: {printable(message)}\n")
 
 
+def local(moment: datetime | None, zone: tzinfo | None = None) -> datetime | None:
+    """A moment on the clock of this zone; else on that of this machine."""
+    return None if moment is None else moment.astimezone(zone)
+
+
 def exact(moment: datetime | None, zone: tzinfo | None = None) -> str:
     """A moment to the second, with its UTC offset, in this zone; else in that of this machine."""
     return "" if moment is None else moment.astimezone(zone).isoformat(" ", timespec="seconds")
@@ -87,5 +93,9 @@ def seconds(span: timedelta) -> str:
     return f"{span.total_seconds():.3f} s"
 
 
-def no_loops(app: Scheduler) -> str:
-    return f"The app of namespace {app.namespace!r} has no loops"
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def no_loops(namespace: str) -> str:
+    return f"The app of namespace {namespace!r} has no loops"

@@ -6,29 +6,37 @@ import importlib
 import importlib.util
 import logging
 import os
+import signal
 import sys
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 from wsgiref.types import WSGIApplication
+
+import typer
 
 from scheduler import dashboard
 from scheduler.app import Scheduler
 from scheduler.brokers.contract import Broker
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.cli.arguments import span_of
+from scheduler.cli.arguments import (
+    AppArgument,
+    HealthPort,
+    Json,
+    LogFormat,
+    command,
+    new_group,
+    one_more_task,
+    span_of,
+)
 from scheduler.cli.connecting import remote_broker
-from scheduler.cli.dashboarding import DEFAULT_PORT
-from scheduler.cli.importing import in_lifespan
-from scheduler.cli.loading import ready_app
-from scheduler.cli.meanings import warn_of_doubts
+from scheduler.cli.loading import in_lifespan, ready_app
 from scheduler.cli.printing import print_line
-from scheduler.cli.signals import on_signal
-from scheduler.cli.versions import DISTRIBUTION
+from scheduler.cli.upcoming import warn_of_doubts
 from scheduler.control.doctor import explaining_refusals, require_fit
 from scheduler.errors import SettingsError
 from scheduler.events import Emit
@@ -39,9 +47,85 @@ from scheduler.processor.watchdog import Watchdog
 from scheduler.processor.worker import Worker
 from scheduler.program import Program, processor
 from scheduler.protocol.rights import rights_to_process
+from scheduler.queues.about import DISTRIBUTION
 from scheduler.timing.clock import SystemClock
 
 COLLECT_AFTER = 10_000  # objects
+DEFAULT_PORT = 8088  # of the dashboard
+
+
+cli = new_group()
+
+
+@command(cli, "dev")
+def dev(
+    reference: AppArgument = None,
+    span: Annotated[
+        str | None, typer.Option("--for", help="End after so long, such as 10s; else at Ctrl-C.")
+    ] = None,
+    with_dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Show it in a browser, too, at the port 8088.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Another port for it; 0: any that is free.")
+    ] = None,
+    log_format: LogFormat = None,
+    as_json: Json = False,
+) -> None:
+    """Run everything in this process: no RabbitMQ is needed.
+
+    It declares, seeds and processes on an embedded broker, which ends with it.
+    """
+    if with_dashboard and port is None:
+        port = DEFAULT_PORT
+    if port is not None:
+        dashboard.require()
+    app = ready_app(reference, log_format="json" if as_json else log_format)
+    warn_of_doubts(app.loops.values())
+    ends_after = None if span is None else span_of("--for", span)
+    _end_despite(_completed(_develop(app, ends_after, port), None))
+
+
+@command(cli, "run")
+def run(
+    reference: AppArgument = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=one_more_task, help="Only these tasks, separated by commas; else all."
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many runs at once, over all tasks; else SCHEDULER_CONCURRENCY, else 100.",
+        ),
+    ] = None,
+    health_port: HealthPort = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="The port at which it answers /metrics, which may be the same; else "
+            "SCHEDULER_METRICS_PORT, else none.",
+        ),
+    ] = None,
+    log_format: LogFormat = None,
+    as_json: Json = False,
+) -> None:
+    """Process: take messages and run tasks.
+
+    SIGTERM or Ctrl-C drains: no more is taken, and what runs is ended. Twice stops at once.
+    """
+    app = ready_app(reference, log_format="json" if as_json else log_format)
+    names = None if tasks is None else [name.strip() for name in tasks.split(",")]
+    chosen = [task.name for task in app.select(names)]
+    settings = app.settings
+    ports = Ports(health_port or settings.health_port, metrics_port or settings.metrics_port)
+    _spare_the_collector()
+    _end_despite(_completed(_process(app, chosen, concurrency, ports), fastest_loop()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,41 +134,6 @@ class Ports:
 
     health: int | None
     metrics: int | None
-
-
-def dev(
-    reference: str | None,
-    *,
-    span: str | None,
-    log_format: str | None,
-    shows: bool = False,
-    port: int | None = None,
-) -> None:
-    if shows:
-        dashboard.require()
-    app = ready_app(reference, log_format=log_format)
-    warn_of_doubts(app.loops.values())
-    ends_after = None if span is None else span_of("--for", span)
-    at = (DEFAULT_PORT if port is None else port) if shows else None
-    _end_despite(_completed(_develop(app, ends_after, at), None))
-
-
-def run(
-    reference: str | None,
-    *,
-    tasks: str | None,
-    concurrency: int | None,
-    health_port: int | None,
-    metrics_port: int | None,
-    log_format: str | None,
-) -> None:
-    app = ready_app(reference, log_format=log_format)
-    names = None if tasks is None else [name.strip() for name in tasks.split(",")]
-    chosen = [task.name for task in app.select(names)]
-    settings = app.settings
-    ports = Ports(health_port or settings.health_port, metrics_port or settings.metrics_port)
-    _spare_the_collector()
-    _end_despite(_completed(_process(app, chosen, concurrency, ports), fastest_loop()))
 
 
 async def _develop(app: Scheduler, span: timedelta | None, port: int | None) -> int:
@@ -179,6 +228,20 @@ def _stop_on_signal() -> None:
     """Have a signal to stop cancel the running task, which has nothing to drain yet."""
     if (this := asyncio.current_task()) is not None:
         on_signal(lambda _: this.cancel())
+
+
+def on_signal(act: Callable[[str], object]) -> None:
+    """What a signal to stop does from now on, in the running event loop; it is told its name."""
+    loop = asyncio.get_running_loop()
+
+    def hand_over(number: int, _: object) -> None:
+        loop.call_soon_threadsafe(act, signal.Signals(number).name)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(number, act, number.name)
+        except NotImplementedError:  # on Windows
+            signal.signal(number, hand_over)
 
 
 def _spare_the_collector() -> None:

@@ -1,26 +1,28 @@
 """The runs that are going on: `scheduler ps` and `scheduler cancel`."""
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
-from scheduler.app import Scheduler
-from scheduler.cli.arguments import app_and_one
-from scheduler.cli.connecting import connected
+from scheduler.cli.arguments import (
+    AppArgument,
+    Json,
+    RunArgument,
+    app_and_one,
+    command,
+    new_group,
+)
+from scheduler.cli.connecting import ask
 from scheduler.cli.loading import ready_app
-from scheduler.cli.printing import exact, print_json, print_line, relative, rough
-from scheduler.cli.rows import row_of_run
-from scheduler.cli.short_ids import shortened
-from scheduler.cli.tables import Columns, print_table
+from scheduler.cli.printing import Row, exact, local, print_json, print_line, rough
+from scheduler.cli.tables import Either, Table, print_table, shortened
 from scheduler.control.cancellation import CancelReport
 from scheduler.protocol.messages import printable
 from scheduler.queues.running import Running, RunningRun
 from scheduler.timing.clock import SystemClock
 
-NOTHING = "Nothing runs."
-NOT_ANSWERED = "Not answered by {names}: what they run is not known."
 NOT_ENDED = {
     "coroutine": "it has not ended yet: it is cancelled, and takes its time to end",
     "thread": "it goes on: its thread cannot be stopped, and it is cancelled when that has ended",
@@ -33,45 +35,70 @@ OTHERWISE = {
     "gone": "it had just ended",
 }
 
+cli = new_group()
 
-def ps(reference: str | None, stack_of: str | None, *, as_json: bool) -> None:
-    app = ready_app(reference)
-    running = asyncio.run(_running(app, stack_of))
+
+@command(cli, "ps")
+def ps(
+    reference: AppArgument = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            "--stack",
+            metavar="RUN",
+            help="Show where this run is now: the calls that it is in, without any values.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> bool:
+    """List the current runs: where, since when and how far.
+
+    All processors are asked, and answer themselves: nothing of it is stored. How far a run has
+    come, its task tells with ctx.progress.
+    """
+    running = ask(
+        ready_app(reference), lambda program: program.cancellation.running(stack_of=stack)
+    )
+    runs = [run for run in running.runs if stack is None or run.stack is not None]
     if as_json:
-        _print_json(running, stack_of)
-    elif stack_of is not None:
-        _print_stack(running)
+        rows = [_row(run) for run in runs]
+        print_json({"runs": rows, "more": running.more, "not_answered_by": running.unheard})
+    elif stack is not None:
+        _print_stacks(runs)
     else:
-        _print(running)
-    if running.unheard:
-        raise typer.Exit(1)
+        if runs:
+            print_table(runs, _table(runs))
+        for line in _remarks(running):
+            print_line(line)
+    return not running.unheard
 
 
-def cancel(reference: str | None, run: str | None, *, escalate: bool, as_json: bool) -> None:
+@command(cli, "cancel")
+def cancel(
+    reference: AppArgument = None,
+    run: RunArgument = None,
+    escalate: Annotated[
+        bool,
+        typer.Option(
+            "--escalate", help="Count it as failed for the last time: it is parked, and told."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> bool:
+    """Cancel a run.
+
+    It is not tried again, and its loop continues with the next tick. The command waits up to 10
+    seconds for its end, and tells how it has ended. A thread cannot be stopped: such a run ends
+    with its function.
+    """
     reference, name = app_and_one(reference, run, "the RUN, as `scheduler ps` names it")
-    report = asyncio.run(_cancelled(ready_app(reference), name, escalate))
+    report = ask(ready_app(reference), lambda it: it.cancellation.cancel(name, escalate=escalate))
     if as_json:
-        print_json(
-            {
-                "run": row_of_run(report.run),
-                "ending": report.ending,
-                "as_asked": report.as_asked,
-            }
-        )
+        row = {"run": _row(report.run), "ending": report.ending, "as_asked": report.as_asked}
+        print_json(row)
     else:
         print_line(f"{report.run.id}: {_said(report)}")
-    if not report.as_asked:
-        raise typer.Exit(1)
-
-
-async def _running(app: Scheduler, stack_of: str | None) -> Running:
-    async with connected(app) as program:
-        return await program.cancellation.running(stack_of=stack_of)
-
-
-async def _cancelled(app: Scheduler, run: str, escalate: bool) -> CancelReport:
-    async with connected(app) as program:
-        return await program.cancellation.cancel(run, escalate=escalate)
+    return report.as_asked
 
 
 def _said(report: CancelReport) -> str:
@@ -86,79 +113,43 @@ def _said(report: CancelReport) -> str:
     return f"cancelled {after}{goes_on}"
 
 
-def _print(running: Running) -> None:
-    if running.runs:
-        print_table(running.runs, *_columns(running, SystemClock().now()))
-    for line in _remarks(running):
-        print_line(line)
-
-
 def _remarks(running: Running) -> Iterator[str]:
     if not running.runs and not running.unheard:
-        yield NOTHING
+        yield "Nothing runs."
     if running.more:
         yield f"{running.more} more: a processor names 1,000"
     if running.unheard:
-        yield NOT_ANSWERED.format(names=", ".join(running.unheard))
+        yield f"Not answered by {', '.join(running.unheard)}: what they run is not known."
 
 
-def _print_json(running: Running, stack_of: str | None) -> None:
-    runs = [run for run in running.runs if stack_of is None or run.stack is not None]
-    print_json(
-        {
-            "runs": [row_of_run(run) for run in runs],
-            "more": running.more,
-            "not_answered_by": running.unheard,
-        }
-    )
-
-
-def _print_stack(running: Running) -> None:
-    found = [run for run in running.runs if run.stack is not None]
-    if not found:
+def _print_stacks(runs: Sequence[RunningRun]) -> None:
+    if not runs:
         print_line("It has just ended.")
-    for run in found:
+    for run in runs:
         since = exact(run.started_at)
         print_line(f"{run.id} in {run.processor}, since {since}, a {run.executor}:")
         print_line(printable(run.stack or "").rstrip())
 
 
-def _columns(running: Running, now: datetime) -> tuple[Columns[RunningRun], Columns[RunningRun]]:
-    short = shortened(run.id for run in running.runs if run.loop is None)
-    return (
-        Columns(
-            ("RUN", "TASK", "ATTEMPT", "SINCE", "DEADLINE", "IN", "PROCESSOR", "PROGRESS", "NOTE"),
-            _cells,
-        ),
-        Columns(
-            ("RUN", "TASK", "SINCE", "DEADLINE", "PROGRESS", "NOTE"),
-            lambda run: _brief(run, short, now),
-        ),
-    )
+def _row(run: RunningRun) -> Row:
+    return {k: v for k, v in asdict(run).items() if k != "stack" or v is not None}
 
 
-def _cells(run: RunningRun) -> Sequence[str]:
-    return (
-        run.id,
-        run.task,
-        str(run.attempt) if run.attempt else "",
-        exact(run.started_at),
-        exact(run.deadline),
-        run.executor,
-        run.processor,
-        _progress(run),
-        _note(run),
-    )
-
-
-def _brief(run: RunningRun, short: Mapping[str, str], now: datetime) -> Sequence[str]:
-    return (
-        run.id if run.loop else short[run.id],
-        run.task,
-        relative(run.started_at, now),
-        relative(run.deadline, now),
-        _progress(run),
-        _note(run) or f"in {run.processor.rpartition(':')[0]}",
+def _table(runs: Sequence[RunningRun]) -> Table[RunningRun]:
+    short = shortened(run.id for run in runs if run.loop is None)
+    return Table(
+        {
+            "RUN": lambda run: Either(run.id, short.get(run.id, run.id)),
+            "TASK": lambda run: run.task,
+            "ATTEMPT": lambda run: run.attempt or None,
+            "SINCE": lambda run: local(run.started_at),
+            "DEADLINE": lambda run: local(run.deadline),
+            "IN": lambda run: run.executor,
+            "PROCESSOR": lambda run: run.processor,
+            "PROGRESS": _progress,
+            "NOTE": _note,
+        },
+        brief=("RUN", "TASK", "SINCE", "DEADLINE", "PROGRESS", "NOTE"),
     )
 
 
@@ -168,5 +159,6 @@ def _progress(run: RunningRun) -> str:
     return " ".join(filter(None, [f"{run.progress:.0%}", run.text]))
 
 
-def _note(run: RunningRun) -> str:
-    return f"is cancelled by {run.cancelled_by}" if run.cancelled_by else ""
+def _note(run: RunningRun) -> Either:
+    cancelled = f"is cancelled by {run.cancelled_by}" if run.cancelled_by else ""
+    return Either(cancelled, cancelled or f"in {run.processor.rpartition(':')[0]}")

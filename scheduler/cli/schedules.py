@@ -1,16 +1,24 @@
 """`scheduler schedule`: setting the schedule of one loop, beside its code."""
 
-import asyncio
 import re
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from scheduler.app import Scheduler
-from scheduler.cli.connecting import connected
-from scheduler.cli.meanings import meaning_of, warn_of_doubts
-from scheduler.cli.overrides import origin_of, row_of_override
+import typer
+
+from scheduler.cli.arguments import (
+    AppArgument,
+    Json,
+    LoopArgument,
+    app_and_one,
+    command,
+    new_group,
+)
+from scheduler.cli.connecting import ask
+from scheduler.cli.loading import ready_app
+from scheduler.cli.loops import done_to, print_report
 from scheduler.cli.printing import print_json, print_line
-from scheduler.cli.verbs import app_and_loop, print_report
+from scheduler.cli.upcoming import meaning_of, origin_of, row_of_loop, warn_of_doubts
 from scheduler.control.acting import operator_here
 from scheduler.control.loops import as_listed
 from scheduler.control.reports import Report
@@ -18,38 +26,98 @@ from scheduler.errors import ScheduleError, UsageError
 from scheduler.program import Program
 from scheduler.tasks.loops import Loop
 from scheduler.timing import schedules
-from scheduler.timing.clock import SystemClock
 from scheduler.timing.schedules import Recurring, describe
 
-Operation = Callable[[Program, Loop], Coroutine[Any, Any, Report]]
+cli = new_group("Override a loop's schedule without changing code.")
 
 
-def set_one(
-    reference: str | None, loop: str | None, options: Mapping[str, Any], *, as_json: bool
+@command(cli, "set")
+def schedule_set(
+    reference: AppArgument = None,
+    loop: LoopArgument = None,
+    every: Annotated[
+        str | None, typer.Option(help="The period, such as 5m, from the end of a run.")
+    ] = None,
+    fixed_rate: Annotated[
+        bool,
+        typer.Option("--fixed-rate", help="With --every: at the multiples of the period, instead."),
+    ] = False,
+    offset: Annotated[
+        str | None, typer.Option(help="With --fixed-rate: so much later, such as 10m.")
+    ] = None,
+    cron: Annotated[
+        str | None, typer.Option(help="A cron expression, such as '0 9 * * MON-FRI'.")
+    ] = None,
+    tz: Annotated[
+        str | None, typer.Option(help="With --cron: its zone, such as Europe/Berlin; else UTC.")
+    ] = None,
+    jitter: Annotated[
+        str | None, typer.Option(help="Start each run up to so much later, such as 10s.")
+    ] = None,
+    catch_up: Annotated[
+        str | None,
+        typer.Option(help="What to do of missed times: latest, skip or all; else latest."),
+    ] = None,
+    grace: Annotated[
+        str | None, typer.Option(help="With --catch-up skip: how late a run may start.")
+    ] = None,
+    as_json: Json = False,
+) -> bool:
+    """Override the schedule that the code gives a loop.
+
+    The override holds, whatever is seeded, until it is cleared; `scheduler status` tells who has
+    set it. A loop that was started at run time gets the schedule for good.
+    """
+    mode = "fixed_rate" if fixed_rate else None
+    options = {"every": every, "mode": mode, "offset": offset, "cron": cron, "tz": tz}
+    schedule = _schedule(options | {"jitter": jitter, "catch_up": catch_up, "grace": grace})
+    by = operator_here()
+    report = done_to(
+        reference, loop, lambda it, found: it.verbs.set_schedule(found, schedule, by=by)
+    )
+    return _print_set(report, as_json)
+
+
+@command(cli, "clear")
+def schedule_clear(
+    reference: AppArgument = None, loop: LoopArgument = None, as_json: Json = False
+) -> bool:
+    """Return a loop to the schedule of the code."""
+    return _print_set(
+        done_to(reference, loop, lambda it, found: it.verbs.clear_schedule(found)), as_json
+    )
+
+
+def _print_set(report: Report, as_json: bool) -> bool:
+    warn_of_doubts([report.loop])
+    is_done = print_report(report, as_json)
+    if is_done and not as_json:
+        print_line(_words(report.loop))
+    return is_done
+
+
+@command(cli, "show")
+def schedule_show(
+    reference: AppArgument = None, loop: LoopArgument = None, as_json: Json = False
 ) -> None:
-    app, name = app_and_loop(reference, loop)
-    schedule = _schedule(options)
+    """Show a loop's schedule, who has set it, and what the code says."""
+    reference, name = app_and_one(reference, loop, "the name of a LOOP")
+    app = ready_app(reference)
 
-    async def operation(program: Program, found: Loop) -> Report:
-        return await program.verbs.set_schedule(found, schedule, by=operator_here())
+    async def seeded(program: Program) -> tuple[Loop, bool]:
+        """The loop as it was seeded, and whether it was."""
+        found, listing = await program.loops.find(name), await program.survey.listing()
+        listed = listing.get(found.id)
+        if listed is None or listed.is_gone:
+            return found, False
+        return as_listed(found, listing), True
 
-    _do(app, name, operation, as_json)
-
-
-def clear(reference: str | None, loop: str | None, *, as_json: bool) -> None:
-    app, name = app_and_loop(reference, loop)
-    _do(app, name, lambda program, found: program.verbs.clear_schedule(found), as_json)
-
-
-def show(reference: str | None, loop: str | None, *, as_json: bool) -> None:
-    app, name = app_and_loop(reference, loop)
-    found, is_seeded = asyncio.run(_found(app, name))
+    found, is_seeded = ask(app, seeded)
     in_code = app.loops.get(found.id)
     code = in_code and describe(in_code.schedule)
     if as_json:
-        seeded = describe(found.schedule) if is_seeded else None
-        row = {"loop": str(found), "schedule": seeded, "code": code}
-        return print_json(row | {"override": row_of_override(found)})
+        schedule = describe(found.schedule) if is_seeded else None
+        return print_json(row_of_loop(found) | {"schedule": schedule, "code": code})
     words = _words(found)
     if not is_seeded:
         words += ", in the code; it is not seeded"
@@ -58,31 +126,8 @@ def show(reference: str | None, loop: str | None, *, as_json: bool) -> None:
     print_line(f"{name}: {words}")
 
 
-async def _found(app: Scheduler, name: str) -> tuple[Loop, bool]:
-    """The loop as it was seeded, and whether it was."""
-    async with connected(app) as program:
-        loop, listing = await program.loops.find(name), await program.survey.listing()
-        listed = listing.get(loop.id)
-        if listed is None or listed.is_gone:
-            return loop, False
-        return as_listed(loop, listing), True
-
-
-def _do(app: Scheduler, name: str, operation: Operation, as_json: bool) -> None:
-    async def done() -> Report:
-        async with connected(app) as program:
-            return await operation(program, await program.loops.find(name))
-
-    report = asyncio.run(done())
-    warn_of_doubts([report.loop])
-    print_report(report, as_json)
-    if not as_json:
-        print_line(_words(report.loop))
-
-
 def _words(loop: Loop) -> str:
-    origin = origin_of(loop, SystemClock().now())
-    return ", ".join(filter(None, [meaning_of(loop.schedule), origin]))
+    return ", ".join(filter(None, [meaning_of(loop.schedule), origin_of(loop)]))
 
 
 def _schedule(options: Mapping[str, Any]) -> Recurring:

@@ -1,55 +1,88 @@
 """`scheduler seed`."""
 
-import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from typing import Annotated
+
+import typer
 
 from scheduler.app import Scheduler
-from scheduler.cli.connecting import connected
+from scheduler.cli.arguments import AppArgument, DryRun, Json, command, new_group
+from scheduler.cli.connecting import ask
 from scheduler.cli.loading import ready_app
-from scheduler.cli.meanings import print_meanings, warn_of_doubts
-from scheduler.cli.overrides import schedule_of
-from scheduler.cli.printing import exact, no_loops, print_json, print_line, relative
-from scheduler.cli.progress import Work, working
-from scheduler.cli.rows import row_of_report
-from scheduler.cli.tables import Columns, print_table
+from scheduler.cli.loops import row_of_report
+from scheduler.cli.printing import local, no_loops, print_json, print_line
+from scheduler.cli.tables import Table, Work, print_table, working
+from scheduler.cli.upcoming import meaning_of, schedule_of, warn_of_doubts
 from scheduler.control.doctor import require_fit
 from scheduler.control.reports import Report
 from scheduler.events import Emit, Event, LoopSeeded, QueueDeclared
+from scheduler.program import Program
 from scheduler.protocol.rights import rights_to_seed
-from scheduler.timing.clock import SystemClock
-from scheduler.timing.schedules import zone_of
+from scheduler.timing.schedules import Cron, zone_of
+
+cli = new_group()
 
 
-@dataclass(frozen=True, slots=True)
-class Ways:
-    """How to seed, as the options of the command say."""
+@command(cli, "seed")
+def seed(
+    reference: AppArgument = None,
+    dry_run: DryRun = False,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="Remove the loops in the broker that the app does not have."),
+    ] = False,
+    migrate: Annotated[
+        bool,
+        typer.Option(
+            "--migrate",
+            help="Recreate queues that were declared for other code or settings, with all that "
+            "waits in them. Stop all processors first.",
+        ),
+    ] = False,
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Seed a namespace that was seeded from another module: the app has moved.",
+        ),
+    ] = False,
+    paused: Annotated[
+        bool, typer.Option("--paused", help="Leave the loops that are started now paused.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Declare the queues, and start loops that have not been started.
 
-    dry_run: bool
-    prune: bool
-    migrate: bool
-    take_over: bool
-    paused: bool
-
-
-def seed(reference: str | None, ways: Ways, *, as_json: bool) -> None:
-    app, dry_run = ready_app(reference), ways.dry_run
+    Seed again at any time: loops that are already scheduled are left alone. A schedule that has
+    changed takes effect.
+    """
+    app = ready_app(reference)
     warn_of_doubts(app.loops.values())
+
+    async def seeded(program: Program) -> list[Report]:
+        require_fit(program.broker)
+        if dry_run:
+            return await program.seeding.plan(prune=prune, paused=paused)
+        return await program.seeding.seed(
+            prune=prune, migrate=migrate, take_over=take_over, paused=paused
+        )
+
     with (
         working("seeding queues and loops", counted=not dry_run, as_json=as_json) as work,
         app.events.listening(_count_of(app, work), QueueDeclared, LoopSeeded),
     ):
-        reports = asyncio.run(_seed(app, ways))
+        reports = ask(app, seeded, rights_to_seed(app.names, app.topology()))
     if as_json:
         print_json([row_of_report(report) for report in reports])
     elif reports:
-        _print_reports(reports)
-        print_meanings(report.loop for report in reports)
+        print_table(reports, OF_REPORTS)
+        schedules = (report.loop.schedule for report in reports)
+        for meaning in dict.fromkeys(meaning_of(it) for it in schedules if isinstance(it, Cron)):
+            print_line(meaning)
     else:
         are = "would be" if dry_run else "are"
         tasks = ", ".join(app.tasks)
-        print_line(f"{no_loops(app)}; the queues of its tasks {are} declared: {tasks}.")
+        told = no_loops(app.namespace)
+        print_line(f"{told}; the queues of its tasks {are} declared: {tasks}.")
 
 
 def _count_of(app: Scheduler, work: Work) -> Emit:
@@ -68,39 +101,18 @@ def _count_of(app: Scheduler, work: Work) -> Emit:
     return count
 
 
-async def _seed(app: Scheduler, ways: Ways) -> list[Report]:
-    async with connected(app, rights_to_seed(app.names, app.topology())) as program:
-        require_fit(program.broker)
-        if ways.dry_run:
-            return await program.seeding.plan(prune=ways.prune, paused=ways.paused)
-        return await program.seeding.seed(
-            prune=ways.prune,
-            migrate=ways.migrate,
-            take_over=ways.take_over,
-            paused=ways.paused,
-        )
+def _due(report: Report) -> object:
+    if report.due_at is None:
+        return "paused" if report.is_paused else ""
+    return local(report.due_at, zone_of(report.loop.schedule))
 
 
-def _print_reports(reports: Sequence[Report]) -> None:
-    now = SystemClock().now()
-    print_table(
-        reports,
-        Columns(("LOOP", "SCHEDULE", "SEED", "DUE"), lambda report: _cells(report, now)),
-        Columns(("LOOP", "SEED", "DUE", "SCHEDULE"), lambda report: _brief_cells(report, now)),
-    )
-
-
-def _cells(report: Report, now: datetime) -> Sequence[str]:
-    row = row_of_report(report)
-    due_at = exact(row["due_at"], zone_of(report.loop.schedule)) or _unless_due(report)
-    return row["loop"], schedule_of(report.loop, now), row["did"], due_at
-
-
-def _brief_cells(report: Report, now: datetime) -> Sequence[str]:
-    row = row_of_report(report)
-    due = relative(row["due_at"], now) or _unless_due(report)
-    return row["loop"], row["did"], due, schedule_of(report.loop, now)
-
-
-def _unless_due(report: Report) -> str:
-    return "paused" if report.is_paused else ""
+OF_REPORTS = Table[Report](
+    {
+        "LOOP": lambda report: report.loop,
+        "SCHEDULE": lambda report: schedule_of(report.loop),
+        "SEED": lambda report: report.did.value,
+        "DUE": _due,
+    },
+    brief=("LOOP", "SEED", "DUE", "SCHEDULE"),
+)

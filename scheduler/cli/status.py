@@ -1,31 +1,107 @@
-"""`scheduler status`: of all loops, and all of one."""
+"""`scheduler status`: of all loops, all of one, or again and again."""
 
 import asyncio
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta, tzinfo
+from itertools import islice
+from typing import Annotated
 
 import typer
+from rich.console import Group
+from rich.live import Live
 from rich.text import Text
 
 from scheduler.app import Scheduler
-from scheduler.cli.connecting import connected
-from scheduler.cli.loading import names_app, ready_app
-from scheduler.cli.loop_status import print_loop
-from scheduler.cli.overrides import schedule_of
-from scheduler.cli.printing import exact, no_loops, print_json, print_line, relative, seconds
-from scheduler.cli.rows import row_of_status
-from scheduler.cli.tables import Columns, fitting, print_table
+from scheduler.brokers.cancellation import cancelled
+from scheduler.cli.arguments import (
+    AppArgument,
+    Json,
+    OneLoop,
+    app_and_loop,
+    command,
+    new_group,
+    span_of,
+)
+from scheduler.cli.connecting import ask, connected
+from scheduler.cli.loading import app_with_tasks, ready_app
+from scheduler.cli.printing import (
+    Row,
+    exact,
+    local,
+    no_loops,
+    print_json,
+    relative,
+    rough,
+    seconds,
+)
+from scheduler.cli.tables import BAD, STYLES, Table, console, print_lines, width
+from scheduler.cli.upcoming import origin_of, row_of_loop, schedule_of
 from scheduler.control.backlog import Backlog, Counts, backlogs, counted
 from scheduler.control.status import Status
 from scheduler.control.where import Where
+from scheduler.errors import BrokerError, UsageError
 from scheduler.program import Program
+from scheduler.protocol.messages import flat, printable
 from scheduler.protocol.tokens import LastRun
 from scheduler.timing.clock import SystemClock
-from scheduler.timing.schedules import zone_of
+from scheduler.timing.schedules import Schedule, describe, zone_of
 
 FEW = 3
 GONE = (Where.LOST, Where.UNSEEDED)
+TICKS = 3
+MEANINGS = {
+    Where.WAITING: "its time has not come",
+    Where.PAUSED: "until it is resumed",
+    Where.DONE: "its run has ended, and it is removed soon",
+    Where.READY: "it waits for a processor",
+    Where.RUNNING: "a processor has it",
+    Where.LOST: "overdue, and no processor has its token; supervision repairs it",
+    Where.UNATTENDED: "due, and no processor takes messages of its task: start one",
+    Where.LATE: "overdue for longer than its task may take, and not all processors respond",
+    Where.UNHEARD: "no activity found in the journal",
+    Where.UNSEEDED: "run `scheduler seed`",
+}
+LEAST = timedelta(seconds=1)
+COUNT_EVERY = timedelta(seconds=30)
+NO_CONNECTION = "there is no connection to the broker, it is tried again"
+
+cli = new_group()
+
+
+@command(cli, "status")
+def status(
+    reference: AppArgument = None,
+    loop: OneLoop = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Show it again and again, until Ctrl-C. Each time costs a read of what is new in "
+            "the journal, and the lengths of queues. The queues in which loops wait are looked "
+            "into every 30 s only: a look may hold up, by milliseconds, what is about to leave.",
+        ),
+    ] = False,
+    interval: Annotated[
+        str, typer.Option(help="How often --watch shows it anew, such as 5s; at least 1s.")
+    ] = "2s",
+    as_json: Json = False,
+) -> bool:
+    """Show where each loop is, and what waits for tasks.
+
+    A loop is waiting, ready, running, paused, lost (its token is gone) or unseeded. Of one loop,
+    everything is shown.
+    """
+    reference, name = app_and_loop(reference, loop)
+    if watch:
+        return _watch(reference, name, interval, as_json)
+    app = ready_app(reference)
+    return _show_all(app, as_json) if name is None else _show_one(app, name, as_json)
+
+
+# All loops
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,45 +119,18 @@ class Picture:
         return not lost and all(backlog.ready is not None for backlog in self.tasks)
 
 
-def show(reference: str | None, loop: str | None, *, as_json: bool) -> None:
-    if reference is not None and not names_app(reference):
-        reference, loop = None, reference
-    app = ready_app(reference)
-    fine = _show_all(app, as_json) if loop is None else _show_one(app, loop, as_json)
-    if not fine:
-        raise typer.Exit(1)
-
-
-def _show_one(app: Scheduler, name: str, as_json: bool) -> bool:
-    status = asyncio.run(_of_one(app, name))
-    if as_json:
-        print_json(row_of_status(status))
-    else:
-        print_loop(status)
-    return status.where not in GONE
-
-
-async def _of_one(app: Scheduler, name: str) -> Status:
-    async with connected(app) as program:
-        (status,) = await program.survey.status(await program.loops.find(name))
-        return status
-
-
 def _show_all(app: Scheduler, as_json: bool) -> bool:
-    picture = asyncio.run(_of_all(app))
+    async def taken(program: Program) -> Picture:
+        return await picture_of(app, program, await program.survey.status())
+
+    picture = ask(app, taken)
     if as_json:
-        loops = [row_of_status(status) for status in picture.loops]
+        loops = [_row(status) for status in picture.loops]
         tasks = [asdict(backlog) for backlog in picture.tasks]
         print_json({"loops": loops, "tasks": tasks, **asdict(picture.counts)})
     else:
-        _print(app, picture)
+        print_lines(lines_of(app, picture, width()))
     return picture.is_fine
-
-
-async def _of_all(app: Scheduler) -> Picture:
-    async with connected(app) as program:
-        statuses = await program.survey.status()
-        return await picture_of(app, program, statuses)
 
 
 async def picture_of(
@@ -96,72 +145,26 @@ async def picture_of(
     return Picture(statuses, tasks, counts)
 
 
-def lines_of(app: Scheduler, picture: Picture, width: int) -> Iterator[Text]:
-    """The lines of a picture in a terminal that is so wide."""
+def lines_of(app: Scheduler, picture: Picture, width: int | None) -> Iterator[Text]:
+    """The lines of a picture in a terminal that is so wide; None: elsewhere."""
     if picture.loops:
-        yield from fitting(picture.loops, *_of_loops(picture.at), width)
+        yield from OF_LOOPS.lines(picture.loops, width)
     else:
-        yield Text(f"{no_loops(app)}.")
+        yield Text(f"{no_loops(app.namespace)}.")
     if picture.tasks:
         yield Text("")
-        yield from fitting(picture.tasks, OF_TASKS, OF_TASKS, width)
+        yield from OF_TASKS.lines(picture.tasks, width)
     for line in _of_counts(picture.counts):
-        yield Text(line)
+        yield Text(printable(line))
 
 
-def _print(app: Scheduler, picture: Picture) -> None:
-    if picture.loops:
-        print_table(picture.loops, *_of_loops(picture.at))
-    else:
-        print_line(f"{no_loops(app)}.")
-    if picture.tasks:
-        print_line("")
-        print_table(picture.tasks, OF_TASKS, OF_TASKS)
-    for line in _of_counts(picture.counts):
-        print_line(line)
+def _ending(status: Status) -> str:
+    return status.last.ending.value if status.last else ""
 
 
-def _of_loops(now: datetime) -> tuple[Columns[Status], Columns[Status]]:
-    last = ("LAST", "STARTED", "LATE", "TOOK", "PROCESSORS", "NOTE")
-    return (
-        Columns(("LOOP", "STATE", "SEQ", "DUE", *last), lambda each: _cells(each, now)),
-        Columns(
-            ("LOOP", "STATE", "DUE", "LAST", "STARTED", "NOTE"), lambda each: _brief(each, now)
-        ),
-    )
-
-
-def _cells(status: Status, now: datetime) -> Sequence[str]:
-    zone, run = zone_of(status.loop.schedule), status.last
-    return (
-        str(status.loop),
-        status.where.value,
-        "" if status.seq is None else f"#{status.seq}",
-        exact(status.due_at, zone),
-        _ending(run),
-        "" if run is None else exact(run.started_at, zone),
-        "" if run is None else seconds(run.late),
-        "" if run is None else seconds(run.duration),
-        str(status.processors),
-        _note(status, now),
-    )
-
-
-def _brief(status: Status, now: datetime) -> Sequence[str]:
-    run = status.last
-    started = "" if run is None else relative(run.started_at, now)
-    due = relative(status.due_at, now)
-    return str(status.loop), status.where.value, due, _ending(run), started, _note(status, now)
-
-
-def _ending(run: LastRun | None) -> str:
-    return "" if run is None else run.ending.value
-
-
-def _note(status: Status, now: datetime) -> str:
-    trouble = _trouble(status)
-    set_by = schedule_of(status.loop, now) if status.loop.override else ""
-    return "; ".join(filter(None, [trouble, set_by]))
+def _note(status: Status) -> str:
+    set_by = schedule_of(status.loop) if status.loop.override else ""
+    return "; ".join(filter(None, [_trouble(status), set_by]))
 
 
 def _trouble(status: Status) -> str:
@@ -174,14 +177,33 @@ def _trouble(status: Status) -> str:
     return trouble
 
 
-OF_TASKS = Columns[Backlog](
-    ("TASK", "READY", "PROCESSORS", "PARKED"),
-    lambda backlog: (
-        backlog.task,
-        "unseeded" if backlog.ready is None else str(backlog.ready),
-        str(backlog.processors),
-        str(backlog.parked),
-    ),
+def _here(moment: datetime | None, status: Status) -> datetime | None:
+    return local(moment, zone_of(status.loop.schedule))
+
+
+OF_LOOPS = Table[Status](
+    {
+        "LOOP": lambda each: each.loop,
+        "STATE": lambda each: each.where.value,
+        "SEQ": lambda each: None if each.seq is None else f"#{each.seq}",
+        "DUE": lambda each: _here(each.due_at, each),
+        "LAST": _ending,
+        "STARTED": lambda each: _here(each.last and each.last.started_at, each),
+        "LATE": lambda each: each.last and each.last.late,
+        "TOOK": lambda each: each.last and each.last.duration,
+        "PROCESSORS": lambda each: each.processors,
+        "NOTE": _note,
+    },
+    brief=("LOOP", "STATE", "DUE", "LAST", "STARTED", "NOTE"),
+)
+OF_TASKS = Table[Backlog](
+    {
+        "TASK": lambda each: each.task,
+        "READY": lambda each: "unseeded" if each.ready is None else each.ready,
+        "PROCESSORS": lambda each: each.processors,
+        "PARKED": lambda each: each.parked,
+    },
+    brief=("TASK", "READY", "PROCESSORS", "PARKED"),
 )
 
 
@@ -201,3 +223,171 @@ def _of_counts(counts: Counts) -> Iterator[str]:
     }
     lines = [line for line, count in told.items() if count]
     return iter(["", *lines] if lines else [])
+
+
+# One loop
+
+
+def _show_one(app: Scheduler, name: str, as_json: bool) -> bool:
+    async def taken(program: Program) -> Status:
+        (status,) = await program.survey.status(await program.loops.find(name))
+        return status
+
+    status = ask(app, taken)
+    if as_json:
+        print_json(_row(status))
+    else:
+        print_lines(_lines_of_one(status))
+    return status.where not in GONE
+
+
+def _lines_of_one(status: Status) -> Iterator[Text]:
+    for name, value in _fields(status, SystemClock().now()):
+        line = Text(f"{name:12} {flat(value)}")
+        if name == "state":
+            style = STYLES.get(status.where.value, "")
+            line.stylize(style, 13, 13 + len(status.where.value))
+        yield line
+
+
+def _fields(status: Status, now: datetime) -> Iterator[tuple[str, str]]:
+    schedule = status.loop.schedule
+    zone = zone_of(schedule)
+    yield "loop", str(status.loop)
+    yield "schedule", _in_words(schedule)
+    if origin := origin_of(status.loop):
+        yield "", origin
+    yield "state", f"{status.where.value}: {MEANINGS[status.where]}"
+    if status.reason:
+        yield "reason", status.reason
+    if status.seq is not None:
+        yield "seq", f"#{status.seq}"
+    if status.attempt:
+        yield "attempt", f"{status.attempt + 1}, as {status.attempt} failed"
+    if status.due_at is not None:
+        yield "due", _moment(status.due_at, zone, now)
+    for tick in islice(_ticks(status, now), TICKS):
+        yield "next", _moment(tick, zone, now)
+    yield from _of_last_run(status, zone, now)
+    yield "processors", str(status.processors)
+    if status.by:
+        yield "epoch", str(status.epoch)
+        yield "  begun", "" if status.since is None else _moment(status.since, zone, now)
+        yield "  by", status.by
+    if status.last is not None and status.last.error:
+        yield "error", status.last.error
+
+
+def _of_last_run(status: Status, zone: tzinfo | None, now: datetime) -> Iterator[tuple[str, str]]:
+    if (run := status.last) is None:
+        return
+    yield "last run", run.ending.value
+    yield "  planned", _moment(run.scheduled_at, zone, now)
+    yield "  started", f"{_moment(run.started_at, zone, now)}, {seconds(run.late)} late"
+    yield "  took", seconds(run.duration)
+
+
+def _in_words(schedule: Schedule) -> str:
+    return describe(schedule) + ("" if schedule.has_grid else ", from the end of a run")
+
+
+def _ticks(status: Status, now: datetime) -> Iterator[datetime]:
+    """The times after the one that it is due at, where they do not hang on how long runs take."""
+    moment, schedule = max(now, status.due_at or now), status.loop.schedule
+    while schedule.has_grid and status.where not in (Where.PAUSED, Where.UNSEEDED):
+        moment = schedule.next_after(moment)
+        yield moment
+
+
+def _moment(moment: datetime, zone: tzinfo | None, now: datetime) -> str:
+    return f"{exact(moment, zone)}  ({relative(moment, now)})"
+
+
+def _row(status: Status) -> Row:
+    row = asdict(status) | row_of_loop(status.loop)
+    return row | {"where": status.where.value, "last": row_of_last(status.last)}
+
+
+def row_of_last(run: LastRun | None) -> Row | None:
+    """A run that has ended, for programs."""
+    return run and asdict(run) | {"ending": run.ending.value, "late": run.late}
+
+
+# Again and again
+
+
+def _watch(reference: str | None, loop: str | None, interval: str, as_json: bool) -> bool:
+    if loop is not None or as_json or not sys.stdout.isatty():
+        raise UsageError(
+            "--watch shows all loops in a terminal: leave out LOOP and --json, and what the output "
+            "is piped to."
+        )
+    span = span_of("--interval", interval)
+    if span < LEAST:
+        raise UsageError(f"--interval is at least 1s, got {interval!r}.")
+    with suppress(KeyboardInterrupt):  # as one ends it
+        asyncio.run(Screen(app_with_tasks(reference), span).run())
+    return True
+
+
+class Screen:
+    """The last picture of an app, and whether it is a new one."""
+
+    def __init__(self, app: Scheduler, interval: timedelta) -> None:
+        self._app = app
+        self._interval = interval
+        self._console = console()
+        self._picture: Picture | None = None
+        self._counted_at: datetime | None = None
+        self._trouble = ""
+
+    async def run(self) -> None:
+        """Show it until somebody has seen enough; that there is none at first, is an error."""
+        async with connected(self._app) as program:
+            with Live(console=self._console, auto_refresh=False) as live:
+                while True:
+                    await self.show_next(program, live)
+                    await asyncio.sleep(self._interval.total_seconds())
+
+    async def show_next(self, program: Program, live: Live) -> None:
+        """Take a picture; as long as none comes, say so."""
+        taking = asyncio.create_task(self._take(program), name="picture")
+        try:
+            while not taking.done():
+                await asyncio.wait([taking], timeout=self._interval.total_seconds())
+                if not taking.done():
+                    away = "the broker has not answered yet"
+                    self._trouble = away if program.broker.connected else NO_CONNECTION
+                live.update(self._shown(), refresh=True)
+            taking.result()
+        finally:
+            await cancelled(taking)
+
+    async def _take(self, program: Program) -> None:
+        try:
+            statuses = await program.survey.status()
+            now = SystemClock().now()
+            is_new = self._counted_at is None or now - self._counted_at >= COUNT_EVERY
+            counts = None if is_new or self._picture is None else self._picture.counts
+            self._counted_at = now if is_new else self._counted_at
+            self._picture = await picture_of(self._app, program, statuses, counts)
+            self._trouble = ""
+        except BrokerError as error:
+            if self._picture is None:
+                raise
+            self._trouble = str(error)
+
+    def _shown(self) -> Group:
+        if self._picture is None:
+            return Group(self._title())
+        lines = lines_of(self._app, self._picture, self._console.width)
+        return Group(self._title(), Text(""), *lines)
+
+    def _title(self) -> Text:
+        if self._picture is None:
+            return Text(f"{self._app.namespace}: {self._trouble}")
+        at = exact(self._picture.at)
+        if self._trouble:
+            return Text(f"{self._app.namespace} as it was at {at}: {self._trouble}", BAD)
+        every = rough(self._interval)
+        return Text(f"{self._app.namespace} at {at}, every {every} until Ctrl-C", "bold")

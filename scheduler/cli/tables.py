@@ -1,20 +1,29 @@
-"""Tables and trees, for people: whole where they are piped, and as much as fits in a terminal."""
+"""What is drawn for people: tables, whole where they are piped, as fits in a terminal; progress."""
 
+import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Generic, NamedTuple, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
+from rich.progress import TextColumn as Words
 from rich.text import Text
-from rich.tree import Tree
 
+from scheduler.cli.printing import exact, relative, seconds
 from scheduler.protocol.messages import flat
+from scheduler.timing.clock import SystemClock
 
 GAP = "  "
 LEAST = 12  # columns for what may be cut
+BAR = 20  # columns: with words and thousands beside it, it fits in 80
+SHORT = 8  # characters of an ID
 
 GOOD, ODD, BAD = "green", "yellow", "red"
 STYLES: Mapping[str, str] = {
@@ -30,72 +39,89 @@ CUT = ("NOTE", "ERROR", "SCHEDULE")
 E = TypeVar("E")
 
 
+class Either(NamedTuple):
+    """A cell of a whole table, and that of a brief one."""
+
+    whole: str
+    brief: str
+
+
 @dataclass(frozen=True)
-class Columns(Generic[E]):
+class Table(Generic[E]):
     """What is shown of each thing.
 
     Attributes:
-        head: the names of the columns; in a terminal, what is in a last one of `CUT` may be cut.
+        columns: what finds a cell, by the name of its column: a moment is told exactly, and in a
+            brief table from now.
+        brief: the columns that stand where not all fit. In a terminal, what is in a last one of
+            `CUT` may be cut.
     """
 
-    head: tuple[str, ...]
-    cells: Callable[[E], Sequence[str]]
+    columns: Mapping[str, Callable[[E], object]]
+    brief: Sequence[str]
 
-    def rows(self, things: Iterable[E]) -> Iterator[list[str]]:
-        return ([flat(cell) for cell in self.cells(thing)] for thing in things)
+    def lines(self, things: Iterable[E], width: int | None) -> Iterator[Text]:
+        """Lay out things, which can be gone through twice, and need not fit into memory.
 
-    def widths(self, things: Iterable[E]) -> list[int]:
-        widths = [cell_len(name) for name in self.head]
-        for row in self.rows(things):
+        Args:
+            width: of the terminal; None: a program, or grep, reads it, and is given the whole.
+        """
+        names, now = tuple(self.columns), None
+        widths = self._widths(things, names, now)
+        if width is not None:
+            widths = _fitted(names, widths, width, LEAST)
+            if sum(widths) + len(GAP) * (len(widths) - 1) > width:
+                names, now = tuple(self.brief), SystemClock().now()
+                widths = self._widths(things, names, now)
+                widths = _fitted(names, widths, width, len(names[-1]))
+        yield _line(names, widths, ["bold"] * len(widths))
+        coloured = [name in COLOURED for name in names]
+        for row in self._rows(things, names, now):
+            styles = [
+                STYLES.get(cell, "") if is_state else ""
+                for is_state, cell in zip(coloured, row, strict=True)
+            ]
+            yield _line(row, widths, styles)
+
+    def _widths(
+        self, things: Iterable[E], names: Sequence[str], now: datetime | None
+    ) -> Sequence[int]:
+        widths = [cell_len(name) for name in names]
+        for row in self._rows(things, names, now):
             widths = [max(width, cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
         return widths
 
-    def fitted(self, widths: Sequence[int], width: int, least: int) -> list[int]:
-        """The widths of the columns in a terminal: none but a last one is less than its cells.
-
-        Args:
-            least: that of the last one, whatever is left for it.
-        """
-        *others, last = widths
-        room = width - sum(others) - len(GAP) * len(others)
-        return [*others, min(last, max(room, least))] if self.head[-1] in CUT else list(widths)
+    def _rows(
+        self, things: Iterable[E], names: Sequence[str], now: datetime | None
+    ) -> Iterator[list[str]]:
+        columns = [self.columns[name] for name in names]
+        return ([flat(_text(of(thing), now)) for of in columns] for thing in things)
 
 
-def print_table(things: Iterable[E], whole: Columns[E], brief: Columns[E]) -> None:
-    """A line for each of things that can be gone through twice, and need not fit into memory.
+def _text(value: object, now: datetime | None) -> str:
+    """A cell as it is shown, in a brief table if `now` is given."""
+    match value:
+        case None:
+            return ""
+        case Either():
+            return value.whole if now is None else value.brief
+        case datetime():
+            return exact(value, value.tzinfo) if now is None else relative(value, now)
+        case timedelta():
+            return seconds(value)
+        case _:
+            return str(value)
 
-    A program, or grep, is given the whole, however long; who sits at a terminal, too, if it fits
-    there: else what is brief.
+
+def _fitted(names: Sequence[str], widths: Sequence[int], width: int, least: int) -> Sequence[int]:
+    """The widths of columns in a terminal: none but a last one of `CUT` is less than its cells.
+
+    Args:
+        least: that of the last one, whatever is left for it.
     """
-    if sys.stdout.isatty():
-        terminal = console()
-        for line in fitting(things, whole, brief, terminal.width):
-            terminal.print(line, soft_wrap=True)
-    else:
-        for line in _laid_out(things, whole, whole.widths(things)):
-            sys.stdout.write(f"{line.plain}\n")
-
-
-def fitting(
-    things: Iterable[E], whole: Columns[E], brief: Columns[E], width: int
-) -> Iterator[Text]:
-    """The lines of a table in a terminal that is so wide."""
-    widths = whole.fitted(whole.widths(things), width, LEAST)
-    if sum(widths) + len(GAP) * (len(widths) - 1) <= width:
-        return _laid_out(things, whole, widths)
-    widths = brief.fitted(brief.widths(things), width, len(brief.head[-1]))
-    return _laid_out(things, brief, widths)
-
-
-def _laid_out(things: Iterable[E], columns: Columns[E], widths: Sequence[int]) -> Iterator[Text]:
-    coloured = [name in COLOURED for name in columns.head]
-    yield _line(columns.head, widths, ["bold"] * len(widths))
-    for row in columns.rows(things):
-        styles = [
-            STYLES.get(cell, "") if is_state else ""
-            for is_state, cell in zip(coloured, row, strict=True)
-        ]
-        yield _line(row, widths, styles)
+    *others, last = widths
+    room = width - sum(others) - len(GAP) * len(others)
+    return [*others, min(last, max(room, least))] if names[-1] in CUT else widths
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], styles: Sequence[str]) -> Text:
@@ -111,21 +137,46 @@ def _cut(cell: str, width: int) -> str:
     return cell if cell_len(cell) <= width else f"{set_cell_size(cell, width - 1).rstrip()}…"
 
 
+def print_table(things: Iterable[E], table: Table[E]) -> None:
+    print_lines(table.lines(things, width()))
+
+
+def print_lines(lines: Iterable[Text]) -> None:
+    """Print lines as they are, in colour in a terminal."""
+    terminal = console() if sys.stdout.isatty() else None
+    for line in lines:
+        if terminal is None:
+            sys.stdout.write(f"{line.plain}\n")
+        else:
+            terminal.print(line, soft_wrap=True)
+
+
+def width() -> int | None:
+    """Return the width of the terminal that output goes to; None: it goes elsewhere."""
+    return console().width if sys.stdout.isatty() else None
+
+
+def shortened(ids: Iterable[str]) -> dict[str, str]:
+    """How each of these IDs begins, to where no other begins so: commands take that as well."""
+    ordered = sorted(set(ids))
+    least = dict.fromkeys(ordered, SHORT)
+    for one, other in pairwise(ordered):
+        common = len(os.path.commonprefix([one, other])) + 1
+        least[one], least[other] = max(least[one], common), max(least[other], common)
+    return {name: name[:length] for name, length in least.items()}
+
+
 def print_paragraph(text: str, mark: str = "", *, indent: int, broken: bool = True) -> None:
     """A text behind a mark; in a terminal, broken between its words, unless it is to be copied."""
-    terminal = console()
-    width = terminal.width - indent if broken and sys.stdout.isatty() else sys.maxsize
+    room = (width() or sys.maxsize) - indent if broken else sys.maxsize
     lines = textwrap.wrap(
-        flat(text), max(width, LEAST), break_long_words=False, break_on_hyphens=False
+        flat(text), max(room, LEAST), break_long_words=False, break_on_hyphens=False
     )
-    for line in lines:
-        marked = Text(set_cell_size(mark, indent), style=STYLES.get(mark, ""))
-        terminal.print(marked.append(line, style="default"), soft_wrap=True)
-        mark = ""
-
-
-def print_tree(tree: Tree) -> None:
-    console().print(tree)
+    marks = (mark, *[""] * len(lines))
+    print_lines(
+        Text(set_cell_size(each, indent), style=STYLES.get(each, "")).append(line, style="default")
+        for each, line in zip(marks, lines, strict=False)
+    )
 
 
 def console() -> Console:
@@ -133,3 +184,42 @@ def console() -> Console:
     # Piped output is read by programs and by grep: a line is a line.
     width = None if sys.stdout.isatty() else 1000
     return Console(width=width, highlight=False, markup=False)
+
+
+class Work:
+    """Work that goes on, and how far it has come."""
+
+    def __init__(self, shown: Progress, what: str) -> None:
+        self._shown = shown
+        self._task = shown.add_task(what, total=None)
+
+    def expect(self, total: int) -> None:
+        """So much is to be done."""
+        self._shown.update(self._task, total=total)
+
+    def advance(self) -> None:
+        """One more of it is done."""
+        self._shown.advance(self._task)
+
+
+@contextmanager
+def working(what: str, *, counted: bool, as_json: bool) -> Generator[Work]:
+    """Show inside the block how far the work has come, if somebody sits at a terminal.
+
+    Args:
+        counted: whether it tells what is done; else only the time is shown.
+    """
+    counts = (BarColumn(BAR), MofNCompleteColumn()) if counted else ()
+    shown = Progress(
+        SpinnerColumn(),
+        Words("{task.description}"),
+        *counts,
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        # Else what is piped elsewhere would be shown instead.
+        redirect_stdout=sys.stdout.isatty(),
+        disable=as_json or not sys.stderr.isatty(),
+    )
+    with shown:
+        yield Work(shown, what)

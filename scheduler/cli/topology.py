@@ -3,28 +3,51 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.tree import Tree
 
+from scheduler.cli.arguments import AppArgument, Json, command, new_group
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import print_json
-from scheduler.cli.tables import print_tree
+from scheduler.cli.tables import console
 from scheduler.protocol.topology import Topology, definitions
 
 TIME_TO_LIVE = "x-message-ttl"
 FEW = 4
 
+cli = new_group("Show or export the exchanges and queues the app uses.")
 
-def show(reference: str | None, *, whole: bool, as_json: bool) -> None:
+
+@command(cli, "show")
+def topology_show(
+    reference: AppArgument = None,
+    whole: Annotated[
+        bool, typer.Option("--all", help="Every timer queue, too, which are many.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the exchanges, queues and bindings of the app, as a tree."""
     topology = ready_app(reference).topology()
     if as_json:
         print_json(asdict(topology))
     else:
-        print_tree(_tree(topology, whole=whole))
+        console().print(_tree(topology, whole=whole))
 
 
-def export(reference: str | None, *, vhost: str) -> None:
+@command(cli, "export")
+def topology_export(
+    reference: AppArgument = None,
+    vhost: Annotated[str, typer.Option(help="The virtual host that they are for.")] = "/",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="It is JSON in any case.", show_default=False)
+    ] = True,
+) -> None:
+    """Print the exchanges and queues, as RabbitMQ definitions (JSON).
+
+    They are for `rabbitmqctl import_definitions`, or for an operator of Kubernetes.
+    """
     print_json(definitions(ready_app(reference).topology(), vhost))
 
 

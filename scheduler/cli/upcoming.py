@@ -1,16 +1,33 @@
-"""`scheduler next`."""
+"""`scheduler next`, and schedules in words: what they mean, and who has set them."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from typing import Annotated
 
+import typer
+
+from scheduler.cli.arguments import AppArgument, Json, command, new_group
 from scheduler.cli.loading import app_with_tasks
-from scheduler.cli.meanings import meaning_of, warn_of_doubts
-from scheduler.cli.printing import no_loops, print_json, print_line
+from scheduler.cli.printing import Row, no_loops, print_json, print_line, relative
+from scheduler.tasks.loops import Loop
 from scheduler.timing.clock import SystemClock
-from scheduler.timing.schedules import Schedule, describe, zone_of
+from scheduler.timing.phrases import in_words, seconds_first
+from scheduler.timing.schedules import Cron, Schedule, describe, zone_of
+
+cli = new_group()
 
 
-def show(reference: str | None, *, count: int, as_json: bool) -> None:
+@command(cli, "next")
+def upcoming(
+    reference: AppArgument = None,
+    count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many times per loop.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """List the next times of each loop, without asking the broker.
+
+    They are those of the code. `scheduler status` shows a schedule that overrides it.
+    """
     app = app_with_tasks(reference)
     warn_of_doubts(app.loops.values())
     now = SystemClock().now()
@@ -27,7 +44,8 @@ def show(reference: str | None, *, count: int, as_json: bool) -> None:
         )
     if not found:
         tasks = ", ".join(app.tasks)
-        return print_line(f"{no_loops(app)}; its tasks run when they are sent messages: {tasks}.")
+        told = no_loops(app.namespace)
+        return print_line(f"{told}; its tasks run when they are sent messages: {tasks}.")
     for name, schedule, times in found:
         print_line(f"{name}  ({meaning_of(schedule)})")
         for time in times:
@@ -39,3 +57,45 @@ def _times(schedule: Schedule, moment: datetime, count: int) -> Iterator[datetim
     for _ in range(count):
         moment = schedule.next_after(moment)
         yield moment.astimezone(zone_of(schedule))
+
+
+def meaning_of(schedule: Schedule) -> str:
+    """The schedule in one phrase, in words too where that is a cron expression."""
+    if not isinstance(schedule, Cron):
+        return describe(schedule)
+    return f"{describe(schedule)}: {in_words(schedule.expression)}"
+
+
+def warn_of_doubts(loops: Iterable[Loop]) -> None:
+    """Say on stderr whose seconds may have been meant to stand first."""
+    for loop in loops:
+        written = loop.schedule.expression if isinstance(loop.schedule, Cron) else ""
+        if (meant := seconds_first(written)) is not None:
+            sys.stderr.write(
+                f"scheduler: Warning: of the six fields of {loop.id}, {written!r}, the last is the "
+                f"second: {in_words(written)}. If the first was meant to be, write "
+                f"{meant!r}: {in_words(meant)}.\n"
+            )
+
+
+def schedule_of(loop: Loop) -> str:
+    """The schedule of a loop in one phrase; where somebody has set it, also who, and when."""
+    return ", ".join(filter(None, [describe(loop.schedule), origin_of(loop)]))
+
+
+def origin_of(loop: Loop) -> str:
+    """Who has set the schedule of a loop, and what the code says instead, if somebody has."""
+    if (override := loop.override) is None:
+        return ""
+    code = f"; code: {describe(loop.of_code)}" if loop.of_code else ""
+    return f"set by {override.by} {relative(override.at, SystemClock().now())}{code}"
+
+
+def row_of_loop(loop: Loop) -> Row:
+    """A loop and its schedule, for programs."""
+    override = loop.override and {
+        "by": loop.override.by,
+        "at": loop.override.at,
+        "code": describe(loop.of_code) if loop.of_code else None,
+    }
+    return {"loop": str(loop), "schedule": describe(loop.schedule), "override": override}

@@ -15,9 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from typer.main import get_command
 
-from scheduler.cli.commands import cli
+from scheduler.cli import commands
 from tests.acceptance.conftest import APPS, LOOPS, SHOP, TIME_LIMIT, CommandLine, Done
 
 PASSWORD = "open-sesame-17"
@@ -108,9 +107,8 @@ def test_no_command_is_left_out(offline: CommandLine):
 
 
 def every_command() -> Iterator[tuple[str, Any]]:
-    whole: Any = get_command(cli)
-    for name, each in whole.commands.items():
-        yield name, each
+    for name in commands.COMMANDS:
+        yield name, (each := commands.loaded(name))
         yield from ((f"{name} {below}", it) for below, it in getattr(each, "commands", {}).items())
 
 
@@ -120,6 +118,11 @@ def test_help_fits_a_terminal_of_80_columns(offline: CommandLine, name: str):
     assert done.code == FINE
     assert [line for line in done.out.splitlines() if len(line) > 80] == []
     assert not re.search(r"^  .*\.\.\.$", done.out, re.MULTILINE)  # the first sentence, whole
+
+
+@pytest.mark.parametrize("name", commands.COMMANDS)
+def test_the_list_of_commands_has_the_first_sentence_of_their_help(name: str):
+    assert commands.COMMANDS[name].help == commands.loaded(name).get_short_help_str(100)
 
 
 @pytest.mark.parametrize(("name", "command"), list(every_command()))

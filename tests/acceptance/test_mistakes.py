@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.cli.commands import ELSEWHERE
 from tests.acceptance.conftest import CommandLine
 
 APP = """
@@ -58,6 +59,21 @@ def test_a_setting_that_there_is_not_is_answered_with_the_nearest(here: CommandL
         "scheduler: There is no setting SCHEDULER_CONCURENCY: did you mean SCHEDULER_CONCURRENCY?"
     )
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("command", ["beat", "list", "start", "worker"])
+def test_a_command_of_another_program_is_answered_with_the_one_here(
+    here: CommandLine, command: str
+) -> None:
+    done = here(command)
+    told = f"No such command '{command}'. Did you mean `scheduler {ELSEWHERE[command]}`?"
+    assert (done.code, told in done.err) == (2, True)
+    assert here(ELSEWHERE[command], "--help").code == 0
+
+
+def test_a_file_that_there_is_not_is_no_loop(here: CommandLine) -> None:
+    done = here("status", "nosuch.py", SCHEDULER_APP="shop.py")
+    assert (done.code, "There is no file 'nosuch.py' in '/" in done.err) == (2, True)
 
 
 def test_a_reason_that_there_is_not_is_answered_with_those_that_there_are(

@@ -19,10 +19,15 @@ def loaded(offline: CommandLine, *command: str) -> set[str]:
     return {line.rpartition("|")[2].strip() for line in lines}
 
 
-@pytest.mark.parametrize("command", ["--help", "seed --help", "failed --help"])
-def test_help_loads_the_parser_and_nothing_else(offline: CommandLine, command: str):
-    modules = loaded(offline, *command.split())
-    assert {name for name in modules if name.startswith("scheduler")} == {
+OF_VERSION = {"scheduler.queues", "scheduler.queues.about"}
+
+
+@pytest.mark.parametrize(("command", "more"), [("--help", set[str]()), ("--version", OF_VERSION)])
+def test_the_list_of_commands_loads_the_parser_and_nothing_else(
+    offline: CommandLine, command: str, more: set[str]
+):
+    modules = loaded(offline, command)
+    assert {name for name in modules if name.startswith("scheduler")} == more | {
         "scheduler",
         "scheduler.__main__",
         "scheduler.cli",
@@ -30,12 +35,12 @@ def test_help_loads_the_parser_and_nothing_else(offline: CommandLine, command: s
         "scheduler.cli.streams",
         "scheduler.errors",
     }
-    assert not modules & {"aiormq", "asyncio", "croniter", "rich"}
+    assert not modules & {"aiormq", "asyncio", "croniter", "pydantic", "rich"}
 
 
-def test_the_list_of_commands_needs_no_pydantic(offline: CommandLine):
-    # The help of one command does: typer reads its parameters with it.
-    assert "pydantic" not in loaded(offline, "--help")
+@pytest.mark.parametrize("command", ["seed --help", "failed --help"])
+def test_help_loads_neither_the_app_nor_what_talks_to_a_broker(offline: CommandLine, command: str):
+    assert not loaded(offline, *command.split()) & {"shop", "aiormq", "scheduler.cli.logs"}
 
 
 def test_next_loads_nothing_that_talks_to_a_broker_and_draws_no_table(offline: CommandLine):

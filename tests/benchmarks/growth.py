@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.cli.processing import fastest_loop
-from scheduler.cli.versions import DISTRIBUTION
+from scheduler.queues.about import DISTRIBUTION
 from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, until_idle
 from tests.benchmarks.costs import (
     BARE,

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
+from scheduler.cli.failed import row_of_parked
+from scheduler.cli.history import row_of_entry
 from scheduler.cli.printing import print_json
-from scheduler.cli.rows import row_of_entry, row_of_parked
 from scheduler.queues.failed import EVERYTHING, Parked, Selection
 from tests.fuzz.field import Field
 from tests.stage import program_of

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.cli import importing
+from scheduler.cli import loading
 from scheduler.cli.loading import load_app
 from scheduler.errors import AppNotFound, ScheduleError, UsageError
 
@@ -112,6 +112,23 @@ def test_where_no_app_is_named_the_ways_to_name_one_are_told(pyproject: str | No
         load_app(None)
 
 
+@pytest.mark.parametrize("reference", ["of_pyproject.py", "of_pyproject:app"])
+@pytest.mark.usefixtures("three_apps")
+def test_a_pyproject_is_found_from_a_folder_below(
+    monkeypatch: pytest.MonkeyPatch, directory: Path, reference: str
+):
+    write("pyproject.toml", f"[tool.scheduler]\napp = '{reference}'\n")
+    write("below/pyproject.toml", "[tool.other]\n")
+    monkeypatch.chdir(directory / "below")
+    assert load_app(None).namespace == "pyproject"
+
+
+def test_a_key_of_pyproject_that_there_is_not_is_answered_with_the_one_that_there_is():
+    write("pyproject.toml", f"{PYPROJECT}ap = 'jobs.py'\n")
+    with pytest.raises(UsageError, match=r"pyproject\.toml.*'ap'; did you mean 'app'\?"):
+        load_app(None)
+
+
 @pytest.mark.parametrize("pyproject", [b"[tool", b"\xff\xfe"])
 def test_a_pyproject_that_cannot_be_read_is_told(pyproject: bytes):
     Path("pyproject.toml").write_bytes(pyproject)
@@ -134,8 +151,7 @@ def test_a_broken_pyproject_does_not_matter_where_an_app_is_named():
     ("reference", "told"),
     [
         ("jobs", "An app is named as .*, got 'jobs'"),
-        ("nowhere.py", r"An app is named as .*, got 'nowhere\.py'"),
-        ("directory.py", r"An app is named as .*, got 'directory\.py'"),
+        ("nowhere.py", r"There is no file 'nowhere\.py' in '/"),
         (":app", "An app is named as .*, got ':app'"),
         ("jobs:", "An app is named as .*, got 'jobs:'"),
         (":", "An app is named as .*, got ':'"),
@@ -191,7 +207,7 @@ def test_of_what_an_app_raises_the_lines_of_its_own_are_told():
 
 
 def test_where_all_that_raised_is_installed_that_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(importing, "INSTALLED", (str(Path.cwd()),))
+    monkeypatch.setattr(loading, "INSTALLED", (str(Path.cwd()),))
     write("jobs.py", "app = 1 / 0\n")
     with pytest.raises(UsageError, match=r"line 1, in <module>\n    app = 1 / 0"):
         load_app("jobs.py:app")

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import pytest
 
 from scheduler import Context, Retry, Scheduler, Settings
-from scheduler.cli.lines import line_of
 from scheduler.cli.logs import configure, log_event, told
 from scheduler.events import (
     Connected,
@@ -27,6 +26,7 @@ from scheduler.events import (
     ProcessorStarted,
     ProcessorStopped,
     ProcessorStopping,
+    RunEvent,
     RunFinished,
     RunLost,
     RunReturned,
@@ -250,20 +250,18 @@ def log(capsys: pytest.CaptureFixture[str]) -> Log:
     return log
 
 
-@pytest.mark.parametrize(("event", "level", "words"), [*OF_PROCESSES, *OF_RUNS])
-def test_each_event_has_its_level_and_words(event: Event, level: int, words: str):
-    line = line_of(event)
-    assert line.level == level
-    assert re.fullmatch(words, line.words)
-
-
 TIME = r"\d\d:\d\d:\d\d\.\d\d\d"
+each_event = pytest.mark.parametrize(("event", "level", "words"), [*OF_PROCESSES, *OF_RUNS])
 
 
-@pytest.mark.parametrize(("event", "level", "words"), OF_PROCESSES)
-def test_a_line_for_people_has_time_level_and_words(log: Log, event: Event, level: int, words: str):
-    line = log(event)
-    assert re.fullmatch(rf"{TIME} {logging.getLevelName(level):7} {words}\n", line)
+@each_event
+def test_a_line_for_people_has_time_level_run_and_words(
+    log: Log, event: Event, level: int, words: str
+):
+    first, *others = log(event).splitlines()
+    of_run = r"report\.berlin #12  " if isinstance(event, RunEvent) else ""
+    assert re.fullmatch(rf"{TIME} {logging.getLevelName(level):7} {of_run}{words}", first)
+    assert bool(others) is isinstance(event, Escalated)  # only the last failure has its traceback
 
 
 def test_a_line_may_be_dated_and_tell_its_offset(log: Log):
@@ -271,15 +269,7 @@ def test_a_line_may_be_dated_and_tell_its_offset(log: Log):
     assert re.fullmatch(rf"20\d\d-\d\d-\d\d {TIME}[+-]\d\d:\d\d INFO    q delivers again\n", line)
 
 
-@pytest.mark.parametrize(("event", "level", "words"), OF_RUNS)
-def test_a_line_of_a_run_names_its_loop_and_seq(log: Log, event: Event, level: int, words: str):
-    first, *others = log(event).splitlines()
-    name = logging.getLevelName(level)
-    assert re.fullmatch(rf"{TIME} {name:7} report\.berlin #12  {words}", first)
-    assert bool(others) is isinstance(event, Escalated)  # only the last failure has its traceback
-
-
-@pytest.mark.parametrize(("event", "level", "words"), [*OF_PROCESSES, *OF_RUNS])
+@each_event
 def test_a_line_for_machines_is_one_object(log: Log, event: Event, level: int, words: str):
     (line,) = log(event, style="json").splitlines()
     told = json.loads(line)
@@ -288,12 +278,8 @@ def test_a_line_for_machines_is_one_object(log: Log, event: Event, level: int, w
     assert told["logger"] == "scheduler"
     assert told["event"] == type(event).__name__
     assert re.fullmatch(words, told["message"])
-
-
-@pytest.mark.parametrize("event", [event for event, _, _ in OF_RUNS])
-def test_a_line_of_a_run_for_machines_names_its_loop_and_seq(log: Log, event: Event):
-    told = json.loads(log(event, style="json"))
-    assert (told["loop"], told["seq"], told["attempt"]) == ("report.berlin", 12, 1)
+    if isinstance(event, RunEvent):
+        assert (told["loop"], told["seq"], told["attempt"]) == ("report.berlin", 12, 1)
 
 
 @pytest.mark.parametrize(

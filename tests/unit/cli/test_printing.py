@@ -3,15 +3,16 @@
 import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from operator import itemgetter
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
 
 from scheduler.brokers.tables import Opaque
+from scheduler.cli.failed import Spool, row_of_parked
 from scheduler.cli.printing import print_error, print_json, print_json_list, print_line
-from scheduler.cli.rows import row_of_parked
-from scheduler.cli.spool import spooling
-from scheduler.cli.tables import Columns, print_table
+from scheduler.cli.tables import Table, print_table
 from scheduler.errors import SchedulerError
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import read_parked
@@ -85,7 +86,8 @@ def test_rows_that_waited_on_disk_are_printed_as_they_were(
     row = row_of_parked(read_parked(STRANGE, "failed", "task.\udce9"))
     print_json([row, row])
     whole = capsys.readouterr().out
-    with spooling() as rows:
+    with TemporaryFile("w+", encoding="ascii") as file:
+        rows = Spool(file)
         rows.add(row)
         rows.add(row)
         print_json_list(rows)
@@ -96,11 +98,9 @@ def test_rows_that_waited_on_disk_are_printed_as_they_were(
 def test_the_columns_of_a_table_are_as_wide_as_their_cells(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with spooling() as rows:
-        rows.add(["1", "a\nb", "end"])
-        rows.add(["22", "漢字漢字", ""])
-        columns = Columns[list[str]](("ID", "NAME", "REST"), lambda row: row)
-        print_table(rows, columns, columns)
+    rows = [["1", "a\nb", "end"], ["22", "漢字漢字", ""]]
+    columns = {name: itemgetter(at) for at, name in enumerate(("ID", "NAME", "REST"))}
+    print_table(rows, Table(columns, brief=tuple(columns)))
     assert capsys.readouterr().out.splitlines() == [
         "ID  NAME      REST",
         "1   a b       end",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler.cli.signals import on_signal
+from scheduler.cli.processing import on_signal
 
 
 @pytest.fixture(autouse=True)

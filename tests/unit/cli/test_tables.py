@@ -2,15 +2,21 @@
 
 import pytest
 
-from scheduler.cli.short_ids import shortened
-from scheduler.cli.tables import Columns, fitting
+from scheduler.cli.tables import Table, shortened
 
-WHOLE = Columns[str](("LOOP", "DUE", "TOOK", "NOTE"), lambda name: [name, "09:00", "1 s", "x" * 30])
-BRIEF = Columns[str](("LOOP", "NOTE"), lambda name: [name, "x" * 30])
+TABLE = Table[str](
+    {
+        "LOOP": str,
+        "DUE": lambda _: "09:00",
+        "TOOK": lambda _: "1 s",
+        "NOTE": lambda _: "x" * 30,
+    },
+    brief=("LOOP", "NOTE"),
+)
 
 
 def shown(name: str, width: int) -> list[str]:
-    return [line.plain for line in fitting([name], WHOLE, BRIEF, width)]
+    return [line.plain for line in TABLE.lines([name], width)]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from scheduler.cli.watching import Screen
+from scheduler.cli.status import Screen
 from scheduler.errors import BrokerUnavailable
 from tests.faulty import Call, FaultyBroker
 from tests.stage import Stage, an_app, program_of

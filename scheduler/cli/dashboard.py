@@ -2,28 +2,53 @@
 
 import asyncio
 import inspect
-from typing import Any, cast
+from typing import Annotated, Any, cast
+
+import typer
 
 from scheduler import dashboard
 from scheduler.app import Scheduler
+from scheduler.cli.arguments import AppArgument, LogFormat, command, new_group
 from scheduler.cli.connecting import remote_broker
 from scheduler.cli.loading import object_named, ready_app
 from scheduler.cli.printing import print_line
-from scheduler.cli.signals import on_signal
+from scheduler.cli.processing import DEFAULT_PORT, on_signal
 from scheduler.errors import UsageError
 
-DEFAULT_PORT = 8088
+cli = new_group()
 
 
+@command(cli, "dashboard")
 def show(
-    reference: str | None,
-    *,
-    host: str,
-    port: int,
-    read_only: bool,
-    access: str | None,
-    log_format: str | None,
+    reference: AppArgument = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="The address to answer at. Where others reach it, --access or --read-only is "
+            "needed."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")
+    ] = DEFAULT_PORT,
+    read_only: Annotated[
+        bool,
+        typer.Option("--read-only", help="Disable all actions; the dashboard is read-only."),
+    ] = False,
+    access: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="A function of the request that returns a scheduler.dashboard.Visitor, or None.",
+        ),
+    ] = None,
+    log_format: LogFormat = None,
 ) -> None:
+    """Show what runs in a browser.
+
+    It follows the journal and the roster; no processor needs to be there. It needs the extra
+    `dashboard`.
+    """
     dashboard.require()
     app = ready_app(reference, log_format=log_format)
     remote_broker(app)  # refuses the embedded one

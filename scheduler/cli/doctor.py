@@ -1,0 +1,83 @@
+"""`scheduler doctor`: what would break the guarantees; with --live, what a probe asks."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from scheduler.brokers.opening import nodes_of
+from scheduler.cli.arguments import AppArgument, HealthPort, Json, command, new_group
+from scheduler.cli.connecting import ask
+from scheduler.cli.loading import ready_app
+from scheduler.cli.printing import print_json, print_line
+from scheduler.cli.tables import print_paragraph
+from scheduler.control.addresses import check_addresses
+from scheduler.control.doctor import Finding
+from scheduler.errors import UsageError
+from scheduler.processor import health
+from scheduler.program import Program
+from scheduler.settings import Settings
+
+MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
+INDENT = 9
+COMMAND = "rabbitmqctl "
+
+cli = new_group()
+
+
+@command(cli, "doctor")
+def doctor(
+    reference: AppArgument = None,
+    live: Annotated[
+        bool,
+        typer.Option(
+            "--live", help="Only ask whether the processor of this machine lives, as a probe does."
+        ),
+    ] = False,
+    health_port: HealthPort = None,
+    as_json: Json = False,
+) -> bool:
+    """Look for what would break the guarantees, and what to change."""
+    if live:
+        return _is_live(reference, health_port, as_json)
+    app = ready_app(reference)
+
+    async def examined(program: Program) -> list[Finding]:
+        return [finding async for finding in program.doctor.examine()]
+
+    findings, nodes = ask(app, examined), nodes_of(app.settings)
+    if len(nodes) > 1:
+        findings.insert(0, asyncio.run(check_addresses(nodes)))
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _print(findings)
+    return all(finding.verdict != "problem" for finding in findings)
+
+
+def _print(findings: Iterable[Finding]) -> None:
+    advice = ""
+    for finding in findings:
+        print_paragraph(f"{finding.about}: {finding.detail}", MARKS[finding.verdict], indent=INDENT)
+        if finding.advice and finding.advice != advice:
+            is_command = finding.advice.startswith(COMMAND)  # to be copied
+            print_paragraph(finding.advice, indent=INDENT, broken=not is_command)
+        advice = finding.advice
+
+
+def _is_live(reference: str | None, port: int | None, as_json: bool) -> bool:
+    # The app is loaded only if nothing else says the port.
+    port = port or Settings().health_port or ready_app(reference).settings.health_port
+    if port is None:
+        raise UsageError(
+            "No port is known at which the processor tells of its health: give --health-port or "
+            "SCHEDULER_HEALTH_PORT to `scheduler run`, and the same to this."
+        )
+    live, why = health.ask(port)
+    if as_json:
+        print_json({"live": live, "why": why})
+    else:
+        print_line("the processor lives" if live else f"the processor does not live: {why}")
+    return live

@@ -1,0 +1,235 @@
+"""What operators do to loops: pause, resume, trigger, remove; make them those of a file."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, TypeVar
+
+import typer
+
+from scheduler.app import Scheduler
+from scheduler.cli.arguments import (
+    AppArgument,
+    DryRun,
+    Json,
+    LoopArgument,
+    app_and_loop,
+    app_and_one,
+    command,
+    moment_of,
+    new_group,
+)
+from scheduler.cli.connecting import ask, connected
+from scheduler.cli.loading import ready_app
+from scheduler.cli.printing import Row, exact, print_json, print_line
+from scheduler.cli.upcoming import row_of_loop
+from scheduler.control.acting import acting_as, user_here
+from scheduler.control.keyed import Synced
+from scheduler.control.loop_files import sync_file
+from scheduler.control.reports import Did, Report
+from scheduler.errors import UsageError
+from scheduler.program import Program
+from scheduler.tasks.loops import Loop
+from scheduler.timing.once import Once
+from scheduler.timing.schedules import zone_of
+
+T = TypeVar("T")
+Operation = Callable[[Program, Loop], Awaitable[Report]]
+BulkOperation = Callable[[Program, Sequence[Loop]], Awaitable[Sequence[Report]]]
+EveryLoop = Annotated[
+    bool,
+    typer.Option(
+        "--all", help="Every loop of the app, keyed ones as well, instead of one; no one-offs."
+    ),
+]
+REFUSALS = (Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
+
+cli = new_group()
+
+
+@command(cli, "pause")
+def pause(
+    reference: AppArgument = None,
+    loop: LoopArgument = None,
+    every: EveryLoop = False,
+    reason: Annotated[
+        str, typer.Option(help="Why, which `scheduler status` tells.")
+    ] = "paused by an operator",
+    as_json: Json = False,
+) -> bool:
+    """Pause a loop.
+
+    A current run ends by itself. When the command returns, no other run begins, unless it names
+    processors that have not answered.
+    """
+    return _do(reference, loop, every, lambda it, loops: it.verbs.pause_all(loops, reason), as_json)
+
+
+@command(cli, "resume")
+def resume(
+    reference: AppArgument = None,
+    loop: LoopArgument = None,
+    every: EveryLoop = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Run at once, and not at the next nominal time.")
+    ] = False,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT",
+            help="Continue as after a run at this moment, such as 2026-06-01T09:00:00+02:00: what "
+            "has been due since is made up for as the schedule's catch_up says.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> bool:
+    """Resume a paused loop, at its next nominal time."""
+    if now and after is not None:
+        raise UsageError("A loop goes on at once, or as after a moment: give --now or --after.")
+    moment = None if after is None else moment_of("--after", after)
+
+    def resumed(program: Program, loops: Sequence[Loop]) -> Awaitable[Sequence[Report]]:
+        return program.verbs.resume_all(loops, at_once=now, after=moment)
+
+    return _do(reference, loop, every, resumed, as_json)
+
+
+@command(cli, "trigger")
+def trigger(
+    reference: AppArgument = None, loop: LoopArgument = None, as_json: Json = False
+) -> bool:
+    """Run a loop now, besides its schedule."""
+    return print_report(
+        done_to(reference, loop, lambda it, found: it.verbs.trigger(found)), as_json
+    )
+
+
+@command(cli, "remove")
+def remove(reference: AppArgument = None, loop: LoopArgument = None, as_json: Json = False) -> bool:
+    """Remove a loop that the code does not have.
+
+    It was started at run time, or the code does not have it any more.
+    """
+    return print_report(
+        done_to(reference, loop, lambda it, found: it.removal.remove(found)), as_json
+    )
+
+
+@command(cli, "sync")
+def sync(
+    reference: AppArgument = None,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="TOML, or JSON if it ends in .json. Required."),
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Make keyed loops those of a file: start, reschedule, stop.
+
+    It has a table for each, such as [digest."user-42"], with every or cron, the other options of a
+    schedule, and args. Tasks that are not in it are not touched. All is checked before anything is
+    done.
+    """
+    reference, path = app_and_one(reference, file, "a FILE")
+    app = ready_app(reference)
+    synced = asyncio.run(
+        sync_file(path, app.tasks, app.names, partial(connected, app), dry_run=dry_run)
+    )
+    if as_json:
+        return print_json({task: asdict(what) for task, what in synced.items()})
+    for line in _lines(synced):
+        print_line(line)
+    if dry_run:
+        print_line("Nothing was changed: this is what it would do.")
+
+
+def _lines(synced: Mapping[str, Synced]) -> Iterator[str]:
+    """How many loops of each task, then those that are not as they were."""
+    for task, what in synced.items():
+        did: Mapping[str, Sequence[str]] = asdict(what)
+        yield f"{task}: {', '.join(f'{len(keys)} {done}' for done, keys in did.items())}"
+        for done, keys in did.items():
+            if done != "unchanged":
+                yield from (f"  {done:11}  {task}.{key}" for key in keys)
+
+
+def done_to(reference: str | None, loop: str | None, operation: Operation) -> Report:
+    """Do something to the loop that was typed, whose app may have been left out."""
+    reference, name = app_and_one(reference, loop, "the name of a LOOP")
+
+    async def done(program: Program) -> Report:
+        return await operation(program, await program.loops.find(name))
+
+    return operated(ready_app(reference), done)
+
+
+def operated(app: Scheduler, operation: Callable[[Program], Awaitable[T]]) -> T:
+    """Do something in the name of the user of this program."""
+    with acting_as(user_here()):
+        return ask(app, operation)
+
+
+def _do(
+    reference: str | None, loop: str | None, every: bool, operation: BulkOperation, as_json: bool
+) -> bool:
+    """Do something to one loop, or to all loops of the app at once."""
+
+    async def done_to_one(program: Program, found: Loop) -> Report:
+        return (await operation(program, [found]))[0]
+
+    async def done_to_all(program: Program) -> Sequence[Report]:
+        known = await program.loops.all()
+        loops = [each for each in known if not isinstance(each.schedule, Once)]
+        return await operation(program, loops) if loops else []
+
+    if not every:
+        return print_report(done_to(reference, loop, done_to_one), as_json)
+    reference, name = app_and_loop(reference, loop)
+    if name is not None:
+        raise UsageError(f"Either a LOOP or --all, got both: {name}.")
+    reports = operated(ready_app(reference), done_to_all)
+    if as_json:
+        print_json([_row(report) for report in reports])
+    else:
+        for report in reports:
+            print_did(report, _due(report))
+    return all(map(is_done, reports))
+
+
+def print_report(report: Report, as_json: bool) -> bool:
+    """Print what was done; returns whether it was."""
+    if as_json:
+        print_json(_row(report))
+    else:
+        print_did(report, _due(report))
+    return is_done(report)
+
+
+def print_did(report: Report, due: str = "") -> None:
+    """Print what was done, and who has not confirmed it."""
+    print_line(f"{report.loop}: {report.did.value}{due}")
+    if report.silent:
+        print_line(
+            f"Not confirmed by {', '.join(report.silent)}: until they answer, or their connections "
+            "end, they may begin one more run. Do it again to see whether all know."
+        )
+
+
+def is_done(report: Report) -> bool:
+    """Whether the loop is as was wanted, and all processors know."""
+    return report.did not in REFUSALS and not report.silent
+
+
+def _due(report: Report) -> str:
+    due_at = exact(report.due_at, zone_of(report.loop.schedule))
+    return f", due {due_at}" if due_at else ""
+
+
+def row_of_report(report: Report) -> Row:
+    return row_of_loop(report.loop) | {"did": report.did.value, "due_at": report.due_at}
+
+
+def _row(report: Report) -> Row:
+    return row_of_report(report) | {"not_confirmed_by": list(report.silent)}
