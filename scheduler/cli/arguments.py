@@ -68,7 +68,7 @@ def _loops(context: typer.Context) -> list[str]:
 
 
 def _loops_if_any(context: typer.Context) -> list[str]:
-    """APP may be left out, and LOOP stand in its place."""
+    """Complete LOOP in the place of APP, which may be left out."""
     has_loop = any(each.name == "loop" for each in context.command.params)
     return _loops(context) if has_loop else []
 

@@ -35,7 +35,7 @@ def ask(
 
 @asynccontextmanager
 async def connected(app: Scheduler, rights: Rights | None = None) -> AsyncGenerator[Program]:
-    """What serves the app in the broker of the settings, for as long as a command takes.
+    """Connect to the broker of the settings, for as long as a command takes.
 
     Args:
         rights: what the command needs to be allowed to do; as a processor, unless given.
@@ -46,7 +46,7 @@ async def connected(app: Scheduler, rights: Rights | None = None) -> AsyncGenera
 
 
 def remote_broker(app: Scheduler, *, patient: bool = False) -> Broker:
-    """The broker of the settings, not yet connected.
+    """Return the broker of the settings, not yet connected.
 
     Raises:
         SettingsError: it is the embedded one, which no other process can reach.
@@ -60,7 +60,7 @@ def remote_broker(app: Scheduler, *, patient: bool = False) -> Broker:
 
 
 async def zones_of_loops(app: Scheduler, program: Program) -> Zones:
-    """The zone of each loop's schedule, by its name; None: that of this machine."""
+    """Read the zone of each loop's schedule, by its name; None: that of this machine."""
     try:
         known = await program.loops.all()
     except BrokerError:  # no reason to show less: without the roster, the code knows most

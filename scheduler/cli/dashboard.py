@@ -56,7 +56,7 @@ def show(
 
 
 def _access(reference: str | None, host: str, read_only: bool) -> "dashboard.Access | None":
-    """Who may look, if that is not this machine alone.
+    """Return who may look, if that is not this machine alone.
 
     Raises:
         UsageError: others reach it, and nobody said what they may do.

@@ -213,7 +213,7 @@ def _selection(
     task: str | None,
     reason: str | None,
 ) -> tuple[str | None, Selection]:
-    """Which messages a command means; all of them only if that was said."""
+    """Return which messages a command means; all of them only if that was said."""
     reference, ids = app_and_any(reference, messages or [])
     if everything or task or reason:
         if ids:
@@ -260,7 +260,7 @@ async def _laid_out(
 
 
 async def _whole(failed: FailedQueues, tasks: list[str], which: Selection) -> Selection:
-    """The selection with whole ids, where some are given by how they begin."""
+    """Complete the IDs of a selection, where some are given by how they begin."""
     if which.ids is None:
         return which
     named = await failed.named(tasks, which.ids)
@@ -324,7 +324,7 @@ def _loop_of(parked: Parked) -> str:
 
 
 def _row(parked: Parked) -> Row:
-    """What the list shows of one."""
+    """Return what the list shows of a message."""
     return {
         "id": parked.id,
         "task": parked.task,

@@ -88,6 +88,6 @@ def _table(zones: Zones) -> Table[JournalEntry]:
 
 
 def _note(entry: JournalEntry) -> str:
-    """The reason or the error, and who it was that acted."""
+    """Return the reason or the error, and who acted."""
     by = f"by {entry.by}" if entry.by else ""
     return ", ".join(filter(None, [entry.note, by]))

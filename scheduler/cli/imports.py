@@ -193,7 +193,7 @@ def _plain(found: Found, code: str, ways: Ways) -> dict[str, object]:
 
 
 def _tell(found: Found, ways: Ways) -> None:
-    """What was found, on stderr: the code may go into a file.
+    """Tell what was found on stderr, as the code may go into a file.
 
     Raises:
         SchedulerError: nothing of it can be carried over.

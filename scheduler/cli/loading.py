@@ -28,7 +28,7 @@ INSTALLED = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
 
 
 def ready_app(reference: str | None, *, log_format: str | None = None) -> Scheduler:
-    """The app that a command is about, once this process logs as the app's settings say.
+    """Return the app of a command, once this process logs as the app's settings say.
 
     Args:
         log_format: instead of the one in the settings.
@@ -49,7 +49,7 @@ def ready_app(reference: str | None, *, log_format: str | None = None) -> Schedu
 
 
 def app_with_tasks(reference: str | None) -> Scheduler:
-    """The same for a command that needs no settings, and logs nothing.
+    """Return the app of a command that needs no settings, and logs nothing.
 
     Raises:
         AppNotFound: there is none.
@@ -64,12 +64,12 @@ def app_with_tasks(reference: str | None) -> Scheduler:
 
 
 def names_app(text: str) -> bool:
-    """Whether an argument names an app, not a loop or a message."""
+    """Tell whether an argument names an app, not a loop or a message."""
     return ":" in text or text.endswith(".py")
 
 
 def load_app(reference: str | None) -> Scheduler:
-    """The app of a reference; without one, of `SCHEDULER_APP` or of pyproject.toml.
+    """Import the app of a reference; without one, of `SCHEDULER_APP` or of pyproject.toml.
 
     Raises:
         AppNotFound: there is none; the message says where it was looked for, and what to write.
@@ -84,7 +84,7 @@ def load_app(reference: str | None) -> Scheduler:
 
 
 def object_named(reference: str) -> object:
-    """What a reference such as `module:attribute` names.
+    """Import what a reference such as `module:attribute` names.
 
     Raises:
         AppNotFound: there is nothing of this name.
@@ -227,7 +227,7 @@ def _with_lines(told: str, error: BaseException) -> str:
 
 
 def _theirs(error: BaseException) -> list[traceback.FrameSummary]:
-    """The lines of their code that led to the error; those of what they use only if it has none."""
+    """Return the lines of their code that led to an error; without any, those of what it uses."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -146,7 +146,7 @@ def sync(
 
 
 def _lines(synced: Mapping[str, Synced]) -> Iterator[str]:
-    """How many loops of each task, then those that are not as they were."""
+    """Count the loops of each task, and name those that are not as they were."""
     for task, what in synced.items():
         did: Mapping[str, Sequence[str]] = asdict(what)
         yield f"{task}: {', '.join(f'{len(keys)} {done}' for done, keys in did.items())}"
@@ -218,7 +218,7 @@ def print_did(report: Report, due: str = "") -> None:
 
 
 def is_done(report: Report) -> bool:
-    """Whether the loop is as was wanted, and all processors know."""
+    """Tell whether the loop is as was wanted, and all processors know."""
     return report.did not in REFUSALS and not report.silent
 
 

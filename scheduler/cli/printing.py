@@ -15,12 +15,12 @@ Row = dict[str, Any]  # what programs are given for a thing
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on stdout; durations are in seconds, moments in ISO 8601."""
+    """Print a JSON document; durations are in seconds, moments in ISO 8601."""
     sys.stdout.write(_json(value) + "\n")
 
 
 def print_json_list(values: Iterable[Any]) -> None:
-    """The same, of a list that need not fit into memory."""
+    """Print a JSON list that need not fit into memory."""
     separator = "[\n  "
     for value in values:
         sys.stdout.write(separator + _json(value).replace("\n", "\n  "))
@@ -39,17 +39,17 @@ def _json(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """What JSON has for a value that it has nothing for."""
+    """Return what JSON has for a value that it has nothing for."""
     return to_jsonable_python(value, timedelta_mode="float", fallback=str, bytes_mode="base64")
 
 
 def print_line(line: str) -> None:
-    """One line on stdout."""
+    """Print a line."""
     sys.stdout.write(f"{printable(line)}\n")
 
 
 def print_error(error: SchedulerError, as_json: bool) -> None:
-    """An error, in a paragraph on stderr, or as JSON on stdout."""
+    """Print an error, in a paragraph on stderr, or as JSON on stdout."""
     message = " ".join([str(error), *getattr(error, "__notes__", [])])
     if as_json:
         print_json({"error": type(error).__name__, "message": message})
@@ -58,17 +58,17 @@ def print_error(error: SchedulerError, as_json: bool) -> None:
 
 
 def local(moment: datetime | None, zone: tzinfo | None = None) -> datetime | None:
-    """A moment on the clock of this zone; else on that of this machine."""
+    """Move a moment to the clock of this zone; else to that of this machine."""
     return None if moment is None else moment.astimezone(zone)
 
 
 def exact(moment: datetime | None, zone: tzinfo | None = None) -> str:
-    """A moment to the second, with its UTC offset, in this zone; else in that of this machine."""
+    """Write a moment to the second, with its offset, in a zone; else in that of this machine."""
     return "" if moment is None else moment.astimezone(zone).isoformat(" ", timespec="seconds")
 
 
 def relative(moment: datetime | None, now: datetime) -> str:
-    """How far a moment is from now, roughly: "in 12 s", "3 m ago"."""
+    """Write how far a moment is from now, roughly: "in 12 s", "3 m ago"."""
     if moment is None:
         return ""
     away = moment - now
@@ -77,7 +77,7 @@ def relative(moment: datetime | None, now: datetime) -> str:
 
 
 def rough(span: timedelta) -> str:
-    """A length of time in one unit, or in hours and minutes."""
+    """Write a length of time in one unit, or in hours and minutes."""
     whole = int(span.total_seconds())
     if whole < 120:
         return f"{whole} s"

@@ -231,7 +231,7 @@ def _stop_on_signal() -> None:
 
 
 def on_signal(act: Callable[[str], object]) -> None:
-    """What a signal to stop does from now on, in the running event loop; it is told its name."""
+    """Have a signal to stop call this from now on, with its name, in the running event loop."""
     loop = asyncio.get_running_loop()
 
     def hand_over(number: int, _: object) -> None:
@@ -255,7 +255,7 @@ def _spare_the_collector() -> None:
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where the extra `uvloop` is installed; None: asyncio's own."""
+    """Return uvloop's event loop, where that extra is installed; None: asyncio's own."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     return importlib.import_module("uvloop").new_event_loop

@@ -105,7 +105,7 @@ def schedule_show(
     app = ready_app(reference)
 
     async def seeded(program: Program) -> tuple[Loop, bool]:
-        """The loop as it was seeded, and whether it was."""
+        """Find the loop as it was seeded, and whether it was."""
         found, listing = await program.loops.find(name), await program.survey.listing()
         listed = listing.get(found.id)
         if listed is None or listed.is_gone:
@@ -142,7 +142,7 @@ def _schedule(options: Mapping[str, Any]) -> Recurring:
 
 
 def _as_options(text: str) -> str:
-    """What is said of arguments in Python, of the options that they are here."""
+    """Rename arguments in Python to the options that they are here."""
     text = text.replace('mode="fixed_rate"', "--fixed-rate")
     text = re.sub(r'(\w+)="(\w+)"', lambda found: f"{_option(found[1])} {found[2]}", text)
     text = re.sub(r"\b(\w+)=(?!\w)", lambda found: _option(found[1]), text)

@@ -86,7 +86,7 @@ def seed(
 
 
 def _count_of(app: Scheduler, work: Work) -> Emit:
-    """A listener that counts the app's queues and loops: each takes its time."""
+    """Return a listener that counts the app's queues and loops: each takes its time."""
     left = {queue.name for queue in app.topology().queues} | {str(loop) for loop in app.loops}
     work.expect(len(left))
 

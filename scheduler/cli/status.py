@@ -136,7 +136,7 @@ def _show_all(app: Scheduler, as_json: bool) -> bool:
 async def picture_of(
     app: Scheduler, program: Program, statuses: Sequence[Status], counts: Counts | None = None
 ) -> Picture:
-    """What there is besides these loops; what was counted before is not counted again."""
+    """Read what there is besides these loops; what was counted before is not counted again."""
     tasks = await backlogs(program.broker, app.names, program.processors, app.tasks.values())
     if counts is None:
         of_app = sum(status.where is Where.WAITING for status in statuses)
@@ -146,7 +146,7 @@ async def picture_of(
 
 
 def lines_of(app: Scheduler, picture: Picture, width: int | None) -> Iterator[Text]:
-    """The lines of a picture in a terminal that is so wide; None: elsewhere."""
+    """Lay out a picture in a terminal that is so wide; None: elsewhere."""
     if picture.loops:
         yield from OF_LOOPS.lines(picture.loops, width)
     else:
@@ -292,7 +292,7 @@ def _in_words(schedule: Schedule) -> str:
 
 
 def _ticks(status: Status, now: datetime) -> Iterator[datetime]:
-    """The times after the one that it is due at, where they do not hang on how long runs take."""
+    """Compute the times after the due one, where they do not depend on how long runs take."""
     moment, schedule = max(now, status.due_at or now), status.loop.schedule
     while schedule.has_grid and status.where not in (Where.PAUSED, Where.UNSEEDED):
         moment = schedule.next_after(moment)
@@ -309,7 +309,7 @@ def _row(status: Status) -> Row:
 
 
 def row_of_last(run: LastRun | None) -> Row | None:
-    """A run that has ended, for programs."""
+    """Return a run that has ended, for programs."""
     return run and asdict(run) | {"ending": run.ending.value, "late": run.late}
 
 

@@ -99,7 +99,7 @@ class Table(Generic[E]):
 
 
 def _text(value: object, now: datetime | None) -> str:
-    """A cell as it is shown, in a brief table if `now` is given."""
+    """Write a cell, of a brief table if `now` is given."""
     match value:
         case None:
             return ""
@@ -114,7 +114,7 @@ def _text(value: object, now: datetime | None) -> str:
 
 
 def _fitted(names: Sequence[str], widths: Sequence[int], width: int, least: int) -> Sequence[int]:
-    """The widths of columns in a terminal: none but a last one of `CUT` is less than its cells.
+    """Fit columns into a terminal: none but a last one of `CUT` is narrower than its cells.
 
     Args:
         least: that of the last one, whatever is left for it.
@@ -157,7 +157,7 @@ def width() -> int | None:
 
 
 def shortened(ids: Iterable[str]) -> dict[str, str]:
-    """How each of these IDs begins, to where no other begins so: commands take that as well."""
+    """Shorten each ID to where no other begins so: commands take that as well."""
     ordered = sorted(set(ids))
     least = dict.fromkeys(ordered, SHORT)
     for one, other in pairwise(ordered):
@@ -167,7 +167,7 @@ def shortened(ids: Iterable[str]) -> dict[str, str]:
 
 
 def print_paragraph(text: str, mark: str = "", *, indent: int, broken: bool = True) -> None:
-    """A text behind a mark; in a terminal, broken between its words, unless it is to be copied."""
+    """Print a text behind a mark; in a terminal, broken between words, unless it is for copying."""
     room = (width() or sys.maxsize) - indent if broken else sys.maxsize
     lines = textwrap.wrap(
         flat(text), max(room, LEAST), break_long_words=False, break_on_hyphens=False
@@ -180,7 +180,7 @@ def print_paragraph(text: str, mark: str = "", *, indent: int, broken: bool = Tr
 
 
 def console() -> Console:
-    """Where output goes: without colour where it is piped, or NO_COLOR is set."""
+    """Return the console: without colour where output is piped, or NO_COLOR is set."""
     # Piped output is read by programs and by grep: a line is a line.
     width = None if sys.stdout.isatty() else 1000
     return Console(width=width, highlight=False, markup=False)
@@ -194,11 +194,11 @@ class Work:
         self._task = shown.add_task(what, total=None)
 
     def expect(self, total: int) -> None:
-        """So much is to be done."""
+        """Set how much there is to do."""
         self._shown.update(self._task, total=total)
 
     def advance(self) -> None:
-        """One more of it is done."""
+        """Count one more as done."""
         self._shown.advance(self._task)
 
 

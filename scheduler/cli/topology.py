@@ -69,7 +69,7 @@ def _tree(topology: Topology, *, whole: bool) -> Tree:
 
 
 def _kind_of(arguments: Mapping[str, Any]) -> object:
-    """What timer queues have in common that differ in their time alone; nothing of other queues."""
+    """Return what timer queues have in common that differ in their time alone."""
     if TIME_TO_LIVE not in arguments:
         return object()
     return sorted((name, str(arguments[name])) for name in arguments if name != TIME_TO_LIVE)

@@ -53,21 +53,21 @@ def upcoming(
 
 
 def _times(schedule: Schedule, moment: datetime, count: int) -> Iterator[datetime]:
-    """The next times, in the schedule's own zone, or in that of this machine."""
+    """Compute the next times, in the schedule's own zone, or in that of this machine."""
     for _ in range(count):
         moment = schedule.next_after(moment)
         yield moment.astimezone(zone_of(schedule))
 
 
 def meaning_of(schedule: Schedule) -> str:
-    """The schedule in one phrase, in words too where that is a cron expression."""
+    """Write a schedule in one phrase, in words too where that is a cron expression."""
     if not isinstance(schedule, Cron):
         return describe(schedule)
     return f"{describe(schedule)}: {in_words(schedule.expression)}"
 
 
 def warn_of_doubts(loops: Iterable[Loop]) -> None:
-    """Say on stderr whose seconds may have been meant to stand first."""
+    """Warn on stderr of cron expressions whose seconds may have been meant to stand first."""
     for loop in loops:
         written = loop.schedule.expression if isinstance(loop.schedule, Cron) else ""
         if (meant := seconds_first(written)) is not None:
@@ -79,12 +79,12 @@ def warn_of_doubts(loops: Iterable[Loop]) -> None:
 
 
 def schedule_of(loop: Loop) -> str:
-    """The schedule of a loop in one phrase; where somebody has set it, also who, and when."""
+    """Write the schedule of a loop in one phrase, and of an override also who set it, and when."""
     return ", ".join(filter(None, [describe(loop.schedule), origin_of(loop)]))
 
 
 def origin_of(loop: Loop) -> str:
-    """Who has set the schedule of a loop, and what the code says instead, if somebody has."""
+    """Write who has overridden the schedule of a loop, if it was, and what the code says."""
     if (override := loop.override) is None:
         return ""
     code = f"; code: {describe(loop.of_code)}" if loop.of_code else ""
@@ -92,7 +92,7 @@ def origin_of(loop: Loop) -> str:
 
 
 def row_of_loop(loop: Loop) -> Row:
-    """A loop and its schedule, for programs."""
+    """Return a loop and its schedule, for programs."""
     override = loop.override and {
         "by": loop.override.by,
         "at": loop.override.at,
