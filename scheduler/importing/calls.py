@@ -6,182 +6,249 @@ from datetime import timedelta
 from typing import Any, cast
 
 from scheduler.importing.celery_names import CONTAINERS, DATABASES, named
+from scheduler.importing.expressions import Evaluator
 from scheduler.importing.findings import Note
-from scheduler.importing.methods import Methods
-from scheduler.importing.names import default_of
-from scheduler.importing.operations import CONVERSIONS, called, method
-from scheduler.importing.source import dotted
+from scheduler.importing.operations import ERRORS, FUNCTIONS, called, method
+from scheduler.importing.source import dotted, last
 from scheduler.importing.values import (
     Bound,
     Class,
-    Conf,
     Function,
     Made,
     Ref,
     Table,
     Unread,
-    items_of,
+    Unreadable,
     plain,
     shown_source,
 )
-from scheduler.importing.world import Added
 
-MAPPINGS = ("dict", "OrderedDict", "MappingProxyType", "copy", "deepcopy")
-LISTED = ("list", "tuple", "sorted", "enumerate", "reversed")
 CREATING = (*DATABASES, "create", "get_or_create", "update_or_create", "bulk_create")
-FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+OF_ITEMS = ("list", "tuple", "sorted", "enumerate", "reversed")
 
 
-class Calls(Methods):
+class Caller(Evaluator):
     """Evaluates the calls of one module."""
 
-    def value(self, node: ast.Call) -> Any:
+    def _call(self, node: ast.Call) -> Any:
         name = dotted(node.func)
-        if name.rpartition(".")[2] == "getenv" or name.endswith("environ.get"):
+        if last(name) == "getenv" or name.endswith("environ.get"):
             return self._default(node, node.args[1:])
-        if DATABASES & set(name.split(".")) and name.rpartition(".")[2] in CREATING:
-            told = f"left out, `{shown_source(node)}`: a schedule in a database"
-            self._world.notes.append(Note(self._evaluator.source.place(node), told))
+        if DATABASES & set(name.split(".")) and last(name) in CREATING:
+            self.note(node, f"left out, `{shown_source(node)}`: a schedule in a database")
         match node.func:
             case ast.Attribute(attr="add_periodic_task"):
-                return self._add(node)
+                bound = self.depending(node, lambda: self._made("add_periodic_task", node))
+                self.state.added.append(bound.under(*self.state.conditional(bound.place)))
+                return self.unread(node)
             case ast.Attribute(receiver, attribute):
-                owner = self._evaluator.value(receiver)
-                match owner:
-                    case Conf():
-                        return self._of_conf(owner, attribute, node)
+                match owner := self.value(receiver):
                     case Table():
-                        return self._of_owner(owner, attribute, node)
-                    case str():
-                        return method(owner, attribute, *self._plain_arguments(node))
+                        return self._of_table(owner, attribute, node)
+                    case str() | timedelta():
+                        return self.kept(method(owner, attribute, *self._constants(node)))
                     case list():
                         return self._of_list(cast("list[Any]", owner), attribute, node)
-                    case timedelta() if attribute == "total_seconds":
-                        return owner.total_seconds()
                     case Made() if not self._has_default(node):
-                        return self._made(attribute, node, of=owner)
+                        return self._unknown(attribute, node, owner)
                     case _:
-                        callee = self._evaluator.attribute(owner, attribute, node.func)
+                        return self._called(self.attribute(owner, attribute, node.func), node)
             case _:
-                callee = self._evaluator.value(node.func)
-        return self._called(callee, node)
+                return self._called(self.value(node.func), node)
 
     def _called(self, callee: Any, node: ast.Call) -> Any:
-        if not isinstance(callee, Function | Class) and self._has_default(node):
-            return self._default(node, ())
         match callee:
             case Function():
-                return self._followed(callee, node)
-            case Ref(path, unread):
-                return self._of_ref(path, path.rpartition(".")[2], node, unread.hint)
+                args, kwargs = self._arguments(node)
+                place = self.source.place(node)
+                value = self.take(self.project.call(callee, args, kwargs, place))
+                if isinstance(value, Unread):
+                    self._tell(node, args, kwargs.entries)
+                return value
             case Class(name=name):
-                return self._made(name, node)
+                return self._unknown(name, node, "")
+            case _ if self._has_default(node):
+                return self._default(node, ())
+            case Ref(path, hint=hint):
+                return self._of_ref_called(path, last(path), node, hint)
             case _:
-                self._tell(node, *self._arguments(node))
-                return self._evaluator.unread(node)
+                args, kwargs = self._arguments(node)
+                self._tell(node, args, kwargs.entries)
+                return self.unread(node)
 
-    def _followed(self, function: Function, node: ast.Call) -> Any:
-        args, kwargs = self._arguments(node)
-        bound = self._project.call(
-            function, args, kwargs.entries, self._evaluator.source.place(node)
-        )
-        if isinstance(bound.value, Unread):
-            self._tell(node, args, kwargs)
-        return self._evaluator.take(bound)
+    def _of_ref_called(self, path: str, name: str, node: ast.Call, hint: str) -> Any:
+        match name, node.args:
+            case "copy" | "deepcopy", [copied]:
+                return self._copied(self.value(copied), deep=name == "deepcopy")
+            case "dict" | "OrderedDict" | "MappingProxyType", _:
+                args, kwargs = self._arguments(node)
+                given = (Bound(each, self.source.place(node)) for each in (*args, kwargs))
+                return self.update(self.state.table(), *given)
+            case "setattr", [owner, attribute, value] if path == name:
+                self.set(self.value(owner), str(self.plain(attribute)), self.bound(value))
+                return None
+            case "map", [ast.Name(function), items] if function in FUNCTIONS:
+                values = self.items(self.value(items), items)
+                place = self.source.place(items)
+                return self.state.listed(called(function, [plain(v, place)], {}) for v in values)
+            case "config_from_object", [first, *_]:
+                self._configure(first)
+                return None
+            case _ if name in FUNCTIONS and path.removesuffix(name) in (
+                *("", "datetime."),
+                f"{self.source.module}.",
+            ):
+                return self.kept(called(name, *self._constants(node)))
+            case _:
+                return self._unknown(name, node, path, hint)
 
-    def _of_ref(self, path: str, last: str, node: ast.Call, hint: str) -> Any:
-        if last in MAPPINGS:
-            return self._mapping(last, node)
-        if last in CONVERSIONS and path in (last, f"datetime.{last}", f"{self._module}.{last}"):
-            made = called(last, *self._of_python(last, node))
-            return self._world.listed(items_of(made) or ()) if isinstance(made, list) else made
-        if path.endswith("crontab.from_string"):
-            fields = str(self._evaluator.plain(node.args[0])).split()
-            return Made("crontab", (), dict(zip(FIELDS, fields, strict=True)))
-        if path == "setattr" and isinstance(self._evaluator.value(node.args[0]), Conf):
-            _, name, value = node.args
-            self._world.conf[named(self._evaluator.plain(name))] = self._evaluator.bound(value)
-            return None
-        if path == "map" and isinstance(name := self._evaluator.value(node.args[0]), Ref):
-            items = [
-                plain(each, self._evaluator.source.place(node))
-                for each in self._evaluator.items(node.args[1])
-            ]
-            return self._world.listed(called(name.path, [each], {}) for each in items)
-        if last == "config_from_object":
-            return self._configure(node)
-        return self._made(last, node, path=path, hint=hint)
+    def _configure(self, node: ast.expr) -> None:
+        """Take the settings of an object."""
+        match bound := self.bound(node):
+            case Bound(str(path)) | Bound(Ref(path)):
+                self.state.configured.append(path)
+            case Bound(Table()):
+                self.update(self.state.conf, bound)
+            case _:
+                pass
 
-    def _of_python(self, name: str, node: ast.Call) -> tuple[list[Any], Mapping[str, Any]]:
-        """Return the arguments of a function of Python's: those of lists may contain tables."""
-        if name not in LISTED or not node.args:
-            return self._plain_arguments(node)
-        rest = [self._evaluator.plain(each) for each in node.args[1:]]
-        kwargs = {str(each.arg): self._evaluator.plain(each.value) for each in node.keywords}
-        return [self._evaluator.items(node.args[0]), *rest], kwargs
-
-    @property
-    def _module(self) -> str:
-        return self._evaluator.source.module
-
-    def _made(
-        self, kind: str, node: ast.Call, *, of: Any = None, path: str = "", hint: str = ""
-    ) -> Made:
-        args, table = self._arguments(node)
-        kwargs = {key: self._evaluator.take(each) for key, each in table.entries.items()}
-        if table.missing:
-            kwargs["**"] = self._evaluator.unread(node)
+    def _unknown(self, kind: str, node: ast.Call, of: Any, hint: str = "") -> Made:
+        """Return the result of a call that is not followed, which may change what it is given."""
+        made = self._made(kind, node, of, hint)
         for name in (*CONTAINERS, *(["changes"] if kind == "Celery" else [])):
-            if name in kwargs:
-                self._configured_with(kwargs[name], node)
-        self._tell(node, args, table)
-        return Made(kind, tuple(args), kwargs, of or path, self._evaluator.unread(node, hint))
+            if name in made.kwargs:
+                place = self.source.place(node)
+                self.update(self.state.conf, Bound(made.kwargs[name], place))
+        self._tell(node, made.args, made.kwargs)
+        return made
+
+    def _made(self, kind: str, node: ast.Call, of: Any = None, hint: str = "") -> Made:
+        args, table = self._arguments(node)
+        kwargs = {key: self.take(each) for key, each in table.entries.items()}
+        if table.missing:
+            kwargs["**"] = table.missing[0].text
+        place = self.source.place(node)
+        return Made(place, shown_source(node), hint, kind, tuple(args), kwargs, of)
+
+    def _arguments(self, node: ast.Call) -> tuple[list[Any], Table]:
+        args: list[Any] = []
+        for each in node.args:
+            try:
+                args += self.elements([each])
+            except Unreadable as error:
+                args.append(error.unread)
+        table = self.state.table()
+        for each in node.keywords:
+            bound = self.bound(each.value)
+            if each.arg is None:
+                self.update(table, bound)
+            else:
+                table.entries[each.arg] = bound
+        return args, table
+
+    def _constants(self, node: ast.Call) -> tuple[list[Any], Mapping[str, Any]]:
+        """Return the arguments of a function of Python's: items may be tables."""
+        place, notes = self.source.place(node), self.touched
+        args, table = self._arguments(node)
+        first: list[Any] = []
+        if args and isinstance(node.func, ast.Name) and node.func.id in OF_ITEMS:
+            first = [self.items(args.pop(0), node)]
+        return [*first, *(plain(each, place, notes) for each in args)], plain(table, place, notes)
+
+    def _tell(self, node: ast.Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note what a call that is not followed may change."""
+        texts = [*kwargs]
+        for each in (*args, *kwargs.values()):
+            match each:
+                case Table() | Bound(Table()):
+                    self.hidden(each if isinstance(each, Table) else each.value, node)
+                case str(text) | Bound(str(text)) if "_" in text:
+                    texts.append(text)
+                case _:
+                    pass
+        if any(named(each) == "beat_schedule" for each in texts):
+            self.unfollowed(node)
+
+    def hidden(self, table: Table, node: ast.AST) -> None:
+        """Note that a table may be changed by what is not followed."""
+        if table.settings:
+            return self.unfollowed(node)
+        told = f"`{shown_source(node)}` may change it, and is not followed"
+        table.missing.append(Note(self.source.place(node), told))
+        return None
 
     def _has_default(self, node: ast.Call) -> bool:
         """Return whether a call asks for a setting by its name, such as `env("X", default=1)`."""
         given = {each.arg: each.value for each in node.keywords}
         name = next(iter(node.args), given.get("name"))
-        return (
-            "default" in given and name is not None and isinstance(self._evaluator.value(name), str)
-        )
+        return "default" in given and name is not None and isinstance(self.value(name), str)
 
     def _default(self, node: ast.Call, given: Sequence[ast.expr]) -> Any:
         """Return the default of a value of the environment: that is a guess."""
         keywords = {each.arg: each.value for each in node.keywords}
-        if not (found := [*given, *(keywords[key] for key in ("default",) if key in keywords)]):
-            return self._evaluator.unread(node)
-        place = self._evaluator.source.place(node)
-        self._evaluator.touched.append(Note(place, default_of(node)))
-        cast_ = dotted(keywords["cast"]) if "cast" in keywords else ""
-        if cast_ in ("int", "float", "str", "bool"):
-            return called(cast_, [self._evaluator.plain(found[0])], {})
-        return self._evaluator.value(found[0])
+        default = next(iter(given), keywords.get("default"))
+        if default is None:
+            return self.unread(node)
+        self.guess(node)
+        kind = dotted(keywords["cast"]) if "cast" in keywords else ""
+        is_known = kind in ("int", "float", "str", "bool")
+        return called(kind, [self.plain(default)], {}) if is_known else self.value(default)
 
-    def _add(self, node: ast.Call) -> Unread:
-        outer, self._evaluator.touched = self._evaluator.touched, []
-        args, table = self._arguments(node)
-        place = self._evaluator.source.place(node)
-        notes = [*self._evaluator.touched, *self._world.conditional(place)]
-        notes += [note for each in table.entries.values() for note in each.notes]
-        kwargs = {key: each.value for key, each in table.entries.items()}
-        if table.missing:
-            kwargs["**"] = Unread(place, "**", table.missing[0].text)
-        self._world.added.append(Added(place, tuple(args), kwargs, tuple(dict.fromkeys(notes))))
-        self._evaluator.touched = outer
-        return self._evaluator.unread(node)
+    def _copied(self, value: Any, *, deep: bool) -> Any:
+        if not isinstance(value, Table):
+            return self.kept(value)
+        entries = dict(value.entries)
+        if deep:
+            for key, each in value.entries.items():
+                entries[key] = Bound(self._copied(each.value, deep=True), each.place, each.notes)
+        return self.state.table(entries, value.missing)
 
-    def _configure(self, node: ast.Call) -> None:
-        (first, *_), _ = self._arguments(node)
-        if isinstance(first, str):
-            self._world.configured.append(first)
-        elif isinstance(first, Ref):
-            self._world.configured.append(first.path)
-        elif isinstance(first, Table):
-            self._configured_with(first, node)
+    def _of_list(self, owner: list[Any], name: str, node: ast.Call) -> Any:
+        args, _ = self._arguments(node)
+        try:
+            return self.kept(method(owner, name, args, {}))
+        except ERRORS:
+            owner[:] = [self.unread(node)]
+            return self.unread(node)
 
-    def _mapping(self, name: str, node: ast.Call) -> Any:
-        args, kwargs = self._arguments(node)
-        if name in ("copy", "deepcopy"):
-            return self._copied(args[0], deep=name == "deepcopy")
-        place = self._evaluator.source.place(node)
-        return self._evaluator.union(*(Bound(each, place) for each in (*args, kwargs)))
+    def _of_table(self, table: Table, name: str, node: ast.Call) -> Any:
+        """Call a method of a table; what it may change is noted where that is not known."""
+        match name, node.args:
+            case "update" | "from_mapping" | "add_defaults", _:
+                args, kwargs = self._arguments(node)
+                given = (Bound(each, self.source.place(node)) for each in (*args, kwargs))
+                self.update(table, *given)
+            case (("setdefault" | "get" | "pop"), [key, *default]):
+                try:
+                    return self._of_key(table, name, key, default, node)
+                except (Unreadable, *ERRORS):
+                    told = str(self.unread(node))
+                    table.missing.append(Note(self.source.place(node), told))
+                    return self.unread(node)
+            case "clear", []:
+                table.entries.clear()
+                table.missing.clear()
+            case "copy", []:
+                return self._copied(table, deep=False)
+            case (("items" | "keys" | "values"), []) if table.is_whole:
+                pairs = [(key, self.take(each)) for key, each in table.entries.items()]
+                parts = {"items": pairs, "keys": [*table.entries], "values": [b for _, b in pairs]}
+                return self.state.listed(parts[name])
+            case _:
+                if table.settings != "config":
+                    self.hidden(table, node)
+                return self.unread(node)
+        return None
+
+    def _of_key(
+        self, table: Table, name: str, key: ast.expr, default: list[ast.expr], node: ast.Call
+    ) -> Any:
+        wanted = table.key(self.plain(key))
+        if name == "setdefault" and wanted not in table.entries:
+            self.put(table, key, self.bound(default[0]))
+        if wanted in table.entries or not table.is_whole:
+            value = self._entry(table, wanted, node)
+            if name == "pop":
+                table.entries.pop(wanted, None)
+            return value
+        return self.value(default[0]) if default else None

@@ -3,7 +3,6 @@
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import PurePath
 from typing import Any
 
@@ -62,7 +61,7 @@ class _App:
     ) -> None:
         self._sources = sources
         self._project = Project(sources)
-        self.notes = self._project.world.notes
+        self.notes = self._project.state.notes
         self._settings = Settings(self._project, tz, in_database=in_database, is_django=is_django)
         self._definitions = [*self._defined()]
         self._undefined: dict[str, Place] = {}
@@ -102,18 +101,18 @@ class _App:
                 left = {key: each for key, each in own.items() if key not in same}
                 table = Bound(Table(left, table.value.missing), table.place, table.notes)
             yield from entries_of(table)
-        yield from map(entry_added, self._project.world.added)
+        yield from map(entry_added, self._project.state.added)
 
     def _loop(self, entry: Entry) -> Job | None:
-        expires = _seconds(entry.options.get("expires"))
         place = entry.place
         named = entry.key or entry.task
         try:
-            schedule, weekdays = self._settings.beat.schedule(entry.schedule, expires)
+            late = entry.spans.get("expires")
+            schedule, weekdays = self._settings.beat.schedule(entry.schedule, late)
         except (ScheduleError, Unreadable) as error:
             self.notes.append(Note(place, f"left out, {named!r}: {error}"))
             return None
-        limits = [_seconds(entry.options.get(name)) for name in ("soft_time_limit", "time_limit")]
+        limits = entry.spans.get("soft_time_limit"), entry.spans.get("time_limit")
         action: Action = CeleryCall(entry.task, entry.args, entry.kwargs)
         notes = [*entry.notes]
         if entry.unread:
@@ -127,7 +126,7 @@ class _App:
             action,
             schedule,
             weekdays,
-            timeout=next((each for each in limits if each), None),
+            timeout=next(filter(None, limits), None),
             paused=entry.paused,
             notes=notes,
         )
@@ -185,12 +184,6 @@ class _App:
                 return each
         ends = [each for each in self._definitions if each.path.endswith(f".{name}")]
         return ends[0] if len(ends) == 1 else None
-
-
-def _seconds(value: Any) -> timedelta | None:
-    if isinstance(value, timedelta):
-        return value
-    return timedelta(seconds=value) if isinstance(value, int | float) else None
 
 
 def _namespace(sources: Iterable[Source], texts: Iterable[str]) -> str:

@@ -1,32 +1,37 @@
 """What modules have beat run: `beat_schedule`, and calls of `add_periodic_task`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
+from scheduler.errors import ScheduleError
+from scheduler.importing.celery_schedules import span_of
 from scheduler.importing.findings import Note, Place
 from scheduler.importing.values import (
     Bound,
     Function,
     Made,
     Ref,
+    Scope,
     Table,
     Unread,
     Unreadable,
     plain,
     shown_value,
+    unread_of,
 )
-from scheduler.importing.world import Added
 
 ENTRY = ("task", "schedule", "args", "kwargs", "options", "relative", "enabled")
 SIGNATURES = ("s", "si", "signature", "Signature", "subtask")
 OF_ADDING = ("schedule", "sig", "args", "kwargs", "name")
+SPANS = ("expires", "soft_time_limit", "time_limit")
 RELATIVE = "periods are counted from 1970 in UTC here: offset= moves them"
+QUEUE = "each task has a queue of its own"
 WHY = {
-    "queue": "each task has a queue of its own",
-    "exchange": "each task has a queue of its own",
-    "routing_key": "each task has a queue of its own",
+    "queue": QUEUE,
+    "exchange": QUEUE,
+    "routing_key": QUEUE,
     "priority": "loops have none",
     "link": "send the next message at the end of the task",
     "link_error": "a function under @app.on_escalation is told",
@@ -43,7 +48,7 @@ class Entry:
         task: Celery's name of it, or the path of its function.
         schedule: what it goes by.
         unread: which of its arguments are not known.
-        options: how it is sent.
+        spans: how it is sent, as far as these are times.
     """
 
     place: Place
@@ -53,89 +58,90 @@ class Entry:
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     unread: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    spans: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
     paused: bool = False
     notes: Sequence[Note] = ()
 
 
 def entries_of(table: Bound) -> Iterator[Entry | Note]:
     """Those of a `beat_schedule`."""
-    if not isinstance(table.value, Table):
-        said = _unreadable(table.value, table.place)
-        yield Note(
-            said.place if isinstance(said, Unread) else table.place, f"beat_schedule: {said}"
-        )
-        return
-    yield from (Note(each.place, f"beat_schedule: {each.text}") for each in table.value.missing)
-    for key, bound in table.value.entries.items():
-        yield _entry(key, bound.under(*table.notes))
-
-
-def _entry(key: Any, bound: Bound) -> Entry | Note:
-    left = f"left out, {key!r} of beat_schedule"
-    if not isinstance(bound.value, Table):
-        return Note(bound.place, f"{left}: {_unreadable(bound.value, bound.place)}")
-    given, place = bound.value.entries, bound.place
-    if missing := [name for name in ("task", "schedule") if name not in given]:
-        lost = bound.value.missing[0].text if bound.value.missing else f"it has no {missing[0]!r}"
-        return Note(place, f"{left}: {lost}")
     try:
-        task = _task(given["task"].value, place)
-    except Unreadable as error:
-        return Note(place, f"{left}: {error}")
+        given = _table(table)
+    except (ScheduleError, Unreadable) as error:
+        place = error.unread.place if isinstance(error, Unreadable) else table.place
+        yield Note(place, f"beat_schedule: {error}")
+        return
+    yield from (Note(each.place, f"beat_schedule: {each.text}") for each in given.missing)
+    for key, bound in given.entries.items():
+        try:
+            yield _entry(key, bound.under(*table.notes))
+        except (ScheduleError, Unreadable) as error:
+            yield Note(bound.place, f"left out, {key!r} of beat_schedule: {error}")
+
+
+def _entry(key: Any, bound: Bound) -> Entry:
+    table = _table(bound)
+    given = table.entries
+    for name in ("task", "schedule"):
+        if name not in given:
+            lost = [each.text for each in table.missing]
+            raise ScheduleError(lost[0] if lost else f"it has no {name!r}")
     notes = (*bound.notes, *(note for each in given.values() for note in each.notes))
-    reading = _Reading(
-        str(key), place, [Note(each.place, f"{key!r}: {each.text}") for each in notes]
-    )
-    for each in bound.value.missing:
-        reading.note(each.place, f"a part of {key!r}: {each.text}")
+    reading = _Reading(str(key), bound.place, notes)
+    reading.add(table.missing, "a part of ")
     for name, each in given.items():
         if name not in ENTRY:
             reading.note(each.place, f"{name} of {key!r}")
-    options = reading.options(given["options"].value if "options" in given else None)
-    args, kwargs, unread = reading.arguments(_of(given, "args"), _of(given, "kwargs"))
-    paused = reading.is_off("enabled", given)
-    if "relative" in given and given["relative"].value is not False:
-        reading.note(given["relative"].place, f"relative of {key!r}: {RELATIVE}")
-    schedule, notes = given["schedule"].value, reading.told
-    return Entry(place, str(key), task, schedule, args, kwargs, unread, options, paused, notes)
+    args, kwargs = (given[name].value if name in given else None for name in ("args", "kwargs"))
+    return Entry(
+        bound.place,
+        str(key),
+        _task(given["task"].value, bound.place),
+        given["schedule"].value,
+        *reading.arguments((args, kwargs)),
+        reading.options(given.get("options")),
+        reading.is_off(given),
+        [*dict.fromkeys(reading.notes)],
+    )
 
 
-def _of(given: Mapping[Any, Bound], name: str) -> Any:
-    return given[name].value if name in given else None
-
-
-def entry_added(added: Added) -> Entry | Note:
+def entry_added(added: Bound) -> Entry | Note:
     """That of a call of `add_periodic_task`."""
-    given = dict(zip(OF_ADDING, added.args, strict=False)) | added.kwargs
     try:
-        return _added(added, given)
+        return _added(added, added.value)
     except Unreadable as error:
         return Note(added.place, f"left out, a call of add_periodic_task: {error}")
 
 
-def _added(added: Added, given: Mapping[str, Any]) -> Entry:
+def _added(added: Bound, made: Made) -> Entry:
     place = added.place
+    given = dict(zip(OF_ADDING, made.args, strict=False)) | dict(made.kwargs)
     if "schedule" not in given or "sig" not in given:
-        raise Unreadable(given.get("**") or Unread(place, "add_periodic_task(...)"))
-    name = str(plain(given["name"], place)) if given.get("name") is not None else ""
-    reading = _Reading(name or "a task that is added", place, [*added.notes])
-    options = reading.read({key: each for key, each in given.items() if key not in OF_ADDING})
-    task, args, kwargs, unread, set_ = reading.signature(given["sig"])
-    reading.key = name or task
-    options |= reading.read(set_)
-    more = reading.arguments(given.get("args"), given.get("kwargs"))
-    args, kwargs, unread = (*more[0], *args), {**kwargs, **more[1]}, unread or more[2]
-    schedule, notes = given["schedule"], reading.told
-    return Entry(place, name, task, schedule, args, kwargs, unread, options, False, notes)
+        raise Unreadable(made)
+    task, args, kwargs, options = _signature(given["sig"], place)
+    name = "" if given.get("name") is None else str(plain(given["name"], place))
+    reading = _Reading(name or task, place, added.notes)
+    options |= {key: each for key, each in given.items() if key not in OF_ADDING}
+    return Entry(
+        place,
+        name,
+        task,
+        given["schedule"],
+        *reading.arguments((given.get("args"), given.get("kwargs")), (args, kwargs)),
+        reading.spans({key: Bound(each, place) for key, each in options.items()}),
+        False,
+        [*dict.fromkeys(reading.notes)],
+    )
 
 
-def _path(value: Any, place: Place) -> str:
-    match value:
-        case Function(path=path) | Ref(path=path):
-            return path
-        case _:
-            raise Unreadable(_as_unread(value, place))
+def _table(bound: Bound) -> Table:
+    match bound.value:
+        case Table() as table:
+            return table
+        case Unread() as unread:
+            raise Unreadable(unread)
+        case other:
+            raise ScheduleError(f"expected a table, got {shown_value(other)}")
 
 
 def _task(value: Any, place: Place) -> str:
@@ -145,123 +151,99 @@ def _task(value: Any, place: Place) -> str:
     text = plain(value, place)
     if isinstance(text, str):
         return text
-    raise Unreadable(_as_unread(value, place))
+    raise Unreadable(unread_of(value, place))
 
 
-def _unreadable(value: Any, place: Place) -> Unread | str:
-    unread = _as_unread(value, place)
-    is_known = not isinstance(value, Unread | Ref | Made)
-    return f"expected a table, got {unread.text}" if is_known else unread
-
-
-def _as_unread(value: Any, place: Place) -> Unread:
+def _signature(value: Any, place: Place) -> tuple[str, Any, Any, dict[str, Any]]:
+    """The task of a signature, its arguments, and how it is sent."""
     match value:
-        case Unread():
-            return value
-        case Ref(unread=unread) | Made(unread=Unread() as unread):
-            return unread
+        case Made("set", _, kwargs, Made() as inner):
+            task, args, passed, options = _signature(inner, place)
+            return task, args, passed, {**options, **kwargs}
+        case Made(kind, args, kwargs, str(path)) if kind in SIGNATURES:
+            of = path.removesuffix(f".{kind}")
+            if kind in SIGNATURES[:2]:
+                given = {key: Bound(each, place) for key, each in kwargs.items()}
+                return of, args, value if "**" in kwargs else Table(given, []), {}
+            if args and isinstance(args[0], str):
+                of, args = args[0], args[1:]
+            named = {**dict(zip(("args", "kwargs"), args, strict=False)), **kwargs}
+            inner = named.pop("options", None)
+            more = inner.entries if isinstance(inner, Table) else {}
+            options = {key: each.value for key, each in more.items()}
+            return of, named.pop("args", None), named.pop("kwargs", None), {**named, **options}
+        case Function(path=path) | Ref(path):
+            return path, None, None, {}
         case _:
-            return Unread(place, shown_value(value))
+            raise Unreadable(unread_of(value, place))
 
 
 class _Reading:
     """What is read of one entry, and noted."""
 
-    def __init__(self, key: str, place: Place, notes: list[Note]) -> None:
-        self.key = key
+    def __init__(self, key: str, place: Place, notes: Iterable[Note]) -> None:
+        self._key = key
         self._place = place
-        self.notes = notes
-
-    @property
-    def told(self) -> list[Note]:
-        return list(dict.fromkeys(self.notes))
+        self.notes: list[Note] = []
+        self.add(notes)
 
     def note(self, place: Place, text: str) -> None:
         self.notes.append(Note(place, text))
 
-    def is_off(self, name: str, given: Mapping[Any, Bound]) -> bool:
-        if name not in given:
+    def add(self, notes: Iterable[Note], what: str = "") -> None:
+        self.notes += [Note(each.place, f"{what}{self._key!r}: {each.text}") for each in notes]
+
+    def is_off(self, given: Scope) -> bool:
+        """Return whether `enabled` is not true, and note what else there is of that kind."""
+        if "relative" in given and given["relative"].value is not False:
+            self.note(given["relative"].place, f"relative of {self._key!r}: {RELATIVE}")
+        if "enabled" not in given:
             return False
-        bound = given[name]
+        bound = given["enabled"]
         try:
-            enabled = bool(plain(bound.value, bound.place, self.notes))
+            enabled = bool(plain(bound.value, bound.place))
         except Unreadable as error:
-            self.note(bound.place, f"{name} of {self.key!r}: {error}")
+            self.note(bound.place, f"enabled of {self._key!r}: {error}")
             return False
         if not enabled:
-            self.note(bound.place, f"{name}=False of {self.key!r}: pause its loop")
+            self.note(bound.place, f"enabled=False of {self._key!r}: pause its loop")
         return not enabled
 
-    def signature(
-        self, value: Any
-    ) -> tuple[str, Sequence[Any], Mapping[str, Any], str, Mapping[str, Any]]:
-        """The task of a signature, its arguments, and how it is sent."""
-        match value:
-            case Made("set", _, kwargs, Made() as inner):
-                task, args, passed, unread, options = self.signature(inner)
-                return task, args, passed, unread, {**options, **kwargs}
-            case Made(kind, args, kwargs, str(path)) if kind in SIGNATURES:
-                of = path.removesuffix(f".{kind}")
-                if kind in SIGNATURES[:2]:
-                    return of, *self.arguments(args, kwargs), {}
-                if args and isinstance(args[0], str):
-                    of, args = args[0], args[1:]
-                named = {**dict(zip(("args", "kwargs"), args, strict=False)), **kwargs}
-                passed = self.arguments(named.pop("args", None), named.pop("kwargs", None))
-                options = named.pop("options", None)
-                more = options.entries if isinstance(options, Table) else {}
-                more = {key: each.value for key, each in more.items()}
-                return of, *passed, {**named, **more}
-            case Made():
-                raise Unreadable(_as_unread(value, self._place))
-            case _:
-                return _path(value, self._place), (), {}, "", {}
-
-    def arguments(self, args: Any, kwargs: Any) -> tuple[Sequence[Any], Mapping[str, Any], str]:
+    def arguments(self, *given: tuple[Any, Any]) -> tuple[Sequence[Any], Mapping[str, Any], str]:
+        """Return those of a task, or which of them are not known."""
+        notes: list[Note] = []
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
         try:
-            notes: list[Note] = []
-            positional = plain(args, self._place, notes)
-            if isinstance(kwargs, Mapping):
-                pairs = cast("Mapping[str, Any]", kwargs).items()
-                named = {key: plain(each, self._place, notes) for key, each in pairs}
-            else:
-                named = plain(kwargs, self._place, notes)
-            self.notes += [Note(each.place, f"{self.key!r}: {each.text}") for each in notes]
+            for positional, named in given:
+                args += plain(positional, self._place, notes) or ()
+                kwargs |= plain(named, self._place, notes) or {}
         except Unreadable as error:
             return (), {}, error.unread.text
-        return tuple(cast("Sequence[Any]", positional or ())), dict(named or {}), ""
+        self.add(notes)
+        return tuple(args), kwargs, ""
 
-    def options(self, value: Any) -> Mapping[str, Any]:
-        if value is None:
+    def options(self, bound: Bound | None) -> Mapping[str, timedelta]:
+        try:
+            table = Table({}, []) if bound is None or bound.value is None else _table(bound)
+        except (ScheduleError, Unreadable) as error:
+            self.note(self._place, f"options of {self._key!r}: {error}")
             return {}
-        if not isinstance(value, Table):
-            self.note(self._place, f"options of {self.key!r}: {_unreadable(value, self._place)}")
-            return {}
-        for each in value.missing:
-            self.note(each.place, f"options of {self.key!r}: {each.text}")
-        self.notes += [note for each in value.entries.values() for note in each.notes]
-        places = {key: each.place for key, each in value.entries.items()}
-        return self.read({key: each.value for key, each in value.entries.items()}, places)
+        self.add(table.missing, "options of ")
+        return self.spans(table.entries)
 
-    def read(
-        self, options: Mapping[str, Any], places: Mapping[str, Place] | None = None
-    ) -> dict[str, Any]:
+    def spans(self, options: Scope) -> Mapping[str, timedelta]:
         """What of them is carried over; all else is noted."""
-        read: dict[str, Any] = {}
-        for name, value in options.items():
-            why = f": {WHY[name]}" if name in WHY else ""
-            if name == "**":
-                self.note(self._place, f"options of {self.key!r}: {value.hint}")
-                continue
-            if isinstance(value, Unread | Ref):
-                why = f": {_as_unread(value, self._place)}"
-            if name in ("expires", "soft_time_limit", "time_limit") and _is_span(value):
-                read[name] = value
+        read: dict[str, timedelta] = {}
+        for name, bound in options.items():
+            self.add(bound.notes)
+            if name in SPANS and (span := span_of(bound.value)) is not None:
+                read[name] = span
+            elif name == "**":
+                self.note(self._place, f"options of {self._key!r}: {bound.value}")
             else:
-                place = (places or {}).get(name, self._place)
-                self.note(place, f"{name}={shown_value(value)} of {self.key!r}{why}")
+                why = f": {WHY[name]}" if name in WHY else ""
+                if isinstance(bound.value, Unread) and not isinstance(bound.value, Made):
+                    why = f": {bound.value}"
+                self.note(bound.place, f"{name}={shown_value(bound.value)} of {self._key!r}{why}")
         return read
-
-
-def _is_span(value: Any) -> bool:
-    return isinstance(value, timedelta | int | float) and not isinstance(value, bool)

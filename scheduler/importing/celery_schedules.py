@@ -8,12 +8,13 @@ from typing import Any, cast
 from scheduler.errors import ScheduleError
 from scheduler.importing.calendars import COLUMNS, Calendar, Dialect
 from scheduler.importing.findings import Place
-from scheduler.importing.values import Made, Ref, Unread, Unreadable, plain
+from scheduler.importing.values import Made, Unread, Unreadable, plain
 from scheduler.timing.durations import shown
 from scheduler.timing.schedules import Cron, Every, Recurring
 
 CELERY = Dialect(wraps=True, long_names=True)
 FIELDS = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+SOLAR = "solar: nothing goes by the sun here; compute the moment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +43,22 @@ class Beat:
             Unreadable: the source does not contain it.
         """
         match value:
-            case bool():
-                raise ScheduleError(f"not a schedule: {value}")
-            case int() | float():
-                return _every(timedelta(seconds=value), expires), None
-            case timedelta():
-                return _every(value, expires), None
-            case Unread() as unread:
-                raise Unreadable(unread)
-            case Ref(unread=unread):
-                raise Unreadable(unread)
+            case int() | float() | timedelta() if not isinstance(value, bool):
+                period = value if isinstance(value, timedelta) else timedelta(seconds=value)
+                return Every(period, mode="fixed_rate", **_lateness(expires)), None
             case Made("schedule", args, kwargs):
                 return self.schedule(_period(args, kwargs), expires)
+            case Made("from_string", (str(text),)) if len(text.split()) == len(FIELDS):
+                fields = dict[str, str](zip(FIELDS, text.split(), strict=True))
+                return self.crontab(fields, late=_least(expires, self.deadline))
             case Made("crontab", args, kwargs):
                 return self.crontab(_fields(args, kwargs), late=_least(expires, self.deadline))
             case Made("solar"):
-                raise ScheduleError("solar: nothing goes by the sun here; compute the moment")
+                raise ScheduleError(SOLAR)
             case Made(kind):
                 raise ScheduleError(f"{kind}(...) is a schedule that is not known here")
+            case Unread():
+                raise Unreadable(value)
             case _:
                 raise ScheduleError(f"not a schedule: {shown(value)}")
 
@@ -74,8 +73,11 @@ class Beat:
         return Cron(expression, tz=tz or self.tz, **_lateness(late)), weekdays
 
 
-def _every(period: timedelta, expires: timedelta | None) -> Every:
-    return Every(period, mode="fixed_rate", **_lateness(expires))
+def span_of(value: Any) -> timedelta | None:
+    """What Celery takes for a time, in seconds or as it is."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
+        return timedelta(seconds=value)
+    return value if isinstance(value, timedelta) else None
 
 
 def _lateness(late: timedelta | None) -> dict[str, Any]:
@@ -99,7 +101,7 @@ def _fields(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, str]:
         raise ScheduleError("crontab: what is third, differs between releases of Celery: name it")
     given = dict(zip(FIELDS, args, strict=False)) | dict(kwargs)
     if "**" in given:
-        raise Unreadable(given["**"])
+        raise ScheduleError(str(given["**"]))
     if "nowfun" in given:
         raise ScheduleError("crontab: nowfun= may set a zone of its own: write cron= and tz=")
     if unknown := [name for name in given if name not in FIELDS and name != "app"]:

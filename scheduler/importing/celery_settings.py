@@ -4,12 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 from scheduler.errors import UsageError
-from scheduler.importing.celery_schedules import Beat
+from scheduler.importing.celery_schedules import Beat, span_of
 from scheduler.importing.celery_tasks import Limits, rate_of
-from scheduler.importing.findings import (
-    Note,
-    Place,
-)
+from scheduler.importing.findings import Note, Place
 from scheduler.importing.project import Project
 from scheduler.importing.values import Bound, Made, Ref, Unreadable, is_same, plain, shown_value
 
@@ -38,38 +35,43 @@ class Settings:
     ) -> None:
         self._in_database = in_database
         self._project = project
-        self._notes = project.world.notes
         self._settings: dict[str, Bound] = {}
         self.tables: list[Bound] = []
         self._take()
-        configured = project.world.configured
+        configured = project.state.configured
         self._is_django = is_django or any(each.startswith("django") for each in configured)
         self.beat = Beat(self._zone(tz), self._span("beat_cron_starting_deadline"))
-        self.limits = Limits(self._timeout(), self._rate())
+        timeout = self._span("task_soft_time_limit"), self._span("task_time_limit")
+        self.limits = Limits(next(filter(None, timeout), None), self._rate())
+
+    def _note(self, place: Place, told: str) -> None:
+        self._project.state.notes.append(Note(place, told))
 
     def _take(self) -> None:
-        others: dict[str, list[str]] = {}
+        others: dict[str, set[str]] = {}
         for name, bound in self._project.settings():
-            text = shown_value(bound.value)
             if name == "beat_schedule":
                 self.tables.append(bound)
             elif name in READ:
                 self._set(name, bound)
             elif name in TOLD:
-                self._notes.append(Note(bound.place, f"{name}: {TOLD[name]}"))
-            elif name == "beat_scheduler" and "atabase" in text:
-                self._notes += [Note(bound.place, DATABASE)] if self._in_database else []
+                self._note(bound.place, f"{name}: {TOLD[name]}")
+            elif name == "beat_scheduler" and "atabase" in shown_value(bound.value):
+                if self._in_database:
+                    self._note(bound.place, DATABASE)
             else:
-                others.setdefault(bound.place.file, []).append(name)
+                others.setdefault(bound.place.file, set()).add(name)
         for file, names in others.items():
-            said = f"settings of Celery's that are of no use here: {', '.join(sorted({*names}))}"
-            self._notes.append(Note(Place(file, 1), said))
+            said = f"settings of Celery's that are of no use here: {', '.join(sorted(names))}"
+            self._note(Place(file, 1), said)
+        for each in self._project.state.conf.missing:
+            self._note(each.place, f"settings of Celery's: {each.text}")
 
     def _set(self, name: str, bound: Bound) -> None:
         old = self._settings.get(name)
         if old is not None and not is_same(old.value, bound.value):
             told = f"{name}: `{shown_value(old.value)}` is left out: {bound.place} is used"
-            self._notes.append(Note(old.place, told))
+            self._note(old.place, told)
         self._settings[name] = bound
 
     def _setting(self, name: str, guess: str = "") -> Any:
@@ -79,9 +81,9 @@ class Settings:
         try:
             value = plain(bound.value, bound.place)
         except Unreadable as error:
-            self._notes.append(Note(bound.place, f"{name}: {error}{guess}"))
-            return None
-        self._notes += [Note(each.place, f"{name}: {each.text}") for each in bound.notes]
+            return self._note(bound.place, f"{name}: {error}{guess}")
+        for each in bound.notes:
+            self._note(each.place, f"{name}: {each.text}")
         return value
 
     def _zone(self, tz: str | None) -> str:
@@ -95,14 +97,14 @@ class Settings:
             if isinstance(zone := self._setting("TIME_ZONE", f": {told}"), str):
                 if not self._is_configured(of_django):
                     said = "beat goes by TIME_ZONE if its app is configured by this module (--tz)"
-                    self._notes.append(Note(of_django.place, said))
+                    self._note(of_django.place, said)
                 return zone
         elif of_django is None and self._is_django and tz is None:
             said = f"timezone: beat goes by Django's TIME_ZONE, which is not in these files: {told}"
-            self._notes.append(Note(Place(self._project.sources[0].file, 1), said))
+            self._note(Place(self._project.sources[0].file, 1), said)
         elif self._setting("enable_utc", f": {told}") is False and tz is None:
             said = f"beat goes by the zone of its machine, which is not in the file: {told}"
-            self._notes.append(Note(self._settings["enable_utc"].place, said))
+            self._note(self._settings["enable_utc"].place, said)
         return taken
 
     def _is_configured(self, bound: Bound) -> bool:
@@ -110,12 +112,7 @@ class Settings:
         return self._is_django or self._project.has_settings(bound.place.file)
 
     def _span(self, name: str) -> timedelta | None:
-        value = self._setting(name)
-        return timedelta(seconds=value) if isinstance(value, int | float) and value else None
-
-    def _timeout(self) -> timedelta | None:
-        soft, hard = self._span("task_soft_time_limit"), self._span("task_time_limit")
-        return soft or hard
+        return span_of(self._setting(name))
 
     def _rate(self) -> str | None:
         try:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from scheduler.errors import ScheduleError, UsageError
+from scheduler.importing.celery_schedules import span_of
 from scheduler.importing.expressions import Evaluator
 from scheduler.importing.findings import NO_RETRY, CeleryCall, Job, Note, Parameter, Place
 from scheduler.importing.layout import quoted
@@ -106,7 +107,7 @@ class _Decorated:
         self._function = function
         self._limits = limits
         self._notes: list[Note] = []
-        table = evaluator.world.table()
+        table = evaluator.state.table()
         for each in decorator.keywords if isinstance(decorator, ast.Call) else ():
             bound = evaluator.bound(each.value)
             if each.arg is None:
@@ -157,7 +158,7 @@ class _Decorated:
             return default
 
     def _seconds(self, option: str) -> timedelta | None:
-        return _span(self._value(option))
+        return span_of(self._value(option))
 
     def _timeout(self) -> timedelta | None:
         soft, hard = self._seconds("soft_time_limit"), self._seconds("time_limit")
@@ -204,7 +205,7 @@ class _Decorated:
             types["give_up_on"] = never
         backoff = self._value("retry_backoff", False)
         if not backoff or "autoretry_for" not in self._given:
-            first = _span(kwargs.get("countdown")) or self._seconds("default_retry_delay")
+            first = span_of(kwargs.get("countdown")) or self._seconds("default_retry_delay")
             return Retry(retries, delays=[first or RETRY_DELAY], jitter=0, **types)
         # Celery's jitter is any wait from none to the whole: half of it, more or less by all.
         part = 0.5 if self._value("retry_jitter", True) else 1
@@ -294,15 +295,6 @@ def _retries_in(function: Function) -> Iterator[ast.Call]:
 
 def _shown(value: Any) -> str:
     return value.name if isinstance(value, Class) else shown_value(value)
-
-
-def _span(value: Any) -> timedelta | None:
-    """What Celery takes for a time, in seconds or as it is."""
-    if isinstance(value, timedelta):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
-        return timedelta(seconds=value)
-    return None
 
 
 def rate_of(value: Any) -> str | None:

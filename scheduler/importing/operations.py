@@ -1,71 +1,59 @@
 """Operations of Python on constants: those that are quick, and whose results are short."""
 
 import ast
+import builtins
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
+ERRORS = (ArithmeticError, TypeError, ValueError, LookupError, AttributeError, RecursionError)
 LARGEST = 10**12
 LONGEST = 10_000
-CONVERSIONS: Mapping[str, Callable[..., Any]] = {
-    each.__name__: each
-    for each in cast(
-        "list[Callable[..., Any]]",
-        [
-            *(int, float, str, bool, list, tuple, set, frozenset, timedelta, len, sorted, min, max),
-            *(sum, abs, round, enumerate, zip, reversed, any, all, range),
-        ],
-    )
+_LISTING = ("enumerate", "zip", "reversed")
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "timedelta": timedelta,
+    **{
+        name: getattr(builtins, name)
+        for name in (
+            *("int", "float", "str", "bool", "list", "tuple", "set", "frozenset", "len", "sorted"),
+            *("min", "max", "sum", "abs", "round", "any", "all", "range", *_LISTING),
+        )
+    },
 }
-LISTING = ("enumerate", "zip", "reversed")
-OF_TEXT = {
-    *("format", "lower", "upper", "title", "capitalize", "strip", "lstrip", "rstrip", "split"),
-    *("join", "replace", "startswith", "endswith", "removeprefix", "removesuffix", "partition"),
-    *("rpartition", "rsplit", "splitlines", "isdigit", "count", "find", "zfill"),
+_METHODS: Mapping[type[Any], set[str]] = {
+    str: {
+        *("format", "lower", "upper", "title", "capitalize", "strip", "lstrip", "rstrip", "split"),
+        *("join", "replace", "startswith", "endswith", "removeprefix", "removesuffix", "find"),
+        *("partition", "rpartition", "rsplit", "splitlines", "isdigit", "count", "zfill"),
+    },
+    list: {"append", "extend", "index", "count", "copy"},
+    timedelta: {"total_seconds"},
 }
-_OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: lambda one, other: one / other,
-    ast.FloorDiv: lambda one, other: one // other,
-    ast.Mod: operator.mod,
-    ast.BitOr: lambda one, other: one | other,
-    ast.BitAnd: lambda one, other: one & other,
-}
-_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.In: lambda one, many: one in many,
-    ast.NotIn: lambda one, many: one not in many,
+_OPERATORS: Mapping[str, str] = {
+    **{name: name.lower() for name in ("Add", "Sub", "FloorDiv", "Mod", "Eq", "Lt", "Gt")},
+    **{"Mult": "mul", "Div": "truediv", "BitOr": "or_", "BitAnd": "and_"},
+    **{"NotEq": "ne", "LtE": "le", "GtE": "ge", "Is": "is_", "IsNot": "is_not"},
 }
 
 
-def combined(operation: ast.operator, left: Any, right: Any) -> Any:
+def combined(operation: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
     """Combine two constants.
 
     Raises:
-        ValueError: the result may be long, or is slow to compute.
+        LookupError: that may be slow to compute.
+        ValueError: the result may be long.
     """
-    if isinstance(operation, ast.Mult) and not all(map(_is_number, (left, right))):
+    if isinstance(operation, ast.Mult) and not all(
+        isinstance(each, int | float | timedelta) for each in (left, right)
+    ):
         raise ValueError
     if isinstance(operation, ast.Mod) and isinstance(left, str | bytes):
         _check_format(str(left))
-    if (compute := _OPERATORS.get(type(operation))) is None:
-        raise ValueError
-    return checked(compute(left, right))
-
-
-def compared(operation: ast.cmpop, left: Any, right: Any) -> bool:
-    return bool(_COMPARISONS[type(operation)](left, right))
+    if isinstance(operation, ast.In | ast.NotIn):
+        return (left in right) == isinstance(operation, ast.In)
+    return checked(getattr(operator, _OPERATORS[type(operation).__name__])(left, right))
 
 
 def formatted(value: Any, conversion: int, spec: str) -> str:
@@ -74,7 +62,7 @@ def formatted(value: Any, conversion: int, spec: str) -> str:
     return checked(format(shown(value) if shown else value, spec))
 
 
-def called(name: str, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
+def called(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a function of Python's on constants.
 
     Raises:
@@ -82,16 +70,21 @@ def called(name: str, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
     """
     if name == "range" and len(range(*args)) > LONGEST:
         raise ValueError
-    value = CONVERSIONS[name](*args, **kwargs)
-    return checked(list(value) if name in LISTING else value)
+    value = FUNCTIONS[name](*args, **kwargs)
+    return checked(list(value) if name in _LISTING else value)
 
 
-def method(text: str, name: str, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
-    if name not in OF_TEXT or (name == "zfill" and args[0] > LONGEST):
+def method(owner: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a method of a constant, or of a list.
+
+    Raises:
+        ValueError: it is not known, or the result may be long.
+    """
+    if name not in _METHODS[type(owner)] or (name == "zfill" and args[0] > LONGEST):
         raise ValueError
     if name == "format":
-        _check_format(text)
-    return checked(getattr(text, name)(*args, **kwargs))
+        _check_format(owner)
+    return checked(getattr(owner, name)(*args, **kwargs))
 
 
 def checked(value: Any) -> Any:
@@ -106,7 +99,3 @@ def checked(value: Any) -> Any:
 def _check_format(text: str) -> None:
     if re.search(r"\d{4}|\*|__", text):
         raise ValueError
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | timedelta)

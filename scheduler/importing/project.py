@@ -2,54 +2,61 @@
 
 import ast
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from scheduler.importing.calls import Calls
 from scheduler.importing.celery_names import CONTAINERS, is_relevant, is_setting, named
+from scheduler.importing.expressions import hint_of
 from scheduler.importing.findings import Note, Place
-from scheduler.importing.names import hint_of
 from scheduler.importing.source import Source
-from scheduler.importing.statements import Block, Follower
-from scheduler.importing.values import Bound, Class, Function, Module, Ref, Scope, Table, Unread
-from scheduler.importing.world import TooLong, World
+from scheduler.importing.state import State, TooLong
+from scheduler.importing.statements import Follower, is_transparent
+from scheduler.importing.values import (
+    Bound,
+    Class,
+    Function,
+    Module,
+    Ref,
+    Scope,
+    Table,
+    Unread,
+)
 
 KNOWN = {*sys.stdlib_module_names, "celery", "django", "kombu", "django_celery_beat"}
 DEEPEST = 20
+BLOCKS = (ast.stmt, ast.match_case, ast.ExceptHandler)
 
 
 class Project:
     """All modules that are given.
 
     Attributes:
-        sources: the modules.
-        classes: those of modules, as they are after their bodies.
+        functions: those that were defined.
+        executed: the statements that were followed, or noted.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self.world = World()
-        self.calls = Calls
-        self.classes: list[tuple[Source, Class]] = []
+        self.state = State()
         self.sources = sources
+        self.functions: list[Function] = []
+        self.executed: set[ast.AST] = set()
         self._names: dict[Source, Scope] = {}
         self._globals: dict[int, set[str]] = {}
-        self._pending: list[Function] = []
         self._called: set[ast.AST] = set()
-        self._opaque: set[ast.AST] = set()
         self._taken_over: set[int] = set()
         self._depth = 0
         for source in sources:
             self.names(source)
-        for function in self._pending:  # which grows
+        for function in self.functions:  # which grows
             if function.node not in self._called and is_relevant(function.node):
                 self._run(function)
         for source in sources:
-            self._tell_unfollowed(source)
+            self.leave(source, [source.tree], "left out: it is in code that is not followed")
 
     def names(self, source: Source) -> Scope:
         """Return the names of a module, which is followed before, if it was not."""
         if source not in self._names:
-            self._names[source] = self.world.scope()
+            self._names[source] = self.state.scope()
             body = source.tree.body
             self._follow(Place(source.file, 1), lambda: self.evaluator(source).block(body))
         return self._names[source]
@@ -60,48 +67,47 @@ class Project:
     def globals_of(self, scope: Scope) -> set[str]:
         return self._globals.setdefault(id(scope), set())
 
-    def defined(self, function: Function, *, can_be_called: bool) -> None:
-        self._pending.append(function)
-        if not can_be_called:
-            self._opaque.add(function.node)
-
     def _follow(self, place: Place, follow: Callable[[], object]) -> None:
         """Follow a module or a function, as far as that does not take too long."""
         try:
             follow()
         except (TooLong, RecursionError):
             told = "it computes for too long to be followed: the rest of it is left out"
-            self.world.notes.append(Note(place, told))
+            self.state.notes.append(Note(place, told))
 
     def _run(self, function: Function) -> None:
         """Follow a function that the files do not call."""
-        conf = self.world.conf
+        conf = self.state.conf.entries
         before = dict(conf)
         place = function.source.place(function.node)
-        self._follow(place, lambda: self.call(function, [], {}, place, unknown=True))
+        self._follow(place, lambda: self._execute(function, [], None, place))
         for name, old in before.items():
             replaced = isinstance(old.value, Table) and not old.value.entries
             if name in conf and not replaced:
                 condition = f"def {function.node.name}"
-                conf[name] = self.world.merged(conf[name], old, condition, "")
+                conf[name] = self.state.merged(conf[name], old, condition, "")
 
-    def call(
-        self,
-        function: Function,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Bound],
-        place: Place,
-        *,
-        unknown: bool = False,
-    ) -> Bound:
+    def call(self, function: Function, args: Sequence[Any], kwargs: Table, place: Place) -> Bound:
         """Follow a call, and return its value."""
+        if self._depth < DEEPEST and is_transparent(function):
+            return self._execute(function, args, kwargs, place)
+        return Bound(Unread(place, f"{function.node.name}(...)"), place)
+
+    def _execute(
+        self, function: Function, args: Sequence[Any], kwargs: Table | None, place: Place
+    ) -> Bound:
+        """Follow the body of a function.
+
+        Args:
+            kwargs: None: its arguments are not known, and none has its default.
+        """
+        unread = Bound(Unread(place, f"{function.node.name}(...)"), place)
+        if kwargs is None:
+            kwargs = self.state.table(missing=[Note(place, str(unread.value))])
         node = function.node
-        unread = Bound(Unread(place, f"{node.name}(...)"), place)
-        if self._depth >= DEEPEST or (node in self._opaque and not unknown):
-            return unread
-        scope = self.world.scope()
+        scope = self.state.scope()
         follower = Follower(self, function.source, [*function.scopes, scope])
-        scope.update(_parameters(follower, node.args, args, kwargs, place, unknown=unknown))
+        scope.update(_parameters(follower, node.args, args, kwargs, place))
         self._called.add(node)
         self._depth += 1
         try:
@@ -124,13 +130,12 @@ class Project:
             for each in self.sources
             if path.endswith(f".{each.module}") or each.module.endswith(f".{path}")
         ]
-        return Module(found[0], path) if len(found) == 1 else None
+        return Module(found[0]) if len(found) == 1 else None
 
     def setting(self, name: str) -> Bound | None:
         """Return a setting of Django's, from any module that has it."""
-        plain = name.rpartition(".")[2]
-        found = [self.names(source).get(plain) for source in self.sources]
-        return next((each for each in found if each is not None), None)
+        found = [self.names(source).get(name) for source in self.sources]
+        return next(filter(None, found), None)
 
     def bring(self, into: Follower, node: ast.Import | ast.ImportFrom) -> None:
         """Bind the names of an import."""
@@ -138,86 +143,77 @@ class Project:
         if isinstance(node, ast.Import):
             for each in node.names:
                 path = each.name if each.asname else each.name.partition(".")[0]
-                value = self.module_at(path) or Ref(path, into.unread(ast.Name(path), _hint(path)))
+                value = self.module_at(path) or Ref(place, path, _hint(path), path)
                 scope[each.asname or path] = Bound(value, place)
             return
         origin = into.source.origin(node)
         module = self.module_at(origin, relative=node.level > 0)
         names = {} if module is None or module.source is into.source else self.names(module.source)
         for each in node.names:
-            if each.name == "*":
-                self._bring_all(into, names, origin, place)
-            elif each.name in names:
-                scope[each.asname or each.name] = self._taken(names[each.name], each.name)
-            else:
-                scope[each.asname or each.name] = self._imported(into, each, origin, place)
-
-    def _bring_all(self, into: Follower, names: Scope, origin: str, place: Place) -> None:
-        if not names and origin.partition(".")[0] not in KNOWN:
-            told = f"the names of {origin} are not known{hint_of(origin)}"
-            self.world.notes.append(Note(place, told))
-        for name, bound in names.items():
-            into.scopes[-1][name] = self._taken(bound, name)
+            if each.name != "*":
+                bound = names.get(each.name) or self._imported(each, origin, place)
+                scope[each.asname or each.name] = self._taken(bound, each.name)
+            elif names:
+                scope.update({name: self._taken(bound, name) for name, bound in names.items()})
+            elif origin.partition(".")[0] not in KNOWN:
+                told = f"the names of {origin} are not known{hint_of(origin)}"
+                self.state.notes.append(Note(place, told))
 
     def _taken(self, bound: Bound, name: str) -> Bound:
+        """Return a value for another module, of which a setting is not a second one."""
         if is_setting(name):
             self._taken_over.add(id(bound))
         return bound.under()
 
-    def _imported(self, into: Follower, name: ast.alias, origin: str, place: Place) -> Bound:
+    def _imported(self, name: ast.alias, origin: str, place: Place) -> Bound:
         path = f"{origin}.{name.name}" if origin else name.name
-        hint = _hint(origin)
-        unread = Unread(place, name.asname or name.name, hint)
+        ref = Ref(place, name.asname or name.name, _hint(origin), path)
         is_table = name.name.isupper() or name.name == "beat_schedule"
         if is_table and named(name.name) == "beat_schedule":
-            missing = [Note(place, str(unread))]
-            return Bound(self.world.table(missing=missing), place)
-        return Bound(self.module_at(path, relative=True) or Ref(path, unread), place)
+            return Bound(self.state.table(missing=[Note(place, str(ref))]), place)
+        return Bound(self.module_at(path, relative=True) or ref, place)
 
     def settings(self) -> Iterator[tuple[str, Bound]]:
         """Return the settings of modules, of classes, and of apps: those of apps come last."""
-        for source in self.sources:
-            yield from self._own(self._names[source])
-        for _, each in self.classes:
-            yield from self._own(each.attributes)
-        yield from self.world.conf.items()
+        for scope in (*map(self.names, self.sources), *self._classes(), self.state.config):
+            yield from self._own(scope)
+        yield from self.state.conf.entries.items()
+
+    def _classes(self, file: str = "") -> list[Scope]:
+        classes = self.state.classes
+        return [each.attributes for source, each in classes if file in ("", source.file)]
 
     def has_settings(self, file: str) -> bool:
         """Return whether a module has settings with Celery's prefix, as those of Django."""
-        scopes = [self._names[source] for source in self.sources if source.file == file]
-        scopes += [each.attributes for source, each in self.classes if source.file == file]
-        names = [str(name) for scope in scopes for name in scope]
+        scopes = [self.names(source) for source in self.sources if source.file == file]
+        names = [str(name) for scope in (*scopes, *self._classes(file)) for name in scope]
         return any(name.startswith("CELERY") for name in names)
 
     def _own(self, scope: Scope) -> Iterator[tuple[str, Bound]]:
-        for name, bound in scope.items():
-            if isinstance(name, str) and id(bound) not in self._taken_over:
-                if name in CONTAINERS and isinstance(bound.value, Table):
-                    for key, each in bound.value.entries.items():
-                        yield named(str(key)), each
-                elif isinstance(bound.value, Function) and name == "beat_schedule":
-                    yield name, self.call(bound.value, [], {}, bound.place, unknown=True)
-                elif is_setting(name) and not isinstance(bound.value, Function | Class | Module):
+        for name, bound in [*scope.items()]:
+            if not isinstance(name, str) or id(bound) in self._taken_over:
+                continue
+            match bound.value:
+                case Table(entries) if name in CONTAINERS:
+                    yield from ((named(str(key)), each) for key, each in entries.items())
+                case Function() as function if name == "beat_schedule":
+                    yield name, self._execute(function, [], None, bound.place)
+                case Function() | Class() | Module():
+                    pass
+                case _ if is_setting(name):
                     yield name if name == "TIME_ZONE" else named(name), bound
+                case _:
+                    pass
 
-    def skip(self, source: Source, block: Block, condition: str) -> None:
-        """Note what is left out as its condition is known not to hold."""
-        for statement in block:
-            if id(statement) in self.world.executed:
+    def leave(self, source: Source, nodes: Iterable[ast.AST], told: str) -> None:
+        """Note the statements that name what we read, and are not followed."""
+        for node in (each for top in nodes for each in ast.walk(top)):
+            if not isinstance(node, ast.stmt) or node in self.executed:
                 continue
-            if is_relevant(statement):
-                told = f"left out, under `{condition}`, which does not hold here"
-                self.world.notes.append(Note(source.place(statement), told))
-            self.world.executed.update(id(each) for each in ast.walk(statement))
-
-    def _tell_unfollowed(self, source: Source) -> None:
-        for node in ast.walk(source.tree):
-            if not isinstance(node, ast.stmt) or id(node) in self.world.executed:
-                continue
-            nested = any(isinstance(each, ast.stmt) for each in ast.iter_child_nodes(node))
+            nested = any(isinstance(each, BLOCKS) for each in ast.iter_child_nodes(node))
             if not nested and is_relevant(node):
-                told = "left out: it is in code that is not followed"
-                self.world.notes.append(Note(source.place(node), told))
+                self.state.notes.append(Note(source.place(node), told))
+            self.executed.add(node)
 
 
 def _hint(origin: str) -> str:
@@ -228,33 +224,23 @@ def _hint(origin: str) -> str:
 
 
 def _parameters(
-    follower: Follower,
-    given: ast.arguments,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Bound],
-    place: Place,
-    *,
-    unknown: bool,
+    follower: Follower, given: ast.arguments, args: Sequence[Any], kwargs: Table, place: Place
 ) -> Scope:
-    """Return the names that a call binds; of an unknown one, none has its default."""
-    positional = [*given.posonlyargs, *given.args]
-    defaults = dict(
-        zip([each.arg for each in positional][::-1], given.defaults[::-1], strict=False)
-    )
-    defaults |= {
-        each.arg: default
-        for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
-        if default is not None
-    }
-    names = [each.arg for each in (*positional, *given.kwonlyargs)]
-    scope = {name: Bound(Unread(place, name), place) for name in names}
-    if not unknown:
-        scope |= {name: follower.bound(default) for name, default in defaults.items()}
-    scope |= {each.arg: Bound(value, place) for each, value in zip(positional, args, strict=False)}
-    rest = {name: each for name, each in kwargs.items() if name not in scope}
-    scope |= {name: each for name, each in kwargs.items() if name in scope}
+    """Return the names that a call binds; of one that is not known, none has its default."""
+    positional = [each.arg for each in (*given.posonlyargs, *given.args)]
+    by_name = [each.arg for each in given.kwonlyargs]
+    defaults: list[tuple[str, ast.expr | None]] = [
+        *zip(positional[::-1], given.defaults[::-1], strict=False),
+        *zip(by_name, given.kw_defaults, strict=True),
+    ]
+    scope = {name: Bound(Unread(place, name), place) for name in (*positional, *by_name)}
+    if not kwargs.missing:
+        scope |= {name: follower.bound(node) for name, node in defaults if node is not None}
+    scope |= {name: Bound(v, place) for name, v in zip(positional, args, strict=False)}
+    rest = {name: each for name, each in kwargs.entries.items() if name not in scope}
+    scope |= {name: each for name, each in kwargs.entries.items() if name in scope}
     if given.vararg:
         scope[given.vararg.arg] = Bound(tuple(args[len(positional) :]), place)
     if given.kwarg:
-        scope[given.kwarg.arg] = Bound(follower.world.table(rest), place)
+        scope[given.kwarg.arg] = Bound(follower.state.table(rest, kwargs.missing), place)
     return scope

@@ -27,26 +27,29 @@ class Source:
     def place(self, node: ast.AST) -> Place:
         return Place(self.file, getattr(node, "lineno", 1))
 
-    def package(self, level: int) -> str:
-        """Return the package that an import of this level begins at; "" for level 0."""
-        parts = self.module.split(".") if self.module else []
-        up = level - (PurePath(self.file).stem == "__init__")
-        return ".".join(parts[: len(parts) - up] if level else [])
-
     def origin(self, node: ast.ImportFrom) -> str:
         """Return the path of the module that names are imported from."""
-        return ".".join(each for each in (self.package(node.level), node.module) if each)
+        parts = self.module.split(".") if node.level and self.module else []
+        up = node.level - (PurePath(self.file).stem == "__init__")
+        return ".".join([*parts[: len(parts) - up], *([node.module] if node.module else [])])
 
 
 def dotted(node: ast.expr) -> str:
-    """A name with its dots; of anything else, nothing."""
+    """A name with its dots, of what is called for a call; of anything else, nothing."""
     match node:
+        case ast.Call(func):
+            return dotted(func)
         case ast.Name(name):
             return name
         case ast.Attribute(value, name) if before := dotted(value):
             return f"{before}.{name}"
         case _:
             return ""
+
+
+def last(path: str) -> str:
+    """Return the last part of a name with dots."""
+    return path.rpartition(".")[2]
 
 
 def source_of(text: str, file: str) -> Source:

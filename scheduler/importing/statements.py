@@ -1,42 +1,48 @@
 """Statements of modules that are followed: in their order, and both branches of a condition."""
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
+from typing import Any, cast
 
-from scheduler.importing.assignments import Assigner
-from scheduler.importing.names import ERRORS
-from scheduler.importing.operations import LONGEST
+from scheduler.importing.calls import Caller
+from scheduler.importing.celery_names import is_relevant
+from scheduler.importing.expressions import conditions
+from scheduler.importing.findings import Note
+from scheduler.importing.operations import ERRORS, LONGEST, combined
+from scheduler.importing.source import dotted, last
+from scheduler.importing.state import Left
 from scheduler.importing.values import (
     Bound,
     Class,
     Function,
+    Table,
     Unreadable,
+    plain,
     shown_source,
 )
-from scheduler.importing.world import Left
 
 Block = Sequence[ast.stmt]
 LEAVING = (ast.Return, ast.Break, ast.Continue, ast.Raise)
 TRANSPARENT = ("lru_cache", "cache", "staticmethod", "classmethod")
 
 
-class Follower(Assigner):
+class Follower(Caller):
     """Follows the statements of a module, of a class or of a function."""
 
     def block(self, statements: Block) -> Left | None:
         """Follow statements until they are left."""
         for number, statement in enumerate(statements):
-            self.world.step()
-            self.world.executed.add(id(statement))
+            self.state.step()
+            self.project.executed.add(statement)
             later = statements[number + 1 :] if _may_leave(statement) else ()
             match statement:
-                case ast.If(test, body, orelse):
-                    left = self._if(test, body, orelse, later)
-                case ast.Match(subject, cases):
-                    left = self._match(subject, cases, later)
-                case ast.Try() | ast.TryStar():
-                    left = self._try(statement)
+                case ast.If():
+                    left = self._if(statement, later)
+                case ast.Match(_, []):
+                    left = self.block(later)
+                case ast.Match():
+                    left = self._match(statement, later)
                 case _:
                     later, left = (), self._statement(statement)
             if left is not None or later:
@@ -45,10 +51,12 @@ class Follower(Assigner):
 
     def _statement(self, statement: ast.stmt) -> Left | None:
         match statement:
-            case ast.For(target, those, body, orelse) | ast.AsyncFor(target, those, body, orelse):
-                return self._for(statement, target, those, [*body], orelse)
+            case ast.For() | ast.AsyncFor():
+                return self._for(statement)
             case ast.While(test, body):
                 return self._perhaps(f"while {shown_source(test)}", body)
+            case ast.Try() | ast.TryStar():
+                return self._try(statement)
             case ast.With(items, body) | ast.AsyncWith(items, body):
                 for each in items:
                     bound = self.bound(each.context_expr)
@@ -64,20 +72,14 @@ class Follower(Assigner):
                 self._define(statement)
             case ast.ClassDef():
                 self._class(statement)
-            case _:
-                self._simple(statement)
-        return None
-
-    def _simple(self, statement: ast.stmt) -> None:
-        match statement:
             case ast.Assign(targets, value):
                 bound = self.bound(value)
                 for target in targets:
                     self.assign(target, bound)
             case ast.AnnAssign(target, _, ast.expr() as value):
                 self.assign(target, self.bound(value))
-            case ast.AugAssign(target, operation, value):
-                self._change(target, operation, value)
+            case ast.AugAssign():
+                self._change(statement)
             case ast.Delete(targets):
                 for target in targets:
                     self._delete(target)
@@ -86,111 +88,145 @@ class Follower(Assigner):
             case ast.Global(names):
                 for name in names:
                     self.scopes[-1].pop(name, None)
-                self.globals.update(names)
+                self.project.globals_of(self.scopes[-1]).update(names)
             case ast.Import() | ast.ImportFrom():
                 self.project.bring(self, statement)
             case _:
                 pass
+        return None
 
-    def _if(self, test: ast.expr, body: Block, orelse: Block, later: Block) -> Left | None:
-        known, text = self.decided(test), shown_source(test)
-        if known is not None:
-            taken, other = (body, orelse) if known else (orelse, body)
-            self.project.skip(self.source, other, f"{'else of ' if known else ''}if {text}")
-            return self.block([*taken, *later])
-        return self.world.either(
-            (f"if {text}", lambda: self.block([*body, *later])),
-            (
-                f"if {shown_source(ast.UnaryOp(ast.Not(), test))}",
-                lambda: self.block([*orelse, *later]),
-            ),
-        )
+    def _if(self, node: ast.If, later: Block) -> Left | None:
+        one, other = conditions(node.test)
+        known = self.decided(node.test)
+        return self._choose(known, (one, other, f"else of {one}"), node.body, node.orelse, later)
 
-    def _perhaps(self, condition: str, body: Block) -> Left | None:
-        left = self.world.either((condition, lambda: self.block(body)), (f"not {condition}", _skip))
-        return left if left and left.how == "return" else None
-
-    def _match(
-        self, subject: ast.expr, cases: Sequence[ast.match_case], later: Block
-    ) -> Left | None:
-        if not cases:
-            return self.block(later)
-        first, *others = cases
-        known = self._matches(subject, first)
-        if known is False:
-            self.project.skip(self.source, first.body, f"case {_pattern(first)}")
-            return self._match(subject, others, later)
-        if known:
-            for each in others:
-                self.project.skip(self.source, each.body, f"case {_pattern(each)}")
-            return self.block([*first.body, *later])
-        if not others and isinstance(first.pattern, ast.MatchAs) and first.guard is None:
-            return self.block([*first.body, *later])
-        of = f"case {_pattern(first)} of match {shown_source(subject)}"
-        return self.world.either(
-            (of, lambda: self.block([*first.body, *later])),
-            (f"not {of}", lambda: self._match(subject, others, later)),
-        )
+    def _match(self, node: ast.Match, later: Block) -> Left | None:
+        first, *others = node.cases
+        case = f"case {shown_source(first.pattern)}"
+        one = f"{case} of match {shown_source(node.subject)}"
+        rest = [ast.copy_location(ast.Match(node.subject, others), node)]
+        names = (one, f"not {one}", f"other than {case}")
+        return self._choose(self._matches(node.subject, first), names, first.body, rest, later)
 
     def _matches(self, subject: ast.expr, case: ast.match_case) -> bool | None:
-        match case.pattern:
-            case ast.MatchValue(value) if case.guard is None:
+        match case:
+            case ast.match_case(ast.MatchValue(value), None):
                 return self.decided(
                     ast.copy_location(ast.Compare(subject, [ast.Eq()], [value]), subject)
                 )
+            case ast.match_case(ast.MatchAs(None), None):
+                return True
             case _:
                 return None
 
-    def _try(self, statement: ast.Try | ast.TryStar) -> Left | None:
-        def whole() -> Left | None:
-            return self.block([*statement.body, *statement.orelse])
+    def _choose(
+        self,
+        known: bool | None,
+        names: tuple[str, str, str],
+        body: Block,
+        other: Block,
+        later: Block,
+    ) -> Left | None:
+        """Follow one of two blocks, or both, and what comes later."""
+        if known is None:
+            return self.state.either(
+                (names[0], lambda: self.block([*body, *later])),
+                (names[1], lambda: self.block([*other, *later])),
+            )
+        taken, skipped = (body, other) if known else (other, body)
+        told = f"left out, under `{names[2 if known else 0]}`, which does not hold here"
+        self.project.leave(self.source, skipped, told)
+        return self.block([*taken, *later])
 
-        run: Callable[[], Left | None] = whole
-        for handler in statement.handlers:
-            kind = f"except {shown_source(handler.type)}" if handler.type else "except"
-            run = self._or_except(run, kind, handler.body)
-        left = run()
+    def _perhaps(self, condition: str, body: Block) -> Left | None:
+        skipped = (f"not {condition}", lambda: None)
+        left = self.state.either((condition, lambda: self.block(body)), skipped)
+        return left if left and left.how == "return" else None
+
+    def _try(self, statement: ast.Try | ast.TryStar) -> Left | None:
+        left = self._handled([*statement.body, *statement.orelse], statement.handlers)
         return self.block(statement.finalbody) or left
 
-    def _or_except(
-        self, run: Callable[[], Left | None], kind: str, body: Block
-    ) -> Callable[[], Left | None]:
-        return lambda: self.world.either(("", run), (kind, lambda: self.block(body)))
+    def _handled(self, body: Block, handlers: Sequence[ast.ExceptHandler]) -> Left | None:
+        if not handlers:
+            return self.block(body)
+        *others, handler = handlers
+        kind = f"except {shown_source(handler.type)}" if handler.type else "except"
+        return self.state.either(
+            ("", lambda: self._handled(body, others)), (kind, lambda: self.block(handler.body))
+        )
 
-    def _for(
-        self, node: ast.AST, target: ast.expr, those: ast.expr, body: Block, orelse: Block
-    ) -> Left | None:
+    def _for(self, node: ast.For | ast.AsyncFor) -> Left | None:
         try:
-            items = self.items(those)
-        except (Unreadable, *ERRORS):
-            self.assign(target, Bound(self.unread(target), self.source.place(node)))
-            return self._perhaps(f"for {shown_source(target)} in {shown_source(those)}", body)
+            items = self.items(self.value(node.iter), node.iter)
+        except Unreadable:
+            self.assign(node.target, Bound(self.unread(node.target), self.source.place(node)))
+            of = f"for {shown_source(node.target)} in {shown_source(node.iter)}"
+            return self._perhaps(of, node.body)
         for item in items[:LONGEST]:
-            self.assign(target, Bound(item, self.source.place(node)))
-            left = self.block(body)
+            self.assign(node.target, Bound(item, self.source.place(node)))
+            left = self.block(node.body)
             if left is not None and left.how == "break":
                 return None
             if left is not None and left.how != "continue":
                 return left
-        return self.block(orelse)
+        return self.block(node.orelse)
 
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         path = f"{self.source.module}.{node.name}"
         function = Function(node, self.source, tuple(self.scopes), path)
-        known = all(_last(each) in TRANSPARENT for each in node.decorator_list)
         self.scopes[-1][node.name] = Bound(function, self.source.place(node))
-        self.project.defined(function, can_be_called=known)
+        self.project.functions.append(function)
 
     def _class(self, node: ast.ClassDef) -> None:
-        made = Class(node.name, self.world.scope(), [self.value(each) for each in node.bases])
+        made = Class(node.name, self.state.scope(), [self.value(each) for each in node.bases])
         self.scopes[-1][node.name] = Bound(made, self.source.place(node))
-        inner = type(self)(self.project, self.source, [*self.scopes, made.attributes])
-        inner.block(node.body)
-        self.project.classes.append((self.source, made))
+        Follower(self.project, self.source, [*self.scopes, made.attributes]).block(node.body)
+        self.state.classes.append((self.source, made))
+
+    def _change(self, node: ast.AugAssign) -> None:
+        now, given = self.value(node.target), self.bound(node.value)
+        place = self.source.place(node.target)
+        match now, node.op:
+            case Table(), ast.BitOr():
+                self.update(now, given)
+            case Table(missing=missing), _:
+                missing.append(Note(place, str(self.unread(node.target))))
+            case list(), ast.Add():
+                try:
+                    added = self.items(given.value, node.value)
+                except Unreadable as error:
+                    added = [error.unread]
+                cast("list[Any]", now).extend(added)
+            case _:
+                try:
+                    parts = plain(now, place), plain(given.value, place)
+                    value = combined(node.op, *parts)
+                except (Unreadable, *ERRORS):
+                    value, given = self.unread(node.target), Bound(None, place)
+                self.assign(node.target, Bound(value, place, given.notes))
+
+    def _delete(self, target: ast.expr) -> None:
+        match target:
+            case ast.Name(name):
+                self.scopes[-1].pop(name, None)
+            case ast.Subscript(owner, key) if isinstance(table := self.value(owner), Table):
+                try:
+                    table.entries.pop(table.key(self.plain(key)), None)
+                except (Unreadable, *ERRORS):
+                    told = f"`del {shown_source(target)}` is not followed"
+                    table.missing.append(Note(self.source.place(target), told))
+            case ast.Attribute(owner, name) if isinstance(table := self.value(owner), Table):
+                table.entries.pop(table.key(name), None)
+            case _ if is_relevant(target):
+                self.unfollowed(target)
+            case _:
+                pass
 
 
-def _skip() -> None:
-    return None
+def is_transparent(function: Function) -> bool:
+    """Return whether a call of a function is one of its body, whatever its decorators are."""
+    return all(last(dotted(each)) in TRANSPARENT for each in function.node.decorator_list)
 
 
 @cache
@@ -199,12 +235,3 @@ def _may_leave(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.If | ast.Match) and any(
         isinstance(each, LEAVING) for each in ast.walk(statement)
     )
-
-
-def _pattern(case: ast.match_case) -> str:
-    return shown_source(case.pattern)
-
-
-def _last(node: ast.expr) -> str:
-    call = node.func if isinstance(node, ast.Call) else node
-    return ast.unparse(call).rpartition(".")[2]

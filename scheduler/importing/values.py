@@ -4,17 +4,16 @@ import ast
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from scheduler.importing.celery_names import named
 from scheduler.importing.findings import Note, Place
+from scheduler.importing.source import Source
 
-if TYPE_CHECKING:
-    from scheduler.importing.source import Source
-
-PLAIN = (str, bytes, int, float, bool, timedelta, type(None))
+PLAIN = (str, bytes, int, float, bool, timedelta, range, type(None))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, match_args=False)
 class Unread:
     """A value that the source does not contain."""
 
@@ -31,32 +30,40 @@ class Unreadable(Exception):
 
     def __init__(self, unread: Unread) -> None:
         super().__init__(str(unread))
-        self.unread = unread
-        self.place = unread.place
+        self.unread = Unread(unread.place, unread.text, unread.hint)
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """A name that the files do not define, by its path for `import`."""
+@dataclass(frozen=True, slots=True, match_args=False)
+class Ref(Unread):
+    """A name that the files do not define.
 
-    path: str
-    unread: Unread = field(compare=False)
+    Attributes:
+        path: for `import`.
+    """
+
+    __match_args__ = ("path",)
+
+    text: str = field(compare=False)
+    path: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+@dataclass(frozen=True, slots=True, match_args=False)
+class Made(Unread):
     """The result of a call that is not made: `crontab(minute=5)`.
 
     Attributes:
         kind: the last part of the name that is called.
-        of: what it is a method of.
+        kwargs: of which `**` has what is not known of others.
+        of: what it is a method of, or the path of the function.
     """
 
-    kind: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    __match_args__ = ("kind", "args", "kwargs", "of")
+
+    text: str = field(compare=False)
+    kind: str = ""
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     of: Any = None
-    unread: Unread | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +87,24 @@ Scope = dict[Any, Bound]
 
 @dataclass(slots=True, eq=False)
 class Table:
-    """A mapping.
+    """A mapping, or the settings of an app.
 
     Attributes:
         missing: parts that are not known.
+        settings: "conf", if it has those of Celery's, each of which has several names; "config",
+            if it has those of a framework.
     """
 
     entries: Scope
     missing: list[Note]
+    settings: str = ""
 
+    @property
+    def is_whole(self) -> bool:
+        return not (self.missing or self.settings)
 
-@dataclass(frozen=True, slots=True)
-class Conf:
-    """The settings of an app.
-
-    Attributes:
-        is_shared: whether they are those of a framework, too.
-    """
-
-    is_shared: bool
+    def key(self, key: Any) -> Any:
+        return named(str(key)) if self.settings == "conf" else key
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,24 +136,21 @@ class Class:
         return Member(name, self.attributes[name].value, is_plain)
 
     def find(self, name: str) -> Bound | None:
-        if name in self.attributes:
-            return self.attributes[name]
-        found = (each.find(name) for each in self.bases if isinstance(each, Class))
-        return next((each for each in found if each is not None), None)
+        found = [each.find(name) for each in self.bases if isinstance(each, Class)]
+        return next(filter(None, [self.attributes.get(name), *found]), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    node: ast.FunctionDef | ast.AsyncFunctionDef = field(compare=False)
-    source: "Source" = field(compare=False)
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    source: Source
     scopes: tuple[Scope, ...] = field(compare=False)
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    source: "Source" = field(compare=False)
-    path: str
+    source: Source
 
 
 def shown_source(node: ast.AST) -> str:
@@ -164,17 +167,15 @@ def _short(text: str) -> str:
 
 def _text(value: Any) -> str:
     match value:
-        case Unread(text=text) | Ref(unread=Unread(text=text)):
+        case Unread(text=text):
             return text
-        case Made(unread=Unread(text=text)):
-            return text
-        case Table():
-            pairs = (f"{key!r}: {_text(each.value)}" for key, each in value.entries.items())
+        case Table(entries):
+            pairs = (f"{key!r}: {_text(each.value)}" for key, each in entries.items())
             return f"{{{', '.join(pairs)}}}"
         case list() | tuple():
             inner = ", ".join(map(_text, cast("Sequence[Any]", value)))
             return f"[{inner}]" if isinstance(value, list) else f"({inner})"
-        case Class() | Function() | Module() | Conf():
+        case Class() | Function() | Module():
             return type(value).__name__.lower()
         case _:
             return repr(value)
@@ -182,19 +183,20 @@ def _text(value: Any) -> str:
 
 def is_same(one: Any, other: Any) -> bool:
     if isinstance(one, Table) and isinstance(other, Table):
-        return (
-            one.missing == other.missing
-            and one.entries.keys() == other.entries.keys()
-            and all(
-                is_same(each.value, other.entries[key].value) for key, each in one.entries.items()
-            )
-        )
+        mine, theirs = one.entries, other.entries
+        is_alike = one.missing == other.missing and mine.keys() == theirs.keys()
+        return is_alike and all(is_same(mine[key].value, theirs[key].value) for key in mine)
     return one is other or (type(one) is type(other) and one == other)
 
 
 def items_of(value: Any) -> Sequence[Any] | None:
     """Return the items of a list or a tuple; of anything else, None."""
     return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else None
+
+
+def unread_of(value: Any, place: Place) -> Unread:
+    """Return what is not known of a value that is not as it is needed."""
+    return value if isinstance(value, Unread) else Unread(place, shown_value(value))
 
 
 def plain(value: Any, place: Place, notes: list[Note] | None = None) -> Any:
@@ -207,24 +209,16 @@ def plain(value: Any, place: Place, notes: list[Note] | None = None) -> Any:
         Unreadable: a part of it is not known.
     """
     match value:
-        case Unread():
-            raise Unreadable(value)
         case Member(value=inner, is_plain=True):
             return plain(inner, place, notes)
-        case Ref(unread=unread) | Made(unread=Unread() as unread):
-            raise Unreadable(unread)
-        case Table(entries, missing):
-            if missing:
-                raise Unreadable(Unread(missing[0].place, shown_value(value)))
+        case Table(entries) if value.is_whole:
             if notes is not None:
                 notes += [note for each in entries.values() for note in each.notes]
             return {key: plain(each.value, place, notes) for key, each in entries.items()}
         case list() | tuple() | set() | frozenset():
             made = cast("Callable[[Iterable[Any]], Any]", type(cast("Any", value)))
             return made(plain(each, place, notes) for each in cast("Iterable[Any]", value))
-        case range():
-            return value
         case _ if isinstance(value, PLAIN):
             return value
         case _:
-            raise Unreadable(Unread(place, shown_value(value)))
+            raise Unreadable(unread_of(value, place))

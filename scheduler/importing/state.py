@@ -1,29 +1,26 @@
 """The state of modules that are followed, and of two branches, either of which may run."""
 
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
 from scheduler.importing.findings import Note, Place
-from scheduler.importing.values import Bound, Scope, Table, Unread, is_same, shown_value
+from scheduler.importing.source import Source
+from scheduler.importing.values import (
+    Bound,
+    Class,
+    Scope,
+    Table,
+    Unread,
+    is_same,
+    shown_value,
+)
 
 MOST_STEPS = 60_000
-Contents = list[tuple[Any, Any]]
 
 
 class TooLong(Exception):
     """A module computes for too long to be followed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """A call of `add_periodic_task`."""
-
-    place: Place
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    notes: tuple[Note, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +31,30 @@ class Left:
     bound: Bound | None = None
 
 
-class World:
+Branch = tuple[str, Callable[[], Left | None]]
+
+
+class State:
     """All names, tables and settings.
 
     Attributes:
+        conf: the settings of apps of Celery's.
+        config: those of frameworks.
+        classes: those of modules.
+        added: calls of `add_periodic_task`.
         configured: the objects that an app takes its settings from.
-        executed: the statements that were followed.
     """
 
     def __init__(self) -> None:
         self._heap: list[dict[Any, Any] | list[Any]] = []
         self._steps = 0
         self._conditions: list[str] = []
-        self.conf = self.scope()
-        self.added: list[Added] = []
+        self.conf = Table(self.scope(), self.listed(), "conf")
+        self.config = self.scope()
+        self.classes: list[tuple[Source, Class]] = []
+        self.added: list[Bound] = []
         self.notes: list[Note] = []
         self.configured: list[str] = []
-        self.executed: set[int] = set()
 
     def step(self, count: int = 1) -> None:
         """Count steps.
@@ -79,28 +83,17 @@ class World:
 
     def beat_schedule(self, place: Place) -> Table:
         """Return the table of the settings, which is made if there is none."""
-        bound = self.conf.setdefault("beat_schedule", Bound(self.table(), place))
+        scope = self.conf.entries
+        bound = scope.setdefault("beat_schedule", Bound(self.table(), place))
         if not isinstance(bound.value, Table):
             missing = [Note(place, str(bound.value))] if isinstance(bound.value, Unread) else []
-            bound = self.conf["beat_schedule"] = Bound(self.table(missing=missing), place)
+            bound = scope["beat_schedule"] = Bound(self.table(missing=missing), place)
         return bound.value
 
     def conditional(self, place: Place) -> tuple[Note, ...]:
         return tuple(note for each in self._conditions for note in _only(place, each))
 
-    @contextmanager
-    def _under(self, condition: str) -> Generator[None]:
-        self._conditions.append(condition)
-        try:
-            yield
-        finally:
-            self._conditions.pop()
-
-    def either(
-        self,
-        first: tuple[str, Callable[[], Left | None]],
-        second: tuple[str, Callable[[], Left | None]],
-    ) -> Left | None:
+    def either(self, first: Branch, second: Branch) -> Left | None:
         """Follow two branches, and keep the state of both, each with its condition.
 
         Args:
@@ -108,12 +101,10 @@ class World:
         """
         self.step(len(self._heap))  # which is what it costs
         before = self._contents()
-        with self._under(first[0]):
-            one = first[1]()
+        one = self._follow(first)
         after = self._contents()
         _restore(before)
-        with self._under(second[0]):
-            other = second[1]()
+        other = self._follow(second)
         if other is not None and other.how == "raise":
             _restore(after)
             return one
@@ -123,27 +114,34 @@ class World:
             self._merge(container, contents, first[0], second[0])
         if one and other and one.bound and other.bound:
             return Left("return", self.merged(one.bound, other.bound, first[0], second[0]))
-        return one if one and one.bound else other if other and other.bound else None
+        return next((each for each in (one, other) if each and each.bound), None)
 
-    def _contents(self) -> Contents:
+    def _follow(self, branch: Branch) -> Left | None:
+        condition, run = branch
+        self._conditions.append(condition)
+        try:
+            return run()
+        finally:
+            self._conditions.pop()
+
+    def _contents(self) -> list[tuple[Any, Any]]:
         return [(each, each.copy()) for each in self._heap]
 
     def _merge(self, container: Any, contents: Any, first: str, second: str) -> None:
-        if isinstance(container, list):
-            items = cast("list[Any]", container)
-            if items != contents:
-                both = [*contents, *(each for each in items if each not in contents)]
-                is_missing = all(isinstance(each, Note) for each in both)
-                hidden = Unread(Place("", 0), f"{shown_value(contents)} under `{first}`")
-                items[:] = both if is_missing else [hidden]
-            return
-        merged = self._merged(contents, container, first, second)
-        container.clear()
-        container.update(merged)
+        if isinstance(container, dict):
+            scope = cast("Scope", container)
+            merged = self._merged(contents, scope, first, second)
+            scope.clear()
+            scope.update(merged)
+        elif container != contents:
+            both = [*contents, *(each for each in container if each not in contents)]
+            is_missing = all(isinstance(each, Note) for each in both)
+            hidden = Unread(Place("", 0), f"{shown_value(contents)} under `{first}`")
+            container[:] = both if is_missing else [hidden]
 
     def _merged(self, one: Scope, other: Scope, first: str, second: str) -> Scope:
         merged: Scope = {}
-        for key in (*one, *(each for each in other if each not in one)):
+        for key in one | other:
             if key not in other:
                 merged[key] = one[key].under(*_only(one[key].place, first))
             elif key not in one:
@@ -154,10 +152,13 @@ class World:
 
     def merged(self, one: Bound, other: Bound, first: str, second: str) -> Bound:
         """Return a value that differs by a condition: of tables, the entries of both."""
-        if is_same(one.value, other.value):
-            return one
         mine, theirs = one.value, other.value
-        if _are_of_entries(mine, theirs):
+        if is_same(mine, theirs):
+            return one
+        if all(
+            isinstance(each, Table) and not {"task", "schedule"} & each.entries.keys()
+            for each in (mine, theirs)
+        ):
             entries = self._merged(mine.entries, theirs.entries, first, second)
             return Bound(self.table(entries, [*mine.missing, *theirs.missing]), one.place)
         where = f", under `{second}`" if second else ""
@@ -166,20 +167,13 @@ class World:
         return one.under(Note(other.place, told))
 
 
-def _are_of_entries(*values: Any) -> bool:
-    return all(
-        isinstance(each, Table) and not {"task", "schedule"} & each.entries.keys()
-        for each in values
-    )
-
-
-def _restore(contents: Contents) -> None:
+def _restore(contents: list[tuple[Any, Any]]) -> None:
     for container, copied in contents:
         container.clear()
-        if isinstance(container, list):
-            cast("list[Any]", container).extend(copied)
+        if isinstance(container, dict):
+            cast("Scope", container).update(copied)
         else:
-            container.update(copied)
+            container.extend(copied)
 
 
 def _only(place: Place, condition: str) -> list[Note]:
