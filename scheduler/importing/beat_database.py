@@ -2,26 +2,23 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from scheduler.control.keyed import KEY, LONGEST_KEY
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.importing.celery_schedules import FIELDS, Beat
-from scheduler.importing.findings import CeleryCall, Job, Note, Place
+from scheduler.importing.celery_beat import WHY, Entry
+from scheduler.importing.celery_schedules import FIELDS, SOLAR
+from scheduler.importing.findings import Note, Place
+from scheduler.importing.values import Made
 from scheduler.timing.durations import shown
-from scheduler.timing.schedules import Recurring
 
 APP = "django_celery_beat."
 UNITS = ("days", "hours", "minutes", "seconds", "microseconds")
 OWN = "celery.backend_cleanup"
 NOT_CARRIED = {
-    "queue": "each task has a queue of its own",
-    "exchange": "each task has a queue of its own",
-    "routing_key": "each task has a queue of its own",
-    "priority": "loops have none",
-    "headers": "give the task a parameter",
+    **{name: WHY[name] for name in ("queue", "exchange", "routing_key", "priority", "headers")},
     "expires": "remove the loop then",
     "start_time": "seed it then",
 }
@@ -43,11 +40,8 @@ def is_dump(file: str, text: str) -> bool:
     return file.endswith(".json") or text.lstrip()[:1] in ("[", "{")
 
 
-def jobs_in_dump(text: str, file: str, notes: list[Note]) -> Iterator[Job]:
-    """The jobs of a dump.
-
-    Args:
-        notes: where it is added what is left out.
+def entries_in_dump(text: str, file: str) -> Iterator[Entry | Note]:
+    """What beat is to run by a dump.
 
     Raises:
         UsageError: it is no dump.
@@ -58,11 +52,10 @@ def jobs_in_dump(text: str, file: str, notes: list[Note]) -> Iterator[Job]:
     if not tasks:
         raise UsageError(f"{file} has no {APP}periodictask: dump it with manage.py dumpdata.")
     for row in tasks:
-        name = row.fields.get("name")
         try:
-            yield _Periodic(row, schedules).job()
+            yield _entry(row, schedules)
         except ScheduleError as error:
-            notes.append(Note(row.place, f"left out, {name!r}: {error}"))
+            yield Note(row.place, f"left out, {row.fields.get('name')!r}: {error}")
 
 
 def _rows(text: str, file: str) -> Iterator[Row]:
@@ -89,89 +82,77 @@ def _skipped(text: str, position: int, mark: str) -> int:
     return position
 
 
-class _Periodic:
-    """One PeriodicTask."""
+def _entry(row: Row, schedules: Mapping[tuple[str, str], Row]) -> Entry:
+    fields, place = row.fields, row.place
+    task = str(fields.get("task"))
+    name = str(fields.get("name") or task)
+    if task == OWN:
+        raise ScheduleError("it clears results of Celery's, of which there are none")
+    kind, of = _schedule(row, schedules)
+    notes = [
+        Note(place, f"{option}={fields[option]} of {name!r}: {why}")
+        for option, why in NOT_CARRIED.items()
+        if row.has(option)
+    ]
+    if fields.get("one_off") and kind != "clocked":
+        said = "it ran once, and is a loop here: raise StopLoop at its end, or send it once"
+        notes.append(Note(place, f"one_off of {name!r}: {said}"))
+    late = fields.get("expire_seconds")
+    entry = Entry(
+        place,
+        name,
+        task,
+        None,
+        _json(row, "args", list),
+        _json(row, "kwargs", dict),
+        spans={"expires": timedelta(seconds=late)} if isinstance(late, int) else {},
+        paused=not fields.get("enabled", True),
+        notes=notes,
+        about=" ".join(str(fields.get("description") or "").split()),
+    )
+    match kind:
+        case "clocked" if entry.paused:
+            raise ScheduleError("it is disabled, and was to run once")
+        case "clocked":
+            return replace(entry, once={_key(name): _moment(of)})
+        case "interval":
+            return replace(entry, schedule=_period(of))
+        case "crontab":
+            columns = {name: str(of.fields.get(name, "*")) for name in FIELDS}
+            crontab = Made(place, kind, kind=kind, kwargs=columns)
+            return replace(entry, schedule=crontab, tz=str(of.fields.get("timezone") or "UTC"))
+        case _:
+            raise ScheduleError(SOLAR)
 
-    def __init__(self, row: Row, schedules: Mapping[tuple[str, str], Row]) -> None:
-        self._row = row
-        self._schedules = schedules
-        self._name = str(row.fields.get("name") or row.fields.get("task"))
 
-    def job(self) -> Job:
-        """What becomes of it.
-
-        Raises:
-            ScheduleError: nothing can.
-        """
-        row = self._row
-        if (task := str(row.fields.get("task"))) == OWN:
-            raise ScheduleError("it clears results of Celery's, of which there are none")
-        call = CeleryCall(task, self._json("args", list), self._json("kwargs", dict))
-        said = f"{self._name!r} runs {task}"
-        if about := " ".join(str(row.fields.get("description") or "").split()):
-            said += f": {about}"
-        paused, notes = not row.fields.get("enabled", True), self._notes()
-        if self._schedule_row("clocked") is not None:
-            if paused:
-                raise ScheduleError("it is disabled, and was to run once")
-            once = {_key(self._name): self._moment()}
-            return Job(row.place, self._name, said, call, once=once, notes=notes)
-        schedule, weekdays = self._schedule()
-        return Job(
-            row.place, self._name, said, call, schedule, weekdays, paused=paused, notes=notes
-        )
-
-    def _notes(self) -> list[Note]:
-        notes = [
-            Note(self._row.place, f"{name}={self._row.fields[name]} of {self._name!r}: {why}")
-            for name, why in NOT_CARRIED.items()
-            if self._row.has(name)
-        ]
-        if self._row.fields.get("one_off") and self._schedule_row("clocked") is None:
-            said = "it ran once, and is a loop here: raise StopLoop at its end, or send it once"
-            notes.append(Note(self._row.place, f"one_off of {self._name!r}: {said}"))
-        return notes
-
-    def _json(self, name: str, kind: type) -> Any:
-        text = self._row.fields.get(name) or kind()
-        try:
-            value = json.loads(text) if isinstance(text, str) else text
-        except ValueError:
-            value = None
-        if not isinstance(value, kind):
-            raise ScheduleError(f"its {name} cannot be read: {shown(text)}")
-        return cast("Any", value)
-
-    def _schedule_row(self, kind: str) -> Row | None:
-        key = self._row.fields.get(kind)
-        if key is None:
-            return None
-        row = self._schedules.get((f"{kind}schedule", repr(key)))
-        if row is None:
+def _schedule(row: Row, schedules: Mapping[tuple[str, str], Row]) -> tuple[str, Row]:
+    for kind in ("clocked", "interval", "crontab", "solar"):
+        if (key := row.fields.get(kind)) is None:
+            continue
+        if (of := schedules.get((f"{kind}schedule", repr(key)))) is None:
             raise ScheduleError(f"the dump has no {kind}schedule {key}")
-        return row
+        return kind, of
+    raise ScheduleError("it has no schedule")
 
-    def _schedule(self) -> tuple[Recurring, frozenset[int] | None]:
-        late = self._row.fields.get("expire_seconds")
-        expires = timedelta(seconds=late) if isinstance(late, int) else None
-        if (row := self._schedule_row("interval")) is not None:
-            return Beat().schedule(_period(row), expires)
-        if (row := self._schedule_row("crontab")) is not None:
-            fields = {name: str(row.fields.get(name, "*")) for name in FIELDS}
-            zone = str(row.fields.get("timezone") or "UTC")
-            return Beat().crontab(fields, late=expires, tz=zone)
-        if self._schedule_row("solar") is not None:
-            raise ScheduleError("solar: nothing goes by the sun here; compute the moment")
-        raise ScheduleError("it has no schedule")
 
-    def _moment(self) -> datetime:
-        row = self._schedule_row("clocked")
-        text = str(row.fields.get("clocked_time")) if row else ""
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise ScheduleError(f"its moment cannot be read: {shown(text)}") from None
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+def _json(row: Row, name: str, kind: type) -> Any:
+    text = row.fields.get(name) or kind()
+    try:
+        value = json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        value = None
+    if not isinstance(value, kind):
+        raise ScheduleError(f"its {name} cannot be read: {shown(text)}")
+    return cast("Any", value)
+
+
+def _moment(row: Row) -> datetime:
+    text = str(row.fields.get("clocked_time"))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ScheduleError(f"its moment cannot be read: {shown(text)}") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _period(row: Row) -> timedelta:

@@ -71,6 +71,11 @@ class Dialect:
         numbers = {number for part in text.split(",") for number in self._part(column, part)}
         return frozenset(0 if column is WEEKDAY and number == 7 else number for number in numbers)
 
+    def expression(self, fields: Sequence[str], *, both: bool) -> tuple[str, frozenset[int] | None]:
+        """The cron expression of ours for five fields: see `Calendar`."""
+        numbers = [self.read(column, text) for column, text in zip(COLUMNS, fields, strict=True)]
+        return Calendar(*numbers, both=both).expression(" ".join(fields))
+
     def _part(self, column: Column, text: str) -> Iterable[int]:
         match = _PART.fullmatch(text)
         step = int(match["step"] or 1) if match else 0

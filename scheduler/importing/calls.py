@@ -59,7 +59,7 @@ class Caller(Evaluator):
     def _called(self, callee: Any, node: ast.Call) -> Any:
         match callee:
             case Function():
-                args, kwargs = self._arguments(node)
+                args, kwargs = self.arguments(node)
                 place = self.source.place(node)
                 value = self.take(self.project.call(callee, args, kwargs, place))
                 if isinstance(value, Unread):
@@ -72,7 +72,7 @@ class Caller(Evaluator):
             case Ref(path, hint=hint):
                 return self._of_ref_called(path, last(path), node, hint)
             case _:
-                args, kwargs = self._arguments(node)
+                args, kwargs = self.arguments(node)
                 self._tell(node, args, kwargs.entries)
                 return self.unread(node)
 
@@ -81,7 +81,7 @@ class Caller(Evaluator):
             case "copy" | "deepcopy", [copied]:
                 return self._copied(self.value(copied), deep=name == "deepcopy")
             case "dict" | "OrderedDict" | "MappingProxyType", _:
-                args, kwargs = self._arguments(node)
+                args, kwargs = self.arguments(node)
                 given = (Bound(each, self.source.place(node)) for each in (*args, kwargs))
                 return self.update(self.state.table(), *given)
             case "setattr", [owner, attribute, value] if path == name:
@@ -123,14 +123,15 @@ class Caller(Evaluator):
         return made
 
     def _made(self, kind: str, node: ast.Call, of: Any = None, hint: str = "") -> Made:
-        args, table = self._arguments(node)
+        args, table = self.arguments(node)
         kwargs = {key: self.take(each) for key, each in table.entries.items()}
         if table.missing:
             kwargs["**"] = table.missing[0].text
         place = self.source.place(node)
         return Made(place, shown_source(node), hint, kind, tuple(args), kwargs, of)
 
-    def _arguments(self, node: ast.Call) -> tuple[list[Any], Table]:
+    def arguments(self, node: ast.Call) -> tuple[list[Any], Table]:
+        """Return what is passed by its place, and by its name."""
         args: list[Any] = []
         for each in node.args:
             try:
@@ -149,7 +150,7 @@ class Caller(Evaluator):
     def _constants(self, node: ast.Call) -> tuple[list[Any], Mapping[str, Any]]:
         """Return the arguments of a function of Python's: items may be tables."""
         place, notes = self.source.place(node), self.touched
-        args, table = self._arguments(node)
+        args, table = self.arguments(node)
         first: list[Any] = []
         if args and isinstance(node.func, ast.Name) and node.func.id in OF_ITEMS:
             first = [self.items(args.pop(0), node)]
@@ -204,7 +205,7 @@ class Caller(Evaluator):
         return self.state.table(entries, value.missing)
 
     def _of_list(self, owner: list[Any], name: str, node: ast.Call) -> Any:
-        args, _ = self._arguments(node)
+        args, _ = self.arguments(node)
         try:
             return self.kept(method(owner, name, args, {}))
         except ERRORS:
@@ -215,7 +216,7 @@ class Caller(Evaluator):
         """Call a method of a table; what it may change is noted where that is not known."""
         match name, node.args:
             case "update" | "from_mapping" | "add_defaults", _:
-                args, kwargs = self._arguments(node)
+                args, kwargs = self.arguments(node)
                 given = (Bound(each, self.source.place(node)) for each in (*args, kwargs))
                 self.update(table, *given)
             case (("setdefault" | "get" | "pop"), [key, *default]):

@@ -4,27 +4,21 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.importing.beat_database import is_dump, jobs_in_dump
+from scheduler.importing.beat_database import entries_in_dump, is_dump
 from scheduler.importing.celery_beat import Entry, entries_of, entry_added
+from scheduler.importing.celery_schedules import Beat
 from scheduler.importing.celery_settings import Settings
 from scheduler.importing.celery_tasks import Definition, definitions_in
-from scheduler.importing.findings import (
-    Action,
-    CeleryCall,
-    Found,
-    Job,
-    Note,
-    Place,
-    Unknown,
-)
+from scheduler.importing.findings import Action, CeleryCall, Found, Job, Note, Place, Unknown
 from scheduler.importing.project import Project
-from scheduler.importing.source import Source, dotted, source_of
+from scheduler.importing.source import Source, dotted, last, source_of
 from scheduler.importing.values import Bound, Table, Unreadable, is_same
 
 DJANGO = "tasks of Django need django.setup() at the top, with DJANGO_SETTINGS_MODULE"
+T = TypeVar("T")
 
 
 def read_celery(texts: Mapping[str, str], *, tz: str | None = None) -> Found:
@@ -40,16 +34,13 @@ def read_celery(texts: Mapping[str, str], *, tz: str | None = None) -> Found:
     dumps = {file: text for file, text in texts.items() if is_dump(file, text)}
     sources = [source_of(text, file) for file, text in texts.items() if file not in dumps]
     is_django = any("DJANGO_SETTINGS_MODULE" in text for text in texts.values())
-    project = _App(sources, tz, in_database=not dumps, is_django=is_django)
-    jobs = project.jobs()
-    for file, text in dumps.items():
-        jobs += project.with_definitions(jobs_in_dump(text, file, project.notes))
-    project.tell_undefined()
+    app = _App(sources, dumps, tz, is_django=is_django)
+    jobs = app.jobs()
     if dumps or is_django:
-        project.notes.append(Note(Place(next(iter(texts)), 1), DJANGO))
-    if not jobs and not project.notes:
+        app.notes.append(Note(Place(next(iter(texts)), 1), DJANGO))
+    if not jobs and not app.notes:
         raise UsageError(f"{', '.join(texts)}: there are no tasks, and nothing that beat runs.")
-    notes = list(dict.fromkeys(project.notes))
+    notes = list(dict.fromkeys(app.notes))
     return Found("celery", _namespace(sources, texts), jobs, notes)
 
 
@@ -57,130 +48,124 @@ class _App:
     """The beat and the tasks of modules that belong together."""
 
     def __init__(
-        self, sources: Sequence[Source], tz: str | None, *, in_database: bool, is_django: bool
+        self,
+        sources: Sequence[Source],
+        dumps: Mapping[str, str],
+        tz: str | None,
+        *,
+        is_django: bool,
     ) -> None:
-        self._sources = sources
-        self._project = Project(sources)
-        self.notes = self._project.state.notes
-        self._settings = Settings(self._project, tz, in_database=in_database, is_django=is_django)
-        self._definitions = [*self._defined()]
-        self._undefined: dict[str, Place] = {}
+        project = Project(sources)
+        self._dumps = dumps
+        self._added = project.state.added
+        self.notes = project.state.notes
+        self._settings = Settings(project, tz, in_database=not dumps, is_django=is_django)
+        self._definitions = [
+            each
+            for source in sources
+            for each in self._noted(
+                definitions_in(project.evaluator(source), self._settings.limits)
+            )
+        ]
 
-    def _defined(self) -> Iterator[Definition]:
-        for source in self._sources:
-            for each in definitions_in(self._project.evaluator(source), self._settings.limits):
-                if isinstance(each, Note):
-                    self.notes.append(each)
-                else:
-                    yield each
+    def _noted(self, found: Iterable[T | Note]) -> Iterator[T]:
+        """What is found, but for notes."""
+        for each in found:
+            if isinstance(each, Note):
+                self.notes.append(each)
+            else:
+                yield each
 
     def jobs(self) -> list[Job]:
         """What becomes of it: tasks, and loops."""
-        loops: list[Job] = []
-        for entry in self._entries():
-            if isinstance(entry, Note):
-                self.notes.append(entry)
-            elif (job := self._loop(entry)) is not None:
-                loops.append(job)
-        periodic = [*self._periodic()]
         tasks = [each.job for each in self._definitions if each.run_every is None]
-        return [*tasks, *periodic, *self.with_definitions(loops)]
+        periodic = self._noted(map(self._periodic, self._definitions))
+        loops = [*self._noted(map(self._loop, self._noted(self._entries())))]
+        undefined: dict[str, Place] = {}
+        for job in loops:
+            if isinstance(call := job.action, CeleryCall) and self._definition(call.path) is None:
+                undefined.setdefault(call.path, job.place)
+        if undefined:
+            said = "retries and limits are not in these files, so it has none: give the modules of"
+            place = next(iter(undefined.values()))
+            self.notes.append(Note(place, f"{said} {', '.join(undefined)}, too"))
+        return [*tasks, *(each for each in periodic if each is not None), *loops]
 
     def _entries(self) -> Iterator[Entry | Note]:
         seen: dict[Any, Bound] = {}
         for table in {id(each.value): each for each in self._settings.tables}.values():
             if isinstance(table.value, Table):
-                own = table.value.entries
-                twice = [key for key in own if key in seen]
-                same = [key for key in twice if is_same(seen[key].value, own[key].value)]
-                for key in twice:
-                    if key not in same:
+                own = dict(table.value.entries)
+                for key in [key for key in own if key in seen]:
+                    if is_same(seen[key].value, own[key].value):
+                        del own[key]
+                    else:
                         told = f"{key!r} is in two tables: {seen[key].place} has it, too"
                         yield Note(own[key].place, told)
                 seen |= own
-                left = {key: each for key, each in own.items() if key not in same}
-                table = Bound(Table(left, table.value.missing), table.place, table.notes)
+                table = Bound(Table(own, table.value.missing), table.place, table.notes)
             yield from entries_of(table)
-        yield from map(entry_added, self._project.state.added)
+        yield from map(entry_added, self._added)
+        for file, text in self._dumps.items():
+            yield from entries_in_dump(text, file)
 
-    def _loop(self, entry: Entry) -> Job | None:
-        place = entry.place
-        named = entry.key or entry.task
+    def _loop(self, entry: Entry) -> Job | Note:
+        place, spans = entry.place, entry.spans
+        name, about = entry.key or entry.task, entry.about and f": {entry.about}"
+        said = f"{name!r} runs {entry.task}{about}" if entry.key else f"beat runs {entry.task}"
+        notes, schedule, weekdays = [*entry.notes], None, None
         try:
-            late = entry.spans.get("expires")
-            schedule, weekdays = self._settings.beat.schedule(entry.schedule, late)
+            if not entry.once:
+                beat = Beat(entry.tz) if entry.tz else self._settings.beat
+                schedule, weekdays = beat.schedule(entry.schedule, spans.get("expires"))
         except (ScheduleError, Unreadable) as error:
-            self.notes.append(Note(place, f"left out, {named!r}: {error}"))
-            return None
-        limits = entry.spans.get("soft_time_limit"), entry.spans.get("time_limit")
+            return Note(place, f"left out, {name!r}: {error}")
         action: Action = CeleryCall(entry.task, entry.args, entry.kwargs)
-        notes = [*entry.notes]
         if entry.unread:
             action = Unknown(f"Call {entry.task} here, with {entry.unread}.")
-            notes.append(Note(place, f"the arguments of {named!r}: {entry.unread}"))
-        said = f"{named!r} runs {entry.task}" if entry.key else f"beat runs {entry.task}"
-        return Job(
+            notes.append(Note(place, f"the arguments of {name!r}: {entry.unread}"))
+        job = Job(
             place,
-            entry.key or entry.task.rpartition(".")[2],
+            entry.key or last(entry.task),
             said,
             action,
             schedule,
             weekdays,
-            timeout=next(filter(None, limits), None),
+            once=entry.once,
+            timeout=spans.get("soft_time_limit") or spans.get("time_limit"),
             paused=entry.paused,
             notes=notes,
         )
+        return job if entry.unread else self._with_definition(job, entry.task)
 
-    def _periodic(self) -> Iterator[Job]:
-        """Tasks whose decorator says when they run, as releases before 5 had them."""
-        for each in self._definitions:
-            if each.run_every is None:
-                continue
-            try:
-                schedule, weekdays = self._settings.beat.schedule(each.run_every.value)
-            except (ScheduleError, Unreadable) as error:
-                self.notes.append(Note(each.job.place, f"left out, {each.name}: {error}"))
-            else:
-                yield replace(each.job, schedule=schedule, weekdays=weekdays, rate=None)
+    def _periodic(self, definition: Definition) -> Job | Note | None:
+        """A task whose decorator says when it runs, as releases before 5 had them."""
+        if definition.run_every is None:
+            return None
+        try:
+            schedule, weekdays = self._settings.beat.schedule(definition.run_every.value)
+        except (ScheduleError, Unreadable) as error:
+            return Note(definition.job.place, f"left out, {definition.name}: {error}")
+        return replace(definition.job, schedule=schedule, weekdays=weekdays, rate=None)
 
-    def with_definitions(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        """Loops with what the decorators of their tasks say."""
-        for job in jobs:
-            if not isinstance(call := job.action, CeleryCall):
-                yield job
-                continue
-            if (found := self._definition(call.path)) is None:
-                yield self._without_definition(job, call.path)
-                continue
-            of_task = found.job
-            known = of_task.action
-            action = replace(call, path=found.path)
-            if isinstance(known, CeleryCall):
-                action = replace(action, awaited=known.awaited)
-            timeout = job.timeout or of_task.timeout
-            yield replace(job, action=action, retry=of_task.retry, timeout=timeout)
-
-    def _without_definition(self, job: Job, path: str) -> Job:
-        timeout = job.timeout or self._settings.limits.timeout
+    def _with_definition(self, job: Job, path: str) -> Job:
+        """A loop with what the decorator of its task says."""
+        found = self._definition(path)
+        if found is not None and isinstance(job.action, CeleryCall):
+            action = replace(job.action, path=found.path, awaited=found.awaited)
+            timeout = job.timeout or found.job.timeout
+            return replace(job, action=action, retry=found.job.retry, timeout=timeout)
+        job = replace(job, timeout=job.timeout or self._settings.limits.timeout)
         if "." in path:
-            self._undefined.setdefault(path, job.place)
-            return replace(job, timeout=timeout)
+            return job
         said = f"which function {path} is, is not in these files: give the one that has it, too"
         action = Unknown(f"Call the function of Celery's task {path} here.")
-        notes = [*job.notes, Note(job.place, said)]
-        return replace(job, timeout=timeout, action=action, notes=notes)
-
-    def tell_undefined(self) -> None:
-        """Of which tasks the decorators are not there."""
-        if self._undefined:
-            said = "retries and limits are not in these files, so it has none: give the modules of"
-            place = next(iter(self._undefined.values()))
-            self.notes.append(Note(place, f"{said} {', '.join(self._undefined)}, too"))
+        return replace(job, action=action, notes=[*job.notes, Note(job.place, said)])
 
     def _definition(self, name: str) -> Definition | None:
         """By its name, or by the end of its path: files may lie in a folder of sources."""
         for each in self._definitions:
-            if each.name == name or each.path == name:
+            if name in (each.name, each.path):
                 return each
         ends = [each for each in self._definitions if each.path.endswith(f".{name}")]
         return ends[0] if len(ends) == 1 else None
@@ -191,9 +176,7 @@ def _namespace(sources: Iterable[Source], texts: Iterable[str]) -> str:
     for source in sources:
         for node in ast.walk(source.tree):
             match node:
-                case ast.Call(func=func, args=[ast.Constant(str(name)), *_]) if (
-                    dotted(func).rpartition(".")[2] == "Celery"
-                ):
+                case ast.Call(args=[ast.Constant(str(name)), *_]) if last(dotted(node)) == "Celery":
                     return name
                 case _:
                     pass

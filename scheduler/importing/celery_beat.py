@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.errors import ScheduleError
@@ -49,6 +49,9 @@ class Entry:
         schedule: what it goes by.
         unread: which of its arguments are not known.
         spans: how it is sent, as far as these are times.
+        about: what is said of it.
+        once: the moments at which it is to run once, by name.
+        tz: the zone of its crontab, if it has one of its own.
     """
 
     place: Place
@@ -61,6 +64,9 @@ class Entry:
     spans: Mapping[str, timedelta] = field(default_factory=dict[str, timedelta])
     paused: bool = False
     notes: Sequence[Note] = ()
+    about: str = ""
+    once: Mapping[str, datetime] = field(default_factory=dict[str, datetime])
+    tz: str | None = None
 
 
 def entries_of(table: Bound) -> Iterator[Entry | Note]:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from scheduler.errors import ScheduleError
-from scheduler.importing.calendars import COLUMNS, Calendar, Dialect
+from scheduler.importing.calendars import Dialect
 from scheduler.importing.findings import Place
 from scheduler.importing.values import Made, Unread, Unreadable, plain
 from scheduler.timing.durations import shown
@@ -68,8 +68,7 @@ class Beat:
         """The same, of the fields of a crontab: by its rules, the day of the month and the weekday
         both have to match."""
         texts = [fields.get(name, "*").replace(" ", "") for name in FIELDS]
-        numbers = [CELERY.read(column, text) for column, text in zip(COLUMNS, texts, strict=True)]
-        expression, weekdays = Calendar(*numbers, both=True).expression(" ".join(texts))
+        expression, weekdays = CELERY.expression(texts, both=True)
         return Cron(expression, tz=tz or self.tz, **_lateness(late)), weekdays
 
 

@@ -8,14 +8,15 @@ from datetime import timedelta
 from typing import Any, cast
 
 from scheduler.errors import ScheduleError, UsageError
+from scheduler.importing.calls import Caller
 from scheduler.importing.celery_schedules import span_of
-from scheduler.importing.expressions import Evaluator
 from scheduler.importing.findings import NO_RETRY, CeleryCall, Job, Note, Parameter, Place
 from scheduler.importing.layout import quoted
-from scheduler.importing.source import dotted
+from scheduler.importing.source import dotted, last
 from scheduler.importing.values import (
     Bound,
     Class,
+    Scope,
     Unread,
     Unreadable,
     items_of,
@@ -67,28 +68,29 @@ class Definition:
     Attributes:
         name: what Celery calls it.
         path: of its function.
+        awaited: whether it is a coroutine function.
         run_every: its schedule, if its decorator has one.
         job: what becomes of it, if it is called.
     """
 
     name: str
     path: str
+    awaited: bool
     run_every: Bound | None
     job: Job
 
 
-def definitions_in(evaluator: Evaluator, limits: Limits) -> Iterator[Definition | Note]:
+def definitions_in(evaluator: Caller, limits: Limits) -> Iterator[Definition | Note]:
     """The tasks of a module, and what of it is none though it looks like one."""
     source = evaluator.source
     for node in ast.walk(source.tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 for decorator in node.decorator_list:
-                    call = decorator.func if isinstance(decorator, ast.Call) else decorator
-                    if dotted(call).rpartition(".")[2] in DECORATORS:
+                    if last(dotted(decorator)) in DECORATORS:
                         yield _Decorated(evaluator, node, decorator, limits).definition()
             case ast.ClassDef(bases=bases) if any(
-                dotted(base).rpartition(".")[2] in ("Task", "PeriodicTask") for base in bases
+                last(dotted(base)) in ("Task", "PeriodicTask") for base in bases
             ):
                 said = f"left out, a task that is a class: write {node.name}.run as a function"
                 if any(isinstance(each, FUNCTION) and each.name == "run" for each in node.body):
@@ -101,29 +103,25 @@ class _Decorated:
     """A function, and what its decorator was given."""
 
     def __init__(
-        self, evaluator: Evaluator, function: Function, decorator: ast.expr, limits: Limits
+        self, evaluator: Caller, function: Function, decorator: ast.expr, limits: Limits
     ) -> None:
         self._source = evaluator.source
         self._function = function
         self._limits = limits
         self._notes: list[Note] = []
-        table = evaluator.state.table()
-        for each in decorator.keywords if isinstance(decorator, ast.Call) else ():
-            bound = evaluator.bound(each.value)
-            if each.arg is None:
-                evaluator.update(table, bound)
-            else:
-                table.entries[each.arg] = bound
-        self._given = table.entries
-        for each in table.missing:
-            self._notes.append(Note(each.place, f"options of {function.name}: {each.text}"))
+        self._given: Scope = {}
+        if isinstance(decorator, ast.Call):
+            _, table = evaluator.arguments(decorator)
+            self._given = table.entries
+            told = f"options of {function.name}: "
+            self._notes += [Note(each.place, told + each.text) for each in table.missing]
 
     def definition(self) -> Definition:
         function = self._function
         path = f"{self._source.module}.{function.name}"
         name = self._value("name", path)
         parameters = list(self._parameters())
-        action = CeleryCall(path, awaited=isinstance(function, ast.AsyncFunctionDef))
+        awaited = isinstance(function, ast.AsyncFunctionDef)
         for option, node in self._given.items():
             if option not in TAKEN:
                 why = f": {WHY[option]}" if option in WHY else ""
@@ -132,7 +130,7 @@ class _Decorated:
             self._source.place(function),
             function.name,
             f"Celery's task {name}",
-            action,
+            CeleryCall(path, awaited=awaited),
             parameters=parameters,
             retry=self._retry(),
             timeout=self._timeout(),
@@ -140,7 +138,7 @@ class _Decorated:
             expires=self._seconds("expires"),
             notes=self._notes,
         )
-        return Definition(str(name), path, self._given.get("run_every"), job)
+        return Definition(str(name), path, awaited, self._given.get("run_every"), job)
 
     def _note(self, at: ast.AST | Bound, text: str) -> None:
         place = at.place if isinstance(at, Bound) else self._source.place(at)

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.importing.calendars import COLUMNS, Calendar, Dialect, NeverFires
+from scheduler.importing.calendars import COLUMNS, Dialect, NeverFires
 from scheduler.importing.documents import Value, documents_in
 from scheduler.importing.findings import (
     BY_HAND,
@@ -256,9 +256,7 @@ def _expression(text: str) -> tuple[str, frozenset[int] | None]:
     fields = NICKNAMES.get(text, text).split()
     if len(fields) != len(COLUMNS):
         raise ScheduleError(f"the schedule is not understood: {text!r}")
-    numbers = [ROBFIG.read(column, each) for column, each in zip(COLUMNS, fields, strict=True)]
-    both = any(_has_star(fields[index]) for index in (2, 4))
-    return Calendar(*numbers, both=both).expression(" ".join(fields))
+    return ROBFIG.expression(fields, both=any(_has_star(fields[index]) for index in (2, 4)))
 
 
 def _has_star(field: str) -> bool:

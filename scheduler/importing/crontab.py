@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from scheduler.errors import ScheduleError, UsageError
-from scheduler.importing.calendars import COLUMNS, Calendar, Dialect, NeverFires
+from scheduler.importing.calendars import Dialect, NeverFires
 from scheduler.importing.findings import BY_HAND, Command, Found, Job, Note, Place, relative_path
 from scheduler.timing import crontab
 from scheduler.timing.schedules import Cron
@@ -23,54 +23,18 @@ SIX = (
 )
 # Users of most machines, that no command is called like.
 USERS = {
-    *("root", "www-data", "nobody", "daemon", "postgres", "apache", "ubuntu", "smmsp", "munin"),
-    *(
-        "operator",
-        "nginx",
-        "debian",
-        "ec2-user",
-        "centos",
-        "vagrant",
-        "jenkins",
-        "deploy",
-        "backup",
-    ),
+    *("apache", "backup", "centos", "daemon", "debian", "deploy", "ec2-user", "jenkins", "munin"),
+    *("nginx", "nobody", "operator", "postgres", "root", "smmsp", "ubuntu", "vagrant", "www-data"),
 }
 # Commands that a path often follows: all else before a path may be a user.
 COMMANDS = {
-    *(
-        "sh",
-        "bash",
-        "zsh",
-        "dash",
-        "cd",
-        "php",
-        "python",
-        "python3",
-        "perl",
-        "ruby",
-        "node",
-        "java",
-    ),
-    *(
-        "nice",
-        "ionice",
-        "flock",
-        "find",
-        "test",
-        "tar",
-        "rsync",
-        "cp",
-        "mv",
-        "ls",
-        "rm",
-        "cat",
-        "du",
-    ),
-    *("touch", "chmod", "chown", "sudo", "env", "source", "exec", "command", "tail", "head", "awk"),
-    *("sed", "grep", "mkdir", "gzip", "logrotate", "cronic", "chronic", "sqlite3", "diff", "wc"),
-    *("setlock", "run-parts", "timeout", "time", "ln", "df", "tmpreaper", "restic", "borg", "git"),
-    *("rclone", "make", "docker", "poetry", "uv", "ruby", "bundle", "npm", "eval", "if", "export"),
+    *("awk", "bash", "borg", "bundle", "cat", "cd", "chmod", "chown", "chronic", "command", "cp"),
+    *("cronic", "dash", "df", "diff", "docker", "du", "env", "eval", "exec", "export", "find"),
+    *("flock", "git", "grep", "gzip", "head", "if", "ionice", "java", "ln", "logrotate", "ls"),
+    *("make", "mkdir", "mv", "nice", "node", "npm", "perl", "php", "poetry", "python", "python3"),
+    *("rclone", "restic", "rm", "rsync", "ruby", "run-parts", "sed", "setlock", "sh", "source"),
+    *("sqlite3", "sudo", "tail", "tar", "test", "time", "timeout", "tmpreaper", "touch", "uv"),
+    *("wc", "zsh"),
 }
 _SETTING = re.compile(r"""(['"]?)(?P<name>[A-Za-z_]\w*)\1\s*=\s*(?P<value>.*)""")
 _NAMES = "mon|tue|wed|thu|fri|sat|sun|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec"
@@ -263,9 +227,8 @@ def _schedule(when: str, tz: str) -> tuple[Cron, frozenset[int] | None]:
         raise ScheduleError(f"{when} is not known")
     text = NICKNAMES.get(when, when).removeprefix("-")  # which keeps cronie from logging it
     fields = ["*" if each == "?" else each for each in text.split()]
-    numbers = [CRON.read(column, each) for column, each in zip(COLUMNS, fields, strict=True)]
     both = fields[2].startswith("*") or fields[4].startswith("*")
-    expression, weekdays = Calendar(*numbers, both=both).expression(" ".join(fields))
+    expression, weekdays = CRON.expression(fields, both=both)
     return Cron(expression, tz=tz, catch_up="skip"), weekdays
 
 
