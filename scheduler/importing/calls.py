@@ -130,14 +130,16 @@ class Caller(Evaluator):
         place = self.source.place(node)
         return Made(place, shown_source(node), hint, kind, tuple(args), kwargs, of)
 
+    def expanded(self, node: ast.expr) -> list[Any]:
+        """Return the values that an argument passes; one, if it is not known how many."""
+        try:
+            return [*self.elements([node])]
+        except Unreadable as error:
+            return [error.unread]
+
     def arguments(self, node: ast.Call) -> tuple[list[Any], Table]:
         """Return what is passed by its place, and by its name."""
-        args: list[Any] = []
-        for each in node.args:
-            try:
-                args += self.elements([each])
-            except Unreadable as error:
-                args.append(error.unread)
+        args = [value for each in node.args for value in self.expanded(each)]
         table = self.state.table()
         for each in node.keywords:
             bound = self.bound(each.value)

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,10 +13,9 @@ from scheduler.importing.calls import Caller
 from scheduler.importing.celery_schedules import span_of
 from scheduler.importing.findings import NO_RETRY, CeleryCall, Job, Note, Parameter, Place
 from scheduler.importing.layout import quoted
-from scheduler.importing.source import dotted, last
+from scheduler.importing.source import defaults_of, dotted, last
 from scheduler.importing.values import (
     Bound,
-    Class,
     Scope,
     Unread,
     Unreadable,
@@ -125,7 +125,7 @@ class _Decorated:
         for option, node in self._given.items():
             if option not in TAKEN:
                 why = f": {WHY[option]}" if option in WHY else ""
-                self._note(node, f"{option}={_shown(node.value)} of {function.name}{why}")
+                self._note(node, f"{option}={shown_value(node.value)} of {function.name}{why}")
         job = Job(
             self._source.place(function),
             function.name,
@@ -174,7 +174,8 @@ class _Decorated:
             return None
 
     def _retry(self) -> Retry:
-        by_hand = [*_retries_in(self._function)]
+        calls = (each for each in ast.walk(self._function) if isinstance(each, ast.Call))
+        by_hand = [each for each in calls if re.fullmatch(r"\w+\.retry", dotted(each))]
         for call in by_hand:
             for each in call.keywords:
                 if each.arg in ("countdown", "eta", "max_retries"):
@@ -223,7 +224,7 @@ class _Decorated:
         if node is None:
             return else_
         value = node.value
-        names = [_shown(each) for each in items_of(value) or [value]]
+        names = [shown_value(each) for each in items_of(value) or [value]]
         types = [getattr(builtins, name, None) for name in names]
         if all(isinstance(each, type) and issubclass(each, Exception) for each in types):
             return tuple(cast("list[type[Exception]]", types))
@@ -233,13 +234,12 @@ class _Decorated:
 
     def _parameters(self) -> Iterator[Parameter]:
         given = self._function.args
-        positional = [*given.posonlyargs, *given.args]
-        defaults: list[ast.expr | None] = [*given.defaults]
-        defaults = [None] * (len(positional) - len(defaults)) + defaults
-        pairs = [*zip(positional, defaults, strict=True)][1 if self._value("bind") else 0 :]
-        for each, default in [*pairs, *zip(given.kwonlyargs, given.kw_defaults, strict=True)]:
+        defaults = defaults_of(given)
+        positional = [*given.posonlyargs, *given.args][1 if self._value("bind") else 0 :]
+        for each in (*positional, *given.kwonlyargs):
+            default, by_name = defaults.get(each.arg), each in given.kwonlyargs
             try:
-                yield _parameter(each, default, by_name=each in given.kwonlyargs)
+                yield _parameter(each, default, by_name=by_name)
             except Unreadable as error:
                 said = f"the parameter {each.arg} of {self._function.name} keeps its default"
                 self._note(each, f"{said}: {error}")
@@ -271,28 +271,9 @@ def _annotation(node: ast.expr | None) -> str:
     text = ast.unparse(node)
     if text in BARE:
         return BARE[text]
-    inner = [each for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute)]
-    plain = {*TYPES, *BARE}
-    is_plain = all(isinstance(each, ast.Name) and each.id in plain for each in inner)
-    bare = any(isinstance(each, ast.Name) and each.id in BARE for each in inner)
-    subscripts = [dotted(each.value) for each in ast.walk(node) if isinstance(each, ast.Subscript)]
-    if not is_plain or (bare and len(subscripts) != sum(text.count(each) for each in BARE)):
-        return "Any"
-    return text if "'" not in text else "Any"
-
-
-def _retries_in(function: Function) -> Iterator[ast.Call]:
-    """Where a task asks to be tried again."""
-    for node in ast.walk(function):
-        match node:
-            case ast.Call(func=ast.Attribute(ast.Name(), "retry")):
-                yield node
-            case _:
-                pass
-
-
-def _shown(value: Any) -> str:
-    return value.name if isinstance(value, Class) else shown_value(value)
+    words = {*re.findall(r"[\w.']+", text)}
+    is_plain = words <= {*TYPES, *BARE} and not re.search(r"\b(dict|list)\b(?!\[)", text)
+    return text if is_plain else "Any"
 
 
 def rate_of(value: Any) -> str | None:

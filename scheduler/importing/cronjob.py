@@ -60,6 +60,7 @@ NUMBERS = {
     *("startingDeadlineSeconds", "backoffLimit", "activeDeadlineSeconds"),
     "terminationGracePeriodSeconds",
 }
+REPLACE = "Replace ended the old run: here, the next one waits; give it a timeout="
 ELSE = "of the processor's Deployment, if it is needed"
 
 
@@ -86,11 +87,7 @@ def read_cronjobs(text: str, file: str, *, tz: str | None = None) -> Found:
             notes.append(Note(place, f"left out, CronJob {name}: {error}"))
     if not jobs and all("as it is no CronJob" in note.text for note in notes):
         raise UsageError(f"{file} has no CronJob.")
-    return Found("cronjob", _namespace(jobs, file), jobs, notes)
-
-
-def _namespace(jobs: Iterable[Job], file: str) -> str:
-    return PurePath(file).stem or "cronjobs"
+    return Found("cronjob", PurePath(file).stem or "cronjobs", jobs, notes)
 
 
 def _manifests(documents: Iterable[Value]) -> Iterator[Value]:
@@ -129,7 +126,6 @@ class _CronJob:
             self._note(self._spec["schedule"], BY_HAND)
         name = self._manifest["metadata"]["name"]
         action = self._action()
-        self._tell_policies()
         self._tell_the_rest()
         image = self._container["image"].text
         said = f"CronJob {name.text}, {self._spec['schedule'].text!r}" + (image and f" of {image}")
@@ -223,17 +219,6 @@ class _CronJob:
             known[name] = _expanded(variable["value"].text, known)
             yield name, known[name]
 
-    def _tell_policies(self) -> None:
-        policy = self._spec["concurrencyPolicy"]
-        match policy.text:
-            case "" | "Allow":
-                pass  # told of all, at the head
-            case "Replace":
-                said = "Replace ended the old run: here, the next one waits; give it a timeout="
-                self._note(policy, said)
-            case _:
-                pass  # Forbid: as all loops are
-
     def _tell_the_rest(self) -> None:
         levels = (
             (self._manifest, "", ""),
@@ -248,6 +233,8 @@ class _CronJob:
                     self._note(each, f"{before}{key}: {WHY.get(key, ELSE)}")
                 elif key in NUMBERS and each.number is None:
                     self._note(each, f"{before}{key}: expected a number, got {each.text!r}")
+        if (policy := self._spec["concurrencyPolicy"]).text == "Replace":
+            self._note(policy, REPLACE)
         for other in self._pod["containers"].items[1:]:
             self._note(other, f"left out, a further container: {other['name'].text}")
 

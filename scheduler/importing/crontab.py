@@ -89,7 +89,6 @@ def read_crontab(
         else:
             try:
                 jobs.append(_job(line, setting, with_user))
-                notes += _misread(line, setting)
             except ScheduleError as error:
                 notes.append(Note(line.place, f"left out, {line.text!r}: {error}"))
     if jobs and tz is None and not any(line.text.startswith("CRON_TZ") for line in lines):
@@ -149,20 +148,6 @@ def _entry(line: _Line) -> re.Match[str] | None:
     return None if _SETTING.fullmatch(line.text) else _ENTRY.fullmatch(line.text)
 
 
-def _misread(line: _Line, setting: _Setting) -> Iterator[Note]:
-    """Note what a job depends on that is other than it was."""
-    entry = _entry(line)
-    if entry is None:
-        return
-    if "?" in entry["when"]:
-        yield Note(line.place, "`?` is taken as `*`, as programs do that know it")
-    if "HOME" not in setting.environment and (path := relative_path(entry["rest"])):
-        said = (
-            f"the path {path!r} starts at the processor's folder, not at the user's home: set cwd="
-        )
-        yield Note(line.place, said)
-
-
 def _set(setting: _Setting, line: _Line, name: str, value: str) -> Iterator[Note]:
     if value[:1] in ("'", '"') and value[-1:] == value[:1] and len(value) > 1:
         value = value[1:-1]
@@ -194,8 +179,8 @@ def _job(line: _Line, setting: _Setting, with_user: bool) -> Job:
         raise ScheduleError("there is no command after the user")
     if with_user:
         user, command = [*command.split(None, 1), ""][:2]
+    notes = [Note(line.place, told) for told in _misread(line, setting, user, command)]
     command, stdin = _split(command)
-    notes = list(_of_command(line, user, command))
     try:
         schedule, weekdays = _schedule(match["when"], setting.tz)
     except NeverFires:
@@ -213,11 +198,17 @@ def _job(line: _Line, setting: _Setting, with_user: bool) -> Job:
     )
 
 
-def _of_command(line: _Line, user: str, command: str) -> Iterator[Note]:
+def _misread(line: _Line, setting: _Setting, user: str, command: str) -> Iterator[str]:
+    """What a job depends on that is other than it was."""
     if user:
-        yield Note(line.place, f"it ran as {user}: it runs as the user of the processor")
+        yield f"it ran as {user}: it runs as the user of the processor"
     if command.startswith("-"):
-        yield Note(line.place, "the command begins with a flag, which some crons read")
+        yield "the command begins with a flag, which some crons read"
+    if "?" in line.text.removesuffix(command):
+        yield "`?` is taken as `*`, as programs do that know it"
+    if "HOME" not in setting.environment and (path := relative_path(command)):
+        said = "starts at the processor's folder, not at the user's home: set cwd="
+        yield f"the path {path!r} {said}"
 
 
 def _schedule(when: str, tz: str) -> tuple[Cron, frozenset[int] | None]:

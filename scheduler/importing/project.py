@@ -8,7 +8,7 @@ from typing import Any
 from scheduler.importing.celery_names import CONTAINERS, is_relevant, is_setting, named
 from scheduler.importing.expressions import hint_of
 from scheduler.importing.findings import Note, Place
-from scheduler.importing.source import Source
+from scheduler.importing.source import Source, defaults_of
 from scheduler.importing.state import State, TooLong
 from scheduler.importing.statements import Follower, is_transparent
 from scheduler.importing.values import (
@@ -228,15 +228,11 @@ def _parameters(
 ) -> Scope:
     """Return the names that a call binds; of one that is not known, none has its default."""
     positional = [each.arg for each in (*given.posonlyargs, *given.args)]
-    by_name = [each.arg for each in given.kwonlyargs]
-    defaults: list[tuple[str, ast.expr | None]] = [
-        *zip(positional[::-1], given.defaults[::-1], strict=False),
-        *zip(by_name, given.kw_defaults, strict=True),
-    ]
-    scope = {name: Bound(Unread(place, name), place) for name in (*positional, *by_name)}
+    names = [*positional, *(each.arg for each in given.kwonlyargs)]
+    scope = {name: Bound(Unread(place, name), place) for name in names}
     if not kwargs.missing:
-        scope |= {name: follower.bound(node) for name, node in defaults if node is not None}
-    scope |= {name: Bound(v, place) for name, v in zip(positional, args, strict=False)}
+        scope |= {name: follower.bound(node) for name, node in defaults_of(given).items()}
+    scope |= {name: Bound(each, place) for name, each in zip(positional, args, strict=False)}
     rest = {name: each for name, each in kwargs.entries.items() if name not in scope}
     scope |= {name: each for name, each in kwargs.entries.items() if name in scope}
     if given.vararg:

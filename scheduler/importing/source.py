@@ -52,6 +52,16 @@ def last(path: str) -> str:
     return path.rpartition(".")[2]
 
 
+def defaults_of(given: ast.arguments) -> dict[str, ast.expr]:
+    """Return the defaults of parameters, by their names."""
+    positional = [*given.posonlyargs, *given.args]
+    pairs = [
+        *zip(positional[::-1], given.defaults[::-1], strict=False),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
+    return {each.arg: default for each, default in pairs if default is not None}
+
+
 def source_of(text: str, file: str) -> Source:
     """Read a module.
 

@@ -9,7 +9,7 @@ from scheduler.importing.calls import Caller
 from scheduler.importing.celery_names import is_relevant
 from scheduler.importing.expressions import conditions
 from scheduler.importing.findings import Note
-from scheduler.importing.operations import ERRORS, LONGEST, combined
+from scheduler.importing.operations import ERRORS, LONGEST
 from scheduler.importing.source import dotted, last
 from scheduler.importing.state import Left
 from scheduler.importing.values import (
@@ -18,7 +18,6 @@ from scheduler.importing.values import (
     Function,
     Table,
     Unreadable,
-    plain,
     shown_source,
 )
 
@@ -185,26 +184,17 @@ class Follower(Caller):
         self.state.classes.append((self.source, made))
 
     def _change(self, node: ast.AugAssign) -> None:
-        now, given = self.value(node.target), self.bound(node.value)
         place = self.source.place(node.target)
-        match now, node.op:
-            case Table(), ast.BitOr():
-                self.update(now, given)
-            case Table(missing=missing), _:
+        match now := self.value(node.target):
+            case Table() if isinstance(node.op, ast.BitOr):
+                self.update(now, self.bound(node.value))
+            case Table(missing=missing):
                 missing.append(Note(place, str(self.unread(node.target))))
-            case list(), ast.Add():
-                try:
-                    added = self.items(given.value, node.value)
-                except Unreadable as error:
-                    added = [error.unread]
-                cast("list[Any]", now).extend(added)
+            case list() if isinstance(node.op, ast.Add):
+                cast("list[Any]", now).extend(self.expanded(ast.Starred(node.value)))
             case _:
-                try:
-                    parts = plain(now, place), plain(given.value, place)
-                    value = combined(node.op, *parts)
-                except (Unreadable, *ERRORS):
-                    value, given = self.unread(node.target), Bound(None, place)
-                self.assign(node.target, Bound(value, place, given.notes))
+                whole = ast.BinOp(node.target, node.op, node.value)
+                self.assign(node.target, self.bound(ast.copy_location(whole, node)))
 
     def _delete(self, target: ast.expr) -> None:
         match target:

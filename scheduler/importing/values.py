@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from scheduler.importing.celery_names import named
 from scheduler.importing.findings import Note, Place
-from scheduler.importing.source import Source
+from scheduler.importing.source import Source, last
 
 PLAIN = (str, bytes, int, float, bool, timedelta, range, type(None))
 
@@ -175,8 +175,10 @@ def _text(value: Any) -> str:
         case list() | tuple():
             inner = ", ".join(map(_text, cast("Sequence[Any]", value)))
             return f"[{inner}]" if isinstance(value, list) else f"({inner})"
-        case Class() | Function() | Module():
-            return type(value).__name__.lower()
+        case Class(name) | Function(path=name):
+            return last(name)
+        case Module(source):
+            return source.module
         case _:
             return repr(value)
 

@@ -278,31 +278,12 @@ def test_a_task_that_is_a_class_is_told() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("settings", "tz"),
-    [
-        ("", "UTC"),
-        ("CELERY_TIMEZONE = 'Asia/Tokyo'", "Asia/Tokyo"),
-        ("TIME_ZONE = 'Asia/Tokyo'\nCELERY_TIMEZONE = TIME_ZONE", "Asia/Tokyo"),
-        ("app.conf.timezone = 'Asia/Tokyo'", "Asia/Tokyo"),
-        ("app.conf.update(timezone='Asia/Tokyo')", "Asia/Tokyo"),
-    ],
-)
-def test_crontabs_go_by_the_zone_of_the_settings(settings: str, tz: str) -> None:
-    found = read(
-        f"{settings}\nbeat_schedule = {{'x': {{'task': 'a.b', 'schedule': crontab(minute=0)}}}}"
-    )
-    assert [job.schedule for job in found.jobs] == [Cron("0 * * * *", tz=tz)]
-
-
 def test_a_zone_that_is_not_written_down_is_told() -> None:
     text = "app.conf.timezone = settings.TIME_ZONE\n"
     entry = "beat_schedule = {'x': {'task': 'a.b', 'schedule': crontab(minute=0)}}"
     found = read_celery({"tasks.py": text + entry}, tz="Asia/Tokyo")
     assert "tasks.py:1: timezone: what `settings.TIME_ZONE` is" in notes_of(found)[0]
     assert found.jobs[0].schedule == Cron("0 * * * *", tz="Asia/Tokyo")
-    (local,) = [note for note in notes_of(read(f"enable_utc = False\n{entry}")) if "--tz" in note]
-    assert "beat goes by the zone of its machine" in local
 
 
 def test_settings_of_beat_and_tasks_hold() -> None:
