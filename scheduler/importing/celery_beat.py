@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.errors import ScheduleError
+from scheduler.importing.celery_options import QUEUE, Options
 from scheduler.importing.celery_schedules import span_of
 from scheduler.importing.findings import Note, Place
 from scheduler.importing.values import (
@@ -27,7 +28,6 @@ SIGNATURES = ("s", "si", "signature", "Signature", "subtask")
 OF_ADDING = ("schedule", "sig", "args", "kwargs", "name")
 SPANS = ("expires", "soft_time_limit", "time_limit")
 RELATIVE = "periods are counted from 1970 in UTC here: offset= moves them"
-QUEUE = "each task has a queue of its own"
 WHY = {
     "queue": QUEUE,
     "exchange": QUEUE,
@@ -93,11 +93,12 @@ def _entry(key: Any, bound: Bound) -> Entry:
             lost = [each.text for each in table.missing]
             raise ScheduleError(lost[0] if lost else f"it has no {name!r}")
     notes = (*bound.notes, *(note for each in given.values() for note in each.notes))
-    reading = _Reading(str(key), bound.place, notes)
+    own = {name: Bound(each.value, each.place) for name, each in given.items()}
+    reading = _Reading(repr(str(key)), own, bound.place, notes)
     reading.add(table.missing, "a part of ")
     for name, each in given.items():
         if name not in ENTRY:
-            reading.note(each.place, f"{name} of {key!r}")
+            reading.note(each.place, f"{name} of {reading.of}")
     args, kwargs = (given[name].value if name in given else None for name in ("args", "kwargs"))
     return Entry(
         bound.place,
@@ -106,7 +107,7 @@ def _entry(key: Any, bound: Bound) -> Entry:
         given["schedule"].value,
         *reading.arguments((args, kwargs)),
         reading.options(given.get("options")),
-        reading.is_off(given),
+        reading.is_off(),
         [*dict.fromkeys(reading.notes)],
     )
 
@@ -126,8 +127,10 @@ def _added(added: Bound, made: Made) -> Entry:
         raise Unreadable(made)
     task, args, kwargs, options = _signature(given["sig"], place)
     name = "" if given.get("name") is None else str(plain(given["name"], place))
-    reading = _Reading(name or task, place, added.notes)
+    reading = _Reading(repr(name or task), {}, place, added.notes)
     options |= {key: each for key, each in given.items() if key not in OF_ADDING}
+    if (missing := options.pop("**", None)) is not None:
+        reading.add([Note(place, missing)], "options of ")
     return Entry(
         place,
         name,
@@ -184,36 +187,25 @@ def _signature(value: Any, place: Place) -> tuple[str, Any, Any, dict[str, Any]]
             raise Unreadable(unread_of(value, place))
 
 
-class _Reading:
+class _Reading(Options):
     """What is read of one entry, and noted."""
 
-    def __init__(self, key: str, place: Place, notes: Iterable[Note]) -> None:
-        self._key = key
+    def __init__(self, of: str, given: Scope, place: Place, notes: Iterable[Note]) -> None:
+        super().__init__(of, given, [])
         self._place = place
-        self.notes: list[Note] = []
         self.add(notes)
 
-    def note(self, place: Place, text: str) -> None:
-        self.notes.append(Note(place, text))
-
     def add(self, notes: Iterable[Note], what: str = "") -> None:
-        self.notes += [Note(each.place, f"{what}{self._key!r}: {each.text}") for each in notes]
+        told = (Note(each.place, f"{what}{self.of}: {each.text}") for each in notes)
+        self.notes.extend(told)
 
-    def is_off(self, given: Scope) -> bool:
+    def is_off(self) -> bool:
         """Return whether `enabled` is not true, and note what else there is of that kind."""
-        if "relative" in given and given["relative"].value is not False:
-            self.note(given["relative"].place, f"relative of {self._key!r}: {RELATIVE}")
-        if "enabled" not in given:
-            return False
-        bound = given["enabled"]
-        try:
-            enabled = bool(plain(bound.value, bound.place))
-        except Unreadable as error:
-            self.note(bound.place, f"enabled of {self._key!r}: {error}")
-            return False
-        if not enabled:
-            self.note(bound.place, f"enabled=False of {self._key!r}: pause its loop")
-        return not enabled
+        if "relative" in self.given and self.given["relative"].value is not False:
+            self.note(self.given["relative"].place, f"relative of {self.of}: {RELATIVE}")
+        if is_off := not self.value("enabled", True):
+            self.note(self.given["enabled"].place, f"enabled=False of {self.of}: pause its loop")
+        return is_off
 
     def arguments(self, *given: tuple[Any, Any]) -> tuple[Sequence[Any], Mapping[str, Any], str]:
         """Return those of a task, or which of them are not known."""
@@ -233,23 +225,15 @@ class _Reading:
         try:
             table = Table({}, []) if bound is None or bound.value is None else _table(bound)
         except (ScheduleError, Unreadable) as error:
-            self.note(self._place, f"options of {self._key!r}: {error}")
+            self.note(self._place, f"options of {self.of}: {error}")
             return {}
         self.add(table.missing, "options of ")
         return self.spans(table.entries)
 
     def spans(self, options: Scope) -> Mapping[str, timedelta]:
         """What of them is carried over; all else is noted."""
-        read: dict[str, timedelta] = {}
-        for name, bound in options.items():
-            self.add(bound.notes)
-            if name in SPANS and (span := span_of(bound.value)) is not None:
-                read[name] = span
-            elif name == "**":
-                self.note(self._place, f"options of {self._key!r}: {bound.value}")
-            else:
-                why = f": {WHY[name]}" if name in WHY else ""
-                if isinstance(bound.value, Unread) and not isinstance(bound.value, Made):
-                    why = f": {bound.value}"
-                self.note(bound.place, f"{name}={shown_value(bound.value)} of {self._key!r}{why}")
+        self.add(note for each in options.values() for note in each.notes)
+        spans = {name: span_of(options[name].value) for name in SPANS if name in options}
+        read = {name: span for name, span in spans.items() if span is not None}
+        Options(self.of, options, self.notes).tell(read, WHY)
         return read

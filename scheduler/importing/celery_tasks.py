@@ -10,17 +10,17 @@ from typing import Any, cast
 
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.importing.calls import Caller
+from scheduler.importing.celery_options import QUEUE, Options
 from scheduler.importing.celery_schedules import span_of
 from scheduler.importing.findings import NO_RETRY, CeleryCall, Job, Note, Parameter, Place
 from scheduler.importing.layout import quoted
 from scheduler.importing.source import defaults_of, dotted, last
 from scheduler.importing.values import (
     Bound,
-    Scope,
+    Table,
     Unread,
     Unreadable,
     items_of,
-    plain,
     shown_source,
     shown_value,
 )
@@ -41,7 +41,7 @@ TAKEN = {
     *("send_events", "shared", "store_errors_even_if_ignored", "throws"),
 }
 WHY = {
-    "queue": "each task has a queue of its own",
+    "queue": QUEUE,
     "priority": "give it to each message: options(priority=...)",
     "serializer": "messages are JSON",
     "base": "what a class of tasks does is for a middleware, or the task itself",
@@ -108,24 +108,21 @@ class _Decorated:
         self._source = evaluator.source
         self._function = function
         self._limits = limits
-        self._notes: list[Note] = []
-        self._given: Scope = {}
+        table = Table({}, [])
         if isinstance(decorator, ast.Call):
             _, table = evaluator.arguments(decorator)
-            self._given = table.entries
-            told = f"options of {function.name}: "
-            self._notes += [Note(each.place, told + each.text) for each in table.missing]
+        told = f"options of {function.name}: "
+        notes = [Note(each.place, told + each.text) for each in table.missing]
+        self._given = table.entries
+        self._options = Options(function.name, self._given, notes)
 
     def definition(self) -> Definition:
         function = self._function
         path = f"{self._source.module}.{function.name}"
-        name = self._value("name", path)
+        name = self._options.value("name", path)
         parameters = list(self._parameters())
         awaited = isinstance(function, ast.AsyncFunctionDef)
-        for option, node in self._given.items():
-            if option not in TAKEN:
-                why = f": {WHY[option]}" if option in WHY else ""
-                self._note(node, f"{option}={shown_value(node.value)} of {function.name}{why}")
+        self._options.tell(TAKEN, WHY)
         job = Job(
             self._source.place(function),
             function.name,
@@ -135,38 +132,23 @@ class _Decorated:
             retry=self._retry(),
             timeout=self._timeout(),
             rate=self._rate(),
-            expires=self._seconds("expires"),
-            notes=self._notes,
+            expires=self._options.span("expires"),
+            notes=self._options.notes,
         )
         return Definition(str(name), path, awaited, self._given.get("run_every"), job)
 
     def _note(self, at: ast.AST | Bound, text: str) -> None:
-        place = at.place if isinstance(at, Bound) else self._source.place(at)
-        self._notes.append(Note(place, text))
-
-    def _value(self, option: str, default: Any = None) -> Any:
-        if option not in self._given:
-            return default
-        try:
-            bound = self._given[option]
-            self._notes += [each for each in bound.notes if each not in self._notes]
-            return plain(bound.value, bound.place, self._notes)
-        except Unreadable as error:
-            self._note(self._given[option], f"{option} of {self._function.name}: {error}")
-            return default
-
-    def _seconds(self, option: str) -> timedelta | None:
-        return span_of(self._value(option))
+        self._options.note(at.place if isinstance(at, Bound) else self._source.place(at), text)
 
     def _timeout(self) -> timedelta | None:
-        soft, hard = self._seconds("soft_time_limit"), self._seconds("time_limit")
+        soft, hard = self._options.span("soft_time_limit"), self._options.span("time_limit")
         if soft and hard:
             said = "is for plain functions not to be had: executor='process' can be killed"
             self._note(self._given["time_limit"], f"time_limit, beside soft_time_limit, {said}")
         return soft or hard or self._limits.timeout
 
     def _rate(self) -> str | None:
-        rate = self._value("rate_limit", self._limits.rate)
+        rate = self._options.value("rate_limit", self._limits.rate)
         try:
             return rate_of(rate)
         except UsageError as error:
@@ -187,8 +169,8 @@ class _Decorated:
         if not by_itself:
             said = "tries again what it called retry() for: here, any error is tried again"
             self._note(self._function, f"{self._function.name} {said}")
-        kwargs: Mapping[str, Any] = self._value("retry_kwargs", {}) or {}
-        most = kwargs.get("max_retries", self._value("max_retries", RETRIES))
+        kwargs: Mapping[str, Any] = self._options.value("retry_kwargs", {}) or {}
+        most = kwargs.get("max_retries", self._options.value("max_retries", RETRIES))
         if most is None:
             self._note(self._function, f"retries without end: here, {FOR_EVER:,} times")
         retries = most if type(most) is int else FOR_EVER if most is None else RETRIES
@@ -202,13 +184,13 @@ class _Decorated:
         types: dict[str, Any] = {"retry_on": self._errors("autoretry_for", (Exception,))}
         if (never := self._errors("dont_autoretry_for", ())) != ():
             types["give_up_on"] = never
-        backoff = self._value("retry_backoff", False)
+        backoff = self._options.value("retry_backoff", False)
         if not backoff or "autoretry_for" not in self._given:
-            first = span_of(kwargs.get("countdown")) or self._seconds("default_retry_delay")
+            first = span_of(kwargs.get("countdown")) or self._options.span("default_retry_delay")
             return Retry(retries, delays=[first or RETRY_DELAY], jitter=0, **types)
         # Celery's jitter is any wait from none to the whole: half of it, more or less by all.
-        part = 0.5 if self._value("retry_jitter", True) else 1
-        last = timedelta(seconds=self._value("retry_backoff_max", BACKOFF_MAXIMUM)) * part
+        part = 0.5 if self._options.value("retry_jitter", True) else 1
+        last = timedelta(seconds=self._options.value("retry_backoff_max", BACKOFF_MAXIMUM)) * part
         return Retry(
             retries,
             initial=min(timedelta(seconds=float(backoff)) * part, last),
@@ -235,7 +217,7 @@ class _Decorated:
     def _parameters(self) -> Iterator[Parameter]:
         given = self._function.args
         defaults = defaults_of(given)
-        positional = [*given.posonlyargs, *given.args][1 if self._value("bind") else 0 :]
+        positional = [*given.posonlyargs, *given.args][1 if self._options.value("bind") else 0 :]
         for each in (*positional, *given.kwonlyargs):
             default, by_name = defaults.get(each.arg), each in given.kwonlyargs
             try:
