@@ -25,6 +25,7 @@ RunLost                its delivery went with the connection: somebody else runs
 RunReturned            its processor is stopping: the message goes back to its queue
 TicksSkipped           nominal times that no run stood for, and why
 TokenSuperseded        a token that is void, or was settled before: acked without a run
+HatchedEarly           a message came before its time, and goes back for the rest of its wait
 TokenDelayed           it is not known yet whether a token is to be run; it is asked again
 Escalated              a run failed for the last time
 MessageParked          a message is in a failed queue, with the reason
@@ -400,6 +401,23 @@ class TokenSuperseded(RunEvent):
     """
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HatchedEarly(RunEvent):
+    """A message came before its time, and goes back to its timers for the rest of its wait.
+
+    Attributes:
+        reason: what took it out. expired: its timer let it go too soon (a policy's message-ttl, or
+            clocks that differ); maxlen: its timer was full (a policy's max-length); unrouted: its
+            timer had no queue for it; early: it came past the timers.
+        queue: the timer that it left; empty: none.
+        early: how long before its time it came.
+    """
+
+    reason: str
+    queue: str
+    early: timedelta
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ scheduler_ticks_skipped_total (reason)    counter    late, overrun
 scheduler_repairs_total (kind)            counter    lost, doubled, parked, adopted
 scheduler_tokens_superseded_total         counter    tokens acked without a run, by reason: void,
                                                      settled
+scheduler_messages_early_total (reason)   counter    messages that came before their time and went
+                                                     back: expired, maxlen, unrouted, early
 scheduler_parked_messages_total (reason)  counter    what processors put into failed queues
 scheduler_publish_confirm_seconds         histogram  how long the broker took to confirm a message
 scheduler_roster_lag_seconds              histogram  from when an epoch of a loop began until this
@@ -76,6 +78,7 @@ from scheduler.events import (
     Escalated,
     Event,
     EventLoopBlocked,
+    HatchedEarly,
     LoopRepaired,
     MessageConfirmed,
     MessageParked,
@@ -146,6 +149,7 @@ class Series:
     skipped: Counter[str]
     repairs: Counter[str]
     superseded: Counter[str] = field(default_factory=Counter[str])
+    early: Counter[str] = field(default_factory=Counter[str])
     attempts: int = 0
     running: int = 0
     escalations: int = 0
@@ -274,6 +278,12 @@ COUNTS: Sequence[tuple[str, str, str, Callable[[Series], Counter[str]]]] = (
         "reason",
         lambda of: of.superseded,
     ),
+    (
+        "messages_early",
+        "Messages that came before their time and went back to their timers",
+        "reason",
+        lambda of: of.early,
+    ),
 )
 SPANS: Sequence[tuple[str, str, Callable[[Series], Spans]]] = (
     ("run_duration_seconds", "How long runs took", lambda of: of.duration),
@@ -327,6 +337,7 @@ class Metrics(Collector):
             RunFinished: lambda event: self._of_run(event).finish(event),
             RunLost: lambda event: self._of_run(event).break_off("lost"),
             TokenSuperseded: lambda event: self._of_run(event).superseded.update([event.reason]),
+            HatchedEarly: lambda event: self._of_run(event).early.update([event.reason]),
             RunReturned: lambda event: self._of_run(event).break_off("returned"),
             Escalated: lambda event: self._of_run(event).escalate(),
             TicksSkipped: lambda event: self._of_run(event).skipped.update(

@@ -164,6 +164,7 @@ def processor(
         app.names, program.failed, pauses, publisher, app.escalation_hooks, clock, app.events.emit
     )
     order = Order(program.heads, publisher)
+    punctuality = Punctuality(program.lead, shutdown, clock)
     successors = Successors(
         broker,
         app.names,
@@ -174,6 +175,7 @@ def processor(
         publisher,
         escalation,
         order,
+        punctuality,
         clock,
         app.events.emit,
     )
@@ -185,7 +187,7 @@ def processor(
         capacity,
         recognition,
         order,
-        Punctuality(program.lead, clock),
+        punctuality,
         escalation,
         successors,
         executions,

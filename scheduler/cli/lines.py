@@ -16,12 +16,14 @@ from scheduler.events import (
     Escalated,
     Event,
     EventLoopBlocked,
+    HatchedEarly,
     LoopRepaired,
     LoopReported,
     LoopSeeded,
     MessageConfirmed,
     MessageParked,
     PlaceLost,
+    PolicyReported,
     ProcessorStarted,
     ProcessorStopped,
     ProcessorStopping,
@@ -47,6 +49,11 @@ from scheduler.timing.durations import format_duration
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 SILENT = CallEvent, MessageConfirmed, QueueDeclared, RunSettled, SuccessorConfirmed
 ONLY_FOR_DEBUGGING = LoopSeeded, EpochHeard, CensusTaken, RunStarted
+EARLY = {
+    "expired": "let go by {} too soon (a policy's message-ttl, or clocks that differ)",
+    "maxlen": "dropped by {}, which is full (a policy's max-length)",
+    "unrouted": "as its timer found no queue for it",
+}
 
 
 Line = tuple[int, str]
@@ -80,6 +87,11 @@ def _of_run(event: RunEvent) -> Line | None:
             if event.reason == "settled":
                 return INFO, "was settled before: not run again"
             return INFO, "skipped: the loop was paused, rescheduled or repaired in the meantime"
+        case HatchedEarly():
+            left = EARLY.get(event.reason, "came past its timers").format(event.queue)
+            early = timedelta(seconds=round(event.early.total_seconds()))
+            then = "it waits on. `scheduler doctor` names policies that cut waits short"
+            return WARNING, f"{format_duration(early)} before its time, {left}: {then}"
         case Escalated():
             then = ", the loop is paused" if event.paused else ", the loop goes on"
             then = "" if event.seq is None else then
@@ -146,6 +158,8 @@ def _of_processor(event: Event) -> Line | None:
                 "or has no leader."
             )
             return ERROR, f"{event.queue} does not hatch. {event.cause} {check}"
+        case PolicyReported():
+            return ERROR, f"the {event.policy} {event.detail}. {event.advice}"
         case LoopReported():
             return WARNING, f"{event.loop} is {event.trouble}. {event.advice}"
         case EpochHeard():

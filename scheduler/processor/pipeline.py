@@ -5,7 +5,8 @@ Each step may end it:
 1. decode: what is neither a token nor a call of this task is parked
 2. recognise: a token that is void, or settled, is acked; the first of an epoch is exchanged
 3. resolve: arguments that do not fit the task are parked
-4. wait: what came shortly before its time is held until then
+4. wait: a message that came shortly before its time is held until then, one that came earlier goes
+   back to its timers
 5. admit: a tick that is too late, or a call that has expired, is skipped; what was delivered too
    often has failed
 6. execute: the task runs, within its timeout
@@ -157,6 +158,8 @@ class Pipeline:
                 return _superseded(delivery, subject, why_not)
             run = await self._order.resumed(self._resolve(delivery, task, subject))
             await self._punctuality.until_due(run)
+            if await self._successors.go_back(run):
+                return Verdict(Disposition.ACK)
             held.append(await self._capacity.take(task))
             if (declined := await self._decline(run)) is not None:
                 return declined
@@ -217,8 +220,6 @@ class Pipeline:
             return Verdict(Disposition.REQUEUE)
         if run.head.due_at is not None and self._clock.now() < run.head.due_at:
             return Verdict(Disposition.REQUEUE, not_before=run.head.due_at)
-        if await self._successors.wait_on(run):
-            return Verdict(Disposition.ACK)
         return None
 
     def _admit(self, run: Run) -> Run:

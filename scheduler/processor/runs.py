@@ -28,8 +28,9 @@ from scheduler.processor.settlement import (
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.protocol.calls import Call
-from scheduler.protocol.messages import flat, hatched_at
+from scheduler.protocol.messages import flat, hatched_at, lead_of
 from scheduler.protocol.tokens import LoopId, Token
+from scheduler.protocol.topology import is_rerouted
 from scheduler.queues.failed import replayed_at
 from scheduler.queues.heads import Head
 from scheduler.queues.running import Demand
@@ -95,6 +96,29 @@ class Run(NamedTuple):
         """Loop and seq, or task and message id: what log lines name it by."""
         loop, seq, _, message_id = self.about
         return str(loop), message_id if seq is None else seq
+
+    @property
+    def may_begin_at(self) -> datetime:
+        """Return when its wait is over, by the clock of this processor.
+
+        A call that came before it was sent has a sender whose clock is ahead: then the wait in the
+        broker counts, but for the lead.
+        """
+        subject, received_at = self.subject, self.received_at
+        if isinstance(subject, Token):
+            return subject.due_at
+        if subject.not_before is not None:
+            return subject.not_before
+        if subject.due_at is None:
+            return received_at
+        if subject.sent_at is not None and received_at < subject.sent_at and not self.is_rerouted:
+            return min(subject.due_at, received_at + lead_of(self.delivery.message.headers))
+        return subject.due_at
+
+    @property
+    def is_rerouted(self) -> bool:
+        """Return whether its timers had no queue for it, and it has not waited."""
+        return is_rerouted(self.delivery.exchange)
 
     @property
     def hatch_delay(self) -> timedelta | None:

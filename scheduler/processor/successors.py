@@ -5,25 +5,24 @@ from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker
 from scheduler.errors import TooLarge
-from scheduler.events import Emit, SuccessorConfirmed
+from scheduler.events import Emit, HatchedEarly, SuccessorConfirmed
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.order import Order
 from scheduler.processor.pauses import Pauses
 from scheduler.processor.publishing import PatientPublisher
+from scheduler.processor.punctuality import Punctuality
 from scheduler.processor.recognition import Recognition
 from scheduler.processor.runs import NO_TIME, Run
 from scheduler.processor.settlement import Disposition, Settlement
 from scheduler.protocol.calls import Call, retried
 from scheduler.protocol.hatchery import LONGEST
-from scheduler.protocol.messages import Message
+from scheduler.protocol.messages import Message, taken_out_by
 from scheduler.protocol.tokens import Ending, Token
 from scheduler.protocol.topology import Names
 from scheduler.queues.delays import send_again
-from scheduler.queues.timers import Timers
+from scheduler.queues.timers import Timers, waits_in_legs
 from scheduler.timing.clock import Clock
-
-CLOCKS_DIFFER_BY = timedelta(seconds=1)
 
 
 class Successors:
@@ -40,6 +39,7 @@ class Successors:
         publisher: PatientPublisher,
         escalation: Escalation,
         order: Order,
+        punctuality: Punctuality,
         clock: Clock,
         emit: Emit,
     ) -> None:
@@ -52,6 +52,7 @@ class Successors:
         self._publisher = publisher
         self._escalation = escalation
         self._order = order
+        self._punctuality = punctuality
         self._clock = clock
         self._emit = emit
 
@@ -74,29 +75,23 @@ class Successors:
             await self._order.end(run)
         return None
 
-    async def wait_on(self, run: Run) -> bool:
-        """Have what came before its time wait for the rest of it; says whether it does."""
-        subject = run.subject
-        if isinstance(subject, Token):
-            if early := subject.due_at - self._clock.now() > CLOCKS_DIFFER_BY:
-                await self._insist_on(run, subject)
-            return early
-        if early := (rest := self._rest_of(run, subject)) > NO_TIME:
-            await self._publisher.insist(
-                run.delivery, lambda: self._send_again(subject.task, subject.message, rest)
-            )
-        return early
+    async def go_back(self, run: Run) -> bool:
+        """Put a message that came too early back into its timers; return whether it was early."""
+        early = run.may_begin_at - self._clock.now()
+        if early <= NO_TIME:
+            return False
+        if not (isinstance(run.subject, Token) and waits_in_legs(run.subject)):
+            self._emit(HatchedEarly(*run.about, *_taken_out_by(run), early))
+        await self._punctuality.until_next_round(run)
+        if isinstance(subject := run.subject, Token):
+            await self._insist_on(run, subject)
+        else:
+            await self._publisher.insist(run.delivery, lambda: self._wait_on(run, subject))
+        return True
 
-    def _fell_out_of_timers(self, run: Run) -> bool:
-        return run.delivery.exchange == self._names.rerouted  # it had no queue there
-
-    def _rest_of(self, run: Run, call: Call) -> timedelta:
-        if self._fell_out_of_timers(run) and call.due_at is not None:
-            return call.due_at - self._clock.now()
-        if call.not_before is None:
-            return NO_TIME
-        rest = call.not_before - self._clock.now()
-        return rest if rest > CLOCKS_DIFFER_BY else NO_TIME
+    async def _wait_on(self, run: Run, call: Call) -> None:
+        rest = max(run.may_begin_at - self._clock.now(), NO_TIME)
+        await self._send_again(call.task, call.message, rest)
 
     async def _insist_on(self, run: Run, token: Token) -> None:
         assert isinstance(subject := run.subject, Token)
@@ -138,3 +133,8 @@ class Successors:
         # What is longer than the timers can hold comes back in between, too early.
         delay = min(delay, LONGEST)
         await send_again(self._broker, self._names, task, message, delay, AS_LONG_AS_IT_TAKES)
+
+
+def _taken_out_by(run: Run) -> tuple[str, str]:
+    reason, queue = taken_out_by(run.delivery.message)
+    return ("unrouted" if run.is_rerouted else reason or "early"), queue

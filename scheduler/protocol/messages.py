@@ -108,6 +108,18 @@ def hatched_at(message: Message) -> datetime | None:
             return None
 
 
+def taken_out_by(message: Message) -> tuple[str, str]:
+    """Return why a message left its last queue by dead-lettering, and which queue that was.
+
+    The reason is RabbitMQ's: expired, maxlen, rejected, delivery_limit. Empty: it left none.
+    """
+    match message.headers.get("x-death"):
+        case [{"reason": str(reason), "queue": str(queue)}, *_]:  # the last one comes first
+            return reason, queue
+        case _:
+            return "", ""
+
+
 def lead_of(headers: Mapping[str, Any]) -> timedelta:
     """Read how long before its time a message leaves the broker's timers.
 

@@ -349,6 +349,11 @@ def is_of_task(queue: str) -> bool:
     return queue.startswith(f"{Names(queue.partition('.')[0]).processor}.")
 
 
+def is_rerouted(exchange: str) -> bool:
+    """Return whether messages come by this exchange that had no queue at the end of their way."""
+    return exchange == Names(exchange.partition(".")[0]).rerouted
+
+
 def loop_named_by(key: str) -> LoopId | None:
     """Return the loop whose tokens have this routing key, whatever their wait; None: no loop."""
     prefix, *parts = key.split(".", len(UNITS) + 2)

@@ -86,10 +86,15 @@ def longest_leg(token: Token, now: datetime) -> timedelta:
     token behind until that leaves its timer. So a moved one waits for as long as its epoch is old,
     at least for `SHORTEST_LEG`: only the moves of the last minute leave something behind.
     """
-    if not isinstance(token.schedule, Once) or token.epoch == token.life:
+    if not waits_in_legs(token):
         return LONGEST
     age_ms = max(milliseconds_since_epoch(now) - token.epoch, 0)
     return min(max(timedelta(milliseconds=age_ms), SHORTEST_LEG), LONGEST)
+
+
+def waits_in_legs(token: Token) -> bool:
+    """Return whether a token comes back from its timers now and then, before it is due."""
+    return isinstance(token.schedule, Once) and token.epoch != token.life
 
 
 def lane_of(loop: LoopId) -> int:

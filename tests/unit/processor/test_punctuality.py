@@ -1,16 +1,18 @@
 """What comes before its time waits for it in hand: not for long, and not as a run."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from scheduler import Scheduler
-from scheduler.events import ProcessorStopping, RunStarted, TokenSuperseded
+from scheduler.events import HatchedEarly, ProcessorStopping, RunStarted, TokenSuperseded
 from scheduler.processor.recognition import VOID
-from scheduler.protocol.hatchery import NO_WAIT
+from scheduler.protocol.calls import new_call, task_key
+from scheduler.protocol.hatchery import NO_WAIT, Timer, route
 from scheduler.protocol.tokens import LoopId, encode
-from scheduler.protocol.topology import token_key
+from scheduler.protocol.topology import Queue, token_key
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.lead import SHORTEST
 from tests.stage import START, Stage, at_work, new_app, of, processor_of
@@ -95,12 +97,74 @@ async def test_how_early_it_leaves_is_learned_from_its_way(stage: Stage) -> None
     assert leads[-1] == SHORTEST  # on this broker it takes no time
 
 
-async def test_a_token_that_fell_out_of_its_timers_waits_on_until_it_is_due(stage: Stage) -> None:
+@pytest.mark.parametrize("came_by", ["rerouted", "processor"])
+async def test_a_token_that_comes_too_early_waits_on_until_it_is_due(
+    stage: Stage, came_by: str
+) -> None:
     await stage.seed(app := looping(every="1h"))
-    names, (loop,) = app.names, [each for each in app.loops if each.task == "task"]
+    (loop,) = [each for each in app.loops if each.task == "task"]
     token = await stage.token(loop)
     await stage.lose(loop)
-    await stage.publish(encode(token, "test"), token_key(loop, NO_WAIT.key), names.rerouted)
+    exchange = getattr(app.names, came_by)
+    await stage.publish(encode(token, "test"), token_key(loop, NO_WAIT.key), exchange)
     async with stage.processor():
         await asyncio.sleep(3700)
     assert stage.starts() == [pytest.approx(3600, abs=0.2)]
+    (early,) = of(HatchedEarly, stage.events)
+    assert early.reason == ("unrouted" if came_by == "rerouted" else "early")
+    assert early.early == pytest.approx(timedelta(hours=1), abs=timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("came_after", [timedelta(seconds=30), timedelta(seconds=599)])
+async def test_a_call_that_comes_too_early_waits_on_until_it_is_due(
+    stage: Stage, came_after: timedelta
+) -> None:
+    app = new_app()
+
+    @app.task()
+    async def remind() -> None: ...
+
+    await stage.seed(app)
+    sent = new_call(
+        "test",
+        "remind",
+        {},
+        message_id="1",
+        sent_at=START,
+        due_at=START + timedelta(minutes=10),
+    )
+    async with stage.processor():
+        await asyncio.sleep(came_after.total_seconds())
+        await stage.publish(sent, task_key("remind"), app.names.delayed)
+        await asyncio.sleep(700)
+    assert stage.starts() == [600]
+    assert len(of(HatchedEarly, stage.events)) == (came_after < timedelta(seconds=598))
+
+
+async def test_loops_that_push_each_other_out_of_a_timer_go_round_once_a_second(
+    stage: Stage,
+) -> None:
+    """As with a max-length policy that drops."""
+    app = new_app()
+    for name in "one", "other":
+        app.periodic(every="1m", mode="fixed_rate", name=name)(_nothing)
+    await stage.seed(app)
+    timer = app.names.timer(Timer(unit=7, count=1))
+    (queue,) = [each for each in app.topology().queues if each.name == timer]
+    full = {"x-max-length": 1, "x-overflow": "drop-head"}
+    tokens = [await stage.token(each) for each in app.loops]
+    await stage.broker.delete(timer)
+    wanted = app.topology().only([timer])
+    await stage.broker.declare(replace(wanted, queues=(Queue(timer, {**queue.arguments, **full}),)))
+    for token in tokens:
+        way = token_key(token.loop, route(timedelta(minutes=1)).key)
+        await stage.publish(encode(token, "test"), way, app.names.scheduler)
+    async with stage.processor():
+        await asyncio.sleep(55)
+    early = of(HatchedEarly, stage.events)
+    assert {each.reason for each in early} == {"maxlen"}
+    assert len(early) <= 2 * 56
+    assert not stage.starts()
+
+
+async def _nothing() -> None: ...
