@@ -10,7 +10,7 @@ from scheduler import Scheduler
 from scheduler.events import HatchedEarly, ProcessorStopping, RunStarted, TokenSuperseded
 from scheduler.processor.recognition import VOID
 from scheduler.protocol.calls import new_call, task_key
-from scheduler.protocol.hatchery import NO_WAIT, Timer, route
+from scheduler.protocol.hatchery import NO_WAIT, route, timers
 from scheduler.protocol.tokens import LoopId, encode
 from scheduler.protocol.topology import Queue, token_key
 from scheduler.timing.clock import LoopClock
@@ -141,30 +141,24 @@ async def test_a_call_that_comes_too_early_waits_on_until_it_is_due(
     assert len(of(HatchedEarly, stage.events)) == (came_after < timedelta(seconds=598))
 
 
-async def test_loops_that_push_each_other_out_of_a_timer_go_round_once_a_second(
-    stage: Stage,
-) -> None:
-    """As with a max-length policy that drops."""
-    app = new_app()
-    for name in "one", "other":
-        app.periodic(every="1m", mode="fixed_rate", name=name)(_nothing)
-    await stage.seed(app)
-    timer = app.names.timer(Timer(unit=7, count=1))
-    (queue,) = [each for each in app.topology().queues if each.name == timer]
-    full = {"x-max-length": 1, "x-overflow": "drop-head"}
-    tokens = [await stage.token(each) for each in app.loops]
-    await stage.broker.delete(timer)
-    wanted = app.topology().only([timer])
-    await stage.broker.declare(replace(wanted, queues=(Queue(timer, {**queue.arguments, **full}),)))
+async def test_what_leaves_its_timers_at_once_goes_round_once_a_second(stage: Stage) -> None:
+    """As with a policy of message-ttl or max-length for all queues."""
+    await stage.seed(app := looping(every="1m"))
+    names = [app.names.timer(timer) for timer in timers()]
+    tokens = [await stage.token(each) for each in (LoopId("task"), app.supervision.id)]
+    for name in names:
+        await stage.broker.delete(name)
+    wanted = app.topology().only(names)
+    queues = tuple(
+        Queue(each.name, {**each.arguments, "x-message-ttl": 10}) for each in wanted.queues
+    )
+    await stage.broker.declare(replace(wanted, queues=queues))
     for token in tokens:
         way = token_key(token.loop, route(timedelta(minutes=1)).key)
         await stage.publish(encode(token, "test"), way, app.names.scheduler)
     async with stage.processor():
-        await asyncio.sleep(55)
-    early = of(HatchedEarly, stage.events)
-    assert {each.reason for each in early} == {"maxlen"}
-    assert len(early) <= 2 * 56
-    assert not stage.starts()
-
-
-async def _nothing() -> None: ...
+        await asyncio.sleep(62)
+    assert stage.starts()[0] == pytest.approx(60, abs=0.2)
+    early = [each for each in of(HatchedEarly, stage.events) if each.loop.task == "task"]
+    assert {each.reason for each in early} == {"expired"}
+    assert 50 < len(early) <= 65
