@@ -31,6 +31,7 @@ Escalated              a run failed for the last time
 MessageParked          a message is in a failed queue, with the reason
 LoopReported           supervision found a problem that it cannot repair
 TimerStuck             a timer of the broker holds messages past their time
+PolicyReported         a policy of the broker's operators changes the queues
 PlaceLost              nothing tells how far a loop had come that was repaired: it begins anew
 EpochHeard             a processor that follows the roster has heard of an epoch that began
 CensusTaken            supervision has counted tokens
@@ -485,6 +486,20 @@ class TimerStuck(Event):
     queue: str
     cause: str
     was_recreated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyReported(Event):
+    """A policy of the broker's operators changes the queues.
+
+    Attributes:
+        detail: which of them, and what it sets.
+        advice: the command that shields the namespace from it.
+    """
+
+    policy: str
+    detail: str
+    advice: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
+from scheduler.brokers.management import management_of
 from scheduler.control.beginnings import Beginnings
 from scheduler.control.cancellation import Cancellation
 from scheduler.control.census import Census
@@ -18,6 +19,7 @@ from scheduler.control.endings import Endings
 from scheduler.control.fit import Fit
 from scheduler.control.loops import Loops
 from scheduler.control.migration import Migration
+from scheduler.control.policy_watch import PolicyWatch
 from scheduler.control.preparation import Preparation
 from scheduler.control.processors import Processors
 from scheduler.control.removal import Removal
@@ -110,10 +112,17 @@ class Program:
             self.fit,
             Migration(*here, self.fit),
         )
+        self.policy_watch = PolicyWatch(*here, management_of(app.settings))
         self.timer_watch = TimerWatch(*here, clock, self.declaring)
         self.verbs = Verbs(*here, clock, self.beginnings, self.survey)
         self.doctor = Doctor(
-            *here, self.survey, self.loops, self.roll_call, self.fit, self.timer_watch
+            *here,
+            self.survey,
+            self.loops,
+            self.roll_call,
+            self.fit,
+            self.timer_watch,
+            self.policy_watch,
         )
 
 
@@ -238,6 +247,7 @@ def supervisor(program: Program, app: App, clock: Clock, listing: Listing) -> Su
         Census(program.journal, clock, listing.known),
         Endings(app, listing, program.removal, clock),
         program.timer_watch,
+        program.policy_watch,
     )
 
 

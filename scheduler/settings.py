@@ -119,6 +119,12 @@ class Settings(BaseSettings):
     tls_verify: bool = True
     """Off, the broker may be anybody."""
 
+    management_url: SecretStr | None = None
+    """Where RabbitMQ's management API is, such as `http://rabbitmq:15672`: `scheduler doctor` and
+    supervision look there for policies that change the queues. They ask as the user of the broker
+    URL, who then needs the tag `management`, unless this URL names another one. None: they do not
+    look."""
+
     queue_type: Literal["quorum", "classic"] = "quorum"
     """Quorum queues are replicated; classic ones are faster, and gone with their node."""
 

@@ -16,6 +16,7 @@ from scheduler.settings import Settings
 if TYPE_CHECKING:
     from yarl import URL
 
+    from scheduler.brokers.amqp.tls import Tls
     from scheduler.brokers.memory.server import MemoryServer
 
 
@@ -54,20 +55,26 @@ def nodes_of(settings: Settings) -> Sequence[Broker]:
     ]
 
 
+def tls_of(settings: Settings) -> "Tls":
+    """Return how the settings have connections made with TLS."""
+    from scheduler.brokers.amqp.tls import Tls
+
+    return Tls(
+        settings.tls_ca_file,
+        settings.tls_cert_file,
+        settings.tls_key_file,
+        settings.tls_verify,
+    )
+
+
 def _amqp_broker(
     settings: Settings, read_urls: "Callable[[], Sequence[URL]]", *, emit: Emit, patient: bool
 ) -> Broker:
     from scheduler.brokers.amqp.broker import AmqpBroker
-    from scheduler.brokers.amqp.tls import Tls
 
     return AmqpBroker(
         read_urls,
-        tls=Tls(
-            settings.tls_ca_file,
-            settings.tls_cert_file,
-            settings.tls_key_file,
-            settings.tls_verify,
-        ),
+        tls=tls_of(settings),
         emit=emit,
         patient=patient,
         heartbeat=settings.heartbeat,

@@ -10,11 +10,13 @@ from scheduler.brokers.contract import Broker, BrokerInfo
 from scheduler.control import probe
 from scheduler.control.fit import Fit
 from scheduler.control.loops import Loops
+from scheduler.control.policy_watch import PolicyWatch
 from scheduler.control.status import Status, Survey
 from scheduler.control.timer_watch import TimerWatch
 from scheduler.control.where import Where
 from scheduler.errors import (
     AccessRefused,
+    BrokerError,
     BrokerUnavailable,
     IncompatibleBroker,
     OtherArguments,
@@ -93,6 +95,11 @@ NOT_COMPARED = Finding(
     "ok",
     "not compared: this user may not declare, which `scheduler run` does not need",
 )
+NO_MANAGEMENT = "not looked at: SCHEDULER_MANAGEMENT_URL, of RabbitMQ's management API, is not set"
+READ_POLICIES = (
+    "Check SCHEDULER_MANAGEMENT_URL, and that its user has the tag `management`; or look yourself: "
+    "`rabbitmqctl list_policies` and `list_operator_policies`."
+)
 RESTART = (
     "If it stays so, restart this node of the broker: its rabbit_fifo_dlx_sup has ended, which "
     "nothing else starts again, and until then nothing that waits there goes on, of no namespace. "
@@ -112,6 +119,7 @@ class Doctor:
         roll_call: RollCall,
         fit: Fit,
         timer_watch: TimerWatch,
+        policy_watch: PolicyWatch,
     ) -> None:
         self._app = app
         self._broker = broker
@@ -120,6 +128,7 @@ class Doctor:
         self._roll_call = roll_call
         self._fit = fit
         self._timer_watch = timer_watch
+        self._policy_watch = policy_watch
 
     async def examine(self) -> AsyncIterator[Finding]:
         """What is as it should be, and what is not."""
@@ -130,6 +139,7 @@ class Doctor:
         checks = {
             "app": self._check_app(),
             "queues": self._check_queues(),
+            "policies": self._check_policies(),
             "dead-lettering": self._check_dead_lettering(),
             "processors": self._check_processors(),
             "timers": self._check_timers(),
@@ -207,6 +217,21 @@ class Doctor:
                 str(await self._fit.refusal_of(error)),
             )
         return None
+
+    async def _check_policies(self) -> AsyncIterator[Finding]:
+        about = "policies"
+        if self._broker.info.is_embedded:
+            return
+        try:
+            found = await self._policy_watch.found()
+        except BrokerError as error:
+            yield Finding(about, "warning", f"not looked at: {error}", READ_POLICIES)
+            return
+        for policy, detail, advice in found or ():
+            yield Finding(policy, "problem", detail, advice)
+        if not found:
+            detail = "none changes the queues" if found is not None else NO_MANAGEMENT
+            yield Finding(about, "ok", detail)
 
     async def _check_dead_lettering(self) -> AsyncIterator[Finding]:
         about = "dead-lettering"

@@ -39,6 +39,7 @@ from scheduler.control.endings import Endings
 from scheduler.control.loops import loops_of, orphans_of
 from scheduler.control.new_tokens import triggered
 from scheduler.control.one_offs import is_over
+from scheduler.control.policy_watch import PolicyWatch
 from scheduler.control.repairs import Repairs
 from scheduler.control.reports import Did, Report
 from scheduler.control.seeding import Seeding
@@ -51,6 +52,7 @@ from scheduler.events import (
     Connected,
     Event,
     LoopReported,
+    PolicyReported,
     SupervisionDelayed,
     TimerStuck,
 )
@@ -97,12 +99,14 @@ class Memory(BaseModel):
     Attributes:
         reported: loops in trouble that was reported.
         stuck: timers of calls that were reported.
+        policies: policies that change our queues, as reported.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     reported: Mapping[str, str] = {}
     stuck: Sequence[str] = []
+    policies: Sequence[str] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,7 @@ class Supervisor:
         census: Census,
         endings: Endings,
         timer_watch: TimerWatch,
+        policy_watch: PolicyWatch,
     ) -> None:
         self._app = app
         self._clock = clock
@@ -149,6 +154,7 @@ class Supervisor:
         self._census = census
         self.endings = endings
         self._timer_watch = timer_watch
+        self._policy_watch = policy_watch
         self._are_timers_suspect = True
         self._reconnected_at: datetime | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -221,7 +227,27 @@ class Supervisor:
         self._report(troubles, memory.reported)
         took = self._clock.now() - began
         self._app.events.emit(CensusTaken(len(loops), len(loops), took))
-        return Memory(reported=dict(list(troubles.items())[:REMEMBERED]), stuck=stuck)
+        return Memory(
+            reported=dict(list(troubles.items())[:REMEMBERED]),
+            stuck=stuck,
+            policies=await self._report_policies(memory.policies),
+        )
+
+    async def _report_policies(self, known: Collection[str]) -> list[str]:
+        """Report policies that change our queues; return them, those that were reported included.
+
+        Args:
+            known: those that were reported.
+        """
+        try:
+            found = await self._policy_watch.found() or ()
+        except BrokerError as error:
+            self._app.events.emit(SupervisionDelayed(f"Policies cannot be read: {error}"))
+            return list(known)
+        for each in found:
+            if each.policy not in known:
+                self._app.events.emit(PolicyReported(*each))
+        return [each.policy for each in found]
 
     async def _missing_tasks(self) -> Collection[str]:
         """Declare the queues that are gone; return the tasks whose queues stay away."""

@@ -1,9 +1,15 @@
-"""Policies of operators that match our queues, too: what they do to each kind of message."""
+"""Policies of operators that match our queues, too: what each does to each kind of message.
+
+With `-o log_cli=true`, it tells what became of each.
+"""
 
 import asyncio
 import json
+import logging
+import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +18,7 @@ import pytest
 from scheduler import Context, Reject, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker
+from scheduler.control.doctor import Finding
 from tests.integration.shop import eventually
 from tests.rabbitmq import PrivateNode
 from tests.stage import at_work, processor_of, program_of
@@ -23,6 +30,15 @@ POLICIES: dict[str, dict[str, Any]] = {
     "max-length that rejects": {"max-length": 1, "overflow": "reject-publish"},
     "max-length that drops": {"max-length": 1, "overflow": "drop-head"},
     "expires": {"expires": 2000},
+}
+ALL = {
+    "message-ttl": 1000,
+    "expires": 2000,
+    "max-length": 1,
+    "max-length-bytes": 1000,
+    "overflow": "reject-publish",
+    "dead-letter-exchange": "amq.fanout",
+    "dead-letter-routing-key": "nowhere",
 }
 EARLY = timedelta(milliseconds=50)
 WATCHED_S = 10.0
@@ -48,9 +64,13 @@ class Fates:
 class Scene:
     """An app with a message of each kind."""
 
-    def __init__(self, url: str, namespace: str) -> None:
+    def __init__(self, node: PrivateNode, namespace: str) -> None:
         self.runs: list[tuple[str, timedelta]] = []
-        settings: Any = {"broker_url": url, "supervision_interval": "2s"}
+        settings: Any = {
+            "broker_url": node.url,
+            "management_url": node.management_url,
+            "supervision_interval": "2s",
+        }
         self.app = app = Scheduler(namespace, Settings(**settings))
         self.events: list[Any] = []
         app.listen(self.events.append)
@@ -102,8 +122,10 @@ class Scene:
         self.runs.clear()
 
     async def play(self, broker: Broker) -> Fates:
+        """Look at what becomes of them; one more message is parked meanwhile."""
         errors: list[str] = []
         async with at_work(processor_of(self.app, broker)):
+            await self.fails.send()
             for _ in range(2):
                 try:
                     await self.call.send_later("6s")
@@ -116,7 +138,7 @@ class Scene:
             self._fate("waiting"),
             self._fate("once"),
             self._fate("call") + "".join(f", {error}" for error in errors),
-            "gone with its queue" if depth is None else f"{depth.ready} of 2 there",
+            "gone with its queue" if depth is None else f"{depth.ready} of 3 there",
         )
 
     def _fate(self, name: str) -> str:
@@ -125,23 +147,74 @@ class Scene:
         told = f"{len(late)} runs"
         return f"{told}, {len(early)} early by up to {max(early):.1f} s" if early else told
 
+    async def findings(self, broker: Broker) -> dict[str, Finding]:
+        doctor = program_of(self.app, broker).doctor
+        found = [finding async for finding in doctor.examine()]
+        return {each.about: each for each in found if "polic" in each.about}
+
+
+WELL = Fates("0 runs", "6 runs", "0 runs", "2 runs", "3 of 3 there")
+CHANGED = {
+    "none": {},
+    "message-ttl": {"parked_messages": "2 of 3 there"},
+    "dead-letter-exchange": {},
+    "max-length that rejects": {"parked_messages": "2 of 3 there"},
+    "max-length that drops": {"parked_messages": "1 of 3 there"},
+    "expires": {"waiting_loops": "runs", "delayed_calls": "runs", "parked_messages": ""},
+}
+
+
+@contextmanager
+def blanket(
+    node: PrivateNode, definition: dict[str, Any], *, kind: str = "policy"
+) -> Iterator[None]:
+    """A policy for all queues, inside the block."""
+    if not definition:
+        yield
+        return
+    node.ctl(f"set_{kind}", "blanket", ".*", json.dumps(definition), "--apply-to", "queues")
+    try:
+        yield
+    finally:
+        node.ctl(f"clear_{kind}", "blanket")
+
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("policy", POLICIES)
-async def test_table(node: PrivateNode, namespace: str, policy: str) -> None:
-    scene = Scene(node.url, namespace)
-    async with AmqpBroker(node.url, emit=scene.app.events.emit) as broker, asyncio.timeout(90):
+@pytest.mark.parametrize("name", POLICIES)
+async def test_no_policy_has_anything_run_early(
+    node: PrivateNode, namespace: str, name: str
+) -> None:
+    scene = Scene(node, namespace)
+    async with AmqpBroker(node.url, emit=scene.app.events.emit) as broker:
         await scene.prepare(broker)
-        if POLICIES[policy]:
-            node.ctl(
-                "set_policy", "blanket", ".*", json.dumps(POLICIES[policy]), "--apply-to", "queues"
-            )
+        with blanket(node, POLICIES[name]):
             await asyncio.sleep(1)
-        try:
             fates = await scene.play(broker)
-        finally:
-            node.ctl("clear_policy", "blanket") if POLICIES[policy] else None
-    print(f"\n== {policy}: {asdict(fates)}")
-    from collections import Counter
+    logging.getLogger(__name__).warning("%s: %s", name, fates)
+    assert "early" not in str(fates)
+    assert fates.paused_loop == fates.finished_one_off == "0 runs"
+    for field, told in asdict(replace(WELL, **CHANGED[name])).items():
+        assert told in getattr(fates, field)
 
-    print(Counter(type(e).__name__ for e in scene.events))
+
+@pytest.mark.timeout(120)
+async def test_the_policy_that_the_doctor_names_shields_from_all_others(
+    node: PrivateNode, namespace: str
+) -> None:
+    scene = Scene(node, namespace)
+    async with AmqpBroker(node.url, emit=scene.app.events.emit) as broker:
+        await scene.prepare(broker)
+        assert (await scene.findings(broker))["policies"].verdict == "ok"
+        with blanket(node, ALL):
+            found = (await scene.findings(broker))["policy 'blanket'"]
+            assert found.verdict == "problem"
+            assert all(f"{key}: {value}" in found.detail for key, value in ALL.items())
+            _, *shielding = shlex.split(found.advice)
+            node.ctl(*shielding)
+            assert (await scene.findings(broker))["policies"].verdict == "ok"
+            await asyncio.sleep(1)
+            fates = await scene.play(broker)
+            with blanket(node, POLICIES["message-ttl"], kind="operator_policy"):
+                (found,) = (await scene.findings(broker)).values()
+                assert "No policy shields from an operator policy" in found.advice
+    assert fates == WELL

@@ -32,6 +32,7 @@ def test_the_defaults_suit_a_broker_on_this_machine():
         "tls_cert_file": None,
         "tls_key_file": None,
         "tls_verify": True,
+        "management_url": None,
         "queue_type": "quorum",
         "concurrency": 100,
         "threads": 40,

@@ -1,0 +1,166 @@
+"""Policies of the broker's operators: which of them change our queues, and what shields these.
+
+RabbitMQ applies one policy to a queue: of those that match its name and its type, the one of the
+highest priority. An operator policy comes on top of it. What both set, and what the queue's own
+arguments set, is combined: of limits, the lowest holds.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.protocol.topology import Names, Queue
+
+# Kept from queues of these types: a policy that sets one of them is not applied at all.
+UNSUPPORTED: Mapping[str, frozenset[str]] = {
+    "stream": frozenset(
+        {
+            "dead-letter-exchange",
+            "dead-letter-routing-key",
+            "delivery-limit",
+            "expires",
+            "max-length",
+            "message-ttl",
+            "overflow",
+        }
+    ),
+    "classic": frozenset({"delivery-limit"}),
+}
+APPLIED_TO: Mapping[str, frozenset[str]] = {
+    "quorum": frozenset({"all", "queues", "quorum_queues"}),
+    "classic": frozenset({"all", "queues", "classic_queues"}),
+    "stream": frozenset({"all", "queues", "streams"}),
+}
+LIMITS = "message-ttl", "max-length", "max-length-bytes", "delivery-limit"
+OTHERWISE_SET = "dead-letter-exchange", "dead-letter-routing-key"
+"""Keys that count only where the queue's arguments do not set them."""
+
+SHIELD = {"queue-leader-locator": "balanced"}
+"""A policy has to set something. This counts when a queue is declared, and spreads the leaders."""
+
+SHIELD_PRIORITY = 999
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy of a virtual host.
+
+    Attributes:
+        is_operator: whether it is an operator policy, which no other policy shields from.
+    """
+
+    name: str
+    pattern: str
+    definition: Mapping[str, Any]
+    apply_to: str = "all"
+    priority: int = 0
+    is_operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """What a policy changes of our queues.
+
+    Attributes:
+        settings: those that harm.
+        queues: the names of the queues that it changes.
+    """
+
+    policy: Policy
+    settings: Mapping[str, Any]
+    queues: Sequence[str]
+
+    @property
+    def about(self) -> str:
+        """Name the policy."""
+        kind = "operator policy" if self.policy.is_operator else "policy"
+        return f"{kind} {self.policy.name!r}"
+
+    @property
+    def detail(self) -> str:
+        """Say what it changes."""
+        told = ", ".join(f"{name}: {value}" for name, value in self.settings.items())
+        others = f" and {len(self.queues) - 1} more" if len(self.queues) > 1 else ""
+        return f"changes {self.queues[0]}{others} ({told})"
+
+
+def harms(queues: Iterable[Queue], policies: Sequence[Policy]) -> list[Harm]:
+    """Return the policies that change queues to their harm."""
+    found = dict[tuple[str, bool], Harm]()
+    for queue in queues:
+        for policy in _effective(queue, policies):
+            settings = _harmful(queue, policy.definition)
+            if settings:
+                key = policy.name, policy.is_operator
+                before = found.get(key, Harm(policy, {}, ()))
+                found[key] = Harm(
+                    policy, {**before.settings, **settings}, (*before.queues, queue.name)
+                )
+    return list(found.values())
+
+
+def advice(harm: Harm, namespace: str, vhost: str) -> str:
+    """Return the command that shields the namespace, or what to do where none does."""
+    pattern = shield_pattern(namespace)
+    if harm.policy.is_operator:
+        return (
+            f"No policy shields from an operator policy: change its pattern, {harm.policy.pattern}"
+            f", so that it does not match {pattern}"
+        )
+    priority = max(SHIELD_PRIORITY, harm.policy.priority + 1)
+    return shield_command(namespace, vhost, priority)
+
+
+def shield_command(namespace: str, vhost: str, priority: int = SHIELD_PRIORITY) -> str:
+    """Return the command that has no other policy apply to the queues of a namespace."""
+    words = ["rabbitmqctl", "set_policy", "-p", vhost, f"{namespace}-shield"]
+    setting = ", ".join(f'"{name}": "{value}"' for name, value in SHIELD.items())
+    words += [shield_pattern(namespace), f"{{{setting}}}"]
+    return shlex.join([*words, "--priority", str(priority), "--apply-to", "queues"])
+
+
+def shield_pattern(namespace: str) -> str:
+    """Match the names of a namespace's queues."""
+    return f"^{re.escape(Names(namespace).prefix)}\\."
+
+
+def _effective(queue: Queue, policies: Iterable[Policy]) -> list[Policy]:
+    applicable = [each for each in policies if _applies(each, queue)]
+    of_each_kind = (
+        [each for each in applicable if each.is_operator is is_operator]
+        for is_operator in (False, True)
+    )
+    return [max(each, key=lambda policy: policy.priority) for each in of_each_kind if each]
+
+
+def _applies(policy: Policy, queue: Queue) -> bool:
+    kind = queue.arguments["x-queue-type"]
+    if policy.apply_to not in APPLIED_TO[kind]:
+        return False
+    if not UNSUPPORTED.get(kind, frozenset()).isdisjoint(policy.definition):
+        return False
+    try:
+        return re.search(policy.pattern, queue.name) is not None
+    except re.error:  # Perl's expressions know more than ours: rather one too many than one missed
+        return True
+
+
+def _harmful(queue: Queue, definition: Mapping[str, Any]) -> dict[str, Any]:
+    found = {
+        name: value
+        for name, value in definition.items()
+        if name == "expires"
+        or (name in LIMITS and _lowers(queue.arguments.get(f"x-{name}"), value))
+        or (name in OTHERWISE_SET and f"x-{name}" not in queue.arguments)
+    }
+    if "overflow" in definition and found.keys() & {"max-length", "max-length-bytes"}:
+        found["overflow"] = definition["overflow"]
+    return found
+
+
+def _lowers(ours: int | None, value: object) -> bool:
+    if not isinstance(value, int):
+        return True
+    return value >= 0 and (ours is None or value < ours)

@@ -1,0 +1,78 @@
+"""Which policies change our queues, and what shields these."""
+
+import shlex
+from typing import Any
+
+import pytest
+
+from scheduler.protocol.policies import Policy, advice, harms, shield_command, shield_pattern
+from scheduler.protocol.topology import Queue, topology
+
+QUEUES = topology("shop", ["report"], called=["report"]).queues
+TIMER, PARKED = "shop.v1.hatchery.5m", "shop.v1.failed.report"
+SHIELD = Policy(
+    "shop-shield", shield_pattern("shop"), {"queue-leader-locator": "balanced"}, "queues", 999
+)
+
+
+def blanket(pattern: str = ".*", **settings: Any) -> Policy:
+    return Policy("all", pattern, {name.replace("_", "-"): of for name, of in settings.items()})
+
+
+def changed(*policies: Policy) -> set[str]:
+    return {name for harm in harms(QUEUES, policies) for name in harm.queues}
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_changed"),
+    [
+        ({"message_ttl": 1000}, {TIMER, PARKED}),
+        ({"message_ttl": 3_600_000}, {PARKED}),
+        ({"expires": 1000}, {TIMER, PARKED}),
+        ({"dead_letter_exchange": "dlx"}, {PARKED}),
+        ({"dead_letter_routing_key": "dead"}, {TIMER, PARKED}),
+        ({"max_length": 1, "overflow": "drop-head"}, {TIMER, PARKED}),
+        ({"max_length_bytes": 1}, {TIMER, PARKED, "shop.v1.journal"}),
+        ({"max_length_bytes": 10**12}, {TIMER, PARKED}),
+        ({"delivery_limit": 5}, {TIMER, PARKED}),
+        ({"delivery_limit": -1}, set[str]()),
+        ({"overflow": "drop-head"}, set[str]()),
+        ({"queue_leader_locator": "balanced"}, set[str]()),
+        ({"max_length_bytes": 1, "message_ttl": 1}, {TIMER, PARKED}),  # not applied to streams
+    ],
+)
+def test_a_policy_harms_where_it_changes_what_we_declared(
+    settings: dict[str, Any], is_changed: set[str]
+) -> None:
+    assert changed(blanket(**settings)) & {TIMER, PARKED, "shop.v1.journal"} == is_changed
+    assert not changed(blanket("^other", **settings))
+
+
+def test_of_several_that_match_the_highest_priority_applies_and_operators_come_on_top() -> None:
+    ttl = blanket(message_ttl=1)
+    assert changed(ttl)
+    assert not changed(ttl, SHIELD)
+    operators = Policy("limits", ".", {"message-ttl": 1}, is_operator=True)
+    (harm,) = harms(QUEUES, [ttl, SHIELD, operators])
+    assert (harm.about, harm.settings) == ("operator policy 'limits'", {"message-ttl": 1})
+    assert "change its pattern" in advice(harm, "shop", "/")
+
+
+def test_the_advice_is_the_shield_above_the_policy_that_harms() -> None:
+    (harm,) = harms(QUEUES, [Policy("all", ".", {"expires": 1}, "queues", 5000)])
+    assert harm.detail.startswith("changes shop.v1.")
+    words = shlex.split(advice(harm, "shop", "my vhost"))
+    assert words[:6] == [
+        "rabbitmqctl",
+        "set_policy",
+        "-p",
+        "my vhost",
+        "shop-shield",
+        "^shop\\.v1\\.",
+    ]
+    assert words[-4:] == ["--priority", "5001", "--apply-to", "queues"]
+    assert "--priority 999" in shield_command("shop", "/")
+
+
+def test_an_expression_that_only_perl_knows_is_taken_to_match() -> None:
+    assert harms([Queue("q", {"x-queue-type": "quorum"})], [blanket("(?<a)", expires=1)])
