@@ -13,7 +13,7 @@
     │   ├── Undecodable             not a message of this format
     │   ├── Unencodable             it has something that no message can carry
     │   ├── InvalidArguments        its arguments do not fit the task
-    │   └── TooLarge                its headers do not fit in a frame
+    │   └── TooLarge                the broker does not accept it: its body, or its headers
     ├── NotRunning                no such run is going on
     ├── CarryError                a carried value that cannot travel
     ├── LifespanError             what the runs share could not be opened, or has failed
@@ -95,15 +95,17 @@ class InvalidArguments(MessageError):
 
 
 class TooLarge(MessageError):
-    """The headers of the message do not fit in a frame of the connection.
+    """The message is larger than the broker accepts.
 
     Attributes:
-        excess: by how many bytes.
+        excess: by how many bytes its headers do not fit in a frame; 0: its body is too large.
+        limit: how many bytes a body may have; 0: its headers are too large.
     """
 
-    def __init__(self, message: str | None = None, *, excess: int = 0) -> None:
+    def __init__(self, message: str | None = None, *, excess: int = 0, limit: int = 0) -> None:
         super().__init__(message)
         self.excess = excess
+        self.limit = limit
 
 
 class NotRunning(SchedulerError):

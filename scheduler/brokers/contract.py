@@ -4,8 +4,9 @@
    What no queue is bound for is `Unroutable`; what a full queue with `reject-publish` refuses is
    `Rejected`; an answer that the connection took with it is `Unconfirmed`. What RabbitMQ would
    close the connection for is not sent: headers that do not fit in a frame are `TooLarge`, what no
-   message can carry is `Unencodable`. A message goes by its routing key alone: where others name
-   more queues, in the headers CC and BCC, these travel under other names.
+   message can carry is `Unencodable`. A body that is larger than the broker accepts is `TooLarge`
+   to its publisher alone: messages beside it are confirmed. A message goes by its routing key
+   alone: where others name more queues, in the headers CC and BCC, these travel under other names.
 2. A message waits in its queue in order; where the queue has priorities, those with a higher one
    come first (in quorum queues of RabbitMQ before 4.3 not all of them). Its time to live counts
    from when it entered; it leaves by dead-lettering when it is expired *and* at the head: with its
@@ -200,7 +201,8 @@ class Broker(Protocol):
             lane: messages of one lane keep their order; a slow queue holds up one lane alone.
 
         Raises:
-            TooLarge, Unencodable: its headers do not fit in a frame; no message can carry it.
+            TooLarge: the broker does not accept so large a body, or such headers.
+            Unencodable: no message can carry it.
         """
         ...
 

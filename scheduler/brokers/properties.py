@@ -117,6 +117,30 @@ def check_size(properties: bytes, frame_max: int, address: str) -> None:
         )
 
 
+def check_body(body: bytes, largest: int | None, place: str, address: str) -> None:
+    """See that the broker accepts a body of this size; no limit is known where `largest` is None.
+
+    RabbitMQ closes the channel of who sends a larger one, with all that is in flight over it.
+
+    Args:
+        place: where the message goes.
+
+    Raises:
+        TooLarge: it is larger.
+    """
+    if largest is not None and len(body) > largest:
+        raise TooLarge(
+            f"The message to {place} is {_mebibytes(len(body))}, and {address} accepts "
+            f"{_mebibytes(largest)} (its max_message_size). It was not sent: store the data "
+            "elsewhere and send where it is, or raise max_message_size in rabbitmq.conf.",
+            limit=largest,
+        )
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.2f} MiB"
+
+
 def _decoded(properties: bytes, body: bytes, offset: str | None) -> Message:
     flags, at, found = int.from_bytes(properties[:2]), 2, dict[str, Any]()
     for name, flag in FLAGS.items():

@@ -14,7 +14,7 @@ from scheduler.control.concurrency import side_by_side
 from scheduler.control.joining import joined
 from scheduler.control.new_tokens import first_token
 from scheduler.control.reports import Did, Report
-from scheduler.errors import BrokerError, Overtaken, Undecodable
+from scheduler.errors import BrokerError, Overtaken, TooLarge, Undecodable
 from scheduler.protocol.epochs import LoopState, Step, Verb, awaited, begun, steps, unaware
 from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.checkpoints import Checkpoint
@@ -164,13 +164,16 @@ class Beginnings:
         Raises:
             QueueNotFound: nothing was seeded.
             BrokerError: some may have begun.
+            TooLarge: the broker does not accept the arguments of one; the others have begun.
         """
         now = self._clock.now()
         at_ms = self._roster.next_epoch_ms()
         planned = [self._planned(each, now, at_ms) for each in wanted]
         entries = [entry for entry in planned if entry is not None]
-        answers = iter(await self._roster.append(entries) if entries else ())
-        accepted = [None if entry is None else next(answers) for entry in planned]
+        answers = await self._roster.append(entries) if entries else []
+        refused = [answer for answer in answers if isinstance(answer, TooLarge)]
+        taken = iter(None if isinstance(answer, TooLarge) else answer for answer in answers)
+        accepted = [None if entry is None else next(taken) for entry in planned]
         pairs = list(zip(wanted, accepted, strict=True))
         firsts = [
             _first(each, listed, now)
@@ -180,6 +183,8 @@ class Beginnings:
         going_on = await self._exchanged(firsts, {each.loop: each for each in accepted if each})
         tokens = await side_by_side(lambda pair: self._put(*pair, going_on, now), pairs)
         silent = await self._call(pairs)
+        for refusal in refused:  # the others have begun
+            raise refusal
         return [
             None if listed is None else Begun(listed, token, silent.get(listed.loop, ()))
             for listed, token in zip(accepted, tokens, strict=True)

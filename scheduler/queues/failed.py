@@ -448,6 +448,8 @@ class FailedQueues:
                     message, exchange=exchange, routing_key=routing_key, timeout=timeout
                 )
             except TooLarge as error:
+                if not error.excess:
+                    raise
                 message = lightened(message, error.excess)
 
 

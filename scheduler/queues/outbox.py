@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from scheduler.brokers.contract import Broker
 from scheduler.errors import (
     BrokerUnavailable,
-    InvalidArguments,
+    MessageError,
     NotAllSent,
     NotSent,
     Rejected,
@@ -36,8 +36,6 @@ R = TypeVar("R")
 DEADLINE = timedelta(seconds=30)
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=100), timedelta(seconds=5)
 AT_ONCE = 256  # of many calls
-# RabbitMQ 4 closes the channel of a larger one by default (its max_message_size).
-LARGEST_MESSAGE = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +185,7 @@ class Outbox(Connections):
         Raises:
             NotSent: it was not confirmed within the deadline.
             Unroutable: nothing was seeded for this task.
-            InvalidArguments: it is too large.
+            TooLarge: the broker does not accept so large a message.
             UsageError: its delay is too long.
         """
         sending = Sending(
@@ -218,7 +216,6 @@ class Outbox(Connections):
                 correlation_id=posting.correlation_id,
                 headers=sending.headers,
             )
-            _check_size(asked.task, message)
             await self._insist(asked.task, message, delay, posting.deadline)
         except BaseException as error:
             self._emit(CallNotSent(*call, error))
@@ -231,22 +228,26 @@ class Outbox(Connections):
     ) -> list[str]:
         """Send many calls side by side; returns their message ids, in order.
 
-        After one that fails, no further one is begun.
+        A call that cannot be sent, such as one that is too large, keeps no other from being sent.
+        After any other failure, no further call is begun.
 
         Raises:
             NotAllSent: some were confirmed, not all.
-            BrokerError, InvalidArguments, UsageError: as with one; none was confirmed.
+            BrokerError, MessageError, UsageError: as with one; none was confirmed.
         """
         ids: list[str | None] = [None] * len(calls)
         waiting, errors = deque(enumerate(calls)), list[Exception]()
 
         async def send_some() -> None:
-            while waiting and not errors:
+            while waiting:
                 number, args = waiting.popleft()
                 try:
                     ids[number] = await self.send(task, args, posting)
+                except MessageError as error:  # the fault of this call alone
+                    errors.append(error)
                 except Exception as error:
                     errors.append(error)
+                    waiting.clear()
 
         await asyncio.gather(*(send_some() for _ in range(min(AT_ONCE, len(calls)))))
         sent = [id for id in ids if id is not None]
@@ -337,12 +338,3 @@ class BlockingBridge:
                     target=self._loop.run_forever, name="scheduler sender", daemon=True
                 ).start()
             return self._loop
-
-
-def _check_size(task: str, message: Message) -> None:
-    if len(message.body) > LARGEST_MESSAGE:
-        raise InvalidArguments(
-            f"The arguments for {task!r} are {len(message.body) / 2**20:.1f} MiB of JSON, more "
-            "than the 16 MiB that a broker takes: nothing was sent. Store them elsewhere, and send "
-            "where they are."
-        )

@@ -11,10 +11,12 @@ so alike: a lock is not needed.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import chain
 
 from scheduler.brokers.contract import Broker, Consumer
+from scheduler.errors import TooLarge
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
@@ -58,40 +60,64 @@ class Roster:
         self._last_ms = max(self._last_ms + 1, now_ms)
         return self._last_ms
 
-    async def append(self, entries: Sequence[Listed]) -> list[Listed | None]:
+    async def append(self, entries: Sequence[Listed]) -> list[Listed | TooLarge | None]:
         """Append entries, confirmed, and read the roster to see which of them are accepted.
 
         Returns:
-            Each entry with its time; None: it is ignored, as another one was first.
+            Each entry with its time; None: it is ignored, as another one was first; TooLarge: the
+            broker does not accept it.
         """
         now = self._clock.now()
         entries = [replace(listed, at=now) for listed in entries]
         mine = {listed.identity: False for listed in entries}
         self._awaited |= mine
         try:
-            await self.note(entries)
+            refused = await self._note(entries)
             listing = await self.read()
-            return [listed if self._is_accepted(listed, listing) else None for listed in entries]
+            return [
+                refused.get(listed.identity)
+                or (listed if self._is_accepted(listed, listing) else None)
+                for listed in entries
+            ]
         finally:
             for identity in mine:
                 self._awaited.pop(identity, None)
 
     async def note(self, entries: Iterable[Listed]) -> None:
-        """Append entries, confirmed, with the time that they have, and do not read them back."""
-        messages = messages_of(entries)
-        publishing = [asyncio.create_task(self._publish(messages)) for _ in range(AT_ONCE)]
+        """Append entries, confirmed, with the time that they have, and do not read them back.
+
+        Raises:
+            TooLarge: the broker does not accept one of them; the others are appended.
+        """
+        for refusal in (await self._note(entries)).values():
+            raise refusal
+
+    async def _note(self, entries: Iterable[Listed]) -> dict[Identity, TooLarge]:
+        """Append entries; return those that the broker does not accept."""
+        messages, refused = messages_of(entries), dict[Identity, TooLarge]()
+        publishing = [asyncio.create_task(self._publish(messages, refused)) for _ in range(AT_ONCE)]
         try:
             await asyncio.gather(*publishing)
+            return refused
         finally:
             for each in publishing:
                 each.cancel()
             await asyncio.gather(*publishing, return_exceptions=True)
 
-    async def _publish(self, messages: Iterator[Message]) -> None:
+    async def _publish(
+        self, messages: Iterator[Message], refused: dict[Identity, TooLarge]
+    ) -> None:
         for message in messages:
-            await self._broker.publish(
-                message, exchange=self._names.control, routing_key=self._names.roster
-            )
+            try:
+                await self._broker.publish(
+                    message, exchange=self._names.control, routing_key=self._names.roster
+                )
+            except TooLarge as error:
+                entries = list(entries_of(message))
+                if len(entries) == 1:
+                    refused[entries[0].identity] = error
+                else:  # more than a broker accepts that was told to accept very little
+                    await self._publish(chain.from_iterable(map(_alone, entries)), refused)
 
     def _is_accepted(self, listed: Listed, listing: Listing) -> bool:
         if self._awaited.get(listed.identity):
@@ -139,7 +165,7 @@ class Roster:
         if listing.reached is not None and self._since_snapshot > max(FEW, len(listing) // 4):
             self._since_snapshot = 0
             loops = [(listed, listing.is_inherited(loop)) for loop, listed in listing.items()]
-            entries = (encoded(each, is_inherited=inherited).encode() for each, inherited in loops)
+            entries = _Entries(loops)
             await self._snapshots.append(Snapshot(listing.reached, entries, listing.forgotten))
         return listing
 
@@ -221,6 +247,21 @@ class Roster:
             self._since_snapshot += len(entries)
         listing.reached = Bookmark.at(message)
         return [listed for listed in entries if listing.enter(listed)]
+
+
+def _alone(listed: Listed) -> Iterator[Message]:
+    return messages_of([listed])
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Entries of a snapshot, encoded one by one each time that they are iterated over."""
+
+    loops: Sequence[tuple[Listed, bool]]
+
+    def __iter__(self) -> Iterator[bytes]:
+        for listed, is_inherited in self.loops:
+            yield encoded(listed, is_inherited=is_inherited).encode()
 
 
 async def _listing_of(snapshot: Snapshot | None) -> Listing:

@@ -5,8 +5,9 @@ that entry, and knows by it that this is the roster of which it tells: where it 
 roster was recreated, or has forgotten it, and is read from its first entry. So no snapshot is
 wrong, and an older one only means that there is more to read.
 
-No message holds all loops: a snapshot is split into parts, and counts if all of them are there. A
-part's body is a JSON object a line, one for each entry, compressed. Its headers say the rest:
+No message holds all loops: a snapshot is split into parts, and counts if all of them are there.
+The parts are far below RabbitMQ's max_message_size; a broker that accepts less gets smaller ones.
+A part's body is a JSON object a line, one for each entry, compressed. Its headers say the rest:
 
 ============================  ============================================================
 ``snapshot``                  the ID that the parts of one snapshot share
@@ -29,12 +30,19 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict, Field
 
 from scheduler.brokers.contract import Broker
-from scheduler.errors import BrokerError, MessageError, NoReplica, QueueNotFound, Undecodable
+from scheduler.errors import (
+    BrokerError,
+    MessageError,
+    NoReplica,
+    QueueNotFound,
+    TooLarge,
+    Undecodable,
+)
 from scheduler.protocol.messages import Message, validated
 from scheduler.protocol.topology import Names
 
 SNAPSHOT_TYPE = "scheduler.snapshot"
-MOST_BYTES = 8_000_000  # of a part, compressed: RabbitMQ takes 16 MiB at most
+MOST_BYTES = 1_000_000  # of a part, compressed; only one large entry alone may have more
 SLICE = 200  # so many entries are encoded or decoded before others have their turn,
 SLICE_BYTES = 100_000  # or so many bytes
 GZIP = zlib.MAX_WBITS | 16
@@ -97,14 +105,18 @@ class Snapshots:
     async def append(self, snapshot: Snapshot) -> None:
         """Publish a snapshot; where that fails, warn only: it serves others than who makes it."""
         try:
-            for part in await _parts_of(snapshot):
-                await self._broker.publish(
-                    part,
-                    exchange=self._names.control,
-                    routing_key=self._names.snapshots,
-                )
+            try:
+                await self._publish(snapshot, MOST_BYTES)
+            except TooLarge as error:
+                await self._publish(snapshot, error.limit // 2)
         except (BrokerError, MessageError) as error:
             self._warn("written", error)
+
+    async def _publish(self, snapshot: Snapshot, most_bytes: int) -> None:
+        for part in await _parts_of(snapshot, most_bytes):
+            await self._broker.publish(
+                part, exchange=self._names.control, routing_key=self._names.snapshots
+            )
 
     async def _latest_parts(self) -> list[Message]:
         last = await self._broker.last(self._names.snapshots)
@@ -137,8 +149,8 @@ class Snapshots:
         )
 
 
-async def _parts_of(snapshot: Snapshot) -> list[Message]:
-    bodies = [body async for body in _bodies_of(snapshot.entries)]
+async def _parts_of(snapshot: Snapshot, most_bytes: int) -> list[Message]:
+    bodies = [body async for body in _bodies_of(snapshot.entries, most_bytes)]
     about = {
         "snapshot": uuid.uuid4().hex,
         "parts": len(bodies),
@@ -152,25 +164,26 @@ async def _parts_of(snapshot: Snapshot) -> list[Message]:
     ]
 
 
-async def _bodies_of(entries: Iterable[bytes]) -> AsyncGenerator[bytes]:
+async def _bodies_of(entries: Iterable[bytes], most_bytes: int) -> AsyncGenerator[bytes]:
     compress, body = zlib.compressobj(1, wbits=GZIP), bytearray()
-    for lines in _sliced(entries):
-        body += compress.compress(lines)
-        if len(body) > MOST_BYTES:
+    for lines in _sliced(entries, min(SLICE_BYTES, most_bytes // 2)):
+        if body and len(body) + len(lines) > most_bytes:
             yield bytes(body + compress.flush())
             compress, body = zlib.compressobj(1, wbits=GZIP), bytearray()
+        # Flushed, so that it is known how long the part is.
+        body += compress.compress(lines) + compress.flush(zlib.Z_SYNC_FLUSH)
         await asyncio.sleep(0)
     yield bytes(body + compress.flush())
 
 
-def _sliced(entries: Iterable[bytes]) -> Iterator[bytes]:
+def _sliced(entries: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:
     lines, size = list[bytes](), 0
     for entry in entries:
-        lines.append(entry + b"\n")
-        size += len(entry)
-        if len(lines) == SLICE or size > SLICE_BYTES:
+        if lines and (len(lines) == SLICE or size + len(entry) > most_bytes):
             yield b"".join(lines)
             lines, size = [], 0
+        lines.append(entry + b"\n")
+        size += len(entry) + 1
     yield b"".join(lines)
 
 

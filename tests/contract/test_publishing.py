@@ -391,3 +391,30 @@ async def test_a_body_of_a_megabyte_arrives_whole(wire: Wire, broker: Broker) ->
     body = bytes(range(256)) * 4096
     await send(broker, queue, body)
     assert (await take(broker, queue)).message.body == body
+
+
+async def test_a_body_that_the_broker_does_not_accept_is_refused_to_its_publisher_alone(
+    wire: Wire, broker: Broker
+) -> None:
+    queue = await wire.declare_queue()
+    is_old = broker.info.version.startswith("3.")  # accepts 128 MiB
+    large = Message(bytes((129 if is_old else 17) << 20))
+
+    async def send_large() -> None:
+        await broker.publish(large, exchange="", routing_key=queue)
+
+    async def send_small() -> None:
+        for n in range(50):
+            await broker.publish(Message(b"%d" % n), exchange="", routing_key=queue)
+
+    for _ in range(2):  # the second time the limit is known
+        refused, *sent = await asyncio.gather(
+            send_large(), *(send_small() for _ in range(4)), return_exceptions=True
+        )
+        assert isinstance(refused, TooLarge)
+        assert "It was not sent" in str(refused)
+        assert sent == [None] * 4
+    await send(broker, queue, bytes(1 << 20))
+    depth = await broker.depth(queue)
+    assert depth
+    assert depth.ready == 401

@@ -158,11 +158,13 @@ def publishing(
     """
     method = PUBLISH + b"\0\0" + exchange + routing_key + MANDATORY
     header = ABOUT_CONTENT.pack(Basic.frame_id, 0, len(body)) + properties
-    frames = _framed(FRAME_METHOD, channel, method) + _framed(FRAME_HEADER, channel, header)
+    frames = [_framed(FRAME_METHOD, channel, method), _framed(FRAME_HEADER, channel, header)]
     size = largest - AROUND if largest else len(body)
-    for begin in range(0, len(body), size or 1):
-        frames += _framed(FRAME_BODY, channel, body[begin : begin + size])
-    return frames
+    frames += (
+        _framed(FRAME_BODY, channel, body[begin : begin + size])
+        for begin in range(0, len(body), size or 1)
+    )
+    return b"".join(frames)
 
 
 def acking(channel: int, tag: int, *, multiple: bool) -> bytes:

@@ -5,12 +5,20 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
+from scheduler.brokers.amqp.channels import DriverChannel
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.session import Session
-from scheduler.brokers.properties import check_key, check_size, encoded
-from scheduler.errors import IncompatibleBroker, QueueNotFound, Unconfirmed, Unroutable
+from scheduler.brokers.properties import check_body, check_key, check_size, encoded
+from scheduler.errors import IncompatibleBroker, QueueNotFound, TooLarge, Unconfirmed, Unroutable
 from scheduler.events import MessageConfirmed
 from scheduler.protocol.messages import Message
+
+SURELY_ACCEPTED = 64 * 1024
+"""A larger body goes over a channel of its own, until the broker's limit is known.
+
+The broker closes the channel over which a body comes that is larger than its max_message_size. It
+tells this limit only then.
+"""
 
 
 class Publisher:
@@ -51,17 +59,30 @@ class Publisher:
             message_id = str(uuid4())
             message = replace(message, message_id=message_id)
         properties = encoded(message)
-        check_size(properties, session.frame_max, self._connection.address)
+        address, body = self._connection.address, message.body
+        check_size(properties, session.frame_max, address)
+        check_body(body, session.largest_body, place := f"{exchange} ({routing_key})", address)
+
+        async def publish_over(channel: DriverChannel) -> None:
+            await channel.publish(
+                body,
+                properties,
+                exchange=exchange,
+                routing_key=routing_key,
+                message_id=message_id,
+            )
+
         try:
             with self._connection.translated, session.awaiting_answer():
-                channel = await session.publisher(exchange, lane).channel()
-                await channel.publish(
-                    message.body,
-                    properties,
-                    exchange=exchange,
-                    routing_key=routing_key,
-                    message_id=message_id,
-                )
+                if len(body) > SURELY_ACCEPTED and session.largest_body is None:
+                    async with session.lone_publisher() as channel:
+                        await publish_over(channel)
+                else:
+                    await publish_over(await session.publisher(exchange, lane).channel())
+        except TooLarge as error:
+            session.largest_body = error.limit
+            check_body(body, error.limit, place, address)
+            raise Unconfirmed(str(error)) from None  # it was another message of this channel
         except QueueNotFound:
             raise Unroutable(
                 f"The exchange {exchange!r} does not exist in {self._connection.address}."

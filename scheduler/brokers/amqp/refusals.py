@@ -14,12 +14,13 @@ from aiormq.exceptions import (
 
 from scheduler.errors import (
     AccessRefused,
-    BrokerError,
     IncompatibleBroker,
     NoReplica,
     OtherArguments,
     QueueNotFound,
     Rejected,
+    SchedulerError,
+    TooLarge,
     Unconfirmed,
     Unroutable,
 )
@@ -27,6 +28,9 @@ from scheduler.errors import (
 # A stream is read where it has a replica. One of a node that comes back is not there at once.
 NO_REPLICA = "replica on the local node"
 OTHER_ARGUMENT = re.compile(r"inequivalent arg '(?P<argument>[^']+)' for queue '(?P<queue>[^']+)'")
+
+
+TOO_LARGE = re.compile(r"message size \d+.* larger than (?:configured )?max size (?P<limit>\d+)")
 
 
 class Returned(AMQPError):
@@ -70,7 +74,7 @@ def reply(error: BaseException) -> str:
     return "closed" if wordless else type(error).__name__
 
 
-def _translation(error: BaseException, address: str) -> BrokerError | None:
+def _translation(error: BaseException, address: str) -> SchedulerError | None:
     match error:
         case Returned(routing_key=key):
             return Unroutable(f"{address} has no queue bound for the routing key {key!r}.")
@@ -90,7 +94,9 @@ def _translation(error: BaseException, address: str) -> BrokerError | None:
             return None
 
 
-def _unmet(condition: str, told: str) -> BrokerError:
+def _unmet(condition: str, told: str) -> SchedulerError:
+    if (large := TOO_LARGE.search(condition)) is not None:
+        return TooLarge(told, limit=int(large["limit"]))
     if NO_REPLICA in condition:
         return NoReplica(
             f"{told} It may be starting; if this goes on, `rabbitmq-streams add_replica` gives the "

@@ -2,8 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -20,8 +20,17 @@ ANSWER_TIMEOUT = timedelta(seconds=20)
 UNBLOCKED_WITHIN = timedelta(seconds=0.1)
 
 
+MOST_ALONE = 4
+"""Large messages that are in flight at once, each over a channel of its own."""
+
+
 class Session:
-    """One live connection, with a channel to publish on and channels to get with."""
+    """One live connection, with a channel to publish on and channels to get with.
+
+    Attributes:
+        largest_body: the broker's max_message_size, once it has refused a message for that; None:
+            not known yet, as the broker does not tell it before.
+    """
 
     def __init__(self, connection: DriverConnection) -> None:
         self.connection = connection
@@ -37,6 +46,8 @@ class Session:
         # Not as aiormq chooses them: a number that is used again at once can reach the broker
         # before the answer to the closing of the channel that had it.
         self._numbers = itertools.cycle(range(1, connection.connection_tune.channel_max or 2047))
+        self.largest_body: int | None = None
+        self._alone = asyncio.Semaphore(MOST_ALONE)
         self._publishers: dict[tuple[str, int], Lease] = {}
         self._idle_getters: list[Lease] = []
         self._unanswered: dict[Question, float] = {}
@@ -65,6 +76,16 @@ class Session:
         if (lease := self._publishers.get((exchange, lane))) is None:
             lease = self._publishers[exchange, lane] = Lease(self, publisher_confirms=True)
         return lease
+
+    @asynccontextmanager
+    async def lone_publisher(self) -> AsyncGenerator[DriverChannel]:
+        """Inside the block, a channel for one message, which the broker may close it for."""
+        async with self._alone:
+            channel = await self.open_channel(publisher_confirms=True)
+            try:
+                yield channel
+            finally:
+                await closed(channel)
 
     def borrow_getter(self) -> "Lease":
         if self._idle_getters:

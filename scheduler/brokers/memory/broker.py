@@ -29,12 +29,13 @@ from scheduler.brokers.memory.browsing import browsing
 from scheduler.brokers.memory.connection import MemoryConnection, MemoryConsumer
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.brokers.memory.streams import MemoryFollower
-from scheduler.brokers.properties import check_key, check_size, decoded, encoded
+from scheduler.brokers.properties import check_body, check_key, check_size, decoded, encoded
 from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Topology
 
 FRAME_MAX = 128 << 10  # as RabbitMQ has it, unless configured
+LARGEST_BODY = 16 << 20
 
 
 class MemoryBroker:
@@ -80,6 +81,7 @@ class MemoryBroker:
     ) -> None:
         self._open()
         check_key(routing_key)
+        check_body(message.body, LARGEST_BODY, f"{exchange} ({routing_key})", self.address)
         self._server.publish(self._sent(message), exchange, routing_key)
         await asyncio.sleep(0)  # whoever publishes without end must not keep others from running
 

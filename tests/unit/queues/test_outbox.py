@@ -10,21 +10,22 @@ from datetime import timedelta
 
 import pytest
 
-from scheduler.brokers.memory.broker import MemoryBroker
+from scheduler.brokers.memory.broker import LARGEST_BODY, MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import (
     AccessRefused,
     BrokerUnavailable,
-    InvalidArguments,
+    NotAllSent,
     NotSent,
     Rejected,
+    TooLarge,
     Unconfirmed,
     Unroutable,
     UsageError,
 )
 from scheduler.events import CallNotSent, CallSending, CallSent, Event
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.outbox import LARGEST_MESSAGE, BlockingBridge, Outbox, Posting
+from scheduler.queues.outbox import BlockingBridge, Outbox, Posting
 from scheduler.testing import run_virtually
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import SECOND
@@ -278,11 +279,19 @@ async def test_wrong_credentials_do_not_get_better_by_trying_again(office: Offic
 
 
 async def test_what_is_larger_than_a_broker_takes_is_not_sent(office: Office) -> None:
-    fits = "x" * (LARGEST_MESSAGE - len('{"args":{"a":""}}'))
+    fits = "x" * (LARGEST_BODY - len('{"args":{"a":""}}'))
     await office.outbox.send("sms", {"a": fits}, Posting())
-    with pytest.raises(InvalidArguments, match=r"are 16\.0 MiB of JSON.*nothing was sent"):
+    with pytest.raises(TooLarge, match=r"is 16\.00 MiB.*It was not sent"):
         await office.outbox.send("sms", {"a": fits + "x"}, Posting())
     assert await office.received() == 1
+
+
+async def test_of_many_calls_one_that_cannot_be_sent_keeps_no_other(office: Office) -> None:
+    calls = [{"a": "x" * (LARGEST_BODY if n == 3 else 1)} for n in range(1000)]
+    with pytest.raises(NotAllSent, match="999 of 1000") as failed:
+        await office.outbox.send_all("sms", calls, Posting())
+    assert [n for n, id in enumerate(failed.value.ids) if id is None] == [3]
+    assert await office.received() == 999
 
 
 async def test_what_is_longer_than_the_timers_can_hold_is_not_sent(office: Office) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from scheduler import Cron, Every
+from scheduler.brokers.memory.broker import LARGEST_BODY
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.errors import BrokerUnavailable, QueueNotFound, Undecodable
+from scheduler.errors import BrokerUnavailable, QueueNotFound, TooLarge, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token
@@ -164,9 +165,14 @@ async def test_many_entries_are_appended_in_messages_of_bounded_size(
 ) -> None:
     big, huge = replace(B, args={"x": "x" * 400_000}), replace(A, args={"x": "x" * 2_000_000})
     many = [loop_number(number, 1) for number in range(250)]
-    assert await roster.append([*many, *[with_key(big, n) for n in range(3)], huge]) != []
+    beyond = with_key(replace(B, args={"x": "x" * LARGEST_BODY}), 3)
+    entries = [*many, *[with_key(big, n) for n in range(3)], beyond, huge]
+    *_, before, refused, last = await roster.append(entries)
+    assert isinstance(refused, TooLarge)
+    assert isinstance(before, Listed)
+    assert isinstance(last, Listed)
     sizes = [entries_in(each) async for each in broker.read(NAMES.roster)]
-    assert sizes == [100, 100, 52, 1, 1]
+    assert sorted(sizes) == [1, 1, 1, 1, 50, 100, 100]
     assert len(await roster.read()) == 254
 
 

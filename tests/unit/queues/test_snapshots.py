@@ -69,6 +69,15 @@ async def test_no_part_is_much_bigger_than_the_limit(
     assert max(sizes) < 150_000
 
 
+async def test_a_broker_that_accepts_little_gets_smaller_parts(
+    snapshots: Snapshots, broker: FaultyBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.brokers.memory.broker.LARGEST_BODY", 4_000)
+    await snapshots.append(snapshot(1))
+    assert max(len(part.body) for part in await published(broker)) <= 2_000
+    assert await snapshots.latest() == snapshot(1)
+
+
 async def test_of_a_long_snapshot_nothing_but_its_parts_is_read(
     snapshots: Snapshots, broker: FaultyBroker
 ) -> None:
