@@ -5,6 +5,7 @@ highest priority. An operator policy comes on top of it. What both set, and what
 arguments set, is combined: of limits, the lowest holds.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,9 +38,8 @@ LIMITS = "message-ttl", "max-length", "max-length-bytes", "delivery-limit"
 OTHERWISE_SET = "dead-letter-exchange", "dead-letter-routing-key"
 """Keys that count only where the queue's arguments do not set them."""
 
-SHIELD = {"queue-leader-locator": "balanced"}
-"""A policy has to set something. This counts when a queue is declared, and spreads the leaders."""
-
+# A policy has to set something. This counts when a queue is declared, and spreads the leaders.
+HARMLESS = {"queue-leader-locator": "balanced"}
 SHIELD_PRIORITY = 999
 
 
@@ -103,27 +103,22 @@ def harms(queues: Iterable[Queue], policies: Sequence[Policy]) -> list[Harm]:
 
 def advice(harm: Harm, namespace: str, vhost: str) -> str:
     """Return the command that shields the namespace, or what to do where none does."""
-    pattern = shield_pattern(namespace)
+    shielding = shield(namespace)
     if harm.policy.is_operator:
         return (
             f"No policy shields from an operator policy: change its pattern, {harm.policy.pattern}"
-            f", so that it does not match {pattern}"
+            f", so that it does not match {shielding.pattern}"
         )
-    priority = max(SHIELD_PRIORITY, harm.policy.priority + 1)
-    return shield_command(namespace, vhost, priority)
+    words = ["rabbitmqctl", "set_policy", "-p", vhost, shielding.name, shielding.pattern]
+    words += [json.dumps(shielding.definition), "--apply-to", shielding.apply_to]
+    priority = max(shielding.priority, harm.policy.priority + 1)
+    return shlex.join([*words, "--priority", str(priority)])
 
 
-def shield_command(namespace: str, vhost: str, priority: int = SHIELD_PRIORITY) -> str:
-    """Return the command that has no other policy apply to the queues of a namespace."""
-    words = ["rabbitmqctl", "set_policy", "-p", vhost, f"{namespace}-shield"]
-    setting = ", ".join(f'"{name}": "{value}"' for name, value in SHIELD.items())
-    words += [shield_pattern(namespace), f"{{{setting}}}"]
-    return shlex.join([*words, "--priority", str(priority), "--apply-to", "queues"])
-
-
-def shield_pattern(namespace: str) -> str:
-    """Match the names of a namespace's queues."""
-    return f"^{re.escape(Names(namespace).prefix)}\\."
+def shield(namespace: str) -> Policy:
+    """Return the policy that has no other one apply to the queues of a namespace."""
+    pattern = f"^{re.escape(Names(namespace).prefix)}\\."
+    return Policy(f"{namespace}-shield", pattern, HARMLESS, "queues", SHIELD_PRIORITY)
 
 
 def _effective(queue: Queue, policies: Iterable[Policy]) -> list[Policy]:

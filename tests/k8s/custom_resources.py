@@ -264,6 +264,21 @@ class Permission(Resource):
     spec: PermissionSpec
 
 
+class PolicySpec(InCluster):
+    name: str
+    vhost: str
+    pattern: str
+    apply_to: Literal["queues", "classic_queues", "quorum_queues", "streams", "exchanges", "all"]
+    priority: int
+    definition: dict[str, Any]
+
+
+class Policy(Resource):
+    api_version: Literal["rabbitmq.com/v1beta1"]
+    kind: Literal["Policy"]
+    spec: PolicySpec
+
+
 class ExchangeSpec(InCluster):
     name: str
     vhost: str
@@ -313,6 +328,7 @@ CustomResource = Annotated[
     | RabbitmqCluster
     | User
     | Permission
+    | Policy
     | Exchange
     | Queue
     | Binding,

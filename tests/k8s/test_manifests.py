@@ -12,6 +12,7 @@ import typer.main
 
 from scheduler.cli.commands import cli
 from scheduler.processor.worker import CLOSING_TIMEOUT
+from scheduler.protocol.policies import shield
 from scheduler.protocol.rights import rights_to_process, rights_to_seed
 from scheduler.settings import Settings
 from scheduler.timing.durations import parse_duration
@@ -294,6 +295,23 @@ def granted(name: str) -> dict[str, dict[str, str]]:
         each["user"]: {right: each[right] for right in ("configure", "write", "read")}
         for each in dev_definitions()["permissions"]
     }
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_a_policy_shields_the_queues(name: str) -> None:
+    wanted = shield(app(name).namespace)
+    if name in OPERATED:
+        (found,) = [each["spec"] for each in of_kind(name, "Policy")]
+        found = {**found, "apply-to": found["applyTo"]}
+    else:
+        (found,) = dev_definitions()["policies"]
+    assert {each: found[each] for each in ("name", "pattern", "priority", "definition")} == {
+        "name": wanted.name,
+        "pattern": wanted.pattern,
+        "priority": wanted.priority,
+        "definition": wanted.definition,
+    }
+    assert (found["apply-to"], found["vhost"]) == (wanted.apply_to, "/")
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
