@@ -19,6 +19,7 @@ from scheduler import Context, Reject, Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.contract import Broker
 from scheduler.control.doctor import Finding
+from scheduler.events import PolicyReported
 from tests.integration.shop import eventually
 from tests.rabbitmq import PrivateNode
 from tests.stage import at_work, processor_of, program_of
@@ -193,6 +194,8 @@ async def test_no_policy_has_anything_run_early(
             await asyncio.sleep(1)
             fates = await scene.play(broker)
     logging.getLogger(__name__).warning("%s: %s", name, fates)
+    reported = [each.policy for each in scene.events if isinstance(each, PolicyReported)]
+    assert reported == (["policy 'blanket'"] if POLICIES[name] else [])
     assert "early" not in str(fates)
     assert fates.paused_loop == fates.finished_one_off == "0 runs"
     assert_like(fates, replace(WELL, **CHANGED.get(name, {})))

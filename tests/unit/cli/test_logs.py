@@ -19,10 +19,12 @@ from scheduler.events import (
     Escalated,
     Event,
     EventLoopBlocked,
+    HatchedEarly,
     LoopRepaired,
     LoopSeeded,
     MessageParked,
     PlaceLost,
+    PolicyReported,
     ProcessorStarted,
     ProcessorStopped,
     ProcessorStopping,
@@ -101,6 +103,11 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
         r"q delivers no more \(the broker cancelled it\): consuming again",
     ),
     (ConsumerResumed("q"), INFO, "q delivers again"),
+    (
+        PolicyReported("policy 'ttl'", "changes q (message-ttl: 1000)", "rabbitmqctl set_policy x"),
+        ERROR,
+        r"the policy 'ttl' changes q \(message-ttl: 1000\). rabbitmqctl set_policy x",
+    ),
     (
         PlaceLost(LoopId("report")),
         WARNING,
@@ -204,6 +211,16 @@ OF_RUNS: list[tuple[Event, int, str]] = [
         TokenSuperseded(*RUN, "settled"),
         INFO,
         "was settled before: not run again",
+    ),
+    (
+        HatchedEarly(*RUN, "expired", "shop.v1.hatchery.d", timedelta(hours=9)),
+        WARNING,
+        "9h before its time, let go by shop.v1.hatchery.d too soon .*message-ttl.*: it waits on.*",
+    ),
+    (
+        HatchedEarly(*RUN, "early", "", timedelta(hours=9)),
+        WARNING,
+        "9h before its time, came past its timers: it waits on.*",
     ),
     (
         TokenSuperseded(*RUN, "void"),
