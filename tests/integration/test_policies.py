@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -170,7 +170,7 @@ def assert_like(fates: Fates, expected: Fates) -> None:
 @contextmanager
 def blanket(
     node: PrivateNode, definition: dict[str, Any], *, kind: str = "policy"
-) -> Iterator[None]:
+) -> Generator[None]:
     """A policy for all queues, inside the block."""
     if not definition:
         yield

@@ -102,7 +102,7 @@ async def test_a_processor_tells_how_far_it_is_behind_the_roster(stage: Stage) -
         gone = LoopId("task", "gone")
         listed = Listed(gone, Every("1m"), {}, Entry(7, LoopState.GONE, 1))
         (appended,) = await roster_of(NAMES, stage.broker, slow_clock).append([listed])
-        assert appended is not None
+        assert isinstance(appended, Listed)
         await roster_of(NAMES, stage.broker, stage.clock).note([appended])
         await asyncio.sleep(3)
         assert its.events == [EpochHeard(gone, 7, timedelta(seconds=3))]
