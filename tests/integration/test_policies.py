@@ -157,7 +157,7 @@ CHANGED = {
     "message-ttl": {"parked_messages": "0 of 2 there"},
     "max-length that rejects": {"parked_messages": "of 2 there"},  # up to 32 come in over it
     "max-length that drops": {"parked_messages": "1 of 2 there"},
-    "dead-letter-routing-key": {"waiting_loops": "0 runs", "delayed_calls": "0 runs"},
+    "dead-letter-routing-key": {"delayed_calls": "0 runs"},
     "expires": {"waiting_loops": "", "delayed_calls": "", "parked_messages": ""},
 }
 
