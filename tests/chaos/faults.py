@@ -12,6 +12,7 @@ from datetime import timedelta
 from random import Random
 
 from scheduler.brokers.contract import Broker
+from scheduler.control.where import TOLERANCE
 from scheduler.errors import QueueNotFound
 from scheduler.protocol.hatchery import NO_WAIT, Timer, route, timers
 from scheduler.protocol.tokens import encode
@@ -168,6 +169,12 @@ class RestartBroker(KillBroker):
         await asyncio.to_thread(self.node(arena).stop)
 
 
+class DownBroker(KillBroker):
+    """`kill -9` of a node, which is down for longer than a token may be late."""
+
+    lasts = 12.0
+
+
 class FreezeBroker(KillBroker):
     """A node stands still for longer than anybody waits for it."""
 
@@ -182,6 +189,22 @@ class FreezeBroker(KillBroker):
         self.node(arena).thaw()
 
 
+class FreezeLeader(FreezeBroker):
+    """The node that leads a timer stands still, for longer than a token may be late."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self._queue = queue_of(rng.choice(PERIODS))
+        self.lasts = TOLERANCE.total_seconds() + rng.uniform(1, 5)
+
+    async def strike(self, arena: Arena) -> None:
+        listed = await asyncio.to_thread(arena.nodes[0].ctl, "list_queues", "name", "leader")
+        leaders = dict(line.split("\t") for line in listed.splitlines())
+        names = [node.name for node in arena.nodes]
+        self._victim = names.index(leaders[self._queue])
+        await super().strike(arena)
+
+
 class KillEachBroker(KillBroker):
     """One node after another is killed and comes back, never two at a time."""
 
@@ -192,6 +215,14 @@ class KillEachBroker(KillBroker):
 
     async def heal(self, arena: Arena) -> None:
         pass
+
+
+class RollingRestart(KillEachBroker):
+    """One node after another is stopped in good order and comes back, as at an upgrade."""
+
+    async def strike(self, arena: Arena) -> None:
+        for node in arena.nodes:
+            await asyncio.to_thread(node.restart)
 
 
 class KillTwoBrokers(KillBroker):
@@ -384,15 +415,19 @@ class DeleteTimer(PurgeTimers):
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
-        self._period = rng.choice([*PERIODS, app.settings.supervision_interval])
+        self._queue = queue_of(rng.choice([*PERIODS, app.settings.supervision_interval]))
 
     def queues(self) -> Sequence[str]:
-        """That in which what has such a period waits first."""
-        way = route(self._period)
-        return [app.names.timer(Timer(way.first, way.digits[way.first]))]
+        return [self._queue]
 
     async def _empty(self, broker: Broker, queue: str) -> None:
         await broker.delete(queue)
+
+
+def queue_of(period: timedelta) -> str:
+    """The timer in which what has such a period waits first."""
+    way = route(period)
+    return app.names.timer(Timer(way.first, way.digits[way.first]))
 
 
 # How often each kind comes, beside the others.
@@ -410,8 +445,19 @@ OF_PROCESSORS: Mapping[type[Fault], int] = {
     DiskAlarm: 2,
     StepClock: 1,
 }
-OF_BROKERS: Mapping[type[Fault], int] = {KillBroker: 3, RestartBroker: 2, FreezeBroker: 2}
-OF_CLUSTERS: Mapping[type[Fault], int] = {KillEachBroker: 1, KillTwoBrokers: 2, CutOffBroker: 3}
+OF_BROKERS: Mapping[type[Fault], int] = {
+    KillBroker: 3,
+    RestartBroker: 2,
+    FreezeBroker: 2,
+    DownBroker: 2,
+}
+OF_CLUSTERS: Mapping[type[Fault], int] = {
+    KillEachBroker: 1,
+    RollingRestart: 1,
+    KillTwoBrokers: 2,
+    CutOffBroker: 3,
+    FreezeLeader: 2,
+}
 # Only supervision puts these right.
 OF_TOKENS: Mapping[type[Fault], int] = {
     LoseToken: 2,
