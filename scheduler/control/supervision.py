@@ -207,6 +207,9 @@ class Supervisor:
         self._are_timers_suspect = bool(overdue)
         places = await self._places(overdue, known_at)
         lost = [each for each in overdue if places[each.loop.id] is Where.LOST]
+        if lost:  # tokens whose runs were settled since then are in no hand, but have gone on
+            await self._census.read_on()
+            lost = [each for each in lost if self._put_of(each.listed) == each.put]
         lateness = await self._timer_watch.of_tokens() if lost else IN_TIME
         if lateness.is_draining:  # so many are due at once that the broker is behind
             lost = [each for each in lost if self._clock.now() - each.due_at > LONGEST_DRAINING]

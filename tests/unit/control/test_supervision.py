@@ -262,6 +262,30 @@ async def test_ticks_that_wait_in_a_full_queue_are_not_repaired_but_those_passed
         assert stage.repairs() == [(str(lost), "lost")]
 
 
+async def test_a_tick_that_is_settled_while_a_round_looks_for_it_is_not_repaired(
+    stage: Stage,
+) -> None:
+    app = new_app()
+
+    @app.periodic(every="10m")
+    async def task() -> None:
+        await asyncio.sleep(1)
+
+    async def wait(call: Call) -> None:
+        await asyncio.sleep(2)
+
+    await stage.seed(app)
+    await asyncio.sleep(PERIOD + 10)
+    broker = FaultyBroker(stage.server)
+    queue = app.names.processor_queue("task")
+    broker.on("depth", queue, times=2)  # is it there?
+    slow = broker.on("depth", queue, times=1).first(wait)
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(5)
+    assert [call.at for call in slow.met] == starts_of("task", stage) == [PERIOD + 10]
+    assert stage.repairs() == []
+
+
 # Where not all answer
 
 
