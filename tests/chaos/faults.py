@@ -27,6 +27,7 @@ from tests.tokens import lose, waiting
 UNNOTICED = 3 * HEARTBEAT
 PERIODS = [timedelta(milliseconds=each) for each in (300, 500, 1000, 2000)]
 LONGEST_PERIOD = 2.5
+LONGEST_LOOK = 30.0
 ON_THE_WAY = 6.0  # how long it may take until the moment for a fault comes
 
 
@@ -359,11 +360,13 @@ class LoseToken(Fault):
         self._loop = rng.choice(steady)
 
     async def strike(self, arena: Arena) -> None:
-        async with arena.connected() as broker:
-            while True:
-                if await self._tamper(arena, broker):
-                    return
-                await asyncio.sleep(0.01)  # it is in hand
+        while True:
+            # A look may never be answered, where the leader of a queue has just changed.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST_LOOK), arena.connected() as broker:
+                    if await self._tamper(arena, broker):
+                        return
+            await asyncio.sleep(0.01)  # it is in hand
 
     async def _tamper(self, arena: Arena, broker: Broker) -> bool:
         """Do it, if there is a token; return whether there was."""

@@ -213,24 +213,27 @@ class Scene:
 
 
 async def tokens_of(url: str) -> Counter[LoopId]:
-    """Count the tokens of each loop that are not void; the end of the connection requeues them."""
-    found = Counter[LoopId]()
+    """Count the lines of each loop; the end of the connection requeues all tokens.
+
+    A token that is redelivered may have been settled: it is a line only if there is no other.
+    """
+    found, again = Counter[LoopId](), Counter[LoopId]()
     async with AmqpBroker(url) as broker:
         listing = await roster_of(app.names, broker).read()
     async with await aiormq.connect(url) as connection:
         channel = await connection.channel()
         for queue in (*map(app.names.timer, timers()), app.names.processor_queue("loop")):
-            while body := await body_from(channel, queue):
-                told = json.loads(body)
+            while (taken := await head_of(channel, queue)).body:
+                told = json.loads(taken.body)
                 id = LoopId(told["task"], told["key"])
-                found[id] += not is_void(told["epoch"], listing.known(id))
-    return found
+                if not is_void(told["epoch"], listing.known(id)):
+                    (again if taken.redelivered else found)[id] += 1
+    return found | Counter(dict.fromkeys(again.keys() - found.keys(), 1))
 
 
-async def body_from(channel: AbstractChannel, queue: str) -> bytes:
-    """Take the message at the head of a queue; nothing, if there is none."""
-    taken: DeliveredMessage = await channel.basic_get(queue)
-    return taken.body
+async def head_of(channel: AbstractChannel, queue: str) -> DeliveredMessage:
+    """Take the message at the head of a queue; one without a body, if there is none."""
+    return await channel.basic_get(queue)
 
 
 def say(what: str) -> None:
