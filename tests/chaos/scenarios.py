@@ -313,7 +313,7 @@ async def refusal(scene: Scene) -> None:
 
 async def instant(scene: Scene) -> None:
     period = 86_400.0
-    due = ceil(now() / 60) * 60 + 300
+    due = ceil(now() / 60) * 60 + 360
     batch = Batch(60_000, period, phase=due % period)
     await scene.seed(batch)
     if now() > due - 10:
