@@ -30,13 +30,13 @@ from scheduler.control.supervision import Supervisor
 from scheduler.control.timer_watch import TimerWatch
 from scheduler.control.verbs import Verbs
 from scheduler.processor.capacity import Capacity
+from scheduler.processor.ends import Ends
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.insight import Insight
 from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.order import Order
-from scheduler.processor.pauses import Pauses
 from scheduler.processor.pipeline import Pipeline
 from scheduler.processor.processor import ProcessedApp, Processor
 from scheduler.processor.publishing import PatientPublisher
@@ -100,9 +100,11 @@ class Program:
             *here, clock, self.journal, self.roster, self.roll_call, self.processors
         )
         self.repairs = Repairs(app, self.roster, self.beginnings)
-        self.removal = Removal(*here, self.roster, self.failed, self.beginnings)
+        self.endings = Endings(app.namespace, self.beginnings)
+        self.removal = Removal(*here, self.failed, self.beginnings)
         self.seeding = Seeding(
             app,
+            clock,
             self.roster,
             self.beginnings,
             self.survey,
@@ -154,23 +156,21 @@ def processor(
     supervises_with = supervisor(program, app, clock, listing) if supervises else None
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
     knowledge = Knowledge(app.names, program.roster, program.roll_call, listing, app.events.emit)
-    pauses = Pauses(
-        app.names, program.timers, program.roster, program.roll_call, listing, publisher, clock
-    )
+    ends = Ends(program.timers, program.endings, publisher)
     recognition = Recognition(
         knowledge,
         turns,
         program.journal,
         program.roll_call,
         program.timers,
-        pauses,
+        ends,
         publisher,
         shutdown,
         clock,
         app.events.emit,
     )
     escalation = Escalation(
-        app.names, program.failed, pauses, publisher, app.escalation_hooks, clock, app.events.emit
+        app.names, program.failed, ends, publisher, app.escalation_hooks, clock, app.events.emit
     )
     order = Order(program.heads, publisher)
     punctuality = Punctuality(program.lead, shutdown, clock)
@@ -180,7 +180,7 @@ def processor(
         program.timers,
         turns,
         recognition,
-        pauses,
+        ends,
         publisher,
         escalation,
         order,
@@ -245,7 +245,7 @@ def supervisor(program: Program, app: App, clock: Clock, listing: Listing) -> Su
         program.seeding,
         program.declaring,
         Census(program.journal, clock, listing.known),
-        Endings(app, listing, program.removal, clock),
+        program.endings,
         program.timer_watch,
         program.policy_watch,
     )

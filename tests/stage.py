@@ -211,9 +211,9 @@ class Stage:
         """At the end there are two: the test ends before those who hold them have met."""
         self._exceptions[loop] = 2
 
-    def expects_some_in_hand(self) -> None:
+    def expects_some_in_hand(self, some: bool = True) -> None:
         """A processor ends with messages in hand: what they wait for outlasts its patience."""
-        self._some_stay_in_hand = True
+        self._some_stay_in_hand = some
 
     async def expected(self) -> Counter[LoopId]:
         """How many tokens there must be of each loop that was seeded and not removed.

@@ -55,7 +55,6 @@ TICKS = 3
 MEANINGS = {
     Where.WAITING: "its time has not come",
     Where.PAUSED: "until it is resumed",
-    Where.DONE: "its run has ended, and it is removed soon",
     Where.READY: "it waits for a processor",
     Where.RUNNING: "a processor has it",
     Where.LOST: "overdue, and no processor has its token; supervision repairs it",

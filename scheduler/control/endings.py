@@ -1,86 +1,88 @@
-"""Remove named one-offs from the roster as soon as their run is settled, many in one batch."""
+"""Enter in the roster how runs have ended their loops: paused them, or finished a one-off.
 
-import asyncio
-import logging
-from collections.abc import Collection
+An end is entered before its message is acked, as a pause or gone that follows the loop's latest
+entry, unless that has overtaken it (`epochs.ends`).
+"""
 
-from scheduler.brokers.cancellation import cancelled
-from scheduler.control.one_offs import is_over
-from scheduler.control.removal import Removal
-from scheduler.errors import BrokerError
-from scheduler.events import Event, RunFinished, RunSettled, SupervisionDelayed
+from collections.abc import Iterable, Sequence
+
+from scheduler.control.beginnings import Beginnings, Decision, Wanted
+from scheduler.control.concurrency import side_by_side
+from scheduler.control.loops import as_entered
+from scheduler.control.one_offs import is_same
+from scheduler.control.reports import Did, Report
+from scheduler.control.together import Together
+from scheduler.protocol.epochs import Entry, LoopState, Verb, ends, is_void
 from scheduler.protocol.tokens import LoopId, State, Token
-from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.checkpoints import checkpoint_of
+from scheduler.queues.listing import DONE, Listed, Listing
 from scheduler.tasks.loops import Loop, absent
-from scheduler.tasks.registry import App
-from scheduler.timing.clock import Clock
+from scheduler.timing.moments import LATEST_MS, moment_of
 
-GATHERED_S = 0.25  # so many go into one batch
+ENTERED_AT_ONCE = 1_000
 
 
 class Endings:
-    """Removes what this processor has run for the only time; supervision does the rest.
+    """Enters ends; those that come at the same time, by one append and one reading."""
 
-    Args:
-        listing: the roster, as it is followed.
-    """
+    def __init__(self, namespace: str, beginnings: Beginnings) -> None:
+        self._namespace = namespace
+        self._beginnings = beginnings
+        self._ends = dict[LoopId, Token]()
+        self._together = Together(self._enter, most=ENTERED_AT_ONCE)
 
-    def __init__(self, app: App, listing: Listing, removal: Removal, clock: Clock) -> None:
-        self._app = app
-        self._listing = listing
-        self._removal = removal
-        self._clock = clock
-        self._ending: dict[LoopId, Token] = {}
-        self._done: list[tuple[LoopId, int]] = []
-        self._news = asyncio.Event()
-        self._removing: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> "Endings":
-        self._removing = asyncio.create_task(self._remove(), name="endings")
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        assert self._removing is not None
-        await cancelled(self._removing)
-
-    def hear(self, event: Event) -> None:
-        """Learn of runs that were settled; to be called with each event."""
-        if isinstance(event, RunFinished):
-            if event.successor is not None and event.successor.state is State.DONE:
-                self._ending[event.loop] = event.successor
-        elif isinstance(event, RunSettled) and event.loop in self._ending:
-            token = self._ending.pop(event.loop)
-            if is_over(token.schedule, self._clock.now()):
-                self._done.append((token.loop, token.epoch))
-                self._news.set()
-
-    async def finish(self, done: Collection[tuple[LoopId, int]]) -> None:
-        """Remove one-offs that have run, each in an epoch.
+    async def enter(self, end: Token) -> None:
+        """Enter how a run has ended its loop, if that holds; it may be done again.
 
         Raises:
-            BrokerError: some may be left.
+            BrokerError: it may not be entered.
         """
-        await self._removal.finish(
-            [
-                (self._loop_of(listed), epoch)
-                for loop, epoch in done
-                if (listed := self._listing.get(loop)) is not None
-            ]
+        self._ends[end.loop] = end
+        try:
+            await self._together.do(_loop_of(end))
+        finally:
+            if self._ends.get(end.loop) is end:
+                del self._ends[end.loop]
+
+    async def enter_all(self, found: Iterable[Token], listing: Listing) -> None:
+        """Enter those of which the roster, as far as it is known, does not tell yet.
+
+        Raises:
+            BrokerError: some may not be entered.
+        """
+        missing = [end for end in found if self._wanted(end, listing) is not None]
+        await side_by_side(self.enter, missing)
+
+    async def _enter(self, loops: Sequence[Loop]) -> list[Report]:
+        def decide(loop: Loop, listing: Listing) -> Report | Decision:
+            wanted = self._wanted(self._ends[loop.id], listing)
+            return Report(loop, Did.UNCHANGED) if wanted is None else Decision(Did.PAUSED, wanted)
+
+        return await self._beginnings.act(loops, decide)
+
+    def _wanted(self, end: Token, listing: Listing) -> Wanted | None:
+        listed = listing.get(end.loop)
+        if listed is None:
+            if is_void(end.epoch, listing.known(end.loop)):
+                return None
+            entry = Entry(end.epoch, LoopState.ACTIVE, end.life)
+            listed = Listed(end.loop, end.schedule, end.args, entry)
+        was_only = end.state is State.DONE
+        same = is_same(end, listed)
+        if not ends(end.position, listed.entry, was_only=was_only, is_same=same):
+            return None
+        loop = as_entered(_loop_of(end), listed)
+        if was_only:
+            return Wanted(Verb.GONE, loop, listed, reason=DONE, is_told=False)
+        return Wanted(
+            Verb.PAUSE,
+            loop,
+            listed,
+            reason=end.reason or "",
+            is_told=False,
+            checkpoint=checkpoint_of(end, self._namespace, moment_of(LATEST_MS)),
         )
 
-    async def _remove(self) -> None:
-        while True:
-            await self._news.wait()
-            await asyncio.sleep(GATHERED_S)
-            self._news.clear()
-            done, self._done = self._done, []
-            try:
-                await self.finish(done)
-            except BrokerError as error:  # supervision does it
-                self._app.events.emit(SupervisionDelayed(str(error)))
-            except Exception:
-                logging.getLogger(__name__).exception("Removing what is done failed")
 
-    def _loop_of(self, listed: Listed) -> Loop:
-        task = self._app.tasks.get(listed.loop.task) or absent(listed.loop.task)
-        return Loop(listed.loop, task, listed.schedule, listed.args)
+def _loop_of(end: Token) -> Loop:
+    return Loop(end.loop, absent(end.loop.task), end.schedule, end.args)

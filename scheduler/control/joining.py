@@ -6,7 +6,8 @@ not answer, the first token goes to its processor, which waits for that run and 
 
 from dataclasses import replace
 
-from scheduler.protocol.epochs import Entry, Verb, stays_ended
+from scheduler.control.one_offs import is_same
+from scheduler.protocol.epochs import Entry, LoopState, Verb, stays_ended
 from scheduler.protocol.tokens import State, Token
 from scheduler.queues.journal import Heard
 from scheduler.timing.once import Once
@@ -19,33 +20,47 @@ def joined(first: Token, heard: Heard, latest: Entry | None) -> Token:
 
     Args:
         heard: what the journal tells of the loop, now that no older run goes on.
-        latest: the loop's latest entry in the roster; None: it is not known here.
+        latest: the entry of its epoch in the roster; None: it is not known here.
     """
     last, act = heard.adopted_by(first), first.act
+    end = _end_of(first, last, heard, latest)
+    # What is finished was for another schedule or other arguments: it has no time to keep.
+    was_finished = last.state is State.DONE
     # The creator had not found the one that it goes on from: that may be due, or run late.
-    took_its_place = act is not None and act.verb in TOOK_ITS_PLACE
+    took_its_place = act is not None and act.verb in TOOK_ITS_PLACE and not was_finished
     # What was due is not left out, unless it is one run that was given another moment.
     was_due = act is not None and last.due_at <= act.at and not isinstance(first.schedule, Once)
     still_holds = act is None or last.schedule == first.schedule or was_due
-    # Done, and given another time since, it is to be done again.
-    again = last.state is State.DONE and act is not None and act.verb is Verb.RESCHEDULE
-    timing = last if took_its_place and still_holds and not again else first
+    timing = last if took_its_place and still_holds else first
     # Triggered, it stands for the tick that it waited for.
-    keeps_tick = act is not None and act.verb is Verb.TRIGGER and last is not first
-    scheduled_at = last.scheduled_at if keeps_tick else timing.scheduled_at
-    # Paused by its own run, it stays so until it is resumed or triggered; done, it stays so.
-    is_ended = last.rests and latest is not None and stays_ended(last.position, latest)
-    rests = not again and (last.state is State.DONE or is_ended)
+    is_triggered = act is not None and act.verb is Verb.TRIGGER
+    keeps_tick = is_triggered and last is not first and not was_finished
     return replace(
-        last,
+        last if end is None else end,
         schedule=first.schedule,
         args=first.args,
         epoch=first.epoch,
         life=first.life,
         first=False,
-        scheduled_at=scheduled_at,
+        scheduled_at=last.scheduled_at if keeps_tick else timing.scheduled_at,
         due_at=timing.due_at,
-        state=last.state if rests else State.ARMED,
-        reason=last.reason if rests else None,
+        state=State.ARMED if end is None else end.state,
+        reason=None if end is None else end.reason,
         act=None,
     )
+
+
+def _end_of(first: Token, last: Token, heard: Heard, latest: Entry | None) -> Token | None:
+    """Return the end of the loop that the first token leaves it at; None: the loop goes on.
+
+    Of what is finished, more may have been put since, for what was asked for in the meantime.
+    """
+    entry = latest or Entry(first.epoch, LoopState.ACTIVE, first.life)
+    found = [token for token in heard.furthest.values() if token.state is State.DONE]
+    for end in (last, *found):
+        was_only = end.state is State.DONE
+        if end.rests and stays_ended(
+            end.position, entry, was_only=was_only, is_same=is_same(end, first)
+        ):
+            return end
+    return None

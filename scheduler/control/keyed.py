@@ -6,15 +6,16 @@ supervised, paused and triggered like any other, and outlive every deploy.
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast
 
 from scheduler.control.reports import Did
-from scheduler.errors import ScheduleError, UsageError
+from scheduler.errors import NotSent, ScheduleError, UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
+from scheduler.queues.outbox import DEADLINE
 from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
@@ -104,6 +105,7 @@ class Keyed:
         Raises:
             UsageError: the key, the schedule or the arguments cannot be used.
             QueueNotFound: nothing was seeded.
+            NotSent: it was not confirmed within 30 s.
         """
         name = self._keyed_spec.name
         try:
@@ -111,7 +113,7 @@ class Keyed:
         except ScheduleError as error:
             raise ScheduleError(f"The schedule of {name}.{key}: {error}") from None
         loop = loop_of(self._keyed_spec, when, args, checked_key(self._keyed_spec, key))
-        async with self._connect() as operations:
+        async with within_deadline(str(loop)), self._connect() as operations:
             return (await operations.seeding.start(loop)).did
 
     async def stop(self, key: str) -> bool:
@@ -183,6 +185,24 @@ class Keyed:
         ours = self._keyed_spec.name
         loops = await operations.loops.all()
         return {loop.id.key: loop for loop in loops if loop.id.key and loop.id.task == ours}
+
+
+@asynccontextmanager
+async def within_deadline(loop: str) -> AsyncGenerator[None]:
+    """Give up starting a loop in the block when the deadline of sending has passed.
+
+    Raises:
+        NotSent: it may have been started.
+    """
+    try:
+        async with asyncio.timeout(DEADLINE.total_seconds()):
+            yield
+    except TimeoutError:
+        raise NotSent(
+            f"{loop} was not confirmed within {DEADLINE.total_seconds():g} s: the broker does not "
+            "respond, or accepts no messages because of a memory or disk alarm. It may have been "
+            "started; start it again."
+        ) from None
 
 
 def wanted_loop(spec: TaskSpec, key: str, value: object) -> Loop:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from scheduler.control.keyed import Connect, checked_key
+from scheduler.control.keyed import Connect, checked_key, within_deadline
 from scheduler.control.reports import Did
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.protocol.topology import Names
@@ -74,6 +74,7 @@ class OneOffs:
         Raises:
             UsageError: the name, the moment or the arguments cannot be used.
             QueueNotFound: nothing was seeded.
+            NotSent: it was not confirmed within 30 s.
         """
         spec, key = self._once_spec, checked_key(self._once_spec, name)
         if at is not None and after is not None:
@@ -81,10 +82,13 @@ class OneOffs:
                 f"{spec.name}.once takes a moment or a delay, got both at= and after=."
             )
         kept = ZERO if unique is None else parse_duration(unique)
-        async with self._once_connect() as operations:
-            moment = at or operations.clock.now() + parse_duration(after or ZERO)
+        delay = parse_duration(after or ZERO)
+        async with (
+            within_deadline(f"{spec.name}.{key}"),
+            self._once_connect() as operations,
+        ):
             try:
-                when = Once(moment, kept)
+                when = Once(at or operations.clock.now() + delay, kept)
             except ScheduleError as error:
                 raise ScheduleError(f"The moment of {spec.name}.{key}: {error}") from None
             loop = loop_of(spec, when, args, key)

@@ -1,38 +1,33 @@
 """Named one-offs: loops of one run, so that each name stands for one thing to be done.
 
 Such a loop is like any other until its run has ended: it is supervised, moved, paused, triggered.
-Then the journal hears that it is done, and its loop is removed from the roster (`control.endings`).
+Then it is finished, and gone from the roster (`control.endings`). What is finished is a schedule
+and arguments, in a life: asked for with others, it is to be done again.
 """
 
 from datetime import datetime
 
+from scheduler.protocol.tokens import Token
 from scheduler.queues.listing import Listed
 from scheduler.tasks.loops import Loop
 from scheduler.timing.once import Once
-from scheduler.timing.schedules import Schedule
 
-DONE = "done"
-"""Why a loop is gone: its one run has ended."""
+
+def is_same(one: Loop | Token, other: Listed | Token) -> bool:
+    """Return whether both have the same schedule and arguments."""
+    return (one.schedule, dict(one.args)) == (other.schedule, dict(other.args))
 
 
 def was_done(loop: Loop, listed: Listed | None) -> bool:
     """Whether this very run has ended before: the same task, name, moment and arguments."""
-    return (
-        listed is not None
-        and listed.is_gone
-        and listed.reason == DONE
-        and (listed.schedule, dict(listed.args)) == (loop.schedule, dict(loop.args))
-    )
+    return listed is not None and listed.is_done and is_same(loop, listed)
 
 
-def is_taken(loop: Loop, listed: Listed | None) -> bool:
+def is_taken(loop: Loop, listed: Listed | None, now: datetime) -> bool:
     """Whether the name is taken by another one, which is not to be touched."""
-    if listed is None or listed.is_gone or not isinstance(loop.schedule, Once):
+    if listed is None or not isinstance(loop.schedule, Once) or not loop.schedule.kept:
         return False
-    is_other = isinstance(listed.schedule, Once) and listed.schedule != loop.schedule
-    return is_other and bool(loop.schedule.kept)
-
-
-def is_over(schedule: Schedule, now: datetime) -> bool:
-    """Return whether the name of a one-off that has run is not kept any longer."""
-    return isinstance(schedule, Once) and schedule.kept_until <= now
+    if not isinstance(listed.schedule, Once):
+        return False
+    is_kept = listed.is_done and listed.schedule.kept_until > now
+    return is_kept or (not listed.is_gone and listed.schedule != loop.schedule)

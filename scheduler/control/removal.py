@@ -1,18 +1,16 @@
 """End loops: those that were started at run time, and those that the code no longer has."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings, Decision, Wanted
 from scheduler.control.loops import as_listed
-from scheduler.control.one_offs import DONE
 from scheduler.control.reports import Did, Report
 from scheduler.control.together import Together
 from scheduler.errors import UnknownLoop, UsageError
 from scheduler.protocol.epochs import Verb
 from scheduler.queues.failed import FailedQueues, Reason
 from scheduler.queues.listing import Listing
-from scheduler.queues.roster import Roster
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
 
@@ -26,13 +24,11 @@ class Removal:
         self,
         app: App,
         broker: Broker,
-        roster: Roster,
         failed: FailedQueues,
         beginnings: Beginnings,
     ) -> None:
         self._app = app
         self._broker = broker
-        self._roster = roster
         self._failed = failed
         self._beginnings = beginnings
         self._removals = Together(self.take_away, most=REMOVED_AT_ONCE)
@@ -49,26 +45,6 @@ class Removal:
                 "pause it, or take it out of the code and run `scheduler seed --prune`."
             )
         return await self._removals.do(loop)
-
-    async def finish(self, done: Collection[tuple[Loop, int]]) -> None:
-        """Remove named one-offs whose run has ended, each in an epoch.
-
-        One of which a later epoch has begun since is left alone.
-        """
-        listing = await self._roster.compacted()
-        await self._beginnings.begin_all(
-            [
-                Wanted(
-                    Verb.GONE,
-                    as_listed(loop, listing),
-                    listing.get(loop.id),
-                    reason=DONE,
-                    is_told=False,
-                )
-                for loop, epoch in done
-                if listing.known(loop.id) == epoch
-            ]
-        )
 
     async def take_away(self, loops: Sequence[Loop]) -> list[Report]:
         """End loops, in bulk."""

@@ -13,7 +13,7 @@ from scheduler.control.declaring import Declaring
 from scheduler.control.fit import Fit
 from scheduler.control.loops import as_listed, as_to_be_seeded, keyed_loops_of, orphans_of
 from scheduler.control.migration import Migration
-from scheduler.control.one_offs import is_taken, was_done
+from scheduler.control.one_offs import is_same, is_taken, was_done
 from scheduler.control.removal import Removal
 from scheduler.control.repairs import Repairs
 from scheduler.control.reports import Did, Report
@@ -28,6 +28,7 @@ from scheduler.queues.listing import Listed, Listing
 from scheduler.queues.roster import Roster
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
+from scheduler.timing.clock import Clock
 
 STARTED_AT_ONCE = 1_000
 SEEDED_PAUSED = "seeded paused"
@@ -41,6 +42,7 @@ class Seeding:
     def __init__(
         self,
         app: App,
+        clock: Clock,
         roster: Roster,
         beginnings: Beginnings,
         survey: Survey,
@@ -51,6 +53,7 @@ class Seeding:
         migration: Migration,
     ) -> None:
         self._app = app
+        self._clock = clock
         self._roster = roster
         self._beginnings = beginnings
         self._survey = survey
@@ -201,7 +204,7 @@ class Seeding:
         listed = listing.get(loop.id)
         if was_done(loop, listed):
             return Report(loop, Did.UNCHANGED)
-        if is_taken(loop, listed):
+        if is_taken(loop, listed, self._clock.now()):
             return Report(as_listed(loop, listing), Did.UNCHANGED)
         names = self._app.names
         if listed is None and names.roster in new and names.journal not in new:
@@ -215,7 +218,7 @@ class Seeding:
                 Verb.START, loop, listed, reason=reason, brand_new=brand_new, paused=paused
             )
             return Decision(Did.CREATED, wanted)
-        if (listed.schedule, dict(listed.args)) != (loop.schedule, dict(loop.args)):
+        if not is_same(loop, listed):
             return Decision(Did.RESCHEDULED, Wanted(Verb.RESCHEDULE, loop, listed))
         return Report(loop, Did.UNCHANGED)
 

@@ -237,12 +237,11 @@ def _status(
     held = held_in(loop.id, listed.epoch, answers) if token is not None or is_heard else None
     put = None if token is None else put_of(token)
     place = where(listed, put, now, depth, timeout=loop.task.timeout, held=held)
-    rests = place in (Where.PAUSED, Where.DONE)
     return Status(
         loop,
         place,
         processors,
-        due_at=None if rests else _due_at(listed, token),
+        due_at=None if place is Where.PAUSED else _due_at(listed, token),
         seq=None if token is None else token.seq,
         attempt=None if token is None else token.attempt,
         reason=_reason(place, listed, token) or _silence(held, answers) or None,

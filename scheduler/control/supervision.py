@@ -12,7 +12,8 @@ is ready for its task   journal may forget it
 lost                    overdue, in no hand and not ready: a new epoch begins, which goes on from
                         where the journal heard last (S1). A wrong repair is harmless
 doubled                 two lines were heard: a new epoch begins, so that both are void (S2)
-done                    a named one-off that has run: it is removed from the roster
+has ended               its run has paused it, or was the only one of a one-off, and the roster does
+                        not tell: that is entered, as its processor did not live to do it
 ======================  ========================================================================
 
 A broker that restarts loses tokens that come due until it is up. So after each reconnect rounds
@@ -38,7 +39,6 @@ from scheduler.control.declaring import Declaring
 from scheduler.control.endings import Endings
 from scheduler.control.loops import loops_of, orphans_of
 from scheduler.control.new_tokens import triggered
-from scheduler.control.one_offs import is_over
 from scheduler.control.policy_watch import PolicyWatch
 from scheduler.control.repairs import Repairs
 from scheduler.control.reports import Did, Report
@@ -58,7 +58,7 @@ from scheduler.events import (
 )
 from scheduler.protocol.epochs import LoopState, Verb
 from scheduler.protocol.hatchery import timers
-from scheduler.protocol.tokens import LoopId, State, decode
+from scheduler.protocol.tokens import LoopId, Token, decode
 from scheduler.queues.checkpoints import checkpoint_of
 from scheduler.queues.journal import Put
 from scheduler.queues.listing import Listed, Listing
@@ -120,11 +120,7 @@ class Overdue:
 
 
 class Supervisor:
-    """The part that one processor takes in supervision.
-
-    Attributes:
-        endings: removes named one-offs that this processor has run.
-    """
+    """The part that one processor takes in supervision."""
 
     def __init__(
         self,
@@ -152,7 +148,7 @@ class Supervisor:
         self._seeding = seeding
         self._declaring = declaring
         self._census = census
-        self.endings = endings
+        self._endings = endings
         self._timer_watch = timer_watch
         self._policy_watch = policy_watch
         self._are_timers_suspect = True
@@ -216,7 +212,6 @@ class Supervisor:
         await self._repairs.repair([each.loop for each in lost], "lost")
         stuck = await self._mend_timers(lateness.stuck, memory.stuck)
         await self._end_doubles(loops)
-        await self._finish()
         await self._note()
         troubles = {
             **{str(loop): "orphan" for loop in orphans_of(self._app, self._listing)},
@@ -350,46 +345,35 @@ class Supervisor:
             )
             doubled.clear()
 
-    async def _finish(self) -> None:
-        """Remove the named one-offs that have run, and whose names are not kept any longer."""
-        now, puts = self._clock.now(), self._census.puts
-        over = [
-            (loop, put.epoch)
-            for loop, put in puts.items()
-            if put.state == State.DONE
-            and (listed := self._listing.get(loop)) is not None
-            and listed.epoch == put.epoch
-            and is_over(listed.schedule, now)
-        ]
-        if over:
-            await self.endings.finish(over)
-        for loop in [loop for loop, put in puts.items() if put.state == State.DONE]:
-            if (listed := self._listing.get(loop)) is None or listed.is_gone:
-                self._census.forget(loop)
-
     async def _note(self) -> None:
-        """Note in the roster how far loops have come that wait for long."""
-        entries = list(self._notes())
+        """Note in the roster how far loops have come that wait for long, and which have ended."""
+        tokens = list(self._put_for_long())
+        await self._endings.enter_all((each for each in tokens if each.rests), self._listing)
+        entries = [entry for token in tokens if (entry := self._noted(token)) is not None]
         if entries:
             await self._roster.note(entries)
         self._census.long.clear()
+        for loop in [loop for loop, put in self._census.puts.items() if put.rests]:
+            if (listed := self._listing.get(loop)) is None or listed.is_gone:
+                self._census.forget(loop)
 
-    def _notes(self) -> Iterator[Listed]:
-        for loop, message in self._census.long.items():
-            listed = self._listing.get(loop)
-            if listed is None or listed.is_gone:
-                continue
-            try:
-                token = decode(message, self._app.namespace)
-            except MessageError:
-                continue
-            is_paused = listed.entry.state is LoopState.PAUSED
-            if token.epoch < listed.entry.life or (token.epoch != listed.epoch and not is_paused):
-                continue  # another epoch begins, or has begun
-            until = moment_of(LATEST_MS) if is_paused or token.rests else token.due_at
-            checkpoint = checkpoint_of(token, self._app.namespace, until)
-            if checkpoint is not None and checkpoint.is_newer_than(listed.checkpoint):
-                yield replace(listed, checkpoint=checkpoint)
+    def _put_for_long(self) -> Iterator[Token]:
+        for message in self._census.long.values():
+            with suppress(MessageError):
+                yield decode(message, self._app.namespace)
+
+    def _noted(self, token: Token) -> Listed | None:
+        listed = self._listing.get(token.loop)
+        if listed is None or listed.is_gone:
+            return None
+        is_paused = listed.entry.state is LoopState.PAUSED
+        if token.epoch < listed.entry.life or (token.epoch != listed.epoch and not is_paused):
+            return None  # another epoch begins, or has begun
+        until = moment_of(LATEST_MS) if is_paused or token.rests else token.due_at
+        checkpoint = checkpoint_of(token, self._app.namespace, until)
+        if checkpoint is None or not checkpoint.is_newer_than(listed.checkpoint):
+            return None
+        return replace(listed, checkpoint=checkpoint)
 
     def _report(self, troubles: Mapping[str, str], known: Mapping[str, str]) -> None:
         for name, trouble in troubles.items():

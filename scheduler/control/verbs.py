@@ -12,7 +12,6 @@ from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings, Decision, Wanted
 from scheduler.control.loops import as_entered
 from scheduler.control.new_tokens import resumed, triggered
-from scheduler.control.one_offs import DONE
 from scheduler.control.reports import Did, Report
 from scheduler.control.status import Survey
 from scheduler.control.where import Where
@@ -201,7 +200,7 @@ class Verbs:
 
     def _listed(self, loop: Loop, listing: Listing) -> Listed:
         listed = listing.get(loop.id)
-        if listed is not None and listed.is_gone and listed.reason == DONE:
+        if listed is not None and listed.is_done:
             raise UnknownLoop(f"{loop} has already run and cannot be changed.")
         if listed is None or listed.is_gone:
             raise self._not_seeded(loop)

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from scheduler.brokers.contract import Depth
 from scheduler.protocol.epochs import LoopState
-from scheduler.protocol.tokens import State, Token
+from scheduler.protocol.tokens import Token
 from scheduler.queues.journal import Put
 from scheduler.queues.listing import Listed
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
@@ -30,7 +30,6 @@ class Where(StrEnum):
     RUNNING = "running"
     PAUSED = "paused"
     WAITING = "waiting"
-    DONE = "done"
 
 
 def put_of(token: Token) -> Put:
@@ -88,11 +87,10 @@ def where(
     """
     if listed is None or listed.is_gone:
         return Where.UNSEEDED
-    state = put.state if put is not None and put.epoch >= listed.epoch else State.ARMED
-    if listed.entry.state is LoopState.PAUSED or state == State.PAUSED:
+    # Its run has ended it, as the roster will tell.
+    rests = put is not None and put.epoch >= listed.epoch and put.rests
+    if listed.entry.state is LoopState.PAUSED or rests:
         return Where.PAUSED
-    if state == State.DONE:
-        return Where.DONE
     if put is None and held is None:
         return Where.UNHEARD
     due_at = due_at_of(listed, put)

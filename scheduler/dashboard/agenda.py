@@ -54,8 +54,8 @@ def planned(standings: Sequence[Standing], now: datetime) -> Agenda:
     ticks: list[tuple[datetime, str]] = []
     often, steady, paused = 0, 0.0, 0
     for standing in standings:
-        if standing.state in (Where.PAUSED, Where.DONE):
-            paused += standing.state is Where.PAUSED
+        if standing.state is Where.PAUSED:
+            paused += 1
             continue
         if _is_often(standing, now):
             often += 1

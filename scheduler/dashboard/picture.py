@@ -76,17 +76,12 @@ class LoopPicture:
             return True
         if self.token is None or self._is_older(self.token):
             return False
-        return self.token.state is State.PAUSED
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it was to run once, and has."""
-        return self.token is not None and self.token.state is State.DONE
+        return self.token.rests
 
     @property
     def due_at(self) -> datetime | None:
         """When it goes on; None: when it is resumed, or nothing was heard of it."""
-        return None if self.token is None or self.is_paused or self.is_done else self.token.due_at
+        return None if self.token is None or self.is_paused else self.token.due_at
 
     @property
     def reason(self) -> str:

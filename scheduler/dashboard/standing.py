@@ -32,7 +32,6 @@ MARKS = {
     Where.RUNNING: "▶",
     Where.PAUSED: "‖",
     Where.WAITING: "○",
-    Where.DONE: "●",
 }
 MEANINGS = {
     Where.LOST: "Overdue, and no processor has its token: supervision puts it again.",
@@ -44,9 +43,8 @@ MEANINGS = {
     Where.RUNNING: "It is due, and out of its queue: a processor should have it in hand.",
     Where.PAUSED: "It waits until it is resumed.",
     Where.WAITING: "It waits for its time.",
-    Where.DONE: "It was to run once, and has; its name is forgotten later.",
 }
-AT_REST = (Where.WAITING, Where.PAUSED, Where.DONE, Where.UNSEEDED)
+AT_REST = (Where.WAITING, Where.PAUSED, Where.UNSEEDED)
 TROUBLES = (Where.LOST, Where.UNATTENDED, Where.LATE, Where.UNSEEDED)
 
 

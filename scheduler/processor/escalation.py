@@ -9,7 +9,7 @@ from datetime import timedelta
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
 from scheduler.errors import InvalidArguments, Undecodable
 from scheduler.events import Emit, Escalated, EscalationHook, MessageParked
-from scheduler.processor.pauses import Pauses
+from scheduler.processor.ends import Ends
 from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.runs import Run
 from scheduler.processor.settlement import Parking, Settlement
@@ -38,7 +38,7 @@ class Escalation:
         self,
         names: Names,
         failed: FailedQueues,
-        pauses: Pauses,
+        ends: Ends,
         publisher: PatientPublisher,
         hooks: Iterable[EscalationHook],
         clock: Clock,
@@ -46,7 +46,7 @@ class Escalation:
     ) -> None:
         self._names = names
         self._failed = failed
-        self._pauses = pauses
+        self._ends = ends
         self._publisher = publisher
         self._hooks = hooks
         self._clock = clock
@@ -78,7 +78,7 @@ class Escalation:
         if token.state is not State.REPLAY:
             act = Act(Verb.PAUSE, self._clock.now())
             paused = replace(token, state=State.PAUSED, reason=one_line(str(error)), act=act)
-            await self._pauses.rest(delivery, paused)
+            await self._ends.rest(delivery, paused)
 
     def _copy(self, run: Run, parking: Parking) -> Message:
         if parking.token is not None:

@@ -7,7 +7,7 @@ from typing import Protocol
 from scheduler.brokers.contract import Broker
 from scheduler.control.preparation import Preparation
 from scheduler.control.supervision import Supervisor
-from scheduler.events import Connected, EscalationHook, RunFinished, RunSettled
+from scheduler.events import Connected, EscalationHook
 from scheduler.middleware import Around
 from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
 from scheduler.processor.lifespan import HasLifespan, Lifespan
@@ -85,8 +85,6 @@ class Processor:
             if self._supervisor is not None:
                 await stack.enter_async_context(self._supervisor)
                 stack.enter_context(listening(self._supervisor.hear, Connected))
-                endings = await stack.enter_async_context(self._supervisor.endings)
-                stack.enter_context(listening(endings.hear, RunFinished, RunSettled))
             stack.enter_context(self._app.lending(self._broker, self._clock))
             prepare(self._tasks)
             # Last, as it may send; what is told to stop before it is open, takes nothing in.

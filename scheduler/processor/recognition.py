@@ -12,9 +12,9 @@ from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
 from scheduler.control.joining import joined
 from scheduler.errors import BrokerError, DeliveryLost, StreamTooLong
 from scheduler.events import Emit, PlaceLost, TokenDelayed
+from scheduler.processor.ends import Ends
 from scheduler.processor.knowledge import Knowledge, Noted
 from scheduler.processor.loop_turns import LoopTurns
-from scheduler.processor.pauses import Pauses
 from scheduler.processor.publishing import LONGEST_PAUSE, REPORT_AFTER, PatientPublisher
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.epochs import awaited, was_settled
@@ -47,7 +47,7 @@ class Recognition:
         journal: Journal,
         roll_call: RollCall,
         timers: Timers,
-        pauses: Pauses,
+        ends: Ends,
         publisher: PatientPublisher,
         shutdown: Shutdown,
         clock: Clock,
@@ -58,7 +58,7 @@ class Recognition:
         self._journal = journal
         self._roll_call = roll_call
         self._timers = timers
-        self._pauses = pauses
+        self._ends = ends
         self._publisher = publisher
         self._shutdown = shutdown
         self._clock = clock
@@ -102,7 +102,7 @@ class Recognition:
         if not was_settled(token.position, heard.positions):
             return False
         # The processor that put it may have died before the roster heard of it.
-        await self._pauses.enter(delivery, heard.furthest[token.epoch])
+        await self._ends.enter(delivery, heard.furthest[token.epoch])
         return True
 
     async def _exchanged(self, delivery: Delivery, first: Token) -> str:
@@ -112,8 +112,10 @@ class Recognition:
         is_start = first.epoch == first.life
         heard = Heard() if is_start else await self._history(delivery, first)
         token = joined(first, heard, await self._knowledge.entry_of(first))
+        if self._turns.is_void(first):
+            return VOID
         if token.rests:
-            await self._pauses.rest(delivery, token)
+            await self._ends.rest(delivery, token)
         else:
             await self._publisher.insist(
                 delivery,

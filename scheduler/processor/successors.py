@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker
 from scheduler.errors import TooLarge
 from scheduler.events import Emit, HatchedEarly, SuccessorConfirmed
+from scheduler.processor.ends import Ends
 from scheduler.processor.escalation import Escalation
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.order import Order
-from scheduler.processor.pauses import Pauses
 from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.punctuality import Punctuality
 from scheduler.processor.recognition import Recognition
@@ -35,7 +35,7 @@ class Successors:
         timers: Timers,
         turns: LoopTurns,
         recognition: Recognition,
-        pauses: Pauses,
+        ends: Ends,
         publisher: PatientPublisher,
         escalation: Escalation,
         order: Order,
@@ -48,7 +48,7 @@ class Successors:
         self._timers = timers
         self._turns = turns
         self._recognition = recognition
-        self._pauses = pauses
+        self._ends = ends
         self._publisher = publisher
         self._escalation = escalation
         self._order = order
@@ -96,7 +96,7 @@ class Successors:
     async def _insist_on(self, run: Run, token: Token) -> None:
         assert isinstance(subject := run.subject, Token)
         if token.rests:
-            await self._pauses.rest(run.delivery, token)
+            await self._ends.rest(run.delivery, token)
         else:
             # After a void run only the journal needs to hear how far its loop came.
             put = self._timers.tell if self._turns.is_void(token) else self._timers.put

@@ -7,11 +7,12 @@ older epochs are void: any number of them may wait anywhere, and no processor ru
 rule  who keeps it, and when                             what decides
 ====  =================================================  =======================================
 P0    a processor that starts or reconnects              `STARTING`; afterwards `learned`
-C     a creator; a processor whose run ended its loop    `begun`, `steps`, `accepted`, `unaware`
+C     a creator                                          `begun`, `steps`, `accepted`, `unaware`
+C     a processor whose run ended its loop               `ends`, `begun`, `accepted`
 R1    a processor that receives a token                  `is_void`, `learned`
 R3    a processor that receives a redelivered token      `awaited`, then `was_settled`
 R3p   a processor whose put was not confirmed            `was_settled`
-R4    a processor, before the first run of an epoch      `awaited`, then `adopted`, `stays_ended`
+R4    a creator, or a processor, before the first run    `awaited`, then `adopted`, `stays_ended`
 S1    supervision: overdue, not in flight, not ready     `begun`, at once: it may be wrong
 S2    supervision: two puts of the same progress         `is_doubled`
 S2    a processor that receives a token                  `is_behind`
@@ -99,6 +100,7 @@ class Step(Enum):
     """What creators and starting processors do, one after the other."""
 
     APPEND = "append the entry, read the roster up to a barrier; go on if the entry was accepted"
+    EXCHANGE = "exchange the first token (R4) if no older run goes on; else its processor does"
     PUT = "put the first token"
     CALL = "call the roll with the epoch until all subscribed processors know it"
     SUBSCRIBE = "subscribe to roll calls"
@@ -134,9 +136,8 @@ def begun(
     A start begins a new life, from no progress; all others go on from what R4 adopts. A paused loop
     has no token: its resume creates one.
 
-    A processor whose run ends its loop begins an epoch as well, before it acks: a pause, or gone,
-    of an active entry with its token's epoch and life. If the loop has a later epoch by then, the
-    entry does not count.
+    A processor whose run ends its loop begins an epoch as well, before it acks: a pause or, of a
+    one-off, gone (`ends`).
 
     Epochs are numbered as a hybrid logical clock counts (Kulkarni et al., "Logical Physical
     Clocks", 2014): by the time, but always onwards. So a loop whose roster was lost begins after
@@ -166,16 +167,21 @@ def steps(verb: Verb, token: Position | None) -> tuple[Step, ...]:
 
     A creator whose entry was not accepted stops after the first step. One that is overtaken later
     may go on: its token is void, and what it calls is known. A put that was not confirmed is not
-    published again, as two first tokens are two lines: begin another epoch, or let supervision.
+    published again, as two tokens are two lines: begin another epoch, or let supervision.
+
+    R4 is the same for a creator, once its entry was accepted, as for the processor of the first
+    token: call the roll, read the journal, adopt. The creator does not wait for an older run: it
+    puts the first token, and its processor waits.
 
     Pause and gone promise that no run starts after they returned: so they call the roll.
 
     Args:
         token: the token that begins the epoch, if there is one.
     """
+    exchange = () if token is None or token.joined else (Step.EXCHANGE,)
     put = () if token is None else (Step.PUT,)
     call = (Step.CALL,) if verb in {Verb.PAUSE, Verb.GONE} else ()
-    return Step.APPEND, *put, *call
+    return Step.APPEND, *exchange, *put, *call
 
 
 def base_of(latest: Entry | None) -> int:
@@ -282,18 +288,38 @@ def adopted(first: Position, heard: Iterable[Position], life: int) -> Position:
     return max((first, *alive), key=lambda position: (position.progress, position.epoch))
 
 
-def stays_ended(end: Position, latest: Entry) -> bool:
+def stays_ended(end: Position, latest: Entry, *, was_only: bool, is_same: bool) -> bool:
     """R4: Return whether the first token of an epoch leaves its loop as a run before ended it.
 
-    A run may end its loop while it is repaired or rescheduled: then the entry of its end does not
-    count. If what is adopted is such an end, the processor puts nothing to wait, appends the pause
-    (or gone) based on the token's epoch, and acks.
+    A run may end its loop while it is repaired, paused or rescheduled. If what is adopted is such
+    an end, the first token is exchanged for none: the end is entered (`ends`), and the token acked.
 
     Args:
         end: what is adopted: the put of a run that ended its loop.
-        latest: the loop's latest accepted entry in the roster.
+        latest: the entry of the first token's epoch.
+        was_only: it was the only run of a one-off, which is finished: a schedule and arguments, in
+            a life. Else it has stopped its loop, which holds until anyone asks for a run.
+        is_same: the first token has the schedule and the arguments of that run.
     """
-    return 0 < latest.asked <= end.epoch
+    return is_same and latest.life <= end.epoch if was_only else 0 < latest.asked <= end.epoch
+
+
+def ends(end: Position, latest: Entry, *, was_only: bool, is_same: bool) -> bool:
+    """C: Return whether a run's end of its loop is entered in the roster, after the latest entry.
+
+    It is entered by the processor of the run before it acks, by whoever finds it (R3) or adopts it
+    (R4), and by supervision, which hears of it. All of them ask again if another entry was first.
+
+    A stop pauses the loop, in the epoch of its run. What is finished is gone, whatever was asked
+    for in the meantime, unless that was another schedule, other arguments, or another life.
+
+    Args:
+        latest: the loop's latest accepted entry in the roster.
+        was_only, is_same: as of `stays_ended`.
+    """
+    if latest.state is LoopState.GONE:
+        return False
+    return is_same and latest.life <= end.epoch if was_only else latest.epoch == end.epoch
 
 
 def is_behind(token: Position, settled: Position | None) -> bool:

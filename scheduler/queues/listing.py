@@ -16,7 +16,11 @@ from scheduler.queues.checkpoints import Checkpoint
 from scheduler.queues.snapshots import Bookmark
 from scheduler.tasks.loops import Override
 from scheduler.timing.moments import UNIX_EPOCH
+from scheduler.timing.once import Once
 from scheduler.timing.schedules import Schedule
+
+DONE = "done"
+"""Why a loop is gone: its one run has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,21 @@ class Listed:
     @property
     def is_gone(self) -> bool:
         return self.entry.state is LoopState.GONE
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether it was a one-off, which has run."""
+        return self.is_gone and self.reason == DONE
+
+    @property
+    def remembered_from(self) -> datetime:
+        """Return from when on the time runs after which a gone loop is forgotten.
+
+        Of a one-off whose name is kept, that is when it is kept no longer.
+        """
+        if self.is_done and isinstance(self.schedule, Once):
+            return max(self.at, self.schedule.kept_until)
+        return self.at
 
     @property
     def identity(self) -> tuple[LoopId, int, str]:
@@ -149,12 +168,12 @@ class Listing(dict[LoopId, Listed]):
     def forget(self, before: datetime) -> None:
         """Leave out the loops that were gone before a moment. Their tokens stay void.
 
-        Epochs are numbered by the time, so that a start begins a later one.
+        A start begins a later epoch than all that are forgotten (`Roster.next_epoch_ms`).
         """
         while self._gone and self._gone[0][0] < before:
             at, loop = heapq.heappop(self._gone)
             listed = self.get(loop)
-            if listed is not None and listed.is_gone and listed.at == at:
+            if listed is not None and listed.is_gone and listed.remembered_from == at:
                 del self[loop]
                 self._inherited.discard(loop)
                 self._learned.pop(loop, None)
@@ -175,4 +194,4 @@ class Listing(dict[LoopId, Listed]):
         self[listed.loop] = listed
         self._inherited.discard(listed.loop)
         if listed.is_gone:
-            heapq.heappush(self._gone, (listed.at, listed.loop))
+            heapq.heappush(self._gone, (listed.remembered_from, listed.loop))

@@ -54,10 +54,11 @@ class Roster:
         """Return the time in milliseconds, later than at each call before.
 
         A creator that numbers its epochs by it never appends two entries of one identity, if it
-        reads the roster before each.
+        reads the roster before each. It is also later than all epochs that are forgotten: a clock
+        may have been ahead, of whoever numbered them, or of whoever forgot them.
         """
         now_ms = milliseconds_since_epoch(self._clock.now())
-        self._last_ms = max(self._last_ms + 1, now_ms)
+        self._last_ms = max(self._last_ms + 1, self._listing.forgotten + 1, now_ms)
         return self._last_ms
 
     async def append(self, entries: Sequence[Listed]) -> list[Listed | TooLarge | None]:

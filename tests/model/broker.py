@@ -117,5 +117,5 @@ def forgotten(state: State, bounds: Bounds) -> Journal:
     if not bounds.checkpoints:
         return Journal(forgot=True)
     last = epochs.adopted(Position(life, 0, joined=False), journal.positions(life), life)
-    end = journal.end if journal.end == last else None
-    return Journal(checkpoint=last, end=end, forgot=True)
+    ends = tuple(end for end in journal.ends if end.position == last)
+    return Journal(checkpoint=last, ends=ends, forgot=True)

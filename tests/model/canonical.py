@@ -9,7 +9,7 @@ from bisect import bisect_left
 
 from scheduler.protocol import epochs
 from scheduler.protocol.epochs import Beginning, Entry, Position, Verb
-from tests.model.state import NOTHING, Creator, Journal, Processor, State, Token, Truth
+from tests.model.state import NOTHING, Creator, Journal, Processor, State, Token
 
 FARTHEST = 2
 """Progress that is farther ahead is taken for this far ahead: the rules ask for more or less."""
@@ -31,9 +31,10 @@ def canonical(state: State) -> State:
         tuple(sorted([numbering.creator(each) for each in numbering.creators], key=_creator_key)),
         numbering.journal(state.journal),
         numbering.roster,
+        state.what,
         state.budget,
         state.verbs,
-        Truth(numbering.seqs[state.truth.settled], state.truth.stopped, state.truth.ended),
+        state.truth._replace(settled=numbering.seqs[state.truth.settled]),
     )
 
 
@@ -42,7 +43,8 @@ def _key(processor: Processor) -> tuple[object, ...]:
 
 
 def _creator_key(creator: Creator) -> tuple[object, ...]:
-    return creator.verb, creator.done, creator.beginning.entry, creator.resumed
+    entry, token = creator.beginning
+    return creator.verb, creator.what, creator.done, entry, creator.resumed, token or ()
 
 
 class _Numbering:
@@ -65,26 +67,28 @@ class _Numbering:
         numbered = {roster.epoch, *[position.epoch for position in self._comes]}
         entries = [each.beginning.entry.epoch for each in self.creators]
         numbered.update([epoch for epoch in entries if epoch <= roster.epoch])
-        if journal.end and epochs.stays_ended(journal.end, roster):
-            numbered.add(journal.end.epoch)
-        self._end = journal.end if journal.end and journal.end.epoch in numbered else None
+        ends = journal.ends
+        numbered.update([end.position.epoch for end in ends if self._matters_as_end(end, roster)])
+        self._ends = [end for end in ends if end.position.epoch in numbered]
         self._epochs = sorted(numbered)
         self._numbers = {epoch: 2 * at for at, epoch in enumerate(self._epochs, 1)}
         self._greatest = [put for put in journal.greatest if put.epoch in self._numbers]
         seqs = {0, journal.furthest, state.truth.settled}
         seqs.update([position.seq for position in self._comes])
         seqs.update([put.seq for put in self._greatest])
-        seqs.update([put.seq for put in (self._end, journal.checkpoint) if put])
+        seqs.update([end.position.seq for end in self._ends])
+        if journal.checkpoint:
+            seqs.add(journal.checkpoint.seq)
         settled = [each.settled for each in state.processors if each.settled]
         seqs.update([each.seq for each in settled if self._matters(each)])
         self.seqs = _spaced(seqs)
-        self.tokens = {token: Token(self._position(token.position)) for token in tokens}
+        self.tokens = {token: self._token(token) for token in tokens}
         self.tokens[NOTHING] = NOTHING
         self.roster = Entry(
             self.epoch(roster.epoch),
             roster.state,
             self.epoch(roster.life),
-            asked=self.epoch(roster.asked) if self._end or state.budget.stops else 0,
+            asked=self.epoch(roster.asked) if self._ends or state.budget.stops else 0,
         )
 
     def epoch(self, epoch: int) -> int:
@@ -92,7 +96,7 @@ class _Numbering:
 
     def creator(self, creator: Creator) -> Creator:
         """Of one that has not appended yet, the entry is as if it had just read the roster."""
-        verb, (entry, token), done, resumed = creator
+        verb, (entry, token), what, done, resumed = creator
         number = self._numbers.get(entry.epoch, self.roster.epoch + 1)
         if done:
             entry = Entry(number, entry.state, 0)
@@ -103,8 +107,8 @@ class _Numbering:
                 base=epochs.base_of(self.roster),
                 asked=number if entry.asked == entry.epoch else self.roster.asked,
             )
-        token = token and token._replace(epoch=number)
-        return Creator(verb, Beginning(entry, token), done, resumed)
+        token = token and token._replace(epoch=number, seq=self.seqs[token.seq])
+        return Creator(verb, Beginning(entry, token), what, done, resumed)
 
     def processor(self, each: Processor) -> Processor:
         tokens, settled = self.tokens, each.settled
@@ -124,7 +128,7 @@ class _Numbering:
             journal.earlier,
             greatest,
             journal.doubled,
-            self._end and self._position(self._end),
+            tuple(sorted([self._token(end) for end in self._ends])),
             journal.checkpoint and self._position(journal.checkpoint),
             journal.forgot,
         )
@@ -132,6 +136,15 @@ class _Numbering:
     def _matters(self, settled: Position) -> bool:
         """Whether something may come that a processor has settled: what comes later is ahead."""
         return any(epochs.is_behind(each, settled) for each in self._comes)
+
+    def _matters_as_end(self, end: Token, roster: Entry) -> bool:
+        """Whether a run's end of its loop holds, or may again: of one-offs, in this life."""
+        if end.what:
+            return end.position.epoch >= roster.life
+        return epochs.stays_ended(end.position, roster, was_only=False, is_same=True)
+
+    def _token(self, token: Token) -> Token:
+        return token._replace(position=self._position(token.position))
 
     def _position(self, position: Position) -> Position:
         number = self._numbers.get(position.epoch, OF_NO_TOKEN)

@@ -24,6 +24,8 @@ class Wrong(Enum):
     SKIPPED = "a run begins beyond what is settled"
     RESETTLED = "a tick is settled twice"
     RESTOPPED = "a run's end pauses its loop though somebody has asked for a run since"
+    RERUN = "what has finished runs again"
+    UNDONE = "what has not run is taken for finished"
     FORGOTTEN = "what is read back is not the last, as the journal has forgotten that"
     DROPPED = "a loop is lost though nothing failed"
     LOST = "there is no way back to one token"

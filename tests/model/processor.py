@@ -8,7 +8,7 @@ once. The roster is read where what was read decides.
 from collections.abc import Generator
 
 from scheduler.protocol import epochs
-from scheduler.protocol.epochs import Answer, Entry, LoopState, Position, Step, Verb
+from scheduler.protocol.epochs import Answer, Position, Step, Verb
 from tests.model import broker, creator
 from tests.model.moves import Actor, Move, Moves, Wrong, with_processor
 from tests.model.state import NOTHING, Phase, Processor, State, Token
@@ -33,6 +33,8 @@ def moves(state: State) -> Moves:
                 yield from asks(state, which)
             case Phase.CLEARED:
                 yield from runs(state, which, processor.token)
+            case Phase.RUNNING if processor.token.what:
+                yield from stops(state, which)
             case Phase.RUNNING:
                 yield from settles(state, which)
                 if state.budget.stops:
@@ -155,7 +157,7 @@ def asks(state: State, which: int) -> Moves:
         position = epochs.adopted(token.position, heard(state), life)
         adopted = token._replace(position=Position(epoch, position.seq, joined=False))
         wrong = wrong_with_reading(state, token, position)
-        if position == state.journal.end and epochs.stays_ended(position, state.roster):
+        if is_ended(state, position, token.what):
             ending = processor._replace(phase=Phase.ENDING)
             move = _moved(state, which, "has heard all, adopts the end", ending, adopted)
         else:
@@ -171,10 +173,23 @@ def wrong_with_reading(state: State, first: Token, position: Position) -> Wrong 
     return Wrong.FORGOTTEN if position.seq < state.truth.settled else None
 
 
+def is_ended(state: State, position: Position, what: int) -> bool:
+    """R4: whether a run has ended what the first token of an epoch is for, and that holds.
+
+    A stop is what it adopts. Of what is finished, others may have put more: it was moved since.
+    """
+    return any(
+        epochs.stays_ended(
+            end.position, state.roster, was_only=end.what > 0, is_same=end.what == what
+        )
+        for end in state.journal.ends
+        if end.what or end.position == position
+    )
+
+
 def is_end(state: State, position: Position) -> bool:
     """Whether the journal tells that the run of a token, which was settled, stopped the loop."""
-    end = state.journal.end
-    return end is not None and epochs.was_settled(position, [end])
+    return epochs.was_settled(position, [end.position for end in state.journal.ends])
 
 
 def answers(state: State) -> dict[int, Answer | None]:
@@ -205,18 +220,21 @@ def runs(state: State, which: int, token: Token) -> Moves:
         yield from reads_on(state, which, processor)
     running = processor._replace(phase=Phase.RUNNING)
     yield _moved(state, which, "runs", running, token)._replace(
-        wrong=wrong_with(state, which, token.position),
+        wrong=wrong_with(state, which, token),
         stale=any(reads_on(state, which, processor)),
     )
 
 
-def wrong_with(state: State, which: int, position: Position) -> Wrong | None:
+def wrong_with(state: State, which: int, token: Token) -> Wrong | None:
     """What is wrong with a run that begins now."""
+    position = token.position
     others = (each for at, each in enumerate(state.processors) if at != which)
     if any(other.phase is Phase.RUNNING for other in others):
         return Wrong.OVERLAP
     if state.truth.stopped or state.truth.ended:
         return Wrong.STOPPED
+    if state.truth.is_over and token.what == state.what:
+        return Wrong.RERUN
     if position.epoch < state.roster.life or position.seq == state.truth.settled:
         return None
     return Wrong.BACKWARDS if position.seq < state.truth.settled else Wrong.SKIPPED
@@ -264,7 +282,7 @@ def successor_of(token: Token) -> Token:
     """What is put after it: a first one is not run, but exchanged for one that has joined."""
     position = token.position
     joined = position._replace(joined=True)
-    return Token(joined if token.first else joined._replace(seq=position.seq + 1))
+    return token._replace(position=joined if token.first else joined._replace(seq=position.seq + 1))
 
 
 def _settled(state: State, position: Position, *, again: bool) -> tuple[State, Wrong | None]:
@@ -277,7 +295,7 @@ def _settled(state: State, position: Position, *, again: bool) -> tuple[State, W
 
 
 def stops(state: State, which: int) -> Moves:
-    """Its run stops the loop: what comes after it is put in the journal only."""
+    """Its run ends the loop: what comes after it is put in the journal only."""
     processor = state.processors[which]
     token = processor.token
     ending = processor._replace(phase=Phase.ENDING)
@@ -287,10 +305,8 @@ def stops(state: State, which: int) -> Moves:
     end = successor_of(token)
     journal = broker.heard(state, end.position, republished=processor.unconfirmed)
     after, wrong = _settled(state, token.position, again=processor.unconfirmed)
-    ended = after.truth.ended or token.position.epoch >= state.roster.asked
-    after = after._replace(
-        journal=journal._replace(end=end.position), truth=after.truth._replace(ended=ended)
-    )
+    ends = (*(each for each in journal.ends if each.what != end.what), end)
+    after = _ended(after, token)._replace(journal=journal._replace(ends=ends))
     yield _moved(after, which, "stops the loop", ending, end)._replace(wrong=wrong)
     if state.budget.outages:
         yield _failed(after, which, "stops the loop, is cut off", None, end, wrong)
@@ -303,22 +319,51 @@ def stops(state: State, which: int) -> Moves:
         yield _failed(less, which, "stops the loop, in vain", again, end, None)
 
 
+def _ended(state: State, token: Token) -> State:
+    """After the run of a token has ended its loop."""
+    truth, epoch = state.truth, token.position.epoch
+    if not token.what:
+        return state._replace(
+            truth=truth._replace(ended=truth.ended or epoch >= state.roster.asked)
+        )
+    if epoch < state.roster.life:
+        return state
+    finished = tuple(sorted({*truth.finished, token.what}))
+    is_over = truth.is_over or token.what == state.what
+    return state._replace(truth=truth._replace(finished=finished, is_over=is_over))
+
+
 def ends(state: State, which: int) -> Move:
-    """C: it appends the pause, based on the epoch of its token; overtaken or not, it acks."""
+    """C: it enters the end of its loop if that holds for the latest entry, and acks."""
     processor = state.processors[which]
-    epoch, roster = processor.token.position.epoch, state.roster
-    based_on = Entry(epoch, LoopState.ACTIVE, roster.life)
-    beginning = epochs.begun(Verb.PAUSE, based_on, at_ms=roster.epoch + 1)
+    idle, token = _idle(processor, settled=True), processor.token
+    if not holds(token, state):
+        return _moved(state, which, "finds its end overtaken, acks", idle, token)
+    move = _moved(entered(token, state), which, "enters its end, acks", idle, token)
+    return move._replace(wrong=wrong_with_end(state))
+
+
+def holds(end: Token, state: State) -> bool:
+    """Return whether the end of a loop holds for its latest entry."""
+    return epochs.ends(
+        end.position, state.roster, was_only=end.what > 0, is_same=end.what == state.what
+    )
+
+
+def entered(end: Token, state: State) -> State:
+    """After the end of a loop was appended, based on the latest entry."""
+    verb = Verb.GONE if end.what else Verb.PAUSE
+    beginning = epochs.begun(verb, state.roster, at_ms=creator.later(state))
     assert beginning is not None
-    idle, entry = _idle(processor, settled=True), beginning.entry
-    if not epochs.accepted(entry, roster):
-        return _moved(state, which, "finds its pause overtaken, acks", idle, processor.token)
+    return creator.counted(state, beginning.entry, verb, state.what)
+
+
+def wrong_with_end(state: State) -> Wrong | None:
+    """What is wrong with a loop that is taken for ended now."""
+    if state.what:
+        return None if state.what in state.truth.finished else Wrong.UNDONE
     # Of what a run has settled, and nobody has asked for since, is this the end?
-    wrong = None if state.truth.ended else Wrong.RESTOPPED
-    after = creator.counted(state, entry, Verb.PAUSE)
-    return _moved(
-        after, which, f"appends epoch {entry.epoch}, acks", idle, processor.token
-    )._replace(wrong=wrong)
+    return None if state.truth.ended else Wrong.RESTOPPED
 
 
 def cuts(state: State) -> Moves:

@@ -23,8 +23,13 @@ def marks_of(move: Move, before: State) -> int:
 
 
 def is_well(state: State) -> bool:
-    """Whether there is one token, of the current epoch; of a loop that is paused or gone, none."""
+    """Whether there is one token, of the current epoch; of a loop that is paused or gone, none.
+
+    A one-off that has run is gone.
+    """
     if state.creators:
+        return False
+    if state.truth.is_over and state.roster.state is not LoopState.GONE:
         return False
     epochs = [token.position.epoch for token in state.tokens]
     return epochs == ([state.roster.epoch] if state.roster.state is LoopState.ACTIVE else [])

@@ -21,8 +21,8 @@ from scheduler.protocol.epochs import (
 from tests.model import broker, creator, processor, supervision
 from tests.model.check import Check
 from tests.model.checker import check
-from tests.model.moves import Move, Wrong
-from tests.model.state import Bounds, Budget, Journal, State
+from tests.model.moves import Actor, Move, Wrong
+from tests.model.state import Ask, Bounds, Budget, Journal, State
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,16 @@ def the_first_of(first: Any, *_: Any) -> Any:
 
 
 begun, steps, adopted = epochs.begun, epochs.steps, epochs.adopted
+ends, stays_ended = epochs.ends, epochs.stays_ended
 awaited, was_settled = epochs.awaited, epochs.was_settled
 put = creator.puts
 
 
 def _not_first(*verbs: Verb) -> Mapping[str, Any]:
-    def instead(verb: Verb, latest: Entry | None, *, paused: bool = False) -> Beginning | None:
-        beginning = begun(verb, latest, paused=paused)
+    def instead(
+        verb: Verb, latest: Entry | None, *, at_ms: int = 0, paused: bool = False
+    ) -> Beginning | None:
+        beginning = begun(verb, latest, at_ms=at_ms, paused=paused)
         if beginning is None or beginning.token is None or verb not in verbs:
             return beginning
         return beginning._replace(token=beginning.token._replace(joined=True))
@@ -78,9 +81,9 @@ def _not_first(*verbs: Verb) -> Mapping[str, Any]:
 
 
 def _of_the_same_epoch(
-    verb: Verb, latest: Entry | None, *, paused: bool = False
+    verb: Verb, latest: Entry | None, *, at_ms: int = 0, paused: bool = False
 ) -> Beginning | None:
-    beginning = begun(verb, latest, paused=paused)
+    beginning = begun(verb, latest, at_ms=at_ms, paused=paused)
     if beginning is None or beginning.token is None or latest is None:
         return beginning
     entry = beginning.entry._replace(epoch=latest.epoch, life=latest.life)
@@ -91,13 +94,17 @@ def _without_call(verb: Verb, token: Position | None) -> tuple[Step, ...]:
     return tuple(each for each in steps(verb, token) if each is not Step.CALL)
 
 
-def _once(verb: Verb, latest: Entry | None, *, paused: bool = False) -> Beginning | None:
+def _once(
+    verb: Verb, latest: Entry | None, *, at_ms: int = 0, paused: bool = False
+) -> Beginning | None:
     done = verb is Verb.PAUSE and latest is not None and latest.state is LoopState.PAUSED
-    return None if done else begun(verb, latest, paused=paused)
+    return None if done else begun(verb, latest, at_ms=at_ms, paused=paused)
 
 
-def _with_token(verb: Verb, latest: Entry | None, *, paused: bool = False) -> Beginning | None:
-    beginning = begun(verb, latest, paused=paused)
+def _with_token(
+    verb: Verb, latest: Entry | None, *, at_ms: int = 0, paused: bool = False
+) -> Beginning | None:
+    beginning = begun(verb, latest, at_ms=at_ms, paused=paused)
     if beginning is None or beginning.entry.state is not LoopState.PAUSED:
         return beginning
     return beginning._replace(token=Position(beginning.entry.epoch, 0, joined=False))
@@ -105,6 +112,12 @@ def _with_token(verb: Verb, latest: Entry | None, *, paused: bool = False) -> Be
 
 def _by_epoch(entry: Entry, latest: Entry | None) -> bool:
     return latest is None or entry.epoch > latest.epoch
+
+
+def _by_a_fast_clock(
+    verb: Verb, latest: Entry | None, *, at_ms: int = 0, paused: bool = False
+) -> Beginning | None:
+    return begun(verb, latest, at_ms=at_ms + 10 * (verb is Verb.TRIGGER), paused=paused)
 
 
 def _puts_twice(state: State, at: int) -> Move:
@@ -136,12 +149,46 @@ def _in_timers_and_hands(state: State) -> list[Position]:
     return [token.position for token in state.waiting] + hands
 
 
+def _knows(state: State, epoch: int) -> bool:
+    return not epochs.unaware(epoch, processor.answers(state))
+
+
+def _without_the_last(state: State) -> list[Position]:
+    positions = processor.heard(state)
+    last = max(each.seq for each in positions)
+    return [each for each in positions if each.seq < last]
+
+
+def _joins(state: State, at: int) -> Move:
+    joined = state.creators[at].pending.position._replace(joined=True)
+    return Move(Actor.CREATOR, "joins", creator.with_token(state, at, joined))
+
+
+def _of_anything(rule: Callable[..., bool]) -> Callable[..., bool]:
+    def instead(end: Position, latest: Entry, *, was_only: bool, is_same: bool) -> bool:
+        return rule(end, latest, was_only=was_only, is_same=True)
+
+    return instead
+
+
+def _until_asked_for(end: Position, latest: Entry, *, was_only: bool, is_same: bool) -> bool:
+    return stays_ended(end, latest, was_only=False, is_same=is_same)
+
+
+def _in_any_life(end: Position, latest: Entry, *, was_only: bool, is_same: bool) -> bool:
+    return ends(end, latest._replace(life=0), was_only=was_only, is_same=is_same)
+
+
+def _in_its_epoch(end: Position, latest: Entry, *, was_only: bool, is_same: bool) -> bool:
+    return ends(end, latest, was_only=False, is_same=is_same)
+
+
 def _unnoted(state: State, bounds: Bounds) -> Journal:
     return Journal(forgot=True)
 
 
-def _bounds(*verbs: Verb, **budget: int) -> Bounds:
-    return Bounds(verbs=verbs, budget=Budget(**budget))
+def _bounds(*verbs: Verb | Ask, once: bool = False, **budget: int) -> Bounds:
+    return Bounds(verbs=verbs, budget=Budget(**budget), once=once)
 
 
 PAUSED = Verb.PAUSE, Verb.RESUME
@@ -254,6 +301,46 @@ REMOVALS = (
         {Wrong.OVERLAP},
     ),
     Removal(
+        "R4, a creator that asks",
+        "a creator exchanges its token without a roll call",
+        creator,
+        {"is_free": always(True)},
+        _bounds(repairs=1),
+        {Wrong.OVERLAP},
+    ),
+    Removal(
+        "R4, a creator that waits",
+        "a creator exchanges its token though an older run goes on",
+        creator,
+        {"is_free": _knows},
+        _bounds(repairs=1),
+        {Wrong.OVERLAP},
+    ),
+    Removal(
+        "R4, a creator that leaves it",
+        "a creator that cannot exchange its token puts one that is run at once",
+        creator,
+        {"leaves": _joins},
+        _bounds(repairs=1),
+        {Wrong.OVERLAP},
+    ),
+    Removal(
+        "R4, a creator that adopts",
+        "what a creator exchanges keeps its own progress",
+        creator,
+        {"heard": always(())},
+        _bounds(repairs=1),
+        {Wrong.BACKWARDS},
+    ),
+    Removal(
+        "R4, a creator's barrier",
+        "a creator reads the journal without a barrier, and misses what was put last",
+        creator,
+        {"heard": _without_the_last},
+        _bounds(repairs=1),
+        {Wrong.BACKWARDS},
+    ),
+    Removal(
         "R4, adopting",
         "the first token keeps its own progress",
         epochs,
@@ -286,6 +373,54 @@ REMOVALS = (
         {Wrong.RESTOPPED},
     ),
     Removal(
+        "R4, what is finished",
+        "what is finished runs again if it was paused and resumed in the meantime",
+        epochs,
+        {"stays_ended": _until_asked_for},
+        _bounds(*PAUSED, once=True),
+        {Wrong.RERUN},
+    ),
+    Removal(
+        "R4, what was moved",
+        "what is finished stays so, though other arguments were asked for",
+        epochs,
+        {"stays_ended": _of_anything(stays_ended), "ends": _of_anything(ends)},
+        _bounds(Ask(2), once=True),
+        {Wrong.UNDONE},
+    ),
+    Removal(
+        "C, an end, whose",
+        "another one-off is taken for finished",
+        epochs,
+        {"ends": _of_anything(ends)},
+        _bounds(Ask(2), once=True),
+        {Wrong.UNDONE},
+    ),
+    Removal(
+        "C, an end, its life",
+        "a run of an earlier life ends the loop",
+        epochs,
+        {"ends": _in_any_life},
+        _bounds(Verb.GONE, Ask(1), once=True),
+        {Wrong.UNDONE},
+    ),
+    Removal(
+        "C, an end, whatever was asked",
+        "what was paused in its run is not gone when it is finished",
+        epochs,
+        {"ends": _in_its_epoch},
+        _bounds(Verb.PAUSE, once=True),
+        {Wrong.LOST},
+    ),
+    Removal(
+        "C, an end that is heard",
+        "supervision does not enter what a processor did not live to enter",
+        supervision,
+        {"hears": always(False)},
+        _bounds(Verb.PAUSE, outages=1, once=True),
+        {Wrong.LOST},
+    ),
+    Removal(
         "C, a new epoch",
         "a creator puts a token of the same epoch",
         epochs,
@@ -303,11 +438,11 @@ REMOVALS = (
     ),
     Removal(
         "C-accept, its base",
-        "any entry counts whose epoch is later",
+        "any entry counts whose epoch is later, also by a clock that is fast",
         epochs,
-        {"accepted": _by_epoch},
-        _bounds(Verb.TRIGGER, stops=1),
-        {Wrong.RESTOPPED},
+        {"accepted": _by_epoch, "begun": _by_a_fast_clock},
+        replace(_bounds(Verb.TRIGGER, Verb.PAUSE), at_once=2),
+        {Wrong.STOPPED},
     ),
     Removal(
         "C, putting once",

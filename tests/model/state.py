@@ -16,10 +16,32 @@ IN_AN_EARLIER_LIFE = 3
 """The progress that a loop had come to before it was started again."""
 
 
+RECURRING = 0
+"""What a loop is made for that has no last run; other numbers are of one-offs."""
+
+REMOVED = -1
+"""What a loop is made for that was removed: nothing that could have finished."""
+
+
+class Ask(NamedTuple):
+    """A one-off, or a recurring loop, is asked for: it is started, moved, or there already.
+
+    Attributes:
+        what: its schedule and arguments: they are the same where this is.
+    """
+
+    what: int
+
+
 class Token(NamedTuple):
-    """A token."""
+    """A token.
+
+    Attributes:
+        what: the schedule and the arguments that it brings.
+    """
 
     position: Position
+    what: int = RECURRING
 
     @property
     def first(self) -> bool:
@@ -69,11 +91,13 @@ class Creator(NamedTuple):
     Attributes:
         beginning: what it appends and puts.
         done: how many of its steps it has taken.
+        what: with which schedule and arguments the loop goes on.
         resumed: whether somebody else has started or resumed the loop since its entry was accepted.
     """
 
     verb: Verb
     beginning: Beginning
+    what: int = RECURRING
     done: int = 0
     resumed: bool = False
 
@@ -86,7 +110,7 @@ class Creator(NamedTuple):
         """The token that it may still put."""
         token = self.beginning.token
         puts = token is not None and Step.PUT in self.steps[self.done :]
-        return Token(token) if token is not None and puts else NOTHING
+        return Token(token, self.what) if token is not None and puts else NOTHING
 
 
 class Journal(NamedTuple):
@@ -97,7 +121,7 @@ class Journal(NamedTuple):
         earlier: whether there was an earlier life.
         greatest: the one with the greatest progress, of each epoch.
         doubled: whether it shows that there are two lines.
-        end: the put of the last run that ended its loop.
+        ends: the puts of runs that ended their loop, the last of each schedule and arguments.
         checkpoint: what the roster has noted of it.
         forgot: whether it has forgotten something of this life.
     """
@@ -106,7 +130,7 @@ class Journal(NamedTuple):
     earlier: bool = False
     greatest: tuple[Position, ...] = ()
     doubled: bool = False
-    end: Position | None = None
+    ends: tuple[Token, ...] = ()
     checkpoint: Position | None = None
     forgot: bool = False
 
@@ -162,11 +186,15 @@ class Truth(NamedTuple):
         settled: how many ticks of this life are settled.
         stopped: whether a pause or gone returned, and no later entry has resumed the loop.
         ended: whether a run has stopped the loop, and no later entry has asked for a run.
+        finished: the one-offs of this life whose run is settled.
+        is_over: whether that is so of the one in the roster, and has been since it is there.
     """
 
     settled: int = 0
     stopped: bool = False
     ended: bool = False
+    finished: tuple[int, ...] = ()
+    is_over: bool = False
 
 
 class State(NamedTuple):
@@ -174,6 +202,7 @@ class State(NamedTuple):
 
     Attributes:
         stuck: tokens in timers that have stopped.
+        what: the schedule and arguments of the latest entry in the roster.
         late: puts that have not arrived, though those who published them have given up on them.
     """
 
@@ -185,8 +214,9 @@ class State(NamedTuple):
     creators: tuple[Creator, ...]
     journal: Journal
     roster: Entry
+    what: int
     budget: Budget
-    verbs: tuple[Verb, ...]
+    verbs: tuple[Verb | Ask, ...]
     truth: Truth
 
     @property
@@ -210,21 +240,23 @@ class Bounds:
         at_once: how many creators may be at work at once, repairs included.
         checkpoints: what the journal drops is noted in the roster.
         paused: a loop that is started waits until it is resumed.
+        once: the loop is a one-off.
     """
 
     processors: int = 2
-    verbs: tuple[Verb, ...] = ()
+    verbs: tuple[Verb | Ask, ...] = ()
     budget: Budget = Budget()
     at_once: int = 1
     checkpoints: bool = True
     paused: bool = False
+    once: bool = False
 
 
 def initial(bounds: Bounds) -> State:
     """A loop whose first token has been run, waiting."""
-    start = Position(1, 0)
+    start, what = Position(1, 0), int(bounds.once)
     return State(
-        waiting=(Token(start),),
+        waiting=(Token(start, what),),
         stuck=(),
         late=(),
         ready=(),
@@ -232,6 +264,7 @@ def initial(bounds: Bounds) -> State:
         creators=(),
         journal=Journal(greatest=(start,)),
         roster=Entry(1, LoopState.ACTIVE, 1, asked=1),
+        what=what,
         budget=bounds.budget,
         verbs=bounds.verbs,
         truth=Truth(),

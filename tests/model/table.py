@@ -10,7 +10,7 @@ from scheduler.protocol.epochs import Verb
 from tests.model.check import Check
 from tests.model.checker import check
 from tests.model.moves import Move, Wrong
-from tests.model.state import Bounds, Budget
+from tests.model.state import RECURRING, Ask, Bounds, Budget
 
 FAILED_NODE: AbstractSet[Wrong] = {Wrong.OVERLAP, Wrong.BACKWARDS, Wrong.RESETTLED}
 """A token that is there twice runs twice, until S2 sees it. It must not last."""
@@ -38,26 +38,34 @@ class Row:
 
     def __str__(self) -> str:
         bounds = self.bounds
-        said = [f"{bounds.processors} processors", " ".join(bounds.verbs)]
+        said = [f"{bounds.processors} processors", " ".join(map(_said, bounds.verbs))]
         said += [f"{what} {many}" for what, many in bounds.budget._asdict().items() if many]
         said += [f"{bounds.at_once} at once"] * (bounds.at_once > 1)
         said += ["no checkpoints"] * (not bounds.checkpoints)
         said += ["started paused"] * bounds.paused
+        said += ["once"] * bounds.once
         return ", ".join(filter(None, said))
 
 
+def _said(verb: Verb | Ask) -> str:
+    if isinstance(verb, Verb):
+        return verb
+    return f"asked({verb.what})" if verb.what else "asked(recurring)"
+
+
 def row(
-    *verbs: Verb,
+    *verbs: Verb | Ask,
     states: int,
     processors: int = 2,
     found: AbstractSet[Wrong] = frozenset(),
     at_once: int = 1,
     checkpoints: bool = True,
     paused: bool = False,
+    once: bool = False,
     **budget: int,
 ) -> Row:
     """A row of the table: verbs, and how often what may go wrong."""
-    bounds = Bounds(processors, verbs, Budget(**budget), at_once, checkpoints, paused)
+    bounds = Bounds(processors, verbs, Budget(**budget), at_once, checkpoints, paused, once)
     return Row(bounds, states, found)
 
 
@@ -67,79 +75,88 @@ STARTED_PAUSED = *STARTED, Verb.RESUME
 STOPPED_TWICE = Verb.PAUSE, Verb.PAUSE, Verb.RESUME
 STOPPED_AGAIN = *PAUSED, Verb.PAUSE
 REMOVED_TWICE = Verb.GONE, *STARTED
+MOVED, MOVED_AGAIN, MOVED_BACK = Ask(2), Ask(3), Ask(1)
+REPEATING = Ask(RECURRING)
 THREE = Verb.TRIGGER, Verb.RESCHEDULE, Verb.PAUSE
 
 SMALL = (
     row(states=5_121, outages=2),
-    row(*PAUSED, states=11_559, outages=1),
-    row(*PAUSED, states=441, deaths=1),
-    row(*PAUSED, states=2_730, repairs=1),
+    row(*PAUSED, states=804, deaths=1),
+    row(*PAUSED, states=5_838, repairs=1),
     row(Verb.PAUSE, Verb.PAUSE, states=231, deaths=1),
-    row(*STARTED, states=787, deaths=1),
-    row(*STARTED, states=5_311, repairs=1),
-    row(*STARTED_PAUSED, states=5_297, repairs=1, paused=True),
-    row(*PAUSED, states=549, processors=3, deaths=1),
-    row(states=3_192, repairs=2, deaths=1),
+    row(*STARTED, states=1_154, deaths=1),
+    row(*STARTED_PAUSED, states=6_510, repairs=1, paused=True),
+    row(*PAUSED, states=1_164, processors=3, deaths=1),
     # Confirmations that are lost.
-    row(states=5_080, races=2, outages=1),
-    row(*PAUSED, states=1_342, races=1),
-    row(*STARTED, states=1_965, races=1),
+    row(states=5_112, races=2, outages=1),
+    row(*PAUSED, states=2_294, races=1),
+    row(*STARTED, states=2_020, races=1),
     row(states=4_806, recalls=1, outages=1),
-    row(states=1_004, recalls=1, races=1),
-    row(states=2_574, processors=3, repairs=1, races=1),
+    row(states=1_012, recalls=1, races=1),
     # Creators that overtake each other.
-    row(Verb.TRIGGER, states=2_412, repairs=1, at_once=2),
-    row(Verb.RESCHEDULE, states=2_412, repairs=1, at_once=2),
-    row(*PAUSED, states=495, at_once=2),
-    row(*PAUSED, states=864, deaths=1, at_once=2),
-    row(*STOPPED_TWICE, states=879, at_once=2),
-    row(*STOPPED_AGAIN, states=2_460, at_once=2),
-    row(Verb.TRIGGER, Verb.PAUSE, states=1_047, at_once=2),
-    row(*THREE, states=12_786, at_once=3),
-    row(Verb.RESCHEDULE, *PAUSED, states=6_696, at_once=3),
-    row(*STARTED, states=762, at_once=2),
-    row(Verb.TRIGGER, states=324, processors=3, deaths=1, at_once=2),
-    row(*REMOVED_TWICE, states=2_000, at_once=3),
-    row(*STARTED_PAUSED, states=1_068, at_once=3, paused=True),
+    row(Verb.TRIGGER, states=7_596, repairs=1, at_once=2),
+    row(*PAUSED, states=798, at_once=2),
+    row(*PAUSED, states=1_485, deaths=1, at_once=2),
+    row(*STOPPED_TWICE, states=1_323, at_once=2),
+    row(*STOPPED_AGAIN, states=3_378, at_once=2),
+    row(Verb.TRIGGER, Verb.PAUSE, states=1_581, at_once=2),
+    row(*STARTED, states=1_087, at_once=2),
+    row(Verb.TRIGGER, states=1_017, processors=3, deaths=1, at_once=2),
+    row(*REMOVED_TWICE, states=3_274, at_once=3),
+    row(*STARTED_PAUSED, states=1_393, at_once=3, paused=True),
     # Tokens that are lost, or late.
-    row(states=9_148, stopped=1, outages=1),
-    row(*PAUSED, states=3_861, stopped=1),
-    row(states=1_134, lost=1, outages=1),
-    row(*PAUSED, states=681, lost=1),
-    row(states=4_352, stopped=1, lost=1, races=1),
+    row(*PAUSED, states=7_667, stopped=1),
+    row(states=1_158, lost=1, outages=1),
+    row(*PAUSED, states=1_245, lost=1),
     # A journal that has forgotten.
-    row(*PAUSED, states=1_119, forgets=1),
+    row(*PAUSED, states=1_617, forgets=1),
     row(states=2_379, forgets=1, outages=1),
-    row(states=957, forgets=1, repairs=1),
-    row(*PAUSED, states=660, forgets=1, checkpoints=False, found=UNNOTED),
-    row(states=4_469, forgets=1, outages=1, checkpoints=False, found=FAILED_NODE),
+    row(states=1_473, forgets=1, repairs=1),
+    row(*PAUSED, states=1_004, forgets=1, checkpoints=False, found=UNNOTED),
+    row(states=7_956, forgets=1, outages=1, checkpoints=False, found=FAILED_NODE),
     # Runs that stop their loop.
-    row(states=3_198, stops=1, outages=1, races=1),
-    row(*PAUSED, states=792, stops=1, at_once=2),
-    row(Verb.RESCHEDULE, states=3_546, stops=1, repairs=1, at_once=2),
-    row(states=442, stops=1, repairs=1, deaths=1),
-    row(Verb.RESUME, states=144, stops=1, lost=1),
-    row(Verb.RESUME, states=1_942, stops=1, lost=1, repairs=1),
+    row(states=4_121, stops=1, outages=1, races=1),
+    row(*PAUSED, states=1_326, stops=1, at_once=2),
+    row(states=1_109, stops=1, repairs=1, deaths=1),
+    row(Verb.RESUME, states=435, stops=1, lost=1),
+    row(Verb.RESUME, states=7_481, stops=1, lost=1, repairs=1),
+    # First tokens that creators exchange.
+    row(Verb.TRIGGER, states=15_004, outages=1),
+    row(Verb.RESCHEDULE, states=8_643, races=1, lost=1),
+    # One-offs.
+    row(once=True, states=117, outages=1, races=1),
+    row(MOVED, once=True, states=423, deaths=1),
+    row(MOVED, *PAUSED, once=True, states=2_232),
+    row(*PAUSED, once=True, states=1_985, outages=1),
+    row(*PAUSED, once=True, states=6_826, outages=1, forgets=1),
+    row(MOVED, MOVED_AGAIN, once=True, states=1_869),
+    row(MOVED, MOVED_BACK, once=True, states=4_041, at_once=2),
+    row(MOVED, REPEATING, once=True, states=1_995),
+    row(Verb.GONE, MOVED_BACK, once=True, states=1_698, outages=1),
+    row(once=True, states=523, stopped=1, lost=1),
     # Failed nodes.
     row(states=48, processors=1, doublings=1),
-    row(states=3_245, doublings=1, found=FAILED_NODE),
-    row(states=4_323, unheard=1, outages=1, found=FAILED_NODE),
-    row(states=1_871, unheard=1, races=1, found=FAILED_NODE),
-    row(states=1_846, late=1, found=FAILED_NODE),
+    row(states=6_840, doublings=1, found=FAILED_NODE),
+    row(states=7_810, unheard=1, outages=1, found=FAILED_NODE),
+    row(states=3_676, unheard=1, races=1, found=FAILED_NODE),
+    row(states=3_647, late=1, found=FAILED_NODE),
 )
 """Some seconds each."""
 
 LARGE = (
     row(states=34_791, outages=3),
+    row(*STARTED, states=6_526, repairs=1),
+    row(Verb.RESCHEDULE, *PAUSED, states=14_298, at_once=3),
+    row(*THREE, states=28_065, at_once=3),
     row(states=33_201, processors=3, outages=2),
-    row(*PAUSED, states=44_447, processors=3, outages=1),
-    row(*PAUSED, states=26_691, outages=1, deaths=1),
-    row(*PAUSED, states=66_005, outages=1, races=1),
-    row(Verb.TRIGGER, states=19_204, deaths=1, outages=1),
-    row(*STARTED_PAUSED, states=17_721, outages=1, paused=True),
-    row(*PAUSED, states=31_846, outages=1, at_once=2),
-    row(*PAUSED, states=9_354, repairs=1, at_once=2),
-    row(*PAUSED, *STARTED, states=13_676, at_once=2),
+    row(*PAUSED, states=77_408, processors=3, outages=1),
+    row(*PAUSED, states=45_279, outages=1, deaths=1),
+    row(*PAUSED, states=102_585, outages=1, races=1),
+    row(Verb.TRIGGER, states=37_279, deaths=1, outages=1),
+    row(*STARTED_PAUSED, states=16_456, outages=1, paused=True),
+    row(*PAUSED, states=47_330, outages=1, at_once=2),
+    row(*PAUSED, states=20_196, repairs=1, at_once=2),
+    row(*PAUSED, *STARTED, states=20_739, at_once=2),
     row(*STARTED, states=61_837, outages=1, at_once=2),
     row(*STARTED, states=20_049, repairs=1, at_once=2),
     row(Verb.TRIGGER, Verb.PAUSE, states=74_488, outages=1, at_once=2),
@@ -151,8 +168,25 @@ LARGE = (
     row(Verb.TRIGGER, states=15_688, stops=1, outages=1),
     row(Verb.RESUME, states=24_174, stops=1, outages=1, forgets=1),
     row(*PAUSED, states=21_566, stops=1, outages=1),
+    row(Verb.TRIGGER, *PAUSED, states=0, outages=1, at_once=2),
+    row(Verb.TRIGGER, states=0, outages=1, lost=1, races=1, deaths=1),
+    row(MOVED, *PAUSED, once=True, states=0, outages=1),
+    row(MOVED, Verb.TRIGGER, once=True, states=0, outages=1),
+    row(MOVED, MOVED_BACK, once=True, states=0, outages=1, at_once=2),
+    row(MOVED, REPEATING, once=True, states=0, outages=1, deaths=1),
+    row(MOVED, *PAUSED, once=True, states=0, repairs=1, at_once=2),
     row(states=45_099, doublings=1, forgets=1, found=FAILED_NODE),
     row(*PAUSED, states=81_169, doublings=1, found=FAILED_NODE),
     row(*PAUSED, states=51_411, late=1, found=FAILED_NODE),
+    row(Verb.TRIGGER, Verb.RESCHEDULE, states=15_126, deaths=1, at_once=2),
+    row(*PAUSED, states=17_526, outages=1),
+    row(states=12_651, stopped=1, outages=1),
+    row(REPEATING, *PAUSED, once=True, states=10_209, deaths=1),
+    row(MOVED, once=True, states=10_275, repairs=1, deaths=1),
+    row(Verb.RESCHEDULE, states=11_840, stops=1, repairs=1, at_once=2),
+    row(states=9_062, stopped=1, lost=1, races=1),
+    row(states=6_429, processors=3, repairs=1, races=1),
+    row(Verb.RESCHEDULE, states=7_596, repairs=1, at_once=2),
+    row(states=9_003, repairs=2, deaths=1),
 )
 """Up to some minutes each, on a machine that does nothing else."""

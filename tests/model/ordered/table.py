@@ -61,8 +61,6 @@ SMALL = (
     row(messages=3, states=24_298),
     row(messages=1, retries=2, outages=1, states=7_010),
     row(messages=1, outages=2, states=14_815),
-    row(outages=1, states=40_866),
-    row(outages=1, twins=True, states=40_866),
     row(messages=1, stops=1, states=7_948),
     row(messages=1, retries=0, outages=1, stops=1, states=5_536),
     row(retries=0, recalls=1, states=1_060),
@@ -70,6 +68,8 @@ SMALL = (
 """Some seconds each."""
 
 LARGE = (
+    row(outages=1, states=40_866),
+    row(outages=1, twins=True, states=40_866),
     row(stops=1, states=115_855),
     row(messages=1, outages=1, stops=1, states=152_632),
     row(outages=1, late=1, found=LATE_NOTE, states=95_856),

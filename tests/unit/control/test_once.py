@@ -10,15 +10,15 @@ import pytest
 
 from scheduler import Context, Retry, Scheduler, StopLoop
 from scheduler.control.reports import Did
-from scheduler.control.where import Where
 from scheduler.errors import (
     BrokerUnavailable,
+    NotSent,
     ScheduleError,
     UnknownLoop,
     UsageError,
 )
 from scheduler.events import RunStarted
-from scheduler.protocol.tokens import LoopId
+from scheduler.protocol.tokens import LoopId, claims_of
 from scheduler.queues.roster import ENTRY_TYPE, REMEMBERED
 from scheduler.sending import CallTask
 from scheduler.tasks.tasks import SUPERVISION
@@ -153,14 +153,14 @@ async def test_what_runs_and_is_given_another_time_runs_again_after(stage: Stage
 async def test_what_has_run_is_asked_for_anew_with_another_time(stage: Stage) -> None:
     shop = a_shop()
     await stage.seed(shop.app)
-    async with stage.processor():  # which removes nothing
+    async with stage.processor():
         await shop.remind.once("order-7")
         await asyncio.sleep(5)
-        assert await stage.where(SEVEN) is Where.DONE
-        assert await shop.remind.once("order-7", after="20s") is Did.RESCHEDULED
+        assert await is_over(stage)
+        assert await shop.remind.once("order-7", after="20s") is Did.CREATED
         await asyncio.sleep(30)
-        assert [run[2] for run in shop.runs] == [0, 1]
-        assert await stage.where(SEVEN) is Where.DONE
+        assert [run[2] for run in shop.runs] == [0, 0]
+        assert await is_over(stage)
 
 
 async def test_it_is_taken_back(stage: Stage) -> None:
@@ -210,17 +210,8 @@ async def test_one_whose_token_was_lost_when_it_was_due_runs(stage: Stage) -> No
     assert [run[0] for run in shop.runs] == ["order-7"]
 
 
-async def test_supervision_removes_what_nobody_else_came_to(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
-    async with stage.processor():
-        await shop.remind.once("order-7")
-        await asyncio.sleep(1)
-    assert await stage.where(SEVEN) is Where.DONE
-    async with stage.supervised():
-        await asyncio.sleep(120)
-        assert await is_over(stage)
-    assert len(shop.runs) == 1
+def is_a_token(call: Call) -> bool:
+    return claims_of(call.message).get("task") == "remind"
 
 
 def says_gone(call: Call) -> bool:
@@ -273,7 +264,10 @@ async def test_what_waits_is_triggered_paused_and_resumed(stage: Stage) -> None:
     assert [run[0] for run in shop.runs] == ["now", "later"]
 
 
-async def test_what_is_paused_while_it_runs_and_resumed_runs_once(stage: Stage) -> None:
+@pytest.mark.parametrize("again", [False, True])
+async def test_what_is_paused_while_it_runs_and_resumed_runs_once(
+    stage: Stage, again: bool
+) -> None:
     shop = a_shop(takes=30)
     await stage.seed(shop.app)
     async with stage.supervised():
@@ -281,14 +275,105 @@ async def test_what_is_paused_while_it_runs_and_resumed_runs_once(stage: Stage) 
         await asyncio.sleep(5)
         loop = await stage.loops.find("remind.order-7")
         assert (await stage.verbs.pause(loop)).did is Did.PAUSED
+        if again:
+            assert (await stage.verbs.resume(loop)).did is Did.RESUMED
         await asyncio.sleep(60)
-        assert (await stage.verbs.resume(loop)).did is Did.RESUMED
-        await asyncio.sleep(100)
         assert await is_over(stage)
+        assert await shop.remind.scheduled() == []
     assert len(shop.runs) == 1
 
 
-async def test_what_ends_while_it_is_being_paused_is_done_once_it_is_resumed(stage: Stage) -> None:
+MOVED: dict[str, Any] = {"at": START + 60 * SECOND, "args": {"order": 8}}
+
+
+@pytest.mark.parametrize("verb", ["pause", "trigger", "die", "ask again"])
+async def test_what_is_moved_while_it_runs_is_run_whatever_happens_meanwhile(
+    stage: Stage, verb: str
+) -> None:
+    shop = a_shop(takes=30)
+    await stage.seed(shop.app)
+    async with stage.supervised(), FaultyBroker(stage.server) as faulty:
+        await shop.remind.once("order-7", args={"order": 7})
+        await asyncio.sleep(5)
+        loop = await stage.loops.find("remind.order-7")
+        if verb == "die":  # between its entry and its token
+            faulty.on("publish", where=is_a_token).fails(BrokerUnavailable("It died."))
+            with shop.app.lending(faulty, stage.clock), pytest.raises(BrokerUnavailable):
+                await shop.remind.once("order-7", **MOVED)
+        assert await shop.remind.once("order-7", **MOVED) in (Did.RESCHEDULED, Did.UNCHANGED)
+        if verb == "pause":
+            await stage.verbs.pause(loop)
+            await asyncio.sleep(40)
+            await stage.verbs.resume(loop)
+        if verb == "trigger":
+            await stage.verbs.trigger(loop)
+        if verb == "ask again":
+            assert await shop.remind.once("order-7", **MOVED) is Did.UNCHANGED
+        await asyncio.sleep(300)
+        assert await is_over(stage)
+        assert await shop.remind.once("order-7", **MOVED) is Did.UNCHANGED
+    assert [run[1] for run in shop.runs] == [7, 8]
+
+
+async def test_what_is_moved_while_it_runs_and_moved_back_has_run(stage: Stage) -> None:
+    shop = a_shop(takes=30)
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        first: dict[str, Any] = {"at": START, "args": {"order": 7}}
+        for asked in (first, MOVED, first):
+            await shop.remind.once("order-7", **asked)
+            await asyncio.sleep(5)
+        await asyncio.sleep(300)
+        assert await is_over(stage)
+    assert [run[1] for run in shop.runs] == [7]
+
+
+@pytest.mark.parametrize("verb", ["nothing", "pause", "put again"])
+async def test_a_recurring_loop_that_takes_the_name_of_what_runs_goes_on(
+    stage: Stage, verb: str
+) -> None:
+    shop = a_shop(takes=30)
+    await stage.seed(shop.app)
+    async with stage.supervised():
+        await shop.remind.once("order-7", args={"order": 7})
+        await asyncio.sleep(5)
+        assert await shop.remind.start("order-7", every="1m") is Did.RESCHEDULED
+        loop = await stage.loops.find("remind.order-7")
+        if verb == "pause":
+            await stage.verbs.pause(loop)
+            await asyncio.sleep(60)
+            await stage.verbs.resume(loop)
+        if verb == "put again":
+            await stage.program.repairs.repair([loop], "lost")
+        await asyncio.sleep(300)
+    assert [run[1] for run in shop.runs[:3]] == [7, 0, 0]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+async def test_what_its_processor_did_not_live_to_enter_is_entered(
+    stage: Stage, paused: bool
+) -> None:
+    shop = a_shop(takes=30)
+    await stage.seed(shop.app)
+    doomed = FaultyBroker(stage.server)
+    doomed.on("publish", where=says_gone).fails(BrokerUnavailable("It died."))
+    stage.expects_some_in_hand()
+    async with stage.supervised(over=doomed, grace=0.1):
+        await shop.remind.once("order-7")
+        await asyncio.sleep(29)
+        if paused:
+            await stage.verbs.pause(await stage.loops.find("remind.order-7"))
+        await asyncio.sleep(5)
+        assert not await is_over(stage)
+    stage.expects_some_in_hand(False)
+    async with stage.supervised():
+        await asyncio.sleep(60)
+        assert await is_over(stage)
+        assert await shop.remind.scheduled() == []
+    assert len(shop.runs) == 1
+
+
+async def test_what_ends_while_it_is_being_paused_has_run(stage: Stage) -> None:
     shop = a_shop(takes=30)
     await stage.seed(shop.app)
     operator = FaultyBroker(stage.server)
@@ -302,10 +387,9 @@ async def test_what_ends_while_it_is_being_paused_is_done_once_it_is_resumed(sta
         loop = await stage.loops.find("remind.order-7")
         entry = operator.on("publish", where=lambda call: call.message.type == ENTRY_TYPE)
         entry.first(until_it_has_ended)
-        await program_of(shop.app, operator, stage.clock).verbs.pause(loop)
-        await stage.verbs.resume(loop)
-        await asyncio.sleep(60)
-        assert await stage.where(SEVEN) is Where.DONE
+        with pytest.raises(UnknownLoop):
+            await program_of(shop.app, operator, stage.clock).verbs.pause(loop)
+        assert await is_over(stage)
     assert len(shop.runs) == 1
 
 
@@ -449,3 +533,20 @@ async def test_a_moment_that_has_passed_means_now(stage: Stage) -> None:
         await asyncio.sleep(1)
     assert len(shop.runs) == 1
     assert seconds_of([START])[0] <= starts(stage)[0] < 1
+
+
+@pytest.mark.parametrize("ask", ["once", "start"])
+async def test_what_the_broker_does_not_confirm_is_given_up(stage: Stage, ask: str) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    async with FaultyBroker(stage.server) as silent:
+        silent.on("publish").hangs()
+        began = stage.clock.now()
+        with (
+            shop.app.lending(silent, stage.clock),
+            pytest.raises(NotSent, match=r"remind\.order-7 was not confirmed within 30 s"),
+        ):
+            await (shop.remind.once if ask == "once" else shop.remind.start)(
+                "order-7", **({} if ask == "once" else {"every": "1h"})
+            )
+        assert stage.clock.now() - began <= 30 * SECOND

@@ -46,7 +46,7 @@ def place(
         (Where.UNSEEDED, {"entry": GONE}),
         (Where.PAUSED, {"entry": PAUSED}),
         (Where.PAUSED, {"token": replace(TOKEN, state=State.PAUSED)}),
-        (Where.DONE, {"token": replace(TOKEN, state=State.DONE), "held": False}),
+        (Where.PAUSED, {"token": replace(TOKEN, state=State.DONE), "held": False}),
         (Where.UNHEARD, {"token": None}),
         (Where.LOST, {"token": None, "held": False}),
         (Where.WAITING, {"after": -SECOND}),

@@ -11,7 +11,7 @@ from scheduler.dashboard.filters import PAGE, Filter
 from scheduler.dashboard.picture import LoopPicture, Picture
 from scheduler.dashboard.standing import Standing, Standings, state_of, verdict_of
 from scheduler.protocol.epochs import Entry, LoopState
-from scheduler.protocol.tokens import Ending, LoopId, State
+from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.queues.listing import Listed
 from tests.stage import new_app
 from tests.unit.dashboard.test_picture import POLL, at, message, picture_of, ran
@@ -55,13 +55,6 @@ def test_a_paused_loop_is_not_late() -> None:
     loop = waiting_until_10()
     loop.listed = Listed(POLL, Every("10s"), {}, Entry(6, LoopState.PAUSED, 5))
     assert state_of(loop, at(1000), ALONE, TIMEOUT) is Where.PAUSED
-
-
-def test_one_that_was_to_run_once_and_has_is_done() -> None:
-    loop = picture_of(ran(0, state=State.DONE)).loops[POLL]
-    loop.listed = listed()
-    assert state_of(loop, at(1000), ALONE, TIMEOUT) is Where.DONE
-    assert loop.due_at is None
 
 
 def test_one_that_the_broker_does_not_have_is_unseeded_and_one_unheard_of_is_not() -> None:

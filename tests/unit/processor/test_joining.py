@@ -126,25 +126,37 @@ def test_a_first_token_that_does_not_say_who_made_it_goes_on_as_it_says():
 
 
 DONE = replace(LAST, schedule=Once(START), state=State.DONE)
+ON_DEMAND = [Verb.REPAIR, Verb.RESCHEDULE, Verb.RESUME, Verb.TRIGGER]
 
 
-def test_what_is_done_stays_so_when_it_is_repaired() -> None:
-    token = joined_to(DONE, first=made_by(Verb.REPAIR, schedule=DONE.schedule))
+@pytest.mark.parametrize("verb", ON_DEMAND)
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_is_done_stays_so_whatever_was_asked_of_it(verb: Verb, moved: bool) -> None:
+    first = made_by(verb, schedule=DONE.schedule, args=DONE.args)
+    # It was given another time in the meantime, and its own again.
+    others = [replace(DONE, epoch=8, schedule=HOURLY, state=State.ARMED)] if moved else []
+    token = joined_to(DONE, *others, first=first)
     assert (token.state, token.seq, token.last) == (State.DONE, DONE.seq, RAN)
 
 
-def test_what_is_done_and_was_given_another_time_is_due_then() -> None:
-    later = Once(START + HOUR)
-    first = made_by(Verb.RESCHEDULE, schedule=later, scheduled_at=later.at, due_at=later.at)
+@pytest.mark.parametrize("verb", ON_DEMAND)
+@pytest.mark.parametrize(
+    ("schedule", "args"),
+    [(Once(START + HOUR), DONE.args), (DONE.schedule, {"city": "Rome"}), (DAILY, DONE.args)],
+)
+def test_what_is_done_does_not_end_what_is_another_thing_to_do(
+    verb: Verb, schedule: Once | Every, args: dict[str, Any]
+) -> None:
+    at = START + HOUR
+    first = made_by(verb, schedule=schedule, args=args, scheduled_at=at, due_at=at)
     token = joined_to(DONE, first=first)
-    assert (token.state, token.seq, token.schedule) == (State.ARMED, DONE.seq, later)
-    assert (token.scheduled_at, token.due_at) == (later.at, later.at)
+    assert (token.state, token.seq, token.schedule) == (State.ARMED, DONE.seq, schedule)
+    assert (token.args, token.scheduled_at, token.due_at) == (args, at, at)
 
 
-@pytest.mark.parametrize("verb", [Verb.RESUME, Verb.TRIGGER])
-def test_what_was_done_meanwhile_stays_so_whatever_was_asked_of_it(verb: Verb) -> None:
-    token = joined_to(DONE, first=made_by(verb, schedule=DONE.schedule))
-    assert (token.state, token.seq) == (State.DONE, DONE.seq)
+def test_what_was_done_in_an_earlier_life_is_to_be_done_again() -> None:
+    first = made_by(Verb.REPAIR, schedule=DONE.schedule, args=DONE.args)
+    assert joined_to(replace(DONE, epoch=2), first=first).state is State.ARMED
 
 
 @pytest.mark.parametrize("before", [HOURLY, Once(START)])

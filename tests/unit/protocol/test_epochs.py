@@ -14,6 +14,7 @@ from scheduler.protocol.epochs import (
     awaited,
     base_of,
     begun,
+    ends,
     is_behind,
     is_doubled,
     is_void,
@@ -146,9 +147,10 @@ def test_a_loop_whose_roster_was_lost_begins_after_all_that_was_before():
 
 
 @pytest.mark.parametrize("verb", list(Verb))
-@pytest.mark.parametrize("token", [None, FIRST])
+@pytest.mark.parametrize("token", [None, FIRST, FIRST._replace(joined=True)])
 def test_a_creator_appends_before_it_puts_before_it_calls(verb: Verb, token: Position | None):
     puts = () if token is None else (Step.PUT,)
+    puts = (Step.EXCHANGE, *puts) if token == FIRST else puts
     calls = (Step.CALL,) if verb in (Verb.PAUSE, Verb.GONE) else ()
     assert steps(verb, token) == (Step.APPEND, *puts, *calls)
 
@@ -337,5 +339,27 @@ def test_a_token_is_behind_what_its_processor_has_settled_in_its_epoch(
 def test_a_loop_that_its_run_ended_stays_so_unless_somebody_asked_for_more_since(
     end: int, stays: bool
 ):
-    assert stays_ended(Position(end, 5), entry(ACTIVE)) is stays
-    assert not stays_ended(Position(end, 5), Entry(4, ACTIVE, 2))
+    stop = {"was_only": False, "is_same": True}
+    assert stays_ended(Position(end, 5), entry(ACTIVE), **stop) is stays
+    assert not stays_ended(Position(end, 5), Entry(4, ACTIVE, 2), **stop)
+
+
+@pytest.mark.parametrize("latest", [entry(ACTIVE), entry(PAUSED), Entry(4, ACTIVE, 2)])
+@pytest.mark.parametrize(
+    ("end", "is_same", "holds"), [(1, True, False), (2, True, True), (4, False, False)]
+)
+def test_what_is_finished_stays_so_in_its_life_unless_it_is_another_thing_to_do(
+    latest: Entry, end: int, is_same: bool, holds: bool
+):
+    only = {"was_only": True, "is_same": is_same}
+    assert stays_ended(Position(end, 5), latest, **only) is holds
+    assert ends(Position(end, 5), latest, **only) is holds
+    assert not ends(Position(end, 5), entry(GONE), **only)
+
+
+@pytest.mark.parametrize(
+    ("end", "latest", "is_entered"),
+    [(4, entry(ACTIVE), True), (3, entry(ACTIVE), False), (4, entry(GONE), False)],
+)
+def test_a_stop_is_entered_in_its_epoch(end: int, latest: Entry, is_entered: bool):
+    assert ends(Position(end, 5), latest, was_only=False, is_same=True) is is_entered

@@ -19,12 +19,13 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.checkpoints import Checkpoint, checkpoint_of
-from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.listing import DONE, Listed, Listing
 from scheduler.queues.roster import ENTRY_TYPE, REMEMBERED, Roster
 from scheduler.tasks.context import CARRY_LIMIT
 from scheduler.tasks.loops import Override
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.moments import UNIX_EPOCH, milliseconds_since_epoch
+from scheduler.timing.once import Once
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, roster_of
 
@@ -158,6 +159,16 @@ async def test_epochs_that_one_program_begins_are_numbered_on_and_on(
     assert [roster.next_epoch_ms() for _ in range(3)] == [now, now + 1, now + 2]
     await asyncio.sleep(1)
     assert roster.next_epoch_ms() == now + 1_000
+
+
+async def test_epochs_begin_after_all_that_are_forgotten_though_a_clock_was_ahead(
+    roster: Roster, clock: LoopClock
+) -> None:
+    ahead = milliseconds_since_epoch(clock.now() + 10 * REMEMBERED)
+    await roster.append([replace(A_GONE, entry=Entry(ahead, GONE, 7))])
+    await asyncio.sleep(REMEMBERED.total_seconds() + 1)
+    assert A.loop not in await roster.read()
+    assert roster.next_epoch_ms() == ahead + 1
 
 
 async def test_many_entries_are_appended_in_messages_of_bounded_size(
@@ -767,6 +778,16 @@ def test_what_is_gone_for_long_is_forgotten_and_its_tokens_stay_void() -> None:
     assert listing.known(LoopId("never", "there")) == A_GONE.epoch
     (copy := Listing()).catch_up(listing)
     assert copy.known(A.loop) == A_GONE.epoch
+
+
+def test_the_name_of_a_one_off_that_has_run_is_remembered_for_as_long_as_it_is_kept() -> None:
+    kept = Once(START, timedelta(hours=1))
+    listing = Listing()
+    listing.enter(replace(A_GONE, schedule=kept, reason=DONE))
+    listing.forget(kept.kept_until)
+    assert A.loop in listing
+    listing.forget(kept.kept_until + timedelta(milliseconds=1))
+    assert A.loop not in listing
 
 
 def test_a_loop_that_was_forgotten_can_be_started_again_with_a_later_epoch() -> None:
