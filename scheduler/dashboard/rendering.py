@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 
 from scheduler.dashboard import wording
 from scheduler.dashboard.strips import strip
+from scheduler.timing.moments import milliseconds_since_epoch
 
 PLACE = re.compile("\x00([^\x00]+)\x00")
 
@@ -105,6 +106,7 @@ class Renderer:
             words=wording.schedule_in_words,
             json=wording.readable_json,
             line=wording.first_line,
+            key=key,
         )
         functions: dict[str, Any] = {"strip": strip}
         cast("dict[str, Any]", self._environment.globals).update(functions)
@@ -128,6 +130,11 @@ def moment(value: datetime | None, zone: str = "") -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         value.isoformat(timespec="milliseconds"), wording.exact(told), wording.brief(told)
     )
+
+
+def key(value: datetime) -> str:
+    """Return a moment as it stands in the id of an element."""
+    return str(milliseconds_since_epoch(value))
 
 
 def exact(value: datetime, zone: str = "") -> str:

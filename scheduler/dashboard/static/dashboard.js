@@ -4,6 +4,16 @@
 const main = document.getElementById("main");
 const offline = document.getElementById("offline");
 const MARKED = "time[datetime]";
+const memory = remembering();
+
+// Where the browser lets no page remember anything, it is so for this page.
+function remembering() {
+  try {
+    return localStorage;
+  } catch {
+    return {};
+  }
+}
 
 // Times: relative, by this clock, the exact one on hover.
 
@@ -34,12 +44,90 @@ function tellTime(element, now) {
   }
 }
 
-function tellTimes() {
+function tellTimes(root = document) {
   const now = Date.now();
-  for (const element of document.querySelectorAll(MARKED)) tellTime(element, now);
+  for (const element of root.querySelectorAll(MARKED)) tellTime(element, now);
 }
 
-// Parts: what has changed takes the place of what was there, with what the reader had done to it.
+// Showing: the page becomes what was told of it last. Elements are known by their ids, and else by
+// their place; each stays, with its focus, its selection, what was typed into it, and open or not.
+
+const LISTS = "tbody, ol, ul, #groups, #busy, #troubles";
+const READERS = ["open", "aria-busy", "data-sent"];
+const note = document.getElementById("waiting");
+let latest = main.cloneNode(true);
+let waiting = 0;
+
+function hasHand(list) {
+  const selection = getSelection();
+  const isSelected = !selection.isCollapsed && selection.containsNode(list, true);
+  return isSelected || list.matches(":hover") || list.contains(document.activeElement);
+}
+
+function morph(before, after, hold) {
+  if (before.nodeType !== Node.ELEMENT_NODE) {
+    if (before.data !== after.data) before.data = after.data;
+    return;
+  }
+  for (const { name } of [...before.attributes]) {
+    if (!after.hasAttribute(name) && !READERS.includes(name)) before.removeAttribute(name);
+  }
+  for (const { name, value } of after.attributes) {
+    if (before.getAttribute(name) !== value && !READERS.includes(name)) before.setAttribute(name, value);
+  }
+  if (hold && before.matches(LISTS) && hasHand(before)) morphHeld(before, after);
+  else morphChildren(before, after, hold);
+}
+
+// Rows change where they are; none comes, goes or moves.
+function morphHeld(list, after) {
+  const keyed = (rows) => new Map([...rows].map((row, at) => [row.id || at, row]));
+  const there = keyed(list.children);
+  const next = keyed(after.children);
+  for (const [key, row] of there) if (next.has(key)) morph(row, next.get(key), true);
+  const kept = [...there.keys()].filter((key) => next.has(key));
+  const order = [...next.keys()].filter((key) => there.has(key));
+  waiting += there.size + next.size - 2 * kept.length + kept.filter((key, at) => key !== order[at]).length;
+}
+
+function morphChildren(before, after, hold) {
+  const known = new Map([...before.children].filter((each) => each.id).map((each) => [each.id, each]));
+  const wanted = new Set([...after.children].map((each) => each.id).filter(Boolean));
+  let at = before.firstChild;
+  for (const next of [...after.childNodes]) {
+    let found = next.id ? known.get(next.id) : at;
+    if (next.nodeType === Node.ELEMENT_NODE && !next.id)
+      while (found && (found.id || found.nodeName !== next.nodeName)) found = found.nextSibling;
+    if (found?.nodeName !== next.nodeName) {
+      before.insertBefore(next, at);
+      continue;
+    }
+    while (at !== found && at && !wanted.has(at.id)) at = drop(at);
+    if (at === found) at = at.nextSibling;
+    else before.insertBefore(found, at);
+    morph(found, next, hold);
+  }
+  while (at) at = drop(at);
+}
+
+function drop(node) {
+  const next = node.nextSibling;
+  node.remove();
+  return next;
+}
+
+function show(hold = true) {
+  const next = latest.cloneNode(true);
+  tellTimes(next);
+  waiting = 0;
+  morphChildren(main, next, hold);
+  note.hidden = !waiting;
+  note.textContent = waiting === 1 ? "1 change waiting" : `${waiting} changes waiting`;
+  const active = document.activeElement;
+  if (!tip.hidden && active.matches(STRIP)) showTip(active, toldOf(active));
+}
+
+note.addEventListener("click", () => show(false));
 
 function made(html) {
   const template = document.createElement("template");
@@ -47,50 +135,15 @@ function made(html) {
   return template.content;
 }
 
-const FIELDS = "a, button, input, select, textarea, summary, [tabindex]";
-
-function keepReader(before, after) {
-  const open = [...before.querySelectorAll("details")].map((each) => each.open);
-  [...after.querySelectorAll("details")].forEach((each, at) => {
-    if (at in open) each.open = open[at];
-  });
-  const fields = [...before.querySelectorAll("input, textarea, select")];
-  [...after.querySelectorAll("input, textarea, select")].forEach((each, at) => {
-    const was = fields[at];
-    if (each.type !== "hidden" && was && was.name === each.name && was.value !== was.defaultValue)
-      each.value = was.value;
-  });
-}
-
-function focusIn(element) {
-  const active = document.activeElement;
-  return element.contains(active) ? [...element.querySelectorAll(FIELDS)].indexOf(active) : -1;
-}
-
-function exchange(before, after, put) {
-  const focused = focusIn(before);
-  const caret = document.activeElement?.selectionStart;
-  keepReader(before, after);
-  const there = put();
-  const field = focused >= 0 ? [...there.querySelectorAll(FIELDS)][focused] : undefined;
-  field?.focus({ preventScroll: true });
-  if (field && typeof caret === "number") field.setSelectionRange?.(caret, caret);
-}
-
 function showParts(parts) {
-  for (const [name, html] of Object.entries(parts)) {
-    const before = document.getElementById(name);
-    const after = made(html).firstElementChild;
-    if (before && after) exchange(before, after, () => (before.replaceWith(after), after));
-  }
-  tellTimes();
+  for (const [name, html] of Object.entries(parts))
+    latest.querySelector(`#${CSS.escape(name)}`)?.replaceWith(made(html));
+  show();
 }
 
 function showPage(html) {
-  const after = document.createElement("div");
-  after.append(made(html));
-  exchange(main, after, () => (main.replaceChildren(...after.childNodes), main));
-  tellTimes();
+  latest.replaceChildren(made(html));
+  show();
 }
 
 // News: one stream for the page that is shown.
@@ -113,7 +166,7 @@ function miss(stream) {
 
 function listen() {
   news?.close();
-  if (!main.dataset.live || document.hidden) return;
+  if (!main.dataset.live || document.hidden || !live.checked) return;
   const stream = (news = new EventSource(main.dataset.live));
   news.addEventListener("open", found);
   news.addEventListener("error", () => miss(stream));
@@ -209,26 +262,20 @@ document.addEventListener("keydown", (event) => {
 // Search: the page of the filter, as it is written; its address is that of the filter.
 
 let typing;
+let asked = 0;
 
 async function search(form) {
+  const mine = ++asked;
   const fields = [...new FormData(form)].filter(([, value]) => value !== "");
   const query = new URLSearchParams(fields).toString();
   const address = form.action + (query ? `?${query}` : "");
   const answer = await fetch(address);
-  if (!answer.ok) return;
-  const document_ = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const found = document_.getElementById("main");
-  const active = document.activeElement;
-  const { name, selectionStart } = active;
+  const html = await answer.text();
+  if (!answer.ok || mine !== asked) return;
+  latest = new DOMParser().parseFromString(html, "text/html").getElementById("main");
   history.replaceState(null, "", address);
-  main.dataset.live = found.dataset.live;
-  main.replaceChildren(...found.childNodes);
-  const again = name && main.querySelector(`.filter [name="${name}"]`);
-  if (again) {
-    again.focus();
-    if (again.type === "search") again.setSelectionRange(selectionStart, selectionStart);
-  }
-  tellTimes();
+  main.dataset.live = latest.dataset.live;
+  show(false);
   listen();
 }
 
@@ -270,7 +317,17 @@ window.addEventListener("pageshow", (event) => {
   if (event.persisted) location.reload();
 });
 
+// The switch: off, the page stands still; this browser remembers it.
+
+const live = document.getElementById("live");
+live.checked = memory["scheduler.live"] !== "off";
+live.addEventListener("change", () => {
+  memory["scheduler.live"] = live.checked ? "on" : "off";
+  found();
+  listen();
+});
+
 document.documentElement.classList.add("live");
 tellTimes();
-setInterval(tellTimes, 1000);
+setInterval(() => (waiting ? show() : tellTimes()), 1000);
 listen();

@@ -1,0 +1,105 @@
+"""What is new on a page moves nothing under a hand: in a real browser, on the embedded broker."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from tests.browser.conftest import Reader
+from tests.browser.test_dashboard import LATER, tick_of
+
+NAMES = "[...document.querySelectorAll('tbody tr')].map(row => row.id)"
+BEATEN = """was => document.querySelector('#strip-pulse .strip').dataset.runs !== was"""
+SHOWN = f"""was => {{
+    const note = document.getElementById("waiting");
+    if (note.hidden) return false;
+    note.click();
+    return note.hidden && String({NAMES}) !== String(was);
+}}"""
+OPENED = """[...document.querySelectorAll("#events details[open]")]
+    .map(each => each.closest("li").innerText.match(/#\\d+/)?.[0])"""
+OPEN = """() => {
+    const details = [...document.querySelectorAll("#events details")];
+    details.find(each => each.closest("li").innerText.includes("#")).open = true;
+}"""
+TAKE = {
+    "pointer": "row => {}",
+    "focus": "row => row.querySelector('button').focus()",
+    "selection": "row => getSelection().selectAllChildren(row.querySelector('th a'))",
+}
+HELD = {
+    "pointer": "document.querySelector('tr:hover')?.id",
+    "focus": "document.activeElement.closest('tr')?.id",
+    "selection": "`loop-${getSelection()}`",
+}
+
+
+def beat(page: Page) -> None:
+    """Wait until the list has told of one more run."""
+    strip = page.locator("[id='strip-pulse'] .strip")
+    page.wait_for_function(BEATEN, arg=strip.get_attribute("data-runs"))
+
+
+@pytest.mark.parametrize("hand", TAKE)
+def test_a_list_under_a_hand_keeps_its_order_and_says_what_waits(reader: Reader, hand: str) -> None:
+    page = reader.open("/loops?sort=last")
+    page.mouse.move(0, 0)
+    page.wait_for_function("() => document.querySelectorAll('.strip[data-runs]').length > 1")
+    order = page.evaluate(NAMES)
+    row = page.locator(f"[id='{order[1]}']")
+    if hand == "pointer":
+        row.hover(position={"x": 300, "y": 5})
+    row.evaluate(TAKE[hand])
+    order = page.evaluate(NAMES)
+    held = page.evaluate(HELD[hand])
+    for _ in range(4):
+        beat(page)
+        assert page.evaluate(HELD[hand]) == held
+        assert page.evaluate(NAMES) == order
+    waiting = page.locator("#waiting")
+    expect(waiting).to_have_text(re.compile(r"^\d+ changes waiting$"))
+    # They are shown when that is asked for, also under a hand.
+    page.wait_for_function(SHOWN, arg=order)
+
+
+def test_what_was_opened_or_selected_stays_that_of_its_run(reader: Reader) -> None:
+    page = reader.open("/loop?name=lab")
+    page.wait_for_function("() => document.querySelectorAll('#events details').length > 1")
+    page.evaluate(OPEN)
+    (before,) = page.evaluate(OPENED)
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('#facts dt'))")
+    page.wait_for_function(LATER, arg=tick_of(page))
+    assert page.evaluate(OPENED) == [before]
+    assert page.evaluate("String(getSelection())") == "Schedule"
+
+
+def test_a_slow_answer_to_a_search_is_dropped(reader: Reader) -> None:
+    page = reader.open("/loops")
+    slow: list[Route] = []
+    page.route(re.compile(r"/loops\?q=ni&"), lambda route: slow.append(route))
+    page.keyboard.press("/")
+    with page.expect_request(re.compile(r"/loops\?q=ni&")):
+        page.keyboard.type("ni")
+    page.keyboard.type("ght_round")
+    page.wait_for_url("**/loops?q=night_round*")
+    slow[0].fulfill(body="<main id=main><p>stale</p></main>", content_type="text/html")
+    page.wait_for_timeout(500)
+    expect(page).to_have_url(re.compile("q=night_round&"))
+    expect(page.locator("main")).not_to_contain_text("stale")
+    expect(page.get_by_label("Search")).to_have_value("night_round")
+
+
+def test_updates_are_switched_off_until_they_are_switched_on(reader: Reader) -> None:
+    page = reader.open("/loop?name=pulse")
+    page.wait_for_function(LATER, arg=tick_of(page))
+    page.get_by_label("Live").uncheck()
+    before = tick_of(page)
+    page.wait_for_timeout(2500)
+    assert tick_of(page) == before
+    page.reload()
+    expect(page.get_by_label("Live")).not_to_be_checked()
+    before = tick_of(page)
+    page.wait_for_timeout(2500)
+    assert tick_of(page) == before
+    page.get_by_label("Live").check()
+    page.wait_for_function(LATER, arg=before)
