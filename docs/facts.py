@@ -214,6 +214,11 @@ def schedules_page() -> str:
 
 
 WHOLE = (":members:", ":inherited-members:")
+SENT = (
+    "scheduler.queues.unsent.MessageId",
+    "scheduler.queues.unsent.Unsent",
+    "scheduler.queues.unsent.UnsentStore",
+)
 DECORATED = ("scheduler.sending.CallTask", "scheduler.sending.BlockingSender")
 AROUND = (
     "scheduler.middleware.Sending",
@@ -232,6 +237,8 @@ def api_page() -> str:
             *(_public(name) for name in others),
             "## What a decorator returns",
             *(_directive("autoclass", name, *WHOLE) for name in DECORATED),
+            "## What sending returns, and stores",
+            *(_directive("autoclass", name, ":members:") for name in SENT),
             "## Around runs and messages",
             _directive("autoclass", AROUND[0], ":members:"),
             *(_directive("autodata", name, ":no-value:") for name in AROUND[1:]),

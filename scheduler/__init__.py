@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 from scheduler.errors import (
     AccessRefused,
     AppNotFound,
+    Blocked,
     BrokerError,
     BrokerUnavailable,
     CarryError,
+    ConfirmationTimeout,
     DeliveryLost,
     IncompatibleBroker,
     InvalidArguments,
@@ -73,9 +75,11 @@ else:
 __all__ = [
     "AccessRefused",
     "AppNotFound",
+    "Blocked",
     "BrokerError",
     "BrokerUnavailable",
     "CarryError",
+    "ConfirmationTimeout",
     "Context",
     "Cron",
     "DeliveryLost",

@@ -1,12 +1,14 @@
 """The app: what is registered, what happens to it, and the connection over which it sends."""
 
 import asyncio
+import sys
 from collections.abc import (
     AsyncGenerator,
     Callable,
     Generator,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -16,14 +18,16 @@ from scheduler.events import EscalationHook, Event, EventStream, require_one_par
 from scheduler.middleware import Around, AroundSending, require_around
 from scheduler.operating import Operating
 from scheduler.protocol.topology import Names, Topology
-from scheduler.queues.outbox import BlockingBridge, Outbox
+from scheduler.queues.outbox import BlockingBridge, Outbox, SendPolicy
+from scheduler.queues.unsent import UnsentStore, store_of
 from scheduler.registration import Registration
-from scheduler.sending import Outboxes
+from scheduler.sending import Outboxes, Publishing
 from scheduler.spelling import refusing_misnamed
 from scheduler.tasks.lifespan import require_lifespan
 from scheduler.tasks.loops import Loop, supervision
 from scheduler.tasks.origin import module_of_caller
 from scheduler.tasks.registry import topology_of
+from scheduler.tasks.retries import Retry
 from scheduler.timing.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -38,7 +42,7 @@ R = TypeVar("R", bound=Around)
 S = TypeVar("S", bound=AroundSending)
 
 
-class Scheduler(Registration, Operating):
+class Scheduler(Registration, Operating, Publishing):
     """A set of tasks that share a namespace in the broker.
 
     Args:
@@ -47,12 +51,14 @@ class Scheduler(Registration, Operating):
         lifespan: a function decorated with `contextlib.asynccontextmanager`, called with the app:
             entered once per processor before its first run, left after its last one. What it yields
             is `ctx.state`.
+        fallback: where messages are stored that could not be sent: "sqlite:///unsent.db", or a
+            `scheduler.queues.unsent.UnsentStore`; None: `NotSent` is raised for them.
 
     Attributes:
         module: where it was made: by it, apps are told apart that share a namespace by mistake.
 
     Raises:
-        RegistrationError: the namespace or the lifespan cannot be used.
+        RegistrationError: the namespace, the lifespan or the fallback cannot be used.
     """
 
     @refusing_misnamed("Scheduler", RegistrationError)
@@ -62,10 +68,12 @@ class Scheduler(Registration, Operating):
         settings: "Settings | None" = None,
         *,
         lifespan: "Callable[[Scheduler], AbstractAsyncContextManager[Any]] | None" = None,
+        fallback: str | UnsentStore | None = None,
     ) -> None:
         if lifespan is not None:
             require_lifespan(lifespan)
         self.lifespan = lifespan
+        self.fallback = store_of(fallback, namespace)
         self.events = EventStream()
         self.module = module_of_caller()
         self.escalation_hooks: list[EscalationHook] = []
@@ -185,7 +193,27 @@ class Scheduler(Registration, Operating):
 
     def _new_outbox(self, names: Names) -> Outbox:
         return Outbox(
-            names, SystemClock(), self._new_broker, self.events.emit, self._around_sendings
+            names,
+            SystemClock(),
+            self._new_broker,
+            self.events.emit,
+            self._around_sendings,
+            self.fallback,
+            lambda: self._send_policy,
+        )
+
+    @cached_property
+    def _send_policy(self) -> SendPolicy:
+        settings = self.settings
+        return SendPolicy(
+            settings.send_deadline,
+            Retry(
+                sys.maxsize,
+                initial=settings.send_first_wait,
+                multiplier=settings.send_multiplier,
+                maximum=settings.send_longest_wait,
+                jitter=settings.send_jitter,
+            ),
         )
 
     def _new_broker(self) -> Broker:

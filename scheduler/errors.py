@@ -20,7 +20,9 @@
     ├── PortUnavailable           a port to be asked at cannot be had
     └── BrokerError               the broker could not do it
         ├── BrokerUnavailable       there is no connection to it
+        │   ├── Blocked               an alarm of the broker blocks senders
         │   ├── Unconfirmed           the connection went before the answer came
+        │   │   └── ConfirmationTimeout   the answer did not come in time
         │   ├── NoReplica             the node has none of a stream: another one may have
         │   └── StreamTooLong         a stream could not be read in the time that there was
         ├── AccessRefused           wrong credentials, or a right is missing
@@ -148,8 +150,16 @@ class StreamTooLong(BrokerUnavailable):
         self.reached = reached
 
 
+class Blocked(BrokerUnavailable):
+    """A memory or disk alarm of the broker blocks senders: the message was not sent."""
+
+
 class Unconfirmed(BrokerUnavailable):
     """The connection went before the broker's answer came: it may or may not have been done."""
+
+
+class ConfirmationTimeout(Unconfirmed):
+    """The broker did not confirm the message in time: it may or may not have been taken."""
 
 
 class AccessRefused(BrokerError):

@@ -17,6 +17,9 @@ LoopRepaired           a loop had no token, and has one again
 CallSending            a call is about to be published
 CallSent               the broker has confirmed it
 CallNotSent            it was not confirmed
+MessageStored          the fallback store has a message that was not confirmed
+StoredSent             the broker has confirmed one that had been stored
+StoredDelayed          some that are stored could not be sent; they are tried again
 RunStarted             a run began
 RunFinished            it ended, and this is what its settlement will do
 SuccessorConfirmed     the broker has confirmed what comes after the run; the ack is next
@@ -283,6 +286,39 @@ class CallNotSent(CallEvent):
     """It was not confirmed."""
 
     error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStored(Event):
+    """The fallback store has a message that was not confirmed.
+
+    Attributes:
+        target: the task, or the exchange and the routing key.
+    """
+
+    message_id: str
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSent(Event):
+    """The broker has confirmed a message that had been stored."""
+
+    message_id: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDelayed(Event):
+    """Some messages that are stored could not be sent; they are tried again.
+
+    Attributes:
+        count: how many; 0: the store itself has failed.
+    """
+
+    count: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,16 @@ scheduler_parked_messages_total (reason)  counter    what processors put into fa
 scheduler_publish_confirm_seconds         histogram  how long the broker took to confirm a message
 scheduler_roster_lag_seconds              histogram  from when an epoch of a loop began until this
                                                      processor had heard of it from the roster
+scheduler_stored_messages_total           counter    messages that this process could not send and
+                                                     stored
+scheduler_unsent_messages                 gauge      messages that are stored now, by whichever
+                                                     process; only with a fallback
 scheduler_event_loop_blocked_seconds      histogram  how long a task held up the event loop, where
                                                      that was a second and more
 scheduler_reconnects_total                counter    connections that were lost and made again
 ========================================  =========  ===========================================
 
-All have the label `namespace`; all but the last five have `task` and `loop`, parked messages have
+All have the label `namespace`; all but the last seven have `task` and `loop`, parked messages have
 `task`. The loop of a one-off call is empty. Loops with a key are counted together, as `{task}.*`,
 because there may be any number of them; the gauges then tell of the one that ran last.
 
@@ -48,6 +52,7 @@ different machines. There is no hatch delay of what did not wait in RabbitMQ, an
 what was redelivered.
 """
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -82,6 +87,7 @@ from scheduler.events import (
     LoopRepaired,
     MessageConfirmed,
     MessageParked,
+    MessageStored,
     ProcessorStarted,
     RunEvent,
     RunFinished,
@@ -331,6 +337,7 @@ class Metrics(Collector):
         self.roster_lags = Spans(CONFIRM_BOUNDS)
         self.blocked = Spans()
         self._reconnects = 0
+        self._stored = 0
         self._connection_lost = False
         self._notes: Mapping[type[Event], Callable[[Any], None]] = {
             RunStarted: lambda event: self._of_run(event).start(event),
@@ -348,6 +355,7 @@ class Metrics(Collector):
             MessageConfirmed: lambda event: self.confirms.add(event.took),
             EpochHeard: lambda event: self.roster_lags.add(event.lag),
             EventLoopBlocked: lambda event: self.blocked.add(event.took),
+            MessageStored: self._message_stored,
             ConnectionLost: self._disconnected,
             Connected: self._connected,
             ProcessorStarted: self._processor_started,
@@ -391,6 +399,20 @@ class Metrics(Collector):
         )
         reconnects.add_metric((namespace,), self._reconnects)
         yield reconnects
+        stored = CounterMetricFamily(
+            "scheduler_stored_messages", "Messages stored, not sent", labels=("namespace",)
+        )
+        stored.add_metric((namespace,), self._stored)
+        yield stored
+        unsent = GaugeMetricFamily(
+            "scheduler_unsent_messages", "Messages that are stored now", labels=("namespace",)
+        )
+        if (fallback := self._app.fallback) is not None:
+            try:
+                unsent.add_metric((namespace,), len(fallback.read()))
+            except Exception:  # StoredDelayed tells why; the other metrics are there all the same
+                unsent.add_metric((namespace,), math.nan)
+        yield unsent
 
     def _numbers(
         self,
@@ -423,6 +445,9 @@ class Metrics(Collector):
     def _each(self) -> Iterable[tuple[tuple[str, str, str], Series]]:
         for (task, loop), series in tuple(self._series.items()):
             yield (self._app.namespace, task, loop), series
+
+    def _message_stored(self, _: MessageStored) -> None:
+        self._stored += 1
 
     def _disconnected(self, _: ConnectionLost) -> None:
         self._connection_lost = True

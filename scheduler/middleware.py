@@ -18,7 +18,7 @@ CallNext = Callable[[], Awaitable[Any]]
 """Goes on with a run, to its task in the end: returns what that returns, or raises as it does."""
 
 SendNext = Callable[[], Awaitable[None]]
-"""Goes on with sending a message: when it returns, the broker has confirmed it."""
+"""Goes on with sending a message: when it returns, the broker has confirmed it, or it is stored."""
 
 
 @dataclass(slots=True)
@@ -31,6 +31,7 @@ class Sending:
         arguments: as they travel.
         headers: travel with it, through every delay and retry: add your own.
         confirmed: whether the broker has confirmed it.
+        stored: whether it has not, and the fallback store has the message.
     """
 
     task: str
@@ -38,6 +39,7 @@ class Sending:
     arguments: Mapping[str, Any]
     headers: dict[str, Any]
     confirmed: bool = False
+    stored: bool = False
 
 
 Around = Callable[[Context[Any], CallNext], Coroutine[Any, Any, Any]]
@@ -58,19 +60,18 @@ def surrounded(
 
 async def send_through(
     around: Sequence[AroundSending], sending: Sending, innermost: SendNext
-) -> str:
-    """Send a message, with all that stands around it; returns its message id.
+) -> None:
+    """Send a message, with all that stands around it.
 
     Raises:
         NotSent: something that does did not send it, and did not raise.
     """
     await surrounded(around, sending, innermost)()
-    if not sending.confirmed:
+    if not sending.confirmed and not sending.stored:
         raise NotSent(
             f"The message for {sending.task!r} was not sent: a function under @app.around_sending "
             "returned before it was confirmed. Have it await send_next(), or raise."
         )
-    return sending.message_id
 
 
 def require_around(decorator: str, function: object, *takes: str) -> None:

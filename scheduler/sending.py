@@ -1,4 +1,4 @@
-"""Tasks that can be sent messages: `send`, `send_later`, `send_at`, `send_many`."""
+"""Tasks that can be sent messages: `send`, `send_later`, `send_at`, `send_many`; and `publish`."""
 
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -7,14 +7,18 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from pydantic_core import to_json
+
 from scheduler.brokers.properties import encoded
 from scheduler.control.keyed import Connect, Keyed
 from scheduler.control.once import OneOffs
 from scheduler.errors import InvalidArguments, Unencodable, UsageError
-from scheduler.protocol.messages import Message
+from scheduler.protocol.messages import PREFIX, Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.outbox import BlockingBridge, Outbox, Posting, run_in
+from scheduler.queues.unsent import MessageId
+from scheduler.tasks.retries import Retry
 from scheduler.tasks.tasks import Task, TaskSpec
 from scheduler.timing.durations import Duration, parse_duration, shown
 
@@ -56,6 +60,7 @@ class Sender(Generic[Q]):
         message_id: str | None = None,
         headers: Mapping[str, Any] | None = None,
         deadline: Duration | None = None,
+        retry_sending: Retry | None = None,
         unique: Duration | None = None,
     ) -> "Sender[Q]":
         """The same sender, with other options for what it sends.
@@ -68,7 +73,9 @@ class Sender(Generic[Q]):
             correlation_id: travels with the message.
             message_id: identifies the message; a new UUID by default.
             headers: travel with the message.
-            deadline: how long to try to have it confirmed; 30 s by default.
+            deadline: how long to try to have it confirmed; as the settings say by default.
+            retry_sending: how often to try again under flow control, within the deadline, and after
+                what waits; as the settings say by default. After a lost connection there is none.
             unique: a call with the same arguments is not repeated while it waits or runs, nor for
                 so long after its time. It is a named one-off then (`once`), with what that costs,
                 rather than a message with a priority or headers; what `send` returns is its name.
@@ -88,7 +95,12 @@ class Sender(Generic[Q]):
             "message_id": message_id,
             "headers": headers,
             "deadline": None if deadline is None else parse_duration(deadline),
+            "retry_sending": retry_sending,
         }
+        if not isinstance(retry_sending, Retry | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(
+                f"retry_sending= is a Retry, such as Retry(5), got {shown(retry_sending)}."
+            )
         known = {name: value for name, value in given.items() if value is not None}
         travelling = {name: known[name] for name in TRAVELLING if name in known}
         try:
@@ -103,23 +115,24 @@ class Sender(Generic[Q]):
             )
         return Sender(self._spec, self._outboxes, posting, self._one_offs, unique or self._unique)
 
-    async def send(self, *args: Q.args, **kwargs: Q.kwargs) -> str:
+    async def send(self, *args: Q.args, **kwargs: Q.kwargs) -> MessageId:
         """Have the task run as soon as a processor is free; returns the message id.
 
-        When this returns, the broker has confirmed the message.
+        When this returns, the broker has confirmed the message; or the fallback store of the app
+        has it, and the id is `stored`.
 
         Raises:
             InvalidArguments: they do not fit the task.
-            NotSent: the broker did not confirm it in time.
+            NotSent: the broker did not confirm it in time, and the app has no fallback.
             Unroutable: the task was never seeded.
         """
         return await self._post(self._posting, args, kwargs)
 
-    async def send_later(self, delay: Duration, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
+    async def send_later(self, delay: Duration, /, *args: Q.args, **kwargs: Q.kwargs) -> MessageId:
         """Have the task run after a delay, such as "10m": never early."""
         return await self._post(self._after(delay), args, kwargs)
 
-    async def send_at(self, when: datetime, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
+    async def send_at(self, when: datetime, /, *args: Q.args, **kwargs: Q.kwargs) -> MessageId:
         """Have the task run at a moment, which must be aware; one that has passed means now."""
         return await self._post(self._at(when), args, kwargs)
 
@@ -129,11 +142,11 @@ class Sender(Generic[Q]):
         *,
         delay: Duration | None = None,
         at: datetime | None = None,
-    ) -> list[str]:
+    ) -> list[MessageId]:
         """Have the task run once for each call; returns the message ids, in the calls' order.
 
-        When this returns, the broker has confirmed all of them; before anything is sent, all have
-        been checked.
+        When this returns, the broker has confirmed all of them, or the fallback store of the app
+        has those whose id is `stored`; before anything is sent, all have been checked.
 
         Args:
             calls: the arguments of each, by name.
@@ -168,7 +181,7 @@ class Sender(Generic[Q]):
 
     def _post(
         self, posting: Posting, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Coroutine[Any, Any, str]:
+    ) -> Coroutine[Any, Any, MessageId]:
         name, arguments = self._spec.name, self._spec.arguments.bind(*args, **kwargs)
         if self._unique is not None:
             return self._post_once(posting, arguments, self._unique)
@@ -176,7 +189,7 @@ class Sender(Generic[Q]):
 
     async def _post_once(
         self, posting: Posting, arguments: Mapping[str, Any], unique: Duration
-    ) -> str:
+    ) -> MessageId:
         name = f"u-{_digest_of(arguments)}"
         await self._one_offs.once(
             name,
@@ -185,7 +198,7 @@ class Sender(Generic[Q]):
             args=self._spec.arguments.load(arguments),
             unique=unique,
         )
-        return str(LoopId(self._spec.name, name))
+        return MessageId(str(LoopId(self._spec.name, name)))
 
     def _after(self, delay: Duration) -> Posting:
         return replace(self._posting, delay=parse_duration(delay), given=shown(delay))
@@ -212,15 +225,15 @@ class BlockingSender(Generic[Q]):
         self._sender = sender
         self._bridge = bridge
 
-    def send(self, *args: Q.args, **kwargs: Q.kwargs) -> str:
+    def send(self, *args: Q.args, **kwargs: Q.kwargs) -> MessageId:
         """As `Sender.send`."""
         return self._bridge.run(self._sender.send(*args, **kwargs))
 
-    def send_later(self, delay: Duration, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
+    def send_later(self, delay: Duration, /, *args: Q.args, **kwargs: Q.kwargs) -> MessageId:
         """As `Sender.send_later`."""
         return self._bridge.run(self._sender.send_later(delay, *args, **kwargs))
 
-    def send_at(self, when: datetime, /, *args: Q.args, **kwargs: Q.kwargs) -> str:
+    def send_at(self, when: datetime, /, *args: Q.args, **kwargs: Q.kwargs) -> MessageId:
         """As `Sender.send_at`."""
         return self._bridge.run(self._sender.send_at(when, *args, **kwargs))
 
@@ -230,7 +243,7 @@ class BlockingSender(Generic[Q]):
         *,
         delay: Duration | None = None,
         at: datetime | None = None,
-    ) -> list[str]:
+    ) -> list[MessageId]:
         """As `Sender.send_many`."""
         return self._bridge.run(self._sender.send_many(calls, delay=delay, at=at))
 
@@ -256,6 +269,80 @@ class Outboxes:
         return await self.bridge.run_beside(send(self.beside))
 
 
+class Publishing:
+    """The part of an app that publishes to the exchanges of others."""
+
+    names: Names
+    _outboxes: Outboxes
+
+    async def publish(
+        self,
+        exchange: str,
+        key: str,
+        body: Any,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        message_id: str | None = None,
+        correlation_id: str | None = None,
+        content_type: str | None = None,
+        deadline: Duration | None = None,
+        retry_sending: Retry | None = None,
+    ) -> MessageId:
+        """Publish a message to an exchange of your own, for all who are bound to it.
+
+        When this returns, the broker has confirmed the message in every queue that it was routed
+        to; or the fallback store of the app has it, and the id is `stored`. The exchange must be
+        there: its owner declares it, or a task whose `subscribe=` names its type.
+
+        Args:
+            key: the routing key, by which a topic exchange finds the queues.
+            body: bytes and text as they are, else what pydantic makes JSON of.
+            headers: travel with the message.
+            message_id: identifies the message; a new UUID by default.
+            correlation_id: travels with the message.
+            content_type: of the body; by default that of text or JSON, and none of bytes.
+            deadline: how long to try to have it confirmed; as the settings say by default.
+            retry_sending: as for `Sender.options`.
+
+        Raises:
+            NotSent: the broker did not confirm it in time, and the app has no fallback.
+            Unroutable: there is no such exchange, or no queue is bound to it for this key.
+            UsageError: the exchange, a queue or a header is one of the scheduler's own.
+        """
+        ours = f"{self.names.prefix}."
+        if exchange.startswith(ours) or (not exchange and key.startswith(ours)):
+            raise UsageError(
+                f"{exchange or key!r} is the scheduler's own: publish to another exchange, or send "
+                "to a task."
+            )
+        if own := [name for name in headers or {} if name.lower().startswith(PREFIX)]:
+            raise UsageError(f"Headers that begin with {PREFIX!r} are reserved, got {own[0]!r}.")
+        data, its_type = _body(body)
+        message = Message(
+            data,
+            headers or {},
+            content_type=content_type or its_type,
+            correlation_id=correlation_id,
+        )
+        posting = Posting(
+            message_id=message_id,
+            deadline=None if deadline is None else parse_duration(deadline),
+            retry_sending=retry_sending,
+        )
+        return await self._outboxes.through(
+            lambda outbox: outbox.publish(exchange, key, message, posting)
+        )
+
+
+def _body(body: Any) -> tuple[bytes, str | None]:
+    """Return a body, as it travels, and its content type."""
+    if isinstance(body, bytes):
+        return body, None
+    if isinstance(body, str):
+        return body.encode(), "text/plain"
+    return to_json(body), "application/json"
+
+
 def _digest_of(arguments: Mapping[str, Any]) -> str:
     canonical = json.dumps(arguments, sort_keys=True)
     return blake2b(canonical.encode(errors="replace"), digest_size=10).hexdigest()
@@ -263,7 +350,7 @@ def _digest_of(arguments: Mapping[str, Any]) -> str:
 
 def _beside_unique(posting: Posting) -> list[str]:
     plain = Posting()
-    kept = ("expires", "priority", "correlation_id", "message_id", "headers", "deadline")
+    kept = (*TRAVELLING, "expires", "deadline", "retry_sending")
     return [f"{name}=" for name in kept if getattr(posting, name) != getattr(plain, name)]
 
 

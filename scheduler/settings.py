@@ -156,6 +156,22 @@ class Settings(BaseSettings):
     supervision_interval: Annotated[DurationSetting, _from_to(SECOND)] = timedelta(seconds=15)
     """How often the loops' tokens are counted. A change takes effect at the next `seed`."""
 
+    send_deadline: DurationSetting = timedelta(seconds=30)
+    """How long to try to send a message; then it is stored (`fallback=`) or `NotSent` raised."""
+
+    send_first_wait: Annotated[DurationSetting, _from_to(MILLISECOND)] = SECOND
+    """The wait before a message is sent again under flow control: an alarm blocks senders, the
+    queue is full, or the confirmation does not come. After a lost connection there is none."""
+
+    send_multiplier: float = Field(default=1.6, ge=1, le=1000)
+    """What each of these waits is multiplied by to get the next."""
+
+    send_jitter: float = Field(default=0.2, ge=0, le=1)
+    """Each wait is multiplied by a random factor from 1 - jitter to 1 + jitter."""
+
+    send_longest_wait: Annotated[DurationSetting, _from_to(MILLISECOND)] = timedelta(minutes=2)
+    """No wait grows beyond this."""
+
     health_port: PortSetting = None
     """Where a processor answers /livez and /readyz; None: nowhere."""
 
@@ -178,6 +194,13 @@ class Settings(BaseSettings):
             message = _message_of(error)
         # Out here, it has no context that holds what was given.
         raise SettingsError(message)
+
+    @model_validator(mode="after")
+    def _waits_grow(self) -> Self:
+        if self.send_first_wait > self.send_longest_wait:
+            first, longest = _variable("send_first_wait"), _variable("send_longest_wait")
+            raise ValueError(f"{first} is longer than {longest}")
+        return self
 
     @model_validator(mode="after")
     def _value_or_file(self) -> Self:

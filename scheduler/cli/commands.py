@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, Listed] = {
     "scheduled": Listed("scheduled", "List, move and cancel named one-offs."),
     "schedule": Listed("schedules", "Override a loop's schedule without changing code."),
     "failed": Listed("failed", "List, show, replay and purge parked messages."),
+    "unsent": Listed("unsent", "List, send and purge messages that could not be sent."),
     "topology": Listed("topology", "Show or export the exchanges and queues the app uses."),
     "import": Listed("imports", "Write code for this package from what others' files say."),
 }

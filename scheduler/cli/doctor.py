@@ -11,13 +11,15 @@ from scheduler.brokers.opening import nodes_of
 from scheduler.cli.arguments import AppArgument, HealthPort, Json, command, new_group
 from scheduler.cli.connecting import ask
 from scheduler.cli.loading import ready_app
-from scheduler.cli.printing import print_json, print_line
+from scheduler.cli.printing import exact, print_json, print_line
 from scheduler.cli.tables import print_paragraph
 from scheduler.control.addresses import check_addresses
 from scheduler.control.doctor import Finding
 from scheduler.errors import UsageError
 from scheduler.processor import health
 from scheduler.program import Program
+from scheduler.protocol.messages import summary_of
+from scheduler.queues.unsent import UnsentStore
 from scheduler.settings import Settings
 
 MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
@@ -48,6 +50,8 @@ def doctor(
         return [finding async for finding in program.doctor.examine()]
 
     findings, nodes = ask(app, examined), nodes_of(app.settings)
+    if app.fallback is not None:
+        findings.append(check_unsent(app.fallback))
     if len(nodes) > 1:
         findings.insert(0, asyncio.run(check_addresses(nodes)))
     if as_json:
@@ -55,6 +59,29 @@ def doctor(
     else:
         _print(findings)
     return all(finding.verdict != "problem" for finding in findings)
+
+
+def check_unsent(store: UnsentStore) -> Finding:
+    """Check whether messages are stored that could not be sent."""
+    about = "unsent messages"
+    try:
+        stored = store.read()
+    except Exception as error:  # the store may be somebody else's
+        return Finding(
+            about,
+            "problem",
+            f"the fallback store cannot be read: {summary_of(error)}",
+            "Until it can, messages that cannot be sent are lost to NotSent.",
+        )
+    if not stored:
+        return Finding(about, "ok", "none is stored")
+    oldest = min(each.stored_at for each in stored)
+    return Finding(
+        about,
+        "warning",
+        f"{len(stored)} stored, the oldest at {exact(oldest)}",
+        "Processors send them every 5 s; `scheduler unsent send` sends them now.",
+    )
 
 
 def _print(findings: Iterable[Finding]) -> None:

@@ -22,6 +22,7 @@ from scheduler.events import (
     LoopSeeded,
     MessageConfirmed,
     MessageParked,
+    MessageStored,
     PlaceLost,
     PolicyReported,
     ProcessorStarted,
@@ -35,6 +36,8 @@ from scheduler.events import (
     RunSettled,
     RunStarted,
     SettlementDelayed,
+    StoredDelayed,
+    StoredSent,
     SuccessorConfirmed,
     SupervisionDelayed,
     TicksSkipped,
@@ -177,6 +180,14 @@ def _of_processor(event: Event) -> Line | None:
         case EventLoopBlocked():
             place = f"{event.by}, at {event.place}"
             return WARNING, f"the event loop was blocked for {_span(event.took)} by {place}"
+        case MessageStored():
+            why = f"to be sent later: {event.reason}"
+            return WARNING, f"message {event.message_id} is stored, {why}"
+        case StoredSent():
+            return INFO, f"sent the stored message {event.message_id} to {event.target}"
+        case StoredDelayed():
+            what = counted(event.count, "stored message") if event.count else "stored messages"
+            return WARNING, f"{what} could not be sent: {event.reason}"
         case MessageParked():
             escalated = event.reason in ("exhausted", "rejected", "cancelled")  # Escalated says so
             why = f"({event.reason}): {event.error}"

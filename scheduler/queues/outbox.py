@@ -1,40 +1,61 @@
-"""Sending calls: now, later, or at a moment; confirmed, or an error that says so."""
+"""Sending messages: now, later, or at a moment; confirmed, stored, or an error that says so."""
 
 import asyncio
+import itertools
+import math
 import os
+import sys
 import threading
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from scheduler.brokers.contract import Broker
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker
+from scheduler.brokers.properties import check_key, encoded
 from scheduler.errors import (
+    Blocked,
     BrokerUnavailable,
+    ConfirmationTimeout,
     MessageError,
     NotAllSent,
     NotSent,
     Rejected,
+    SchedulerError,
     Unroutable,
 )
-from scheduler.events import CallNotSent, CallSending, CallSent, Emit
+from scheduler.events import (
+    CallNotSent,
+    CallSending,
+    CallSent,
+    Emit,
+    MessageStored,
+    StoredDelayed,
+    StoredSent,
+)
 from scheduler.middleware import AroundSending, Sending, send_through
 from scheduler.protocol.calls import new_call
 from scheduler.protocol.hatchery import check_length
-from scheduler.protocol.messages import Message
+from scheduler.protocol.messages import Message, summary_of
 from scheduler.protocol.topology import Names
 from scheduler.queues.delays import send
-from scheduler.timing.backoff import backoff
+from scheduler.queues.unsent import MessageId, Unsent, UnsentStore
+from scheduler.tasks.retries import Retry
+from scheduler.timing.backoff import backoff, dice
 from scheduler.timing.clock import Clock
+from scheduler.timing.durations import SECOND, ZERO
 
 R = TypeVar("R")
 
 DEADLINE = timedelta(seconds=30)
 FIRST_PAUSE, LAST_PAUSE = timedelta(milliseconds=100), timedelta(seconds=5)
+FLOW_CONTROL = Blocked, Rejected, ConfirmationTimeout
+LOOK_EVERY = 5 * SECOND
+CLAIM = 2 * DEFAULT_TIMEOUT  # no message is tried for so long by one process
 AT_ONCE = 256  # of many calls
 
 
@@ -47,7 +68,8 @@ class Posting:
         at: the moment, instead.
         given: how the delay or the moment was written, for errors.
         headers: travel with the message, through every delay and retry.
-        deadline: how long to try to get it confirmed before giving up with `NotSent`.
+        deadline: how long to try to get it confirmed; None: as long as the policy says.
+        retry_sending: how to try again under flow control; None: as the policy says.
     """
 
     delay: timedelta = timedelta(0)
@@ -58,7 +80,16 @@ class Posting:
     correlation_id: str | None = None
     message_id: str | None = None
     headers: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    deadline: timedelta | None = None
+    retry_sending: Retry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendPolicy:
+    """How a message is sent that is posted with nothing else."""
+
     deadline: timedelta = DEADLINE
+    retry: Retry = field(default_factory=lambda: Retry(sys.maxsize))
 
 
 class Lent(NamedTuple):
@@ -84,6 +115,7 @@ class Connections:
         self._opened: AsyncExitStack | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
+        self._entered: asyncio.AbstractEventLoop | None = None
 
     def use(self, broker: Broker, clock: Clock, *, everywhere: bool = False) -> None:
         """Send what is sent in this event loop, or in all, over somebody else's connection."""
@@ -110,8 +142,8 @@ class Connections:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection for this event loop, which somebody closes."""
-        return self._broker_here is not None
+        """Whether there is a connection for this event loop, or will be, which somebody closes."""
+        return self._broker_here is not None or self._entered is asyncio.get_running_loop()
 
     @property
     def home(self) -> asyncio.AbstractEventLoop | None:
@@ -122,10 +154,11 @@ class Connections:
     async def open(self) -> None:
         """Connect now, rather than on first use."""
         await self._current()
+        self._entered = asyncio.get_running_loop()
 
     async def close(self) -> None:
         """Close the connection, if this opened it."""
-        opened, self._opened, self._broker = self._opened, None, None
+        opened, self._opened, self._broker, self._entered = self._opened, None, None, None
         if opened is not None and self._loop is asyncio.get_running_loop():
             await opened.aclose()
 
@@ -159,11 +192,15 @@ class Connections:
 
 
 class Outbox(Connections):
-    """Sends the calls of a namespace.
+    """Sends the messages of a namespace.
+
+    While it has a connection to RabbitMQ, it also sends those that the fallback has stored.
 
     Args:
-        emit: is told of each call.
-        around: stand around the sending of each.
+        emit: is told of each message.
+        around: stand around the sending of each call.
+        fallback: stores what could not be sent; None: `NotSent` is raised.
+        policy: returns how to send what is posted with nothing else.
     """
 
     def __init__(
@@ -173,17 +210,45 @@ class Outbox(Connections):
         connect: Callable[[], Broker],
         emit: Emit,
         around: Sequence[AroundSending] = (),
+        fallback: UnsentStore | None = None,
+        policy: Callable[[], SendPolicy] = SendPolicy,
     ) -> None:
         super().__init__(clock, connect)
         self._names = names
         self._emit = emit
         self._around = around
+        self._fallback = fallback
+        self._policy = policy
+        self._resending: dict[Broker, asyncio.Task[None]] = {}
 
-    async def send(self, task: str, args: Mapping[str, Any], posting: Posting) -> str:
+    def use(self, broker: Broker, clock: Clock, *, everywhere: bool = False) -> None:
+        super().use(broker, clock, everywhere=everywhere)
+        self._resend_over(broker)
+
+    def release(self, broker: Broker) -> None:
+        super().release(broker)
+        if (resending := self._resending.pop(broker, None)) is not None:
+            resending.cancel()
+
+    async def open(self) -> None:
+        """Connect now, rather than on first use; with a fallback, later if the broker is away."""
+        try:
+            await super().open()
+        except BrokerUnavailable:
+            if self._fallback is None:
+                raise
+            self._entered = asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        if self._broker is not None and self._loop is asyncio.get_running_loop():
+            self.release(self._broker)
+        await super().close()
+
+    async def send(self, task: str, args: Mapping[str, Any], posting: Posting) -> MessageId:
         """Send a call, confirmed; returns its message id.
 
         Raises:
-            NotSent: it was not confirmed within the deadline.
+            NotSent: it was not confirmed within the deadline, nor stored.
             Unroutable: nothing was seeded for this task.
             TooLarge: the broker does not accept so large a message.
             UsageError: its delay is too long.
@@ -191,14 +256,14 @@ class Outbox(Connections):
         sending = Sending(
             task, posting.message_id or str(uuid.uuid4()), args, dict(posting.headers)
         )
-        return await send_through(self._around, sending, partial(self._send, sending, posting))
+        await send_through(self._around, sending, partial(self._send, sending, posting))
+        return MessageId(sending.message_id, sending.stored)
 
     async def _send(self, asked: Sending, posting: Posting) -> None:
         now = self.clock.now()
         # In UTC: of two moments with the same zone, Python subtracts what the clocks on walls show.
         due_at = max(posting.at or now + posting.delay, now).astimezone(UTC)
-        delay = due_at - now
-        check_length(delay, given=posting.given)
+        check_length(due_at - now, given=posting.given)
         call = asked.task, asked.message_id
         sending = CallSending(*call, dict(asked.headers), asked.arguments, due_at)
         self._emit(sending)
@@ -216,71 +281,177 @@ class Outbox(Connections):
                 correlation_id=posting.correlation_id,
                 headers=sending.headers,
             )
-            await self._insist(asked.task, message, delay, posting.deadline)
+            error = await self._deliver(Unsent(None, asked.task, message, due_at, now), posting)
         except BaseException as error:
             self._emit(CallNotSent(*call, error))
             raise
-        asked.confirmed = True
-        self._emit(CallSent(*call))
+        asked.confirmed, asked.stored = error is None, error is not None
+        self._emit(CallSent(*call) if error is None else CallNotSent(*call, error))
+
+    async def publish(
+        self, exchange: str, key: str, message: Message, posting: Posting
+    ) -> MessageId:
+        """Publish a message to an exchange of somebody else, confirmed; returns its id.
+
+        Raises:
+            NotSent: it was not confirmed within the deadline, nor stored.
+            Unroutable: there is no such exchange, or no queue is bound to it for this key.
+            Unencodable: no message can carry its key, a header or a property.
+        """
+        now = self.clock.now()
+        id = posting.message_id or str(uuid.uuid4())
+        message = replace(message, message_id=id, timestamp=now)
+        encoded(message)
+        check_key(key)
+        error = await self._deliver(Unsent(exchange, key, message, now, now), posting)
+        return MessageId(id, error is not None)
 
     async def send_all(
         self, task: str, calls: Sequence[Mapping[str, Any]], posting: Posting
-    ) -> list[str]:
+    ) -> list[MessageId]:
         """Send many calls side by side; returns their message ids, in order.
 
         A call that cannot be sent, such as one that is too large, keeps no other from being sent.
-        After any other failure, no further call is begun.
+        After any other failure, no further call is begun; after one that is stored, all are.
 
         Raises:
             NotAllSent: some were confirmed, not all.
             BrokerError, MessageError, UsageError: as with one; none was confirmed.
         """
-        ids: list[str | None] = [None] * len(calls)
+        ids: list[MessageId | None] = [None] * len(calls)
         waiting, errors = deque(enumerate(calls)), list[Exception]()
 
-        async def send_some() -> None:
+        async def send_some(posting: Posting) -> None:
             while waiting:
                 number, args = waiting.popleft()
                 try:
-                    ids[number] = await self.send(task, args, posting)
+                    ids[number] = id = await self.send(task, args, posting)
                 except MessageError as error:  # the fault of this call alone
                     errors.append(error)
                 except Exception as error:
                     errors.append(error)
                     waiting.clear()
+                else:
+                    if id.stored:
+                        posting = replace(posting, deadline=ZERO)
 
-        await asyncio.gather(*(send_some() for _ in range(min(AT_ONCE, len(calls)))))
+        await asyncio.gather(*(send_some(posting) for _ in range(min(AT_ONCE, len(calls)))))
         sent = [id for id in ids if id is not None]
         if errors and sent:
             told = f"{len(sent)} of {len(ids)} messages for {task!r} were sent: {errors[0]}"
-            raise NotAllSent(told, ids=ids) from errors[0]
+            raise NotAllSent(told, ids=[*ids]) from errors[0]
         if errors:
             raise errors[0]
         return sent
 
-    async def _insist(
-        self, task: str, message: Message, delay: timedelta, deadline: timedelta
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        end = loop.time() + deadline.total_seconds()
-        for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
+    async def send_stored(self, broker: Broker) -> int:
+        """Send what the fallback has stored, over a connection; returns how much was confirmed.
+
+        What another process is sending is left to it. What fails is tried again when its claim has
+        ended.
+        """
+        total = 0
+        while self._fallback is not None and (
+            sent := await self._send_some(self._fallback, broker)
+        ):
+            total += sent
+        return total
+
+    async def _send_some(self, store: UnsentStore, broker: Broker) -> int:
+        claimed = await asyncio.to_thread(store.read, most=AT_ONCE, claim=CLAIM)
+        confirmed, errors = list[Unsent](), list[SchedulerError]()
+
+        async def send_again(unsent: Unsent) -> None:
+            try:
+                await self._publish(broker, unsent, DEFAULT_TIMEOUT)
+                confirmed.append(unsent)
+            except SchedulerError as error:
+                errors.append(error)
+
+        try:
+            await asyncio.gather(*map(send_again, claimed))
+        finally:
+            if confirmed:
+                await asyncio.to_thread(store.remove, [each.id for each in confirmed])
+        if errors:
+            self._emit(StoredDelayed(len(errors), str(errors[0])))
+        for each in confirmed:
+            self._emit(StoredSent(each.id, each.target))
+        return len(confirmed)
+
+    def _resend_over(self, broker: Broker) -> None:
+        # A broker that ends with its process must get nothing that is to outlive one.
+        if self._fallback is None or broker in self._resending or broker.info.is_embedded:
+            return
+        self._resending[broker] = asyncio.create_task(
+            self._resend(broker), name="messages that are stored"
+        )
+
+    async def _resend(self, broker: Broker) -> None:
+        while True:
+            if broker.connected and not broker.is_blocked:
+                try:
+                    await self.send_stored(broker)
+                except Exception as error:  # the store may be somebody else's
+                    self._emit(StoredDelayed(0, summary_of(error)))
+            await asyncio.sleep(LOOK_EVERY.total_seconds())
+
+    async def _deliver(self, unsent: Unsent, posting: Posting) -> NotSent | None:
+        """Send a message, or store it; returns why it was stored."""
+        try:
+            return await self._insist(unsent, posting)
+        except NotSent as error:
+            if self._fallback is None:
+                raise
+            not_sent = error
+        try:
+            given_up = replace(unsent, stored_at=self.clock.now())
+            await asyncio.to_thread(self._fallback.keep, given_up)
+        except Exception as error:
+            raise NotSent(f"{not_sent} Nor was it stored: {summary_of(error)}.") from error
+        self._emit(MessageStored(unsent.id, unsent.target, str(not_sent)))
+        return not_sent
+
+    async def _insist(self, unsent: Unsent, posting: Posting) -> None:
+        policy, loop = self._policy(), asyncio.get_running_loop()
+        deadline = policy.deadline if posting.deadline is None else posting.deadline
+        retry, attempts = posting.retry_sending or policy.retry, itertools.count()
+        unreachable = itertools.chain([0.0], backoff(FIRST_PAUSE, LAST_PAUSE))
+        end, reason = loop.time() + deadline.total_seconds(), "It was not tried."
+        while loop.time() < end:
             try:
                 broker = await self._connected(end)
                 left = timedelta(seconds=max(end - loop.time(), 0.001))
-                return await send(broker, self._names, task, message, delay, left)
-            except (BrokerUnavailable, Rejected) as error:
-                if loop.time() + pause >= end:
-                    raise NotSent(
-                        f"The message for {task!r} was not confirmed within "
-                        f"{deadline.total_seconds():g} s: {error} Send it again with the same "
-                        f"message id ({message.message_id}) if running it twice does no harm."
-                    ) from None
-            except Unroutable:
-                raise Unroutable(
-                    f"The broker has no queue for the task {task!r}: nothing was sent. "
-                    "Run `scheduler seed` with the app that has the task."
-                ) from None
+                return await self._publish(broker, unsent, min(left, DEFAULT_TIMEOUT))
+            except FLOW_CONTROL as error:
+                wait, reason = retry.delay_after(next(attempts), None, dice.random()), str(error)
+                pause = math.inf if wait is None else wait.total_seconds()
+            except BrokerUnavailable as error:
+                pause, reason = next(unreachable), str(error)
+            if loop.time() + pause >= end:
+                break
             await asyncio.sleep(pause)
+        raise NotSent(
+            f"The message for {unsent.target!r} was not confirmed within "
+            f"{deadline.total_seconds():g} s: {reason} Send it again with the same message id "
+            f"({unsent.id}) if running it twice does no harm."
+        )
+
+    async def _publish(self, broker: Broker, unsent: Unsent, timeout: timedelta) -> None:
+        if broker.is_blocked:
+            raise Blocked(f"A memory or disk alarm of {broker.address} blocks senders.")
+        if unsent.exchange is not None:
+            return await broker.publish(
+                unsent.message, exchange=unsent.exchange, routing_key=unsent.key, timeout=timeout
+            )
+        delay = max(unsent.due_at - self.clock.now(), ZERO)
+        try:
+            await send(broker, self._names, unsent.key, unsent.message, delay, timeout)
+        except Unroutable:
+            raise Unroutable(
+                f"The broker has no queue for the task {unsent.key!r}: nothing was sent. "
+                "Run `scheduler seed` with the app that has the task."
+            ) from None
 
     async def _connected(self, end: float) -> Broker:
         if (broker := self._broker_here) is not None:
@@ -290,6 +461,11 @@ class Outbox(Connections):
                 return await self._current()
         except TimeoutError:
             raise BrokerUnavailable("The broker did not answer when it was connected to.") from None
+
+    async def _current(self) -> Broker:
+        broker = await super()._current()
+        self._resend_over(broker)
+        return broker
 
 
 async def run_in(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, R]) -> R:

@@ -29,8 +29,8 @@ def eager(app: Scheduler, *, state: Any = None) -> Generator[None]:
 
     There is no broker, and nothing waits: `send_later` and `send_at` run at once too. Nothing is
     tried again, parked or escalated: the first failure is the sender's. There are no loops, keyed
-    or not, no lifespan, no rate, order or expiry, and nothing comes from the exchanges of others:
-    for all of these take a `Kit`.
+    or not, no lifespan, no rate, order or expiry, nothing comes from the exchanges of others, and
+    `app.publish` is refused: for all of these take a `Kit`.
 
     Args:
         state: what runs find at `ctx.state`.
@@ -58,6 +58,10 @@ class _EagerBroker(MemoryBroker):
         timeout: timedelta | None = DEFAULT_TIMEOUT,
         lane: int = 0,
     ) -> None:
+        if not exchange.startswith(f"{self._app.names.prefix}."):
+            raise UsageError(
+                "Inside eager() nothing is published to exchanges: take a scheduler.testing.Kit."
+            )
         delivery = _delivered(self._sent(message), exchange, routing_key)
         around, threads = self._app.around_runs, Threads(1, Shutdown())
         await Execution(self._run(delivery), self._clock, self._state, around, threads).task

@@ -13,7 +13,7 @@ from yarl import URL
 
 from scheduler import Context, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.errors import NotSent, TooLarge
+from scheduler.errors import NotSent, TooLarge, Unroutable
 from scheduler.events import (
     ConnectionLost,
     Escalated,
@@ -325,6 +325,34 @@ ADDED_BY_A_RETRY = {
     "scheduler-key",
     "scheduler-lead-ms",
 }
+
+
+async def test_what_an_app_publishes_is_retried_and_parked_for_each_task_on_its_own(
+    shop: Shop,
+) -> None:
+    body = {"order": 1, "at": datetime(2026, 6, 1, tzinfo=UTC)}
+    async with shop.working("bill", "ship") as broker:
+        name = await shop.app.publish(
+            shop.orders, "order.shipped", body, headers={"x": "y"}, correlation_id="c"
+        )
+        text = await shop.app.publish(shop.orders, "order.paid", "no JSON", message_id="m")
+        await shop.until(lambda: shop.count(RunSettled) == 7)
+        with pytest.raises(Unroutable, match="no queue bound for the routing key 'elsewhere'"):
+            await shop.app.publish(shop.orders, "elsewhere", b"")
+        with pytest.raises(Unroutable, match="'nowhere' does not exist"):
+            await shop.app.publish("nowhere", "order.paid", b"")
+        assert await shop.parked(broker) == []
+    assert (name.stored, text) == (False, "m")
+    billed, shipped = shop.runs_of("bill"), shop.runs_of("ship")
+    ours = [run for run in billed if run.message.message_id == name]
+    assert [run.attempt for run in ours] == [0, 1, 2]
+    assert [run.attempt for run in shipped] == [0]
+    for run in (*ours, *shipped):
+        assert run.routing_key == "order.shipped"
+        assert run.message.headers["x"] == "y"
+        assert (run.message.correlation_id, run.message.message_id) == ("c", name)
+    assert ours[0].value == b'{"order":1,"at":"2026-06-01T00:00:00Z"}'
+    assert [run.value for run in billed if run not in ours] == [b"no JSON"] * 3
 
 
 async def test_a_retried_message_gets_but_what_counts_its_attempts_and_an_id_if_it_had_none(

@@ -20,6 +20,7 @@ from scheduler.control.reports import Did
 from scheduler.events import Escalated, Event
 from scheduler.middleware import CallNext, Sending, SendNext
 from scheduler.queues.running import RunningRun
+from scheduler.queues.unsent import MessageId
 
 app = Scheduler("typing")
 
@@ -64,12 +65,12 @@ async def calls(ctx: Context) -> None:
     await with_context("1")  # pyright: ignore[reportCallIssue]
 
     # It is sent with the same arguments, but for its Context.
-    assert_type(await plain.send("1"), str)
-    assert_type(await plain.send("1", "hello", times=2), str)
-    assert_type(await with_context.send("1", text="hello"), str)
-    assert_type(await paid.send(Order(number=1)), str)
-    assert_type(await nothing.send(), str)
-    assert_type(await bare.send("1"), str)
+    assert_type(await plain.send("1"), MessageId)
+    assert_type(await plain.send("1", "hello", times=2), MessageId)
+    assert_type(await with_context.send("1", text="hello"), MessageId)
+    assert_type(await paid.send(Order(number=1)), MessageId)
+    assert_type(await nothing.send(), MessageId)
+    assert_type(await bare.send("1"), MessageId)
     await bare.send()  # pyright: ignore[reportCallIssue]
     app.task(max_retries=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     app.periodic(evry="1s")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -84,11 +85,11 @@ async def calls(ctx: Context) -> None:
     await nothing.send(1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
     # The delay comes first, and is no argument of the task.
-    assert_type(await plain.send_later("10m", "1"), str)
-    assert_type(await plain.send_later(timedelta(minutes=10), "1", times=2), str)
-    assert_type(await plain.send_at(datetime.now(UTC), "1"), str)
-    assert_type(await plain.send_many({"phone": each} for each in "12"), list[str])
-    assert_type(await plain.send_many([], delay="10m"), list[str])
+    assert_type(await plain.send_later("10m", "1"), MessageId)
+    assert_type(await plain.send_later(timedelta(minutes=10), "1", times=2), MessageId)
+    assert_type(await plain.send_at(datetime.now(UTC), "1"), MessageId)
+    assert_type(await plain.send_many({"phone": each} for each in "12"), list[MessageId])
+    assert_type(await plain.send_many([], delay="10m"), list[MessageId])
     await plain.send_many(["1"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     await plain.send_later(10, "1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await plain.send_later("10m")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -98,12 +99,13 @@ async def calls(ctx: Context) -> None:
 
     # Options keep the arguments.
     urgent = plain.options(priority=5, expires="1h", headers={"traceparent": "00"}, deadline="5s")
-    assert_type(await urgent.send("1"), str)
+    assert_type(await urgent.send("1"), MessageId)
+    assert_type((await app.publish("orders", "order.paid", b"")).stored, bool)
     await urgent.send(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     plain.options(priority="high")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     plain.options(urgent=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
-    assert_type(await plain.options(unique="5m").send("1"), str)
+    assert_type(await plain.options(unique="5m").send("1"), MessageId)
 
     # What a name stands for is any task's.
     assert_type(await plain.once("order-7", at=datetime.now(UTC), args={"phone": "1"}), Did)
@@ -119,9 +121,9 @@ async def calls(ctx: Context) -> None:
 
 
 def blocks() -> None:
-    assert_type(plain.blocking.send("1", times=2), str)
-    assert_type(with_context.blocking.send_later("10m", "1"), str)
-    assert_type(plain.options(priority=1).blocking.send_at(datetime.now(UTC), "1"), str)
+    assert_type(plain.blocking.send("1", times=2), MessageId)
+    assert_type(with_context.blocking.send_later("10m", "1"), MessageId)
+    assert_type(plain.options(priority=1).blocking.send_at(datetime.now(UTC), "1"), MessageId)
     plain.blocking.send(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     with_context.blocking.send()  # pyright: ignore[reportCallIssue]
     plain.blocking.send_later("10m", colour="red")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -187,7 +189,7 @@ async def around_a_run(ctx: Context, call_next: CallNext) -> None: ...
 async def states(ctx: Context, pooled: Context[Pool]) -> None:
     # What names no state may be any.
     assert_type(ctx.state, Any)
-    assert_type(await with_state.send("1"), str)
+    assert_type(await with_state.send("1"), MessageId)
     await with_state(ctx, "1")
     await with_state(pooled, "1")
     await with_context(pooled, "1")
@@ -247,7 +249,7 @@ async def syncs() -> None:
 
 async def calls_of_what_blocks(ctx: Context) -> None:
     assert_type(blocking_task(ctx, "1"), int)  # type: ignore[assert-type]
-    assert_type(await blocking_task.send("1"), str)
+    assert_type(await blocking_task.send("1"), MessageId)
     await blocking_task.send(ctx, "1")  # pyright: ignore[reportCallIssue]
     assert_type(blocking_loop("Köln"), None)
 

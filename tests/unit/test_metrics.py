@@ -2,14 +2,16 @@
 
 import asyncio
 import logging
+import math
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from scheduler import Context, Reject, Retry, StopLoop
+from scheduler import Context, Reject, Retry, Scheduler, StopLoop
 from scheduler.events import (
     Connected,
     ConnectionLost,
@@ -19,6 +21,7 @@ from scheduler.events import (
     LoopRepaired,
     MessageConfirmed,
     MessageParked,
+    MessageStored,
     ProcessorStarted,
     RunEvent,
     RunFinished,
@@ -34,6 +37,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.protocol.topology import token_key
 from scheduler.queues.failed import Selection
+from scheduler.queues.unsent import Unsent
 from scheduler.timing.schedules import Cron, Every, Schedule
 from tests.stage import START, Stage, new_app, of
 
@@ -46,8 +50,8 @@ DUE = START + timedelta(hours=1)
 class Told:
     """An app that is measured, told events, and what Prometheus reads then."""
 
-    def __init__(self) -> None:
-        self.app = new_app()
+    def __init__(self, app: Scheduler | None = None) -> None:
+        self.app = app or new_app()
         self.registry = instrument(self.app)
 
     def __call__(self, *events: Event) -> "Told":
@@ -252,6 +256,20 @@ def test_a_first_connection_is_no_reconnect(told: Told):
     for _ in range(2):
         told(ConnectionLost("broker", "gone"), Connected("broker", "4.3", SECOND))
     assert read(told.registry, "reconnects_total") == 2
+
+
+def test_stored_messages_are_counted_and_so_are_those_of_all_processes(tmp_path: Path):
+    told = Told(Scheduler("test", fallback=f"sqlite:///{tmp_path}/unsent.db"))
+    told(MessageStored("a", "sms", "the broker is away"))
+    assert read(told.registry, "stored_messages_total") == 1
+    assert read(told.registry, "unsent_messages") == 0
+    store = told.app.fallback
+    assert store is not None
+    store.keep(Unsent(None, "sms", Message(message_id="of another process"), START, START))
+    assert read(told.registry, "unsent_messages") == 1
+    broken = Told(Scheduler("test", fallback="sqlite:////nowhere/unsent.db"))
+    assert math.isnan(read(broken.registry, "unsent_messages"))
+    assert read(broken.registry, "reconnects_total") == 0
 
 
 def test_confirms_are_measured(told: Told):

@@ -15,6 +15,7 @@ from scheduler.errors import (
     NotSent,
     RegistrationError,
     ScheduleError,
+    Unencodable,
     Unroutable,
     UsageError,
 )
@@ -251,6 +252,34 @@ async def test_a_program_opens_its_connection_when_it_enters_the_app(stage: Stag
         await ship.send(ORDER)
     await ship.send(ORDER)
     assert await stage.waiting() == 2
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "options", "told"),
+    [
+        ("test.v1.scheduler", "x", {}, "'test.v1.scheduler' is the scheduler's own"),
+        ("test.v1.later", "x", {}, "'test.v1.later' is the scheduler's own"),
+        ("", "test.v1.processor.ship", {}, "'test.v1.processor.ship' is the scheduler's own"),
+        ("orders", "x", {"headers": {"Scheduler-Due-At-Ms": 1}}, "begin with 'scheduler-' are res"),
+        ("orders", "x", {"deadline": "soon"}, "got: 'soon'"),
+    ],
+)
+async def test_what_is_the_schedulers_own_is_not_published(
+    exchange: str, key: str, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        await new_app().publish(exchange, key, b"", **options)
+
+
+@pytest.mark.parametrize(
+    ("key", "body", "options"),
+    [("x" * 256, b"", {}), ("x", b"", {"headers": {"x": object()}})],
+)
+async def test_what_cannot_travel_is_not_published(
+    key: str, body: Any, options: dict[str, Any]
+) -> None:
+    with pytest.raises(Unencodable):
+        await new_app().publish("orders", key, body, **options)
 
 
 async def test_a_broker_without_the_task_is_told_with_what_to_do() -> None:

@@ -80,6 +80,10 @@ class AmqpBroker:
     def connected(self) -> bool:
         return self._connection.connected
 
+    @property
+    def is_blocked(self) -> bool:
+        return self._connection.is_blocked
+
     async def __aenter__(self) -> "AmqpBroker":
         await self._connection.open()
         return self

@@ -70,6 +70,10 @@ class Connection:
     def connected(self) -> bool:
         return self._connected.is_set()
 
+    @property
+    def is_blocked(self) -> bool:
+        return self._session is not None and self._session.connection.is_blocked
+
     async def open(self) -> None:
         """Connect, and stay connected.
 

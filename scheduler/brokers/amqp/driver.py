@@ -84,6 +84,12 @@ class DriverConnection(aiormq.Connection):
         if not self.transport.is_closing():
             self.transport.write(frames)
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the broker has said that an alarm blocks whoever publishes."""
+        unblocked: asyncio.Event = getattr(self, "_Connection__connection_unblocked")  # noqa: B009
+        return not unblocked.is_set()
+
     async def open(self, channel: DriverChannel) -> DriverChannel:
         """Open a channel, to its end."""
         self.channels[channel.number] = channel

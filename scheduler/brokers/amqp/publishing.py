@@ -9,7 +9,14 @@ from scheduler.brokers.amqp.channels import DriverChannel
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.properties import check_body, check_key, check_size, encoded
-from scheduler.errors import IncompatibleBroker, QueueNotFound, TooLarge, Unconfirmed, Unroutable
+from scheduler.errors import (
+    ConfirmationTimeout,
+    IncompatibleBroker,
+    QueueNotFound,
+    TooLarge,
+    Unconfirmed,
+    Unroutable,
+)
 from scheduler.events import MessageConfirmed
 from scheduler.protocol.messages import Message
 
@@ -43,7 +50,7 @@ class Publisher:
             async with asyncio.timeout(timeout.total_seconds()):
                 await self._publish(session, message, exchange, routing_key, lane)
         except TimeoutError:
-            raise Unconfirmed(
+            raise ConfirmationTimeout(
                 f"{self._connection.address} did not confirm a message within "
                 f"{timeout.total_seconds():g} s: it may be blocked by a memory or disk alarm. The "
                 "message may or may not have been taken."

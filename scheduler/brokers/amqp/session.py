@@ -17,8 +17,6 @@ from scheduler.brokers.credentials import user_of
 ANSWER_TIMEOUT = timedelta(seconds=20)
 """Before whoever asked gives up, and leaves a connection that is of no use."""
 
-UNBLOCKED_WITHIN = timedelta(seconds=0.1)
-
 
 MOST_ALONE = 4
 """Large messages that are in flight at once, each over a channel of its own."""
@@ -129,7 +127,7 @@ class Session:
             if (left := asked_at + patience - loop.time()) > 0:
                 await asyncio.sleep(left)
                 continue
-            while await self._is_blocked():
+            while self.connection.is_blocked:
                 await self.connection.ready()
                 await asyncio.sleep(patience)
             if oldest in self._unanswered:
@@ -142,14 +140,6 @@ class Session:
         if self._given_up_for is None:
             self._given_up_for = reason
             await self.connection.close(ConnectionError())
-
-    async def _is_blocked(self) -> bool:
-        try:
-            async with asyncio.timeout(UNBLOCKED_WITHIN.total_seconds()):
-                await self.connection.ready()
-        except TimeoutError:
-            return True
-        return False
 
     async def ended(self) -> str:
         """Wait until the connection is gone; says why."""

@@ -57,6 +57,10 @@ class MemoryBroker:
     def connected(self) -> bool:
         return self._connection is not None
 
+    @property
+    def is_blocked(self) -> bool:
+        return False
+
     async def __aenter__(self) -> Self:
         self._connection = self._server.connect()
         return self

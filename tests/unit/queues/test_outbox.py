@@ -5,16 +5,20 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
+from scheduler.brokers.contract import BrokerInfo
 from scheduler.brokers.memory.broker import LARGEST_BODY, MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import (
     AccessRefused,
     BrokerUnavailable,
+    ConfirmationTimeout,
     NotAllSent,
     NotSent,
     Rejected,
@@ -23,14 +27,24 @@ from scheduler.errors import (
     Unroutable,
     UsageError,
 )
-from scheduler.events import CallNotSent, CallSending, CallSent, Event
+from scheduler.events import (
+    CallNotSent,
+    CallSending,
+    CallSent,
+    Event,
+    MessageStored,
+    StoredDelayed,
+    StoredSent,
+)
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.outbox import BlockingBridge, Outbox, Posting
+from scheduler.queues.unsent import SqliteStore, UnsentStore
+from scheduler.tasks.retries import Retry
 from scheduler.testing import run_virtually
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import SECOND
 from tests.faulty import Call, FaultyBroker
-from tests.stage import START
+from tests.stage import START, of
 
 NAMES = Names("shop")
 
@@ -43,7 +57,7 @@ class Office:
         connecting: what becomes of each connecting.
     """
 
-    def __init__(self, clock: LoopClock) -> None:
+    def __init__(self, clock: LoopClock, fallback: UnsentStore | None = None) -> None:
         self.clock = clock
         self.server = MemoryServer(clock)
         self.moods = list[Exception | float]()
@@ -51,7 +65,7 @@ class Office:
         self.opened: list[FaultyBroker] = []
         self.closed = 0
         self.events: list[Event] = []
-        self.outbox = Outbox(NAMES, clock, self._connect, self.events.append)
+        self.outbox = Outbox(NAMES, clock, self._connect, self.events.append, fallback=fallback)
 
     def suffers(
         self, *moods: Exception | float, connecting: Sequence[Exception | float] = ()
@@ -60,7 +74,7 @@ class Office:
         self.connecting += connecting
 
     def _connect(self) -> FaultyBroker:
-        broker = FaultyBroker(self.server)
+        broker = FaultyBroker(self.server, info=BrokerInfo("RabbitMQ", "4.0.5"))
 
         async def connect(_: Call) -> None:
             if self.connecting:
@@ -70,7 +84,7 @@ class Office:
         async def publish(call: Call) -> None:
             if self.moods:
                 await suffer(self.moods.pop(0), call.timeout.total_seconds())
-                raise Unconfirmed("It did not confirm in time.")
+                raise ConfirmationTimeout("It did not confirm in time.")
 
         async def close(_: Call) -> None:
             self.closed += 1
@@ -194,18 +208,23 @@ async def test_a_connection_that_is_lent_is_used_and_not_closed(office: Office) 
     assert (len(tries(first)), len(office.opened)) == (1, 2)
 
 
+GONE = Unconfirmed("gone")
+FULL, SILENT = Rejected("full"), ConfirmationTimeout("silent")
+
+
 @pytest.mark.parametrize(
-    "moods",
+    ("moods", "expected"),
     [
-        [BrokerUnavailable("gone")],
-        [Unconfirmed("gone")] * 3,
-        [Rejected("full")] * 5,
-        [BrokerUnavailable("gone"), Unconfirmed("gone"), 0.5],
+        ([AWAY], [0]),
+        ([GONE] * 4, [0, 0.1, 0.2, 0.4]),
+        ([FULL] * 5, [1, 1.6, 2.56, 4.096, 6.5536]),
+        ([AWAY, FULL, GONE, SILENT], [0, 1, 0.1, 1.6]),
     ],
 )
 async def test_what_passes_within_the_deadline_is_waited_out(
-    office: Office, moods: list[Exception | float]
+    office: Office, moods: list[Exception | float], expected: list[float]
 ) -> None:
+    """At once and as a connection is retried, but under flow control by the policy."""
     office.suffers(*moods)
     assert await office.outbox.send("sms", {}, Posting(message_id="id")) == "id"
     assert await office.received() == 1
@@ -213,8 +232,26 @@ async def test_what_passes_within_the_deadline_is_waited_out(
     tried_at = [call.at for call in tries(broker)]
     assert len(tried_at) == len(moods) + 1
     pauses = [b - a for a, b in itertools.pairwise(tried_at)]
-    for n, pause in enumerate(pauses):
-        assert 0.05 * 2**n <= pause <= 0.1 * 2**n + 0.5
+    for pause, mean in zip(pauses, expected, strict=True):
+        assert mean * 0.5 <= pause <= mean * 1.2
+
+
+async def test_the_policy_of_a_message_is_one_of_its_options(office: Office) -> None:
+    office.suffers(*[FULL] * 9)
+    posting = Posting(retry_sending=Retry(2, delays=["3s", "4s"], jitter=0))
+    with pytest.raises(NotSent, match="full"):
+        await office.outbox.send("sms", {}, posting)
+    assert [call.at for call in tries(office.opened[0])] == [0, 3, 7]
+
+
+async def test_nothing_is_published_while_an_alarm_blocks_senders(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FaultyBroker, "is_blocked", True)
+    asyncio.get_running_loop().call_later(3, monkeypatch.undo)
+    await office.outbox.send("sms", {}, Posting())
+    (tried,) = tries(office.opened[0])
+    assert 3 < tried.at < 7
 
 
 async def test_connecting_is_tried_again_too(office: Office) -> None:
@@ -299,6 +336,98 @@ async def test_what_is_longer_than_the_timers_can_hold_is_not_sent(office: Offic
         await office.outbox.send("sms", {}, Posting(delay=timedelta(days=1344)))
     with pytest.raises(UsageError, match="from 0 to 1343 days, got "):
         await office.outbox.send("sms", {}, Posting(at=START + timedelta(days=1344)))
+
+
+# The fallback
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SqliteStore:
+    return SqliteStore(str(tmp_path / "unsent.db"), "shop")
+
+
+@pytest.fixture
+async def stocked(clock: LoopClock, store: SqliteStore) -> AsyncIterator[Office]:
+    """An office with a fallback."""
+    office = Office(clock, store)
+    await office.seed()
+    yield office
+    await office.outbox.close()
+
+
+BRIEF = Posting(deadline=SECOND)
+
+
+async def test_what_could_not_be_sent_is_stored_and_sent_once_when_the_broker_is_back(
+    stocked: Office, store: SqliteStore
+) -> None:
+    stocked.suffers(connecting=[AWAY] * 20)
+    await stocked.outbox.open()  # the program starts though the broker is away
+    later = replace(BRIEF, delay=timedelta(minutes=1), message_id="later")
+    ids = [
+        await stocked.outbox.send("sms", {"n": 1}, replace(BRIEF, message_id="now")),
+        await stocked.outbox.send("sms", {"n": 2}, later),
+        await stocked.outbox.send("sms", {"n": 3}, later),
+    ]
+    assert ids == ["now", "later", "later"]
+    assert all(id.stored for id in ids)
+    assert [(each.id, each.target) for each in store.read()] == [("now", "sms"), ("later", "sms")]
+    assert of(CallSent, stocked.events) == []
+    assert {type(each) for each in stocked.events[-2:]} == {MessageStored, CallNotSent}
+
+    stocked.connecting.clear()
+    id = await stocked.outbox.send("sms", {}, Posting(message_id="next"))
+    assert not id.stored
+    await asyncio.sleep(6)
+    assert store.read() == []
+    assert {each.message_id for each in of(StoredSent, stocked.events)} == {"now", "later"}
+    assert await stocked.received() == 2
+    await asyncio.sleep(60)
+    assert await stocked.received() == 3  # at its time, and once
+
+
+async def test_of_many_the_rest_is_stored_at_once_after_one_was(
+    stocked: Office, store: SqliteStore
+) -> None:
+    stocked.suffers(connecting=[AWAY] * 9999)
+    ids = await stocked.outbox.send_all("sms", [{"n": n} for n in range(1000)], BRIEF)
+    assert all(id.stored for id in ids)
+    assert asyncio.get_running_loop().time() < 3
+    assert {each.id for each in store.read()} == set(ids)
+
+
+async def test_what_is_stored_and_cannot_be_sent_stays_and_holds_up_no_other(
+    stocked: Office, store: SqliteStore
+) -> None:
+    stocked.suffers(connecting=[AWAY] * 20)
+    for name, task in (("a", "never_seeded"), ("b", "sms")):
+        await stocked.outbox.send(task, {}, replace(BRIEF, message_id=name))
+    stocked.connecting.clear()
+    async with FaultyBroker(stocked.server) as broker:
+        assert await stocked.outbox.send_stored(broker) == 1
+    assert [each.id for each in store.read()] == ["a"]
+    (delayed,) = of(StoredDelayed, stocked.events)
+    assert delayed.count == 1
+    assert "Run `scheduler seed`" in delayed.reason
+
+
+async def test_a_fallback_that_fails_is_told_with_what_it_was_needed_for(clock: LoopClock) -> None:
+    office = Office(clock, SqliteStore("/nowhere/unsent.db", "shop"))
+    office.suffers(connecting=[AWAY] * 20)
+    with pytest.raises(NotSent, match="refused.* Nor was it stored: OperationalError: unable"):
+        await office.outbox.send("sms", {}, BRIEF)
+
+
+async def test_an_embedded_broker_gets_nothing_of_what_is_stored(
+    stocked: Office, store: SqliteStore
+) -> None:
+    stocked.suffers(connecting=[AWAY] * 20)
+    await stocked.outbox.send("sms", {}, BRIEF)
+    async with MemoryBroker(stocked.server) as broker:
+        stocked.outbox.use(broker, stocked.clock)
+        await asyncio.sleep(6)
+        stocked.outbox.release(broker)
+    assert len(store.read()) == 1
 
 
 # Callers without an event loop
