@@ -110,16 +110,6 @@ def _with_token(
     return beginning._replace(token=Position(beginning.entry.epoch, 0, joined=False))
 
 
-def _by_epoch(entry: Entry, latest: Entry | None) -> bool:
-    return latest is None or entry.epoch > latest.epoch
-
-
-def _by_a_fast_clock(
-    verb: Verb, latest: Entry | None, *, at_ms: int = 0, paused: bool = False
-) -> Beginning | None:
-    return begun(verb, latest, at_ms=at_ms + 10 * (verb is Verb.TRIGGER), paused=paused)
-
-
 def _puts_twice(state: State, at: int) -> Move:
     once = put(state, at)
     return once._replace(state=once.state._replace(waiting=(*once.state.waiting, once.token)))
@@ -430,17 +420,9 @@ REMOVALS = (
     ),
     Removal(
         "C-accept",
-        "an entry counts though it is based on what is not the latest any more",
+        "an entry counts if its epoch is later, though it is not based on the latest one",
         epochs,
         {"accepted": always(True)},
-        replace(_bounds(Verb.TRIGGER, Verb.PAUSE), at_once=2),
-        {Wrong.STOPPED},
-    ),
-    Removal(
-        "C-accept, its base",
-        "any entry counts whose epoch is later, also by a clock that is fast",
-        epochs,
-        {"accepted": _by_epoch, "begun": _by_a_fast_clock},
         replace(_bounds(Verb.TRIGGER, Verb.PAUSE), at_once=2),
         {Wrong.STOPPED},
     ),

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -541,12 +542,12 @@ async def test_what_the_broker_does_not_confirm_is_given_up(stage: Stage, ask: s
     await stage.seed(shop.app)
     async with FaultyBroker(stage.server) as silent:
         silent.on("publish").hangs()
-        began = stage.clock.now()
+        began, asked = stage.clock.now(), partial(shop.remind.once, "order-7")
+        if ask == "start":
+            asked = partial(shop.remind.start, "order-7", every="1h")
         with (
             shop.app.lending(silent, stage.clock),
             pytest.raises(NotSent, match=r"remind\.order-7 was not confirmed within 30 s"),
         ):
-            await (shop.remind.once if ask == "once" else shop.remind.start)(
-                "order-7", **({} if ask == "once" else {"every": "1h"})
-            )
+            await asked()
         assert stage.clock.now() - began <= 30 * SECOND
