@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.errors import ScheduleError
@@ -132,6 +132,7 @@ def test_a_cronjob_runs_when_kubernetes_runs_it(when: str, start: str, moments: 
     assert next_runs(job, start, len(moments)) == [f"{each}T09:00" for each in moments]
 
 
+@settings(deadline=None)
 @given(SETS, st.booleans())
 def test_whatever_it_is_there_is_an_expression_for_it(
     sets: tuple[frozenset[int], ...], both: bool
