@@ -70,7 +70,7 @@ STREAMS = (
         "shop.v1.snapshots",
         {
             "x-queue-type": "stream",
-            "x-max-length-bytes": 20_000_000,
+            "x-max-length-bytes": 500_000_000,
             "x-stream-max-segment-size-bytes": 10_000_000,
         },
     ),
