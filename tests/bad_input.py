@@ -105,9 +105,9 @@ BAD = (
         ),
     ),
     Bad("text", "undecodable", "sent_at_ms: ", headers={"scheduler-sent-at-ms": "now"}),
-    Bad("negative", "undecodable", "attempt: ", headers={"scheduler-attempt": -1}),
+    Bad("negative", "undecodable", "due_at_ms: ", headers={"scheduler-due-at-ms": -1}),
     Bad("lead", "undecodable", "lead-ms must be .* got 1501", headers={"scheduler-lead-ms": 1501}),
-    Bad("array", "undecodable", "attempt: ", headers={"scheduler-attempt": [1]}),
+    Bad("array", "undecodable", "due_at_ms: ", headers={"scheduler-due-at-ms": [1]}),
     Bad("table", "undecodable", "due_at_ms: ", headers={"scheduler-due-at-ms": nested(50)}),
     Bad("far", "undecodable", "expires_at_ms: ", headers={"scheduler-expires-at-ms": 2**63 - 1}),
     Bad(
@@ -153,11 +153,11 @@ BAD = (
     Bad(
         "foreign hostile",
         "undecodable",
-        "attempt: .*; key: ",
+        "due_at_ms: .*; not_before_ms: ",
         body=b'{"number": 1}',
         task="paid",
         key="order.paid",
-        headers={"scheduler-attempt": "x", "scheduler-key": 5},
+        headers={"scheduler-due-at-ms": "x", "scheduler-not-before-ms": -5},
     ),
     Bad(
         "pretender",

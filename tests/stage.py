@@ -21,7 +21,7 @@ from scheduler.program import Program, processor
 from scheduler.protocol.epochs import LoopState, is_void
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token, claims_of, decode, is_token
-from scheduler.protocol.topology import Names, QueueType, topology
+from scheduler.protocol.topology import LOOP_KEY, Names, QueueType, topology
 from scheduler.queues.delays import send_again
 from scheduler.queues.failed import FailedQueues, Parked
 from scheduler.queues.journal import Journal
@@ -302,7 +302,10 @@ class Stage:
 
     async def publish(self, message: Message, routing_key: str, exchange: str = "") -> None:
         """Publish as a message of this key comes to its task, unless another exchange is named."""
-        exchange = exchange or self.app.names.way_in(routing_key)
+        names = self.app.names
+        exchange = exchange or (
+            names.processor if routing_key.startswith(LOOP_KEY) else names.delayed
+        )
         await self.broker.publish(message, exchange=exchange, routing_key=routing_key)
 
     async def parked(self) -> list[Parked]:

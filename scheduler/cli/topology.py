@@ -12,7 +12,7 @@ from scheduler.cli.arguments import AppArgument, Json, command, new_group
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import print_json
 from scheduler.cli.tables import console
-from scheduler.protocol.topology import Topology, definitions
+from scheduler.protocol.topology import Binding, Topology, definitions
 
 TIME_TO_LIVE = "x-message-ttl"
 FEW = 4
@@ -59,13 +59,17 @@ def _tree(topology: Topology, *, whole: bool) -> Tree:
         bound = [binding for binding in topology.bindings if binding.source == exchange.name]
         for _, alike in groupby(bound, lambda each: _kind_of(arguments[each.destination])):
             lines = [
-                f"{each.routing_key or '(all)'} → {each.destination}"
-                f"{_listed(arguments[each.destination])}"
+                f"{_asked_of(each)} → {each.destination}{_listed(arguments[each.destination])}"
                 for each in alike
             ]
             for line in lines if whole else _folded(lines):
                 branch.add(line)
     return tree
+
+
+def _asked_of(binding: Binding) -> str:
+    asked = (f"{name}: {value}" for name, value in binding.arguments.items() if name != "x-match")
+    return binding.routing_key or ", ".join(asked) or "(all)"
 
 
 def _kind_of(arguments: Mapping[str, Any]) -> object:

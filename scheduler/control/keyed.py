@@ -235,12 +235,6 @@ def checked_key(spec: TaskSpec, key: str) -> str:
             f"A key has 1 to {LONGEST_KEY} letters, digits, '_' or '-', and between them '.', "
             f"'@' or '+', got {key!r}."
         )
-    if ".task." in f".{key}":
-        # Parked or rerouted, its token would come to the task of that name as well.
-        raise UsageError(
-            f"The loop {spec.name}.{key} would be taken for a call of the task "
-            f"{key.rpartition('.')[2]!r}: choose a key without the word 'task' before a '.'."
-        )
     return key
 
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker
 from scheduler.control.fit import Fit
 from scheduler.errors import OtherArguments, UsageError
-from scheduler.protocol.calls import is_call, placed
+from scheduler.protocol.calls import is_call, placed, unclaimed
 from scheduler.protocol.messages import own_headers
 from scheduler.protocol.topology import Queue, Topology
 from scheduler.queues.delays import send_again
@@ -119,7 +119,7 @@ class Migration:
         while delivery := await self._broker.get(source):
             message = delivery.message
             sent = replace(message, headers=own_headers(message.headers), expiration=None)
-            if self._names.bring_tokens(delivery.exchange, delivery.routing_key):
+            if self._names.bring_tokens(delivery.exchange):
                 await self._broker.publish(
                     sent,
                     exchange=self._names.processor,
@@ -127,6 +127,8 @@ class Migration:
                     timeout=AS_LONG_AS_IT_TAKES,
                 )
             else:
+                if not self._names.bring_retries(delivery.exchange, delivery.routing_key):
+                    sent = unclaimed(sent)
                 if not is_call(message):
                     sent = placed(sent, delivery.exchange, delivery.routing_key)
                 await send_again(self._broker, self._names, task, sent, ZERO, AS_LONG_AS_IT_TAKES)

@@ -136,7 +136,7 @@ class Head:
 def _target_of(delivery: Delivery) -> str:
     if is_token(delivery.message):
         return f"the loop {claims_of(delivery.message).get('task')!s}"
-    _, _, task = delivery.routing_key.rpartition(".task.")
+    _, _, task = delivery.routing_key.partition(".")
     return f"the task {task!r}"
 
 

@@ -72,7 +72,7 @@ class Escalation:
 
     async def _suspend(self, delivery: Delivery, error: Exception) -> None:
         """Pause the loop whose token does not fit its task: the next one would not either."""
-        if not self._names.bring_tokens(delivery.exchange, delivery.routing_key):
+        if not self._names.bring_tokens(delivery.exchange):
             return
         token = decode(delivery.message, self._names.namespace)
         if token.state is not State.REPLAY:
@@ -97,7 +97,7 @@ class Escalation:
         error: Exception,
     ) -> None:
         # The failed exchange knows our keys, not those of somebody else's exchange.
-        brought = self._names.bring_tokens(delivery.exchange, delivery.routing_key)
+        brought = self._names.bring_tokens(delivery.exchange)
         key = delivery.routing_key if brought else task_key(task.name)
         await self._publisher.insist(
             delivery,

@@ -56,7 +56,7 @@ from scheduler.processor.settlement import (
 )
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.successors import Successors
-from scheduler.protocol.calls import Call, decode_call, is_call
+from scheduler.protocol.calls import Call, decode_call, is_call, unclaimed
 from scheduler.protocol.messages import lead_of, one_line
 from scheduler.protocol.tokens import State, Token, decode
 from scheduler.protocol.topology import loop_named_by
@@ -128,6 +128,8 @@ class Pipeline:
             Before which moment its message, which was given back, is not to be run.
         """
         held: Held = []
+        if not self._app.names.bring_retries(delivery.exchange, delivery.routing_key):
+            delivery.message = unclaimed(delivery.message)
         try:
             verdict = await self._verdict(delivery, task, held)
             await self._dispose(delivery, verdict)
@@ -179,12 +181,13 @@ class Pipeline:
     def _decode(self, delivery: Delivery, task: TaskSpec) -> Token | Call:
         message, exchange, key = delivery.message, delivery.exchange, delivery.routing_key
         lead_of(message.headers)  # refuses one that cannot be kept
-        if self._app.names.bring_tokens(exchange, key):
+        if self._app.names.bring_tokens(exchange):
             token = decode(message, self._app.namespace)
-            if loop_named_by(key) != token.loop:
-                raise Undecodable(f"The token is one of {token.loop}, and came by {key!r}.")
+            if loop_named_by(key) != token.loop or token.loop.task != task.name:
+                came = f"by {key!r} to {task.name!r}"
+                raise Undecodable(f"The token is one of {token.loop}, and came {came}.")
             return token
-        if task.reads is None and not is_call(message):
+        if not task.called or (task.reads is None and not is_call(message)):
             raise Undecodable("It is no call, and did not come the way of the loops' tokens.")
         return decode_call(
             message,

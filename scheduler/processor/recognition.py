@@ -10,7 +10,7 @@ from typing import TypeVar
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
 from scheduler.control.joining import joined
-from scheduler.errors import BrokerError, DeliveryLost, StreamTooLong
+from scheduler.errors import BrokerError, DeliveryLost, StreamTooLong, Undecodable
 from scheduler.events import Emit, PlaceLost, TokenDelayed
 from scheduler.processor.ends import Ends
 from scheduler.processor.knowledge import Knowledge, Noted
@@ -25,9 +25,11 @@ from scheduler.queues.timers import Timers
 from scheduler.timing.backoff import backoff
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
+from scheduler.timing.moments import milliseconds_since_epoch
 
 FIRST_PAUSE = timedelta(milliseconds=50)
 LONGEST_READING = timedelta(minutes=2)
+CLOCKS_DIFFER_BY = timedelta(minutes=1)  # an epoch is the time at which it began
 SHARED = timedelta(minutes=10)  # what is so short is read once for all who ask
 R = TypeVar("R")
 VOID, SETTLED, JOINED = "void", "settled", "joined"
@@ -68,6 +70,7 @@ class Recognition:
         """Why a token whose turn it is is not run, if it is not.
 
         Raises:
+            Undecodable: its epoch cannot have begun yet.
             DeliveryLost: somebody else has it.
             BrokerError: it could not be found out, and the processor stops.
         """
@@ -75,7 +78,7 @@ class Recognition:
             return None
         if not self._knowledge.is_current:
             await self._unless_interrupted(delivery, self._knowledge.current)
-        self._turns.learn(token.loop, token.epoch)
+        self._learn(token)
         if self._turns.is_void(token):
             return VOID
         if self._turns.is_behind(token):
@@ -88,6 +91,13 @@ class Recognition:
         if came_back and await self.was_settled(delivery, token):
             return SETTLED
         return await self._exchanged(delivery, token) if token.first else None
+
+    def _learn(self, token: Token) -> None:
+        """Take note of its epoch, unless that would make the loop's true tokens void for long."""
+        latest = milliseconds_since_epoch(self._clock.now() + CLOCKS_DIFFER_BY)
+        if token.epoch > max(latest, self._turns.known(token.loop)):
+            raise Undecodable(f"Its epoch, {token.epoch}, lies in the future.")
+        self._turns.learn(token.loop, token.epoch)
 
     async def was_settled(self, delivery: Delivery, token: Token) -> bool:
         """Return whether the journal has heard what comes after a token (R3, R3p).

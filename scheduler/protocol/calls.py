@@ -18,7 +18,8 @@ scheduler-expires-at-ms          after which moment it is too old to run; none: 
 ===============================  ==========================================================
 
 A task that subscribes to the exchange of somebody else gets messages of any form. In both cases the
-message comes back from a retry as it was, with these headers added:
+message comes back from a retry as it was, with these headers added. Those of them that only
+processors and operators tell of a message are left out where somebody else has set them:
 
 ===============================  ==========================================================
 scheduler-attempt                how many attempts have failed
@@ -58,6 +59,13 @@ from scheduler.timing.moments import (
 )
 
 CALL_TYPE = "scheduler.call"
+PARKED = f"{PREFIX}parked-"
+LEFT_OUT = f"{PREFIX}left-out"
+REPLAYED_AT = f"{PREFIX}replayed-at-ms"
+ATTEMPT = f"{PREFIX}attempt"
+EXCHANGE, KEY = f"{PREFIX}exchange", f"{PREFIX}key"
+FIRST_FAILED_AT = f"{PREFIX}first-failed-at-ms"
+CLAIMS = frozenset({ATTEMPT, FIRST_FAILED_AT, EXCHANGE, KEY, REPLAYED_AT, LEFT_OUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,14 @@ class Call:
 def task_key(task: str) -> str:
     """The routing key of a task's calls, whatever stands before it."""
     return f"task.{task}"
+
+
+RETRY_KEY = "retry."
+
+
+def retry_key(task: str) -> str:
+    """The routing key of what processors, and operators, send to a task: no sender may have it."""
+    return f"{RETRY_KEY}{task}"
 
 
 def new_call(
@@ -154,12 +170,11 @@ def decode_call(
         Undecodable: it claims to be of our making, and is not; or its retry headers are broken.
     """
     wire = validated(_Sent if is_call(message) else _Retried, our_headers(message), "headers")
-    key = routing_key if wire.key is None else wire.key
+    key = task_key(task) if routing_key == retry_key(task) else routing_key
     args, sent_at, expires_at = None, None, None
     if isinstance(wire, _Sent):
         _refuse_strayed(wire, namespace, task)
         args = parsed(_Body, message.body, "body").args
-        key = _without_delay(key, task)
         sent_at, expires_at = moment_of(wire.sent_at_ms), optional_moment(wire.expires_at_ms)
     elif not wire.replayed_at_ms:
         expires_at = _expiry(message, expires)
@@ -167,7 +182,7 @@ def decode_call(
         task=task,
         message=replace(message, headers=own_headers(message.headers), expiration=None),
         exchange=exchange if wire.exchange is None else wire.exchange,
-        routing_key=key,
+        routing_key=key if wire.key is None else wire.key,
         args=args,
         attempt=wire.attempt,
         sent_at=sent_at,
@@ -186,8 +201,18 @@ def _expiry(message: Message, expires: timedelta | None) -> datetime | None:
 
 def placed(message: Message, exchange: str, routing_key: str) -> Message:
     """The message with where it was published first, unless it says so already."""
-    first = {f"{PREFIX}exchange": exchange, f"{PREFIX}key": routing_key}
+    first = {EXCHANGE: exchange, KEY: routing_key}
     return replace(message, headers={**first, **message.headers})
+
+
+def unclaimed(message: Message) -> Message:
+    """The message without what only processors and operators tell of one."""
+    kept = {
+        name: value
+        for name, value in message.headers.items()
+        if name not in CLAIMS and not name.startswith(PARKED)
+    }
+    return message if len(kept) == len(message.headers) else replace(message, headers=kept)
 
 
 def due_at_of_call(message: Message) -> datetime | None:
@@ -212,13 +237,12 @@ def spent(call: Call, *, failed_at: datetime) -> Message:
     """The message of the call, with the attempt that failed counted."""
     first = call.first_failed_at or failed_at
     added: dict[str, Any] = {
-        "attempt": call.attempt + 1,
-        "first-failed-at-ms": milliseconds_since_epoch(first),
-        "exchange": call.exchange,
-        "key": call.routing_key,
+        ATTEMPT: call.attempt + 1,
+        FIRST_FAILED_AT: milliseconds_since_epoch(first),
+        EXCHANGE: call.exchange,
+        KEY: call.routing_key,
     }
-    headers = {PREFIX + name: value for name, value in added.items()}
-    return replace(call.message, headers={**call.message.headers, **headers})
+    return replace(call.message, headers={**call.message.headers, **added})
 
 
 def _refuse_strayed(wire: "_Sent", namespace: str, task: str) -> None:
@@ -227,12 +251,6 @@ def _refuse_strayed(wire: "_Sent", namespace: str, task: str) -> None:
             f"The message is a call of {wire.task!r} in namespace {wire.namespace!r}; "
             f"this is {task!r} in {namespace!r}."
         )
-
-
-def _without_delay(routing_key: str, task: str) -> str:
-    # A delayed one comes with the key that led it through its delay: digits, then its task's.
-    key = task_key(task)
-    return key if routing_key.endswith(f".{key}") else routing_key
 
 
 _Ms = Field(default=None, ge=0, le=LATEST_MS)

@@ -12,17 +12,26 @@ milliseconds after the moment its delay counts from, and leaves its timers some 
 so a loop of a minute has a little less than a minute to wait. It still takes the timer of a minute.
 What is left of the delay is the rest: the processor holds the message for that long.
 
-The digits are part of the routing key. Each unit has a topic exchange, which routes a message
+The digits of a token are part of its routing key. Each unit has an exchange, which routes a message
 straight to the timer of the next digit that is not zero, or to the end if there is none. A timer
 dead-letters to the exchange of the next unit. All messages of a timer wait equally long, so none
 waits behind a longer one.
+
+A call tells its timers in headers: for each exchange that it comes to, the timer that it goes to::
+
+    1h20s    scheduler-at-192d: 1h     scheduler-at-15m: 1x15s     scheduler-at-s: 5s
+
+By keys, of which a sender may give a message any number, it would be in many timers at once, and
+behind each of them in many more.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
 from scheduler.errors import UsageError
+from scheduler.protocol.messages import PREFIX
 from scheduler.timing.durations import MILLISECOND, SECOND, ZERO, milliseconds, shown
 
 
@@ -79,11 +88,21 @@ class Timer:
         return UNITS[self.unit].length * self.count - _short_by(self.unit)
 
 
-def timers() -> list[Timer]:
-    """List every timer, unit by unit."""
+def timers(first: int = 0) -> list[Timer]:
+    """List every timer from a unit on, unit by unit."""
     return [
-        Timer(index, count) for index, unit in enumerate(UNITS) for count in range(1, unit.most + 1)
+        Timer(unit, count)
+        for unit in range(first, len(UNITS))
+        for count in range(1, UNITS[unit].most + 1)
     ]
+
+
+AT = f"{PREFIX}at-"
+
+
+def header_at(unit: int) -> str:
+    """Name the header by which the exchange of a unit routes calls."""
+    return AT + UNITS[unit].name
 
 
 def _short_by(unit: int) -> timedelta:
@@ -117,9 +136,14 @@ class Route(NamedTuple):
         return ".".join(map(str, self.digits))
 
     @property
-    def first(self) -> int:
-        """The index of the first unit whose digit is not zero; `len(UNITS)` if all are."""
-        return next((unit for unit, digit in enumerate(self.digits) if digit), len(UNITS))
+    def headers(self) -> Mapping[str, str]:
+        """The timers as headers: which one to take at each exchange on the way."""
+        found, unit = dict[str, str](), 0
+        for index, digit in enumerate(self.digits):
+            if digit:
+                found[header_at(unit)] = Timer(index, digit).name
+                unit = index + 1
+        return found
 
 
 NO_WAIT = Route((0,) * len(UNITS), ZERO)

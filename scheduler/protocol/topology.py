@@ -6,9 +6,9 @@
         └► (only zeros) ──► processor
     hatchery.{unit} likewise: to the timer of the next digit that is not zero, or to processor
 
-    processor ──loop.{task}.#──► processor.{task} ──(too many deliveries)──► failed
+    processor ──loop.{task}.#──► processor.{task} ──(too many deliveries)──task.{task}──► failed
         └► (no queue) ──► unrouted ──TTL──► rerouted ──► processor.{task}
-                                               └► (no queue) ──► failed
+                                               └► (no queue) ──► unmatched
     failed ──► failed.{task}; (no queue) ──► unmatched ──► failed
 
     scheduler ──► journal (stream): each settlement, and records of what was parked
@@ -19,20 +19,34 @@
             ──rollcall─► rollcall (stream): who is running what
 
     calls ──task.{task}──► processor.{task}
-    later ──#.task.{task}──► later.192d ──{digits}.…──► later.{n}{unit} ──TTL──► later.{next unit}
-                                 └► (only zeros) ──► delayed
-    later.{unit} likewise: to the timer of its next digit, or to delayed; (no digit) ──► unrouted
-    delayed ──#.task.{task}──► processor.{task}; (no queue) ──► unrouted
+    later ──retry.#──► later.refused: its sender is told that nothing took it
+        └► (no such key) ──► later.sent ──task.{task}──► later.192d
+    later.{unit} ──header at-{unit}──► later.{n}{unit} ──TTL──► later.{next unit}
+        └► (no such header) ──► delayed
+    delayed ──retry.{task}, and task.{task} if it is called──► processor.{task}
+        └► (no queue) ──► later.unrouted ──TTL──► later.rerouted ──► processor.{task}
+                                                       └► (no queue) ──► unmatched
 
 Each exchange is bound straight to the timers of all later digits: bindings through the zeros, from
 exchange to exchange, cost the broker more than all the rest.
 
 What no queue is bound for is never left where it is: a quorum queue that can dead-letter none of
 the first 32 of its messages holds up all the others. So whoever may send cannot stop the timers
-with keys that are no delay.
+with keys or headers that are no delay.
 
-Who may only send writes to `calls` and `later` alone: what comes from there is never taken for a
-token. A task that was never seeded is not bound to them, so that its sender is told.
+Who may only send writes to `calls` and `later` alone, and to the exchanges of other applications.
+A message has as many keys as its sender likes: RabbitMQ routes by its headers CC and BCC as well,
+and by all of them wherever it is dead-lettered. So origin is never told by a key:
+
+- Whatever the keys, no way leads from there to an exchange or a timer of tokens. What comes by one
+  of these is a token. Both ways end in the queue of a task, and in its failed queue.
+- `later` refuses a message if any of its keys is that of a retry. So what comes out of the timers
+  of calls with such a key was sent by a processor, and may tell what only processors know.
+- In the timers of calls a message goes by its headers, of which it has one set: however many keys
+  it has, there is one of it until it leaves them, and one for each task then.
+- A processor queue dead-letters by a key of its own, which takes the place of all others.
+
+A task that was never seeded is not bound to `calls` and `later`, so that its sender is told.
 
 No stream hears an exchange that messages of others pass: a decimal in their headers breaks off
 RabbitMQ's conversion (3.10 to 4.3), and with it whatever published or dead-lettered the message.
@@ -41,15 +55,15 @@ Every name carries the namespace and a version segment, so that namespaces share
 future layout can live beside this one.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
 
-from scheduler.protocol.calls import task_key
-from scheduler.protocol.hatchery import UNITS, Timer, end_pattern, timer_pattern, timers
+from scheduler.protocol.calls import RETRY_KEY, retry_key, task_key
+from scheduler.protocol.hatchery import UNITS, Timer, end_pattern, header_at, timer_pattern, timers
 from scheduler.protocol.tokens import LoopId
 from scheduler.timing.durations import SECOND, milliseconds
 
@@ -100,7 +114,7 @@ class Exchange:
     """Attributes: passive means that it is somebody else's, and must be there already."""
 
     name: str
-    type: ExchangeType
+    type: ExchangeType | Literal["headers"]
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     passive: bool = False
 
@@ -121,6 +135,7 @@ class Binding:
     destination: str
     routing_key: str
     to: Literal["queue", "exchange"] = "queue"
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,14 +240,34 @@ class Names:
         return f"{self.prefix}.delayed"
 
     @cached_property
+    def later_sent(self) -> str:
+        """The exchange of calls that `later` has let in."""
+        return f"{self.later}.sent"
+
+    @cached_property
+    def later_refused(self) -> str:
+        """The exchange of what `later` has not let in: no queue is bound to it."""
+        return f"{self.later}.refused"
+
+    @cached_property
     def unrouted(self) -> str:
-        """The exchange, and the timer queue, for what had a way, and no queue at its end."""
+        """The exchange, and the timer queue, for tokens that had no queue at their end."""
         return f"{self.prefix}.unrouted"
 
     @cached_property
     def rerouted(self) -> str:
         """The exchange that tries those once more."""
         return f"{self.prefix}.rerouted"
+
+    @cached_property
+    def later_unrouted(self) -> str:
+        """The exchange, and the timer queue, for calls that had no queue at their end."""
+        return f"{self.later}.unrouted"
+
+    @cached_property
+    def later_rerouted(self) -> str:
+        """The exchange that tries those once more."""
+        return f"{self.later}.rerouted"
 
     @cached_property
     def failed(self) -> str:
@@ -315,17 +350,26 @@ class Names:
         by_unit = map(self.hatchery_exchange, range(len(UNITS) + 1))
         return frozenset((*by_unit, self.rerouted))
 
-    def way_in(self, routing_key: str) -> str:
-        """The exchange by which what has such a key comes to its task, at the end of its way."""
-        return self.processor if routing_key.startswith(LOOP_KEY) else self.delayed
+    @cached_property
+    def _retry_exchanges(self) -> frozenset[str]:
+        by_unit = map(self.later_exchange, range(len(UNITS) + 1))
+        return frozenset((*by_unit, self.later_rerouted))
 
-    def bring_tokens(self, exchange: str, routing_key: str) -> bool:
-        """Tell whether a delivery is a token's: users who may only send cannot write there.
+    def bring_tokens(self, exchange: str) -> bool:
+        """Tell whether a delivery is a token's: nothing that senders write to leads there.
 
         Args:
             exchange: the one to which it was published or dead-lettered last.
         """
-        return exchange in self._token_exchanges and routing_key.startswith(LOOP_KEY)
+        return exchange in self._token_exchanges
+
+    def bring_retries(self, exchange: str, routing_key: str) -> bool:
+        """Tell whether a processor has sent what is no token, and not somebody else.
+
+        Args:
+            exchange: the one to which it was published or dead-lettered last.
+        """
+        return exchange in self._retry_exchanges and routing_key.startswith(RETRY_KEY)
 
     def head(self, task: str) -> str:
         """The queue of what is known of the message at the head of an ordered task's queue."""
@@ -447,7 +491,7 @@ def definitions(wanted: Topology, vhost: str = "/") -> dict[str, Any]:
                 "destination": binding.destination,
                 "destination_type": binding.to,
                 "routing_key": binding.routing_key,
-                "arguments": {},
+                "arguments": dict(binding.arguments),
             }
             for binding in wanted.bindings
         ],
@@ -472,18 +516,23 @@ class _Builder:
             exchanges=(
                 Exchange(names.unmatched, "fanout"),
                 Exchange(names.failed, "topic", {"alternate-exchange": names.unmatched}),
-                Exchange(names.rerouted, "topic", {"alternate-exchange": names.failed}),
+                Exchange(names.rerouted, "topic", {"alternate-exchange": names.unmatched}),
                 Exchange(names.unrouted, "fanout"),
                 Exchange(names.processor, "topic", {"alternate-exchange": names.unrouted}),
-                Exchange(names.delayed, "topic", {"alternate-exchange": names.unrouted}),
-                Exchange(names.calls, "topic"),
-                Exchange(names.later, "topic"),
+                Exchange(names.later_rerouted, "direct", {"alternate-exchange": names.unmatched}),
+                Exchange(names.later_unrouted, "fanout"),
+                Exchange(names.delayed, "direct", {"alternate-exchange": names.later_unrouted}),
+                Exchange(names.calls, "direct"),
+                Exchange(names.later_refused, "fanout"),
+                Exchange(names.later_sent, "direct"),
+                Exchange(names.later, "topic", {"alternate-exchange": names.later_sent}),
                 Exchange(names.scheduler, "topic"),
                 Exchange(names.control, "direct"),
             ),
             queues=(
                 Queue(names.failed, dict(SAFE)),
                 _timer_queue(names.unrouted, UNROUTED_FOR, names.rerouted),
+                _timer_queue(names.later_unrouted, UNROUTED_FOR, names.later_rerouted),
                 *self._streams(),
                 self._queue(names.presence, {}),
                 Queue(names.imprint, {**SAFE, **LAST_ALONE}),
@@ -491,6 +540,8 @@ class _Builder:
             bindings=(
                 Binding(names.unmatched, names.failed, ""),
                 Binding(names.unrouted, names.unrouted, ""),
+                Binding(names.later_unrouted, names.later_unrouted, ""),
+                Binding(names.later, names.later_refused, f"{RETRY_KEY}#", "exchange"),
                 Binding(names.scheduler, names.journal, "#"),
                 *(Binding(names.control, queue, queue) for queue in names.told),
             ),
@@ -509,23 +560,25 @@ class _Builder:
     def of_task(self, task: str) -> Topology:
         names = self.names
         processor, failed = names.processor_queue(task), names.failed_queue(task)
-        of_loops, of_calls = f"{LOOP_KEY}{task}.#", f"#.{task_key(task)}"
+        of_loops, of_calls = f"{LOOP_KEY}{task}.#", [retry_key(task)]
+        if task in self.called:
+            of_calls.append(task_key(task))
         of_task = Topology(
             queues=(
                 self._queue(
                     processor,
                     self._dead_letter_to(names.failed)
-                    | self._dead_letter_key_of(task)
+                    | {"x-dead-letter-routing-key": task_key(task)}
                     | self._if_quorum({"x-delivery-limit": self._limit_of(task)})
                     | self._flow_of(task),
                 ),
                 Queue(failed, dict(SAFE)),
             ),
             bindings=(
-                Binding(names.processor, processor, of_loops),
-                Binding(names.delayed, processor, of_calls),
-                *(Binding(names.rerouted, processor, key) for key in (of_loops, of_calls)),
-                *(Binding(names.failed, failed, key) for key in (of_loops, of_calls)),
+                *(Binding(each, processor, of_loops) for each in (names.processor, names.rerouted)),
+                *(Binding(names.delayed, processor, key) for key in of_calls),
+                *(Binding(names.later_rerouted, processor, key) for key in of_calls),
+                *(Binding(names.failed, failed, key) for key in (of_loops, task_key(task))),
                 *(self._for_senders(task) if task in self.called else ()),
             ),
         )
@@ -542,7 +595,7 @@ class _Builder:
         names, key = self.names, task_key(task)
         return (
             Binding(names.calls, names.processor_queue(task), key),
-            Binding(names.later, names.later_exchange(0), f"#.{key}", "exchange"),
+            Binding(names.later_sent, names.later_exchange(0), key, "exchange"),
         )
 
     def of_subscription(self, wanted: Subscription) -> Topology:
@@ -558,30 +611,38 @@ class _Builder:
         """The timers of tokens: at most once, so that no queue which refuses them stops a timer."""
         names = self.names
 
-        def timer_queue(timer: Timer, then: str) -> Queue:
+        def timer_queue(timer: Timer) -> Queue:
             waits = {"x-message-ttl": milliseconds(timer.wait)}
-            arguments = {"x-dead-letter-exchange": then, **waits, **self._peekable()}
-            return self._queue(names.timer(timer), arguments)
+            then = {"x-dead-letter-exchange": names.hatchery_exchange(timer.unit + 1)}
+            return self._queue(names.timer(timer), {**then, **waits, **self._peekable()})
 
-        # The first one is the entrance, which the namespace has.
-        exchanges = list(map(names.hatchery_exchange, range(len(UNITS) + 1)))
-        return _timers(exchanges, exchanges[1:-1], timer_queue, names.unrouted, f"{LOOP_KEY}*.")
+        def leading(unit: int) -> Iterable[Binding]:
+            source, before = names.hatchery_exchange(unit), f"{LOOP_KEY}*."
+            for timer in timers(unit):
+                pattern = f"{before}{timer_pattern(unit, timer)}.#"
+                yield Binding(source, names.timer(timer), pattern)
+            yield Binding(source, names.processor, f"{before}{end_pattern(unit)}.#", "exchange")
+
+        # The first exchange is the entrance, which the namespace has.
+        exchanges = map(names.hatchery_exchange, range(1, len(UNITS)))
+        return _timers(exchanges, "topic", names.unrouted, timer_queue, leading)
 
     def of_calls(self) -> Topology:
         """The timers of calls: at least once."""
         names = self.names
 
-        def timer_queue(timer: Timer, then: str) -> Queue:
+        def timer_queue(timer: Timer) -> Queue:
+            then = names.later_exchange(timer.unit + 1)
             return _timer_queue(names.later_timer(timer), timer.wait, then)
 
-        # No timer leads to the first one: who sends a key without digits to it is told.
-        exchanges = list(map(names.later_exchange, range(len(UNITS) + 1)))
-        timers = _timers(exchanges, exchanges[1:-1], timer_queue, names.unrouted)
-        return Topology((Exchange(exchanges[0], "topic"),)) + timers
+        def leading(unit: int) -> Iterable[Binding]:
+            for timer in timers(unit):
+                matched = {"x-match": "all", header_at(unit): timer.name}
+                source, queue = names.later_exchange(unit), names.later_timer(timer)
+                yield Binding(source, queue, "", arguments=matched)
 
-    def _dead_letter_key_of(self, task: str) -> dict[str, Any]:
-        # The failed exchange does not know the keys of somebody else's exchange.
-        return {"x-dead-letter-routing-key": task_key(task)} if task in self.subscribed else {}
+        exchanges = map(names.later_exchange, range(len(UNITS)))
+        return _timers(exchanges, "headers", names.delayed, timer_queue, leading)
 
     def _flow_of(self, task: str) -> dict[str, Any]:
         if task in self.ordered or task in self.alone:
@@ -622,34 +683,23 @@ def _stream(
 
 
 def _timers(
-    exchanges: Sequence[str],
-    declared: Iterable[str],
-    timer_queue: Callable[[Timer, str], Queue],
-    astray: str,
-    before: str = "",
+    exchanges: Iterable[str],
+    type: Literal["topic", "headers"],
+    otherwise: str,
+    timer_queue: Callable[[Timer], Queue],
+    leading: Callable[[int], Iterable[Binding]],
 ) -> Topology:
     """Build a set of timers.
 
     Args:
-        exchanges: that of each unit, and the end.
-        declared: those of them that belong to the set.
-        timer_queue: makes the queue of a timer, which dead-letters to an exchange.
-        astray: the exchange of messages whose keys have no digits.
-        before: what precedes the digits in a key.
+        otherwise: the exchange of what leads to no timer.
+        timer_queue: makes the queue of a timer.
+        leading: makes the bindings of the exchange of a unit.
     """
-    queues = {timer: timer_queue(timer, exchanges[timer.unit + 1]) for timer in timers()}
-    otherwise = {"alternate-exchange": astray}
-
-    def leading(unit: int) -> Iterable[Binding]:
-        source = exchanges[unit]
-        for timer, queue in queues.items():
-            if timer.unit >= unit:
-                yield Binding(source, queue.name, f"{before}{timer_pattern(unit, timer)}.#")
-        yield Binding(source, exchanges[-1], f"{before}{end_pattern(unit)}.#", "exchange")
-
+    alternate = {"alternate-exchange": otherwise}
     return Topology(
-        exchanges=tuple(Exchange(name, "topic", dict(otherwise)) for name in declared),
-        queues=tuple(queues.values()),
+        exchanges=tuple(Exchange(name, type, dict(alternate)) for name in exchanges),
+        queues=tuple(map(timer_queue, timers())),
         bindings=tuple(binding for unit in range(len(UNITS)) for binding in leading(unit)),
     )
 

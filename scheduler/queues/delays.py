@@ -4,8 +4,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
-from scheduler.protocol.calls import task_key
-from scheduler.protocol.hatchery import STEP, Route, route
+from scheduler.protocol.calls import retry_key, task_key
+from scheduler.protocol.hatchery import AT, STEP, route
 from scheduler.protocol.messages import LEAD, Message
 from scheduler.protocol.topology import Names
 from scheduler.timing.durations import milliseconds
@@ -25,11 +25,9 @@ async def send(
         Unroutable: nothing was seeded for this task.
         BrokerError: it may not have been taken.
     """
-    exchange, key = names.calls, task_key(task)
-    message, way = _routed(message, delay)
-    if any(way.digits):
-        exchange, key = names.later, f"{way.key}.{key}"
-    await broker.publish(message, exchange=exchange, routing_key=key, timeout=timeout)
+    message, waits = _routed(message, delay)
+    exchange = names.later if waits else names.calls
+    await broker.publish(message, exchange=exchange, routing_key=task_key(task), timeout=timeout)
 
 
 async def send_again(
@@ -45,19 +43,22 @@ async def send_again(
     Raises:
         BrokerError: it may not have been taken.
     """
-    message, way = _routed(message, delay)
-    exchange, key = names.later_exchange(way.first), f"{way.key}.{task_key(task)}"
-    await broker.publish(message, exchange=exchange, routing_key=key, timeout=timeout)
+    message, waits = _routed(message, delay)
+    exchange = names.later_exchange(0) if waits else names.delayed
+    await broker.publish(message, exchange=exchange, routing_key=retry_key(task), timeout=timeout)
 
 
-def _routed(message: Message, delay: timedelta) -> tuple[Message, Route]:
-    """Find the timers of a delay, and tell the processor how long to hold what comes out of them.
+def _routed(message: Message, delay: timedelta) -> tuple[Message, bool]:
+    """Write into a message which timers it takes, and how long it is held after them.
 
     The message leaves its timers up to a step early, because its way through them takes time.
+
+    Returns:
+        It, and whether it takes any.
     """
     lead = min(delay, STEP)
     way = route(delay - lead)
-    if not delay:
-        return message, way
-    held = {LEAD: milliseconds(way.rest + lead)}
-    return replace(message, headers={**message.headers, **held}), way
+    headers = {name: value for name, value in message.headers.items() if not name.startswith(AT)}
+    if delay:
+        headers |= {**way.headers, LEAD: milliseconds(way.rest + lead)}
+    return replace(message, headers=headers), any(way.digits)

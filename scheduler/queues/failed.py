@@ -22,7 +22,9 @@ Sent back, it has none of them any more, but `scheduler-replayed-at-ms`, when th
 Of each, the journal gets a record: these headers, without the traceback, and which tick it was.
 
 What the broker parks by itself (a message for a task that does not exist, or one that nobody could
-even park) has no such headers, and no record; the broker's own death record tells its reason.
+even park) has no such headers, and no record; the broker's own death record tells its reason. If it
+has such headers, or says that it is a tick, that is its sender's word: no use is made of it, and it
+is sent back as a call.
 """
 
 import asyncio
@@ -46,7 +48,18 @@ from scheduler.errors import (
     TooLarge,
     UsageError,
 )
-from scheduler.protocol.calls import is_call, placed
+from scheduler.protocol.calls import (
+    ATTEMPT,
+    FIRST_FAILED_AT,
+    LEFT_OUT,
+    PARKED,
+    REPLAYED_AT,
+    is_call,
+    placed,
+    retry_key,
+    task_key,
+    unclaimed,
+)
 from scheduler.protocol.messages import (
     MOST_COUNTED,
     PREFIX,
@@ -64,11 +77,7 @@ from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 from scheduler.timing.rates import Pacer, Rate
 
-PARKED = f"{PREFIX}parked-"
-LEFT_OUT = f"{PREFIX}left-out"
-REPLAYED_AT = f"{PREFIX}replayed-at-ms"
 PARKED_SEQ = f"{PARKED}seq"
-ATTEMPT = f"{PREFIX}attempt"
 RECORD_TYPE = "scheduler.parked"
 RECORD_KEY = "scheduler.parked"
 TRACEBACK_LENGTH = 4000
@@ -139,8 +148,13 @@ class Parked:
     @property
     def first_failed_at(self) -> datetime | None:
         """When the first of a call's attempts failed; the last one was when it was parked."""
-        at = self.message.headers.get(f"{PREFIX}first-failed-at-ms")
+        at = self.message.headers.get(FIRST_FAILED_AT)
         return _moment(at) if isinstance(at, int) else None
+
+    @property
+    def came_as_token(self) -> bool:
+        """Whether a processor has parked it, and it had come the way of tokens."""
+        return self.routing_key.startswith(LOOP_KEY) and not _is_dead(self.message)
 
     @property
     def headers(self) -> Mapping[str, Any]:
@@ -204,6 +218,8 @@ def lightened(message: Message, excess: int) -> Message:
 
 def read_parked(message: Message, queue: str, routing_key: str) -> Parked:
     """What a message in a failed queue tells; never raises, whatever the message is."""
+    if _is_dead(message):
+        message = unclaimed(message)
     headers = message.headers
     at = headers.get(f"{PARKED}at-ms")
     return Parked(
@@ -434,9 +450,12 @@ class FailedQueues:
     async def _send_back(self, parked: Parked, body: bytes) -> None:
         headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self._clock.now())}
         message = replace(parked.message, body=body, headers=headers, expiration=None)
+        exchange, key = self._names.processor, parked.routing_key
+        if not parked.came_as_token:
+            exchange, key = self._names.delayed, retry_key(parked.task)
         # Somebody else's may be no text, which nobody can send. It leads to no other task.
-        key = parked.routing_key.encode(errors="replace").decode()
-        await self._publish(message, self._names.way_in(key), key, DEFAULT_TIMEOUT)
+        key = key.encode(errors="replace").decode()
+        await self._publish(message, exchange, key, DEFAULT_TIMEOUT)
 
     async def _publish(
         self, message: Message, exchange: str, routing_key: str, timeout: timedelta | None
@@ -558,7 +577,8 @@ def _edited(parked: Parked, args: Mapping[str, Any] | None) -> bytes:
         UsageError: it has no arguments to change.
     """
     changes: dict[str, Any] = {} if args is None else {"args": args}
-    if is_tick := is_token(message := parked.message) and parked.routing_key.startswith(LOOP_KEY):
+    message = parked.message
+    if is_tick := parked.came_as_token and is_token(message):
         changes["state"] = State.REPLAY.value
     try:
         body = json.loads(message.body) if is_tick or is_call(message) else None
@@ -595,6 +615,11 @@ def _origin_of(message: Message) -> Mapping[str, Any]:
             return {}
 
 
+def _is_dead(message: Message) -> bool:
+    """Whether the broker has moved it here: no processor, as that sends none of its headers."""
+    return "x-death" in message.headers
+
+
 def _read(delivery: Delivery) -> Parked:
     return read_parked(delivery.message, delivery.queue, delivery.routing_key)
 
@@ -602,8 +627,8 @@ def _read(delivery: Delivery) -> Parked:
 def _loop_of(routing_key: str) -> str:
     if (loop := loop_named_by(routing_key)) is not None:
         return str(loop)
-    _, found, task = f".{routing_key}".rpartition(".task.")
-    return task if found else ""
+    _, _, task = routing_key.partition(".")
+    return task if routing_key in (task_key(task), retry_key(task)) else ""
 
 
 def _counts_of(message: Message) -> dict[str, int]:

@@ -67,7 +67,6 @@ class _EagerBroker(MemoryBroker):
         await Execution(self._run(delivery), self._clock, self._state, around, threads).task
 
     def _run(self, delivery: Delivery) -> Run:
-        # However long the delay is that stands before it, a key ends with the name of the task.
         task = self._app.tasks[delivery.routing_key.rpartition(".")[2]]
         call = decode_call(
             delivery.message,

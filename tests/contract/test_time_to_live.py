@@ -3,9 +3,11 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from scheduler.brokers.contract import Broker
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import Queue, Topology
+from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
 from tests.contract.wire import (
     PATIENCE,
     Arguments,
@@ -190,6 +192,52 @@ async def test_a_message_that_goes_in_a_circle_is_dropped(wire: Wire, broker: Br
     await has_depth(broker, second.name, ready=1)
     await has_depth(broker, second.name, ready=0)
     assert await broker.get(first.name) is None
+
+
+@pytest.mark.parametrize(("key", "come"), [(None, {"key", "cc", "bcc"}), ("other", {"other"})])
+async def test_what_others_publish_goes_by_all_its_keys_until_a_queue_replaces_them(
+    wire: Wire, broker: Broker, key: str | None, come: set[str]
+) -> None:
+    ends = {name: await wire.declare_queue() for name in ("key", "cc", "bcc", "other")}
+    then = await wire.declare_exchange("direct", ends)
+    waits = {"x-message-ttl": 10, "x-dead-letter-exchange": then}
+    given = {} if key is None else {"x-dead-letter-routing-key": key}
+    timers = [await wire.declare_queue({**waits, **given}), await wire.declare_queue()]
+    entry = await wire.declare_exchange("direct", dict(zip(("key", "cc"), timers, strict=True)))
+    copied = Message(b"m", {"CC": ["cc"], "BCC": ["bcc"]})
+    await wire.publish_as_others_do(copied, entry, "key")
+    at_once = (await take(broker, timers[1])).message
+    assert (at_once.headers.get("CC"), "BCC" in at_once.headers) == (["cc"], False)
+    for name in come:
+        delivery = await take(broker, ends.pop(name))
+        assert (delivery.exchange, delivery.routing_key) == (then, key or "key")
+        assert "BCC" not in delivery.message.headers
+    await asyncio.sleep(0.1)
+    assert [await broker.get(queue) for queue in ends.values()] == [None] * len(ends)
+
+
+async def test_an_exchange_of_headers_leads_by_one_of_them_whatever_the_keys(
+    wire: Wire, broker: Broker
+) -> None:
+    one, two, none = [wire.queue() for _ in range(3)]
+    otherwise = Exchange(wire.name("otherwise"), "fanout")
+    alternate = {"alternate-exchange": otherwise.name}
+    entry = Exchange(wire.name("entry"), "headers", alternate)
+    bound = [
+        Binding(entry.name, queue.name, "", arguments={"x-match": "all", "at": value})
+        for queue, value in ((one, "1"), (two, "2"))
+    ]
+    await wire.declare_all(
+        Topology(
+            (otherwise, entry),
+            (one, two, none),
+            (*bound, Binding(otherwise.name, none.name, "")),
+        )
+    )
+    for headers in ({"at": "1", "CC": ["2"]}, {"at": "2"}, {"at": 1}, {"on": "1"}):
+        await wire.publish_as_others_do(Message(b"m", headers), entry.name, "1")
+    for queue, count in ((one, 1), (two, 1), (none, 2)):
+        assert len(await take_all(broker, queue.name, count)) == count
 
 
 async def test_a_full_queue_dead_letters_its_oldest_message(wire: Wire, broker: Broker) -> None:

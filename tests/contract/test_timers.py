@@ -62,7 +62,7 @@ async def test_tokens_come_through_their_timers_shortly_before_they_are_due(
         # Not the exchange to which another exchange handed it on.
         waited = [unit for unit, digit in enumerate(digits) if digit != "0"]
         assert delivery.exchange == names.hatchery_exchange(waited[-1] + 1 if waited else 0)
-        assert names.bring_tokens(delivery.exchange, delivery.routing_key)
+        assert names.bring_tokens(delivery.exchange)
         left_by.add(delivery.exchange)
     assert left_by == {names.scheduler, names.hatchery_exchange(10), names.processor}
 

@@ -68,6 +68,10 @@ class Wire(ABC):
         """Let a moment pass, where an operation takes none."""
 
     @abstractmethod
+    async def publish_as_others_do(self, message: Message, exchange: str, key: str) -> None:
+        """Publish with the headers as they are, CC and BCC too."""
+
+    @abstractmethod
     async def delete(self, names: list[str]) -> None:
         """Delete the queues and exchanges of these names."""
 
@@ -148,6 +152,9 @@ class MemoryWire(Wire):
     async def pass_time(self) -> None:
         await asyncio.sleep(0.001)
 
+    async def publish_as_others_do(self, message: Message, exchange: str, key: str) -> None:
+        self._server.publish(message, exchange, key)
+
     async def delete(self, names: list[str]) -> None:
         pass  # they go with the server
 
@@ -171,6 +178,15 @@ class RabbitWire(Wire):
 
     async def pass_time(self) -> None:
         pass
+
+    async def publish_as_others_do(self, message: Message, exchange: str, key: str) -> None:
+        connection = await aiormq.connect(self._url)
+        channel = await connection.channel()
+        properties = aiormq.spec.Basic.Properties(headers=dict(message.headers))
+        await channel.basic_publish(
+            message.body, exchange=exchange, routing_key=key, properties=properties
+        )
+        await connection.close()
 
     async def delete(self, names: list[str]) -> None:
         connection = await aiormq.connect(self._url)

@@ -84,14 +84,11 @@ Rules = Mapping[str, Whole | Text | Truth | Record]
 VERBS = "seeded", "paused", "resumed", "triggered", "rescheduled", "repaired", "removed"
 ENDINGS = "succeeded", "retried", "escalated", "stopped", "skipped"
 LED: Rules = {"lead-ms": Whole(high=1500)}
-RETRIED: Rules = {
-    **LED,
-    "due-at-ms": Whole(nullable=True),
-    "attempt": Whole(high=MOST),
-    "first-failed-at-ms": Whole(nullable=True),
-    "exchange": Text(nullable=True),
-    "key": Text(nullable=True),
-}
+RETRIED: Rules = {**LED, "due-at-ms": Whole(nullable=True)}
+
+
+CLAIMS = "attempt", "first-failed-at-ms", "exchange", "key", "replayed-at-ms", "parked-reason"
+"""What only processors tell of a message: from anybody else, it changes nothing."""
 
 
 def rules_of_call(namespace: str, task: str) -> Rules:

@@ -27,6 +27,7 @@ from scheduler.events import (
     SupervisionDelayed,
     TokenSuperseded,
 )
+from scheduler.protocol.tokens import is_token
 from scheduler.protocol.topology import QueueType
 from scheduler.timing.clock import Clock
 from tests.foreign import Foreigner, Refused, foreigner
@@ -158,7 +159,9 @@ class Record:
             self.acked[int(event.message_id)] += 1
 
     def note(self, ctx: Context) -> None:
-        """A message was run."""
+        """A message was run: by the one who only sent it, it was not tried before."""
+        if ctx.attempt and not is_token(ctx.message):
+            self.troubles.append(f"an attempt was claimed, and believed: {ctx.message!r:.300}")
         self.runs[self._number(ctx)] += 1
 
     def note_attempt(self, ctx: Context) -> None:

@@ -4,15 +4,17 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from math import inf, nan
 from random import Random
 from typing import Any, NamedTuple
 
-from scheduler.protocol.hatchery import NO_WAIT
+from scheduler.protocol.hatchery import NO_WAIT, route
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, token_key
 from tests.foreign import sized
 from tests.fuzz.fates import (
+    CLAIMS,
     EITHER,
     LED,
     RETRIED,
@@ -42,6 +44,7 @@ from tests.fuzz.raw import (
     whole,
 )
 
+ZEROS, SECOND = NO_WAIT.key, route(timedelta(seconds=1)).key
 LONG_AGO, FAR_AHEAD = 1_000, 200_000_000_000_000
 SENT, TICKS, SPARED = "sms", "tick", "beat"
 SUBSCRIBED = "scan", "note", "paid", "fail"
@@ -127,14 +130,10 @@ class Samples:
     """Makes messages for one namespace, one after the other.
 
     Args:
-        copying: whether the broker heeds the headers CC and BCC, as RabbitMQ does.
         fragile: whether it is a 3.10, which some headers would bring down.
     """
 
-    def __init__(
-        self, seed: int, names: Names, business: str, *, copying: bool, fragile: bool
-    ) -> None:
-        self._copying = copying
+    def __init__(self, seed: int, names: Names, business: str, *, fragile: bool) -> None:
         self._fragile = fragile
         self._rng = Random(seed)
         self._names = names
@@ -172,17 +171,17 @@ class Samples:
         tail = b"".join(b"." + _word(self._rng) for _ in range(self._rng.randrange(3)))
         draft = Draft(self._rng, _body_for(task, self._rng))
         self._add_ours(draft, task, likely=0.15)
-        copied = self._copies(draft)
+        copied = self._copies(draft, (*SUBSCRIBED, "nobody"), likely=0.05)
         fate = EITHER if copied else self._fate_of_foreign(draft, task)
-        queues = {task, *(key for key in copied if key in SUBSCRIBED and self._copying)}
+        queues = {task, *(key for key in copied if key in SUBSCRIBED)}
         key = task.encode() + tail
         return self._sample("business", draft, self._business, key, fate, *queues)
 
-    def _copies(self, draft: Draft) -> Sequence[str]:
+    def _copies(self, draft: Draft, among: Sequence[str], *, likely: float) -> Sequence[str]:
         """Further keys, in CC or BCC."""
-        if self._rng.random() > 0.05 or draft.has("expiration"):
+        if self._rng.random() > likely or draft.has("expiration"):
             return []
-        keys = self._rng.choices((*SUBSCRIBED, "nobody"), k=self._rng.randrange(1, 4))
+        keys = self._rng.choices(among, k=self._rng.randrange(1, 12))
         name = self._rng.choice((b"CC", b"BCC"))
         if self._rng.random() < 0.1:
             draft.refusable = True
@@ -208,25 +207,37 @@ class Samples:
 
     def _call(self) -> Sample:
         draft, fate = self._call_to(SENT)
-        return self._sample("call", draft, self._names.calls, b"task.sms", fate, SENT)
+        return self._sent("call", draft, self._names.calls, fate)
 
     def _later(self) -> Sample:
         draft, fate = self._call_to(SENT)
-        digits = [*[b"0"] * 9, *self._rng.choice(((b"0", b"2"), (b"1", b"0")))]
-        roll = self._rng.random()
-        if roll < 0.2:
-            del digits[-1]
-        elif roll < 0.4:  # of the units that are short, so that nobody waits for long
-            digits[self._rng.choice((9, 10))] = _word(self._rng)
-        elif roll < 0.5:
-            digits.append(_word(self._rng))
-        if roll < 0.5:
-            fate = EITHER
-            # What falls out of the timers waits until the time that it is due at by its header.
-            if number_in(draft.ours, "due-at-ms", LONG_AGO) > LONG_AGO:
-                draft.ours["due-at-ms"] = whole(LONG_AGO, "l")
-        key = b".".join([*digits, b"task.sms"])
-        return self._sample("later", draft, self._names.later, key, fate, SENT)
+        short = text(b"1s"), text(b"2x100ms"), text(b"9x100ms")  # so that nobody waits for long
+        for unit in ("192d", "15m", "s", "100ms"):
+            if self._rng.random() < 0.5:
+                odd = self._rng.random() < 0.2
+                draft.ours[f"at-{unit}"] = some_value(self._rng) if odd else self._rng.choice(short)
+        return self._sent("later", draft, self._names.later, fate)
+
+    def _sent(self, kind: str, draft: Draft, exchange: str, fate: Fate) -> Sample:
+        """What a sender sends, with keys of all kinds: each task that they call gets it once."""
+        called = [f"task.{task}" for task in (SENT, *SUBSCRIBED)]
+        loops = [
+            token_key(LoopId(task), way) for task in (TICKS, SPARED) for way in (ZEROS, SECOND)
+        ]
+        others = [
+            *loops,
+            f"{SECOND}.task.sms",
+            "task.tick",
+            "task.beat",
+            "loop.tick",
+            "#",
+            "nobody",
+        ]
+        copied = self._copies(draft, [*called, *others, "retry.sms", "retry.tick"], likely=0.3)
+        queues = {SENT, *(key.removeprefix("task.") for key in copied if key in called)}
+        refused = exchange == self._names.later and any(key.startswith("retry.") for key in copied)
+        fate = EITHER if copied else fate
+        return self._sample(kind, draft, exchange, b"task.sms", fate, *(() if refused else queues))
 
     def _call_to(self, task: str) -> tuple[Draft, Fate]:
         draft = Draft(self._rng, _body_for(SENT, self._rng))
@@ -238,7 +249,7 @@ class Samples:
         if not keeps(rules, told_by(draft.ours)):
             return Fate.PARKED
         if task != SENT:
-            return EITHER
+            return Fate.PARKED if task == TICKS else EITHER  # a loop gets no calls
         if number_in(draft.ours, "expires-at-ms", FAR_AHEAD) < FAR_AHEAD:
             return EITHER if draft.body.fits is not False else Fate.PARKED
         return self._fate_by_body(draft)
@@ -256,6 +267,9 @@ class Samples:
             draft.ours.update(sound)
         if rng.random() < 0.4:
             self._break(draft, rules_of_call(namespace, task))
+        for name in CLAIMS:
+            if rng.random() < 0.1:
+                draft.ours[name] = rng.choice((whole(1, "I"), text(b"orders"), some_value(rng)))
 
     def _break(self, draft: Draft, rules: Rules) -> None:
         rng = self._rng
@@ -347,6 +361,8 @@ class Samples:
         self, members: Mapping[str, Any], body: Body, void: bool, *, sound: bool
     ) -> Fate:
         is_first = members.get("first") is True
+        if type(epoch := members.get("epoch")) is int and epoch > LONG_AGO:  # it has not begun yet
+            return EITHER | Fate.ACKED
         if not sound:
             # Arguments that do not fit are found when it is run; these are not.
             return Fate.PARKED | (Fate.ACKED if void or is_first else Fate(0))

@@ -59,7 +59,6 @@ class Fuzz:
             seed,
             field.app.names,
             field.business,
-            copying=operator.url is not None,
             fragile=field.broker.info.version.startswith("3."),
         )
         self._sent = 0
@@ -137,7 +136,8 @@ class Fuzz:
         """Whether the queues of tasks, and those of timers that are short, are empty."""
         names, app = self._field.app.names, self._field.app
         queues = [names.processor_queue(task) for task in app.tasks if task not in ("work", SPARED)]
-        return not await _ready(self._field.broker, [*queues, names.unrouted])
+        timed = names.unrouted, names.later_unrouted
+        return not await _ready(self._field.broker, [*queues, *timed])
 
     async def _ends(self, accepted: Mapping[int, Sample]) -> dict[int, Counter[Fate]]:
         record, ends = self._field.record, {number: Counter[Fate]() for number in accepted}

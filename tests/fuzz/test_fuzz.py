@@ -5,12 +5,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from scheduler.brokers.properties import decoded
-from scheduler.protocol.topology import Names, QueueType
+from scheduler.protocol.topology import QueueType
 from scheduler.testing import VirtualTimeLoop
 from tests.fuzz.field import Taken
 from tests.fuzz.ground import embedded, on_rabbitmq
-from tests.fuzz.messages import LONG_AGO, Samples
 from tests.fuzz.operator import Operator
 from tests.fuzz.run import Fuzz, Tally
 
@@ -46,17 +44,3 @@ async def test_whatever_is_published_is_run_or_parked(
     async with on_rabbitmq(broker_url, namespace, queue_type) as field:
         tally = await Fuzz(field, Operator(field, broker_url), seed=2).run(300, per_round=300)
     check(tally, 300)
-
-
-def test_what_falls_out_of_the_timers_says_that_it_is_due() -> None:
-    samples = Samples(7, Names("test"), "business", copying=True, fragile=False)
-    made = [samples.next() for _ in range(20_000)]
-    right = {b"0.0.0.0.0.0.0.0.0.0.2.task.sms", b"0.0.0.0.0.0.0.0.0.1.0.task.sms"}
-    fallen = [each for each in made if each.kind == "later" and each.key not in right]
-    due_at = [
-        decoded(each.properties).headers.get("scheduler-due-at-ms")
-        for each in fallen
-        if not each.refusable
-    ]
-    assert len(due_at) > 1000
-    assert [at for at in due_at if isinstance(at, int) and at > LONG_AGO] == []

@@ -476,7 +476,7 @@ async def test_what_cannot_be_run_is_parked_with_the_reason(shop: Shop) -> None:
         for bad in BAD:
             await broker.publish(
                 bad.message(shop.namespace),
-                exchange=shop.orders if bad.is_foreign else shop.app.names.way_in(bad.key),
+                exchange=shop.orders if bad.is_foreign else shop.app.names.delayed,
                 routing_key=bad.key,
             )
         await broker.publish(GOOD[0], exchange=shop.orders, routing_key="scan.page")

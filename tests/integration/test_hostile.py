@@ -106,10 +106,13 @@ async def test_what_is_no_message_of_ours_is_parked_whole_and_may_be_purged(shop
 
 async def test_keys_that_are_no_delay_hold_up_no_timer(shop: Shop) -> None:
     """After 32 messages that go nowhere, a quorum queue would hand on no other one."""
-    keys = b"0.0.0.0.0.0.0.0.0.1.task.work", b"0.0.0.0.0.0.0.0.0.1.x.task.work"
+    at = headers(short(b"scheduler-at-192d") + b"S" + sized(b"1s"))
+    to_nobody = b"A" + sized(b"S" + sized(b"task.nobody"))
+    odd = headers(short(b"scheduler-at-192d") + b"S" + sized(b"1x"), short(b"CC") + to_nobody)
     async with shop.working("work") as broker, foreigner(shop.url) as one:
-        for key in keys * 20:
-            await one.publish(b"\0\0", b"", exchange=shop.app.names.later, routing_key=key)
+        for properties in (at, odd) * 20:
+            exchange, key = shop.app.names.later, b"task.work"
+            await one.publish(properties, b"", exchange=exchange, routing_key=key)
         await shop.work.send_later("1s", 1)
         await shop.until(lambda: shop.count(RunSettled) == 1)
         await shop.until_parked(broker, 40)

@@ -21,7 +21,7 @@ from scheduler.control.where import Where
 from scheduler.errors import AccessRefused, NotRunning, Rejected, Unroutable
 from scheduler.events import Event, LoopRepaired, MessageParked
 from scheduler.program import Program
-from scheduler.protocol.hatchery import route, timers
+from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.rights import Rights, rights_to_seed
 from scheduler.protocol.topology import (
@@ -397,7 +397,7 @@ def operations(office: Office) -> dict[str, list[Act]]:
 
     return {
         "send a call": [publishing(names.calls, "task.mail")],
-        "send it later": [publishing(names.later, f"{route(timedelta(days=9)).key}.task.mail")],
+        "send it later": [publishing(names.later, "task.mail")],
         "write a token": [
             publishing(exchange, "loop.nobody")
             for exchange in (names.scheduler, names.processor, names.rerouted)

@@ -54,14 +54,6 @@ def test_the_longer_of_two_delays_never_takes_the_lesser_timers(a: timedelta, b:
     assert route(shorter).digits <= route(longer).digits
 
 
-@lawful
-@given(delays)
-def test_a_route_enters_at_its_first_digit(delay: timedelta):
-    way = route(delay)
-    assert not any(way.digits[: way.first])
-    assert way.first == len(UNITS) or way.digits[way.first]
-
-
 @settings(lawful, max_examples=25)
 @given(st.lists(hatchable, min_size=1, max_size=20), st.sampled_from(["quorum", "classic"]))
 def test_every_message_arrives_once_and_so_early_that_its_processor_holds_it(

@@ -36,7 +36,10 @@ async def declare(connection: Connection, topology: Topology) -> None:
 async def unbind(connection: Connection, bindings: Iterable[Binding]) -> None:
     async with asking(connection, at_once=False) as channel:
         for binding in bindings:
-            await channel.queue_unbind(binding.destination, binding.source, binding.routing_key)
+            arguments = dict(binding.arguments)
+            await channel.queue_unbind(
+                binding.destination, binding.source, binding.routing_key, arguments=arguments
+            )
 
 
 async def _over_channels(
@@ -61,7 +64,8 @@ async def _over_channels(
 
 async def _bind(channel: AbstractChannel, binding: Binding) -> None:
     bind = channel.queue_bind if binding.to == "queue" else channel.exchange_bind
-    await bind(binding.destination, binding.source, binding.routing_key)
+    arguments = dict(binding.arguments)
+    await bind(binding.destination, binding.source, binding.routing_key, arguments=arguments)
 
 
 async def _declare_exchange(channel: AbstractChannel, exchange: Exchange) -> None:

@@ -27,6 +27,7 @@ from scheduler.brokers.contract import (
 from scheduler.brokers.marks import is_mark, new_mark, silent, too_long, written_into
 from scheduler.brokers.memory.browsing import browsing
 from scheduler.brokers.memory.connection import MemoryConnection, MemoryConsumer
+from scheduler.brokers.memory.letters import Letter
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.brokers.memory.streams import MemoryFollower
 from scheduler.brokers.properties import check_body, check_key, check_size, decoded, encoded
@@ -86,7 +87,7 @@ class MemoryBroker:
         self._open()
         check_key(routing_key)
         check_body(message.body, LARGEST_BODY, f"{exchange} ({routing_key})", self.address)
-        self._server.publish(self._sent(message), exchange, routing_key)
+        self._server.post(Letter(self._sent(message), exchange, routing_key))
         await asyncio.sleep(0)  # whoever publishes without end must not keep others from running
 
     def _sent(self, message: Message) -> Message:

@@ -1,20 +1,27 @@
-"""An exchange in process: which of its bindings a routing key matches."""
+"""An exchange in process: which of its bindings a message matches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from scheduler.protocol.topology import Binding, Exchange
 
 
 class MemoryExchange:
-    """The bindings of one exchange: those with wildcards apart from those without."""
+    """The bindings of one exchange: those with wildcards apart from those without.
+
+    Attributes:
+        heeded: the headers that it routes by.
+    """
 
     def __init__(self, spec: Exchange) -> None:
         self.spec = spec
+        self.heeded: set[str] = set()
         self._exact: dict[str, dict[Binding, None]] = {}
         self._patterns = _Patterns()
 
     def bind(self, binding: Binding) -> None:
+        self.heeded |= binding.arguments.keys() - {"x-match"}
         pattern = self._pattern(binding)
         if pattern is None:
             self._exact.setdefault(binding.routing_key, {})[binding] = None
@@ -26,9 +33,16 @@ class MemoryExchange:
             self._patterns.at(pattern).bindings.pop(binding, None)
         self._exact.get(binding.routing_key, {}).pop(binding, None)
 
-    def matching(self, routing_key: str) -> list[Binding]:
-        words = routing_key.split(".") if routing_key else []
-        return [*self._exact.get(routing_key, ()), *dict.fromkeys(self._patterns.matching(words))]
+    def matching(self, keys: Iterable[str], headers: Mapping[str, Any]) -> list[Binding]:
+        """List the bindings that match any of a message's keys, or all that they ask of headers."""
+        if self.spec.type == "headers":
+            bound = (binding for each in self._exact.values() for binding in each)
+            return [each for each in bound if _matches(each, headers)]
+        found: dict[Binding, None] = {}
+        for key in keys:
+            words = key.split(".") if key else []
+            found |= self._exact.get(key, {}) | dict.fromkeys(self._patterns.matching(words))
+        return list(found)
 
     def _pattern(self, binding: Binding) -> Sequence[str] | None:
         words = binding.routing_key.split(".")
@@ -39,6 +53,11 @@ class MemoryExchange:
                 return words
             case _:
                 return None
+
+
+def _matches(binding: Binding, headers: Mapping[str, Any]) -> bool:
+    wanted = binding.arguments.items()
+    return all(headers.get(name) == value for name, value in wanted if name != "x-match")
 
 
 @dataclass(slots=True)

@@ -17,39 +17,49 @@ class Death:
     queue: str
     reason: DeathCause
     exchange: str
-    routing_key: str
+    keys: tuple[str, ...]
 
     def table(self) -> dict[str, Any]:
         return {
             "queue": self.queue,
             "reason": self.reason,
             "exchange": self.exchange,
-            "routing-keys": [self.routing_key],
+            "routing-keys": list(self.keys),
             "count": 1,  # never more: who dies twice in a queue has gone in a circle
         }
 
 
 @dataclass(slots=True, eq=False)
 class Letter:
-    """A message on its way: to where, and in which queues it has died before."""
+    """A message on its way: to where, and in which queues it has died before.
+
+    Attributes:
+        copies: further keys that it goes by.
+    """
 
     message: Message
     exchange: str
     routing_key: str
+    copies: tuple[str, ...] = ()
     deaths: tuple[Death, ...] = ()
 
     def died(
         self, queue: str, reason: DeathCause, exchange: str, routing_key: str | None
     ) -> "Letter":
-        deaths = (Death(queue, reason, self.exchange, self.routing_key), *self.deaths)
+        deaths = (Death(queue, reason, self.exchange, self.keys), *self.deaths)
         headers = {**self.message.headers, "x-death": [death.table() for death in deaths]}
         if not self.deaths:
             headers["x-first-death-queue"] = queue
             headers["x-first-death-reason"] = reason
             headers["x-first-death-exchange"] = self.exchange
+        key, *copies = self.keys if routing_key is None else (routing_key,)
         message = replace(self.message, headers=headers, expiration=None)
-        key = self.routing_key if routing_key is None else routing_key
-        return Letter(message, exchange, key, deaths)
+        return Letter(message, exchange, key, tuple(copies), deaths)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All keys that it goes by."""
+        return self.routing_key, *self.copies
 
     def has_died_in(self, queue: str) -> bool:
         return any(death.queue == queue for death in self.deaths)

@@ -36,7 +36,7 @@ class Routes(Protocol):
 
     stuck: "dict[MemoryQueue, None]"
 
-    def route(self, exchange: str, routing_key: str) -> Sequence[Place]: ...
+    def route(self, letter: Letter) -> Sequence[Place]: ...
 
 
 class MemoryQueue:
@@ -196,7 +196,7 @@ class MemoryQueue:
             self._post(entry.letter.died(self.name, reason, exchange, key))
 
     def _post(self, letter: Letter, delivered: frozenset[Place] = frozenset()) -> None:
-        queues = self._routes.route(letter.exchange, letter.routing_key)
+        queues = self._routes.route(letter)
         # Nobody would ever take a message out of a circle of queues: RabbitMQ drops it.
         wanted = [q for q in queues if q not in delivered and not letter.has_died_in(q.name)]
         refused = [queue for queue in wanted if not queue.offer(letter)]

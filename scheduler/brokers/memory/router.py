@@ -6,7 +6,7 @@ from typing import Any
 
 from scheduler.brokers.contract import missing_exchange
 from scheduler.brokers.memory.exchanges import MemoryExchange
-from scheduler.brokers.memory.letters import Place
+from scheduler.brokers.memory.letters import Letter, Place
 from scheduler.brokers.memory.queues import MemoryQueue
 from scheduler.brokers.memory.streams import Stream
 from scheduler.errors import IncompatibleBroker, OtherArguments, QueueNotFound
@@ -24,9 +24,10 @@ class Router:
         self.queues: dict[str, MemoryQueue] = {}
         self.streams: dict[str, Stream] = {}
         self.stuck: dict[MemoryQueue, None] = {}
-        self.route = lru_cache(CACHED_ROUTES)(self._route)
+        self._routed = lru_cache(CACHED_ROUTES)(self._route)
         self._exchanges = {spec.name: MemoryExchange(spec) for spec in BUILT_IN}
         self._bindings: dict[str, dict[Binding, None]] = {}
+        self._heeded: list[str] = []
         self._clock = clock
 
     def place(self, name: str) -> Place | None:
@@ -51,6 +52,12 @@ class Router:
                 self._bindings.setdefault(binding.destination, {})[binding] = None
         self._changed()
 
+    def route(self, letter: Letter) -> tuple[Place, ...]:
+        """Find where a letter goes: by all its keys, and by those of its headers that count."""
+        found = letter.message.headers
+        headers = [(name, found[name]) for name in self._heeded if isinstance(found.get(name), str)]
+        return self._routed(letter.exchange, letter.keys, frozenset(headers))
+
     def delete(self, name: str) -> None:
         if place := self.place(name):
             place.close()
@@ -67,21 +74,24 @@ class Router:
         self._changed()
 
     def _changed(self) -> None:
-        self.route.cache_clear()
+        self._routed.cache_clear()
+        self._heeded = sorted({name for each in self._exchanges.values() for name in each.heeded})
         for queue in tuple(self.stuck):
             queue.retry_stranded()
 
-    def _route(self, exchange: str, routing_key: str) -> tuple[Place, ...]:
+    def _route(
+        self, exchange: str, keys: tuple[str, ...], heeded: frozenset[tuple[str, str]]
+    ) -> tuple[Place, ...]:
         if not exchange:
-            return (place,) if (place := self.place(routing_key)) else ()
-        found: dict[Place, None] = {}
+            return tuple({place: None for key in keys if (place := self.place(key))})
+        headers, found = dict(heeded), dict[Place, None]()
         ahead, seen = [exchange], set[str]()
         while ahead:
             name = ahead.pop()
             if name in seen or name not in self._exchanges:
                 continue
             seen.add(name)
-            bindings = self._exchanges[name].matching(routing_key)
+            bindings = self._exchanges[name].matching(keys, headers)
             alternate = self._exchanges[name].spec.arguments.get("alternate-exchange")
             if not bindings and alternate:
                 ahead.append(alternate)

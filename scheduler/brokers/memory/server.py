@@ -1,6 +1,7 @@
 """The broker in this process, as all its connections see it."""
 
 import uuid
+from dataclasses import replace
 
 from scheduler.brokers.memory.connection import MemoryConnection
 from scheduler.brokers.memory.letters import Letter
@@ -59,10 +60,18 @@ class MemoryServer:
             connection.attach()
 
     def publish(self, message: Message, exchange: str, routing_key: str) -> None:
-        queues = self.router.route(exchange, routing_key)
+        """Publish as anybody may: what the headers CC and BCC list are further keys."""
+        copies = tuple(key for name in ("CC", "BCC") for key in message.headers.get(name, ()))
+        headers = {name: value for name, value in message.headers.items() if name != "BCC"}
+        self.post(Letter(replace(message, headers=headers), exchange, routing_key, copies))
+
+    def post(self, letter: Letter) -> None:
+        """Put a letter into the queues that it is for."""
+        queues = self.router.route(letter)
         if not queues:
-            raise Unroutable(f"No queue is bound for {routing_key!r} of exchange {exchange!r}.")
-        letter = Letter(message, exchange, routing_key)
+            raise Unroutable(
+                f"No queue is bound for {letter.routing_key!r} of exchange {letter.exchange!r}."
+            )
         full = [queue.name for queue in queues if not queue.offer(letter)]
         if full:
             raise Rejected(f"The queue {full[0]!r} is full.")

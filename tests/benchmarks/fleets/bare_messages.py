@@ -32,9 +32,9 @@ async def send() -> None:
         await channel.basic_publish(
             json.dumps({"number": number, "due": due_at.timestamp()}).encode(),
             exchange=LATER,
-            routing_key=f"{route(delay).key}.{DESTINATION}",
+            routing_key=DESTINATION,
             mandatory=True,
-            properties=Basic.Properties(delivery_mode=2),
+            properties=Basic.Properties(delivery_mode=2, headers=dict(route(delay).headers)),
         )
 
     await send_all(one)

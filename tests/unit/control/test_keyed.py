@@ -319,7 +319,9 @@ async def test_a_key_that_cannot_be_part_of_a_name_is_refused(stage: Stage, key:
     assert await office.report.list() == []
 
 
-@pytest.mark.parametrize("key", ["a", "7", "_", "-", "ada@example.com", "a.b.c", "a+b", "a" * 100])
+@pytest.mark.parametrize(
+    "key", ["a", "7", "_", "-", "ada@example.com", "a.b.c", "a.task.b", "a+b", "a" * 100]
+)
 async def test_a_key_may_look_like_this(stage: Stage, key: str) -> None:
     office = an_office()
     assert KEY.fullmatch(key)

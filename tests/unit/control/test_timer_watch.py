@@ -10,7 +10,7 @@ from scheduler import Scheduler
 from scheduler.control.timer_watch import IN_TIME
 from scheduler.events import TimerStuck
 from scheduler.protocol.calls import new_call, task_key
-from scheduler.protocol.hatchery import Timer, route
+from scheduler.protocol.hatchery import Timer, header_at, route
 from scheduler.protocol.tokens import LoopId, encode
 from scheduler.protocol.topology import token_key
 from scheduler.timing.durations import SECOND
@@ -47,7 +47,8 @@ async def hold_back(stage: Stage, *, due_in: timedelta, losing: bool = False) ->
     key = token_key(TASK, HOUR)
     await stage.publish(encode(token, "test"), key, exchange=names.scheduler)
     call = new_call("test", "mail", {}, message_id="m", sent_at=due_at, due_at=due_at)
-    await stage.publish(call, f"{HOUR}.{task_key('mail')}", exchange=names.later)
+    call = replace(call, headers={**call.headers, header_at(0): "1h"})
+    await stage.publish(call, task_key("mail"), exchange=names.later)
 
 
 async def test_a_timer_whose_first_message_is_overdue_is_stuck(stage: Stage) -> None:

@@ -11,16 +11,26 @@ from scheduler import Context, Scheduler
 from scheduler.errors import Unroutable
 from scheduler.events import RunStarted
 from scheduler.protocol.calls import new_call
-from scheduler.protocol.hatchery import NO_WAIT
+from scheduler.protocol.hatchery import NO_WAIT, route
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, encode
-from scheduler.protocol.topology import token_key
+from scheduler.protocol.topology import Binding, Topology, token_key
 from scheduler.queues.delays import send
+from scheduler.timing.moments import milliseconds_since_epoch
 from tests.stage import Stage, new_app, of
 
 LOOP = LoopId("beat")
 KEY = token_key(LOOP, NO_WAIT.key)
 FAR = timedelta(days=365 * 80)
+ONE_SECOND = route(timedelta(seconds=1))
+CLAIMS = {
+    "scheduler-attempt": 7,
+    "scheduler-exchange": "elsewhere",
+    "scheduler-key": "order.paid",
+    "scheduler-first-failed-at-ms": 1,
+    "scheduler-replayed-at-ms": 1,
+    "scheduler-parked-reason": "exhausted",
+}
 
 
 def beating() -> Scheduler:
@@ -56,14 +66,24 @@ async def goes_on(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"first": True}, {"args": {"city": 7}}], ids=str)
-@pytest.mark.parametrize("key", ["task.work", f"{KEY}.task.work"])
-async def test_a_token_that_came_as_a_call_is_parked(
-    stage: Stage, fields: dict[str, Any], key: str
+@pytest.mark.parametrize("exchange", ["calls", "later", "delayed"])
+async def test_a_token_that_came_as_a_call_is_parked_whatever_its_other_keys(
+    stage: Stage, fields: dict[str, Any], exchange: str
 ) -> None:
     await stage.seed(beating())
     async with stage.processor():
-        await stage.publish(await forged(stage, **fields), key, stage.app.names.delayed)
-        await asyncio.sleep(1)
+        token = await forged(stage, **fields)
+        keys = [
+            KEY,
+            "task.beat",
+            "task.work",
+            f"{ONE_SECOND.key}.{KEY}",
+            f"loop.beat.{ONE_SECOND.key}",
+        ]
+        headers = {**token.headers, **ONE_SECOND.headers, "CC": keys, "BCC": keys}
+        copied = replace(token, headers=headers)
+        stage.server.publish(copied, getattr(stage.app.names, exchange), "task.work")
+        await asyncio.sleep(15)
         (parked,) = await stage.parked()
         assert (parked.reason, parked.task) == ("undecodable", "work")
         assert "did not come the way of the loops' tokens" in parked.error
@@ -112,6 +132,51 @@ async def test_a_token_of_one_loop_does_not_come_by_the_key_of_another(stage: St
         assert parked.reason == "undecodable"
         assert f"came by '{KEY}.other'" in parked.error
         await goes_on(stage)
+
+
+async def test_a_token_does_not_come_to_another_task(stage: Stage) -> None:
+    await stage.seed(beating())
+    names = stage.app.names
+    astray = Binding(names.processor, names.processor_queue("work"), KEY)
+    await stage.broker.declare(Topology(bindings=(astray,)))
+    async with stage.processor():
+        await stage.publish(await forged(stage, epoch=1), KEY)
+        await asyncio.sleep(1)
+        (parked,) = await stage.parked()
+        assert f"came by '{KEY}' to 'work'" in parked.error
+        await goes_on(stage)
+
+
+async def test_a_token_of_an_epoch_to_come_does_not_make_true_ones_void(stage: Stage) -> None:
+    await stage.seed(beating())
+    async with stage.processor():
+        epoch = milliseconds_since_epoch(stage.clock.now() + timedelta(hours=1))
+        await stage.publish(await forged(stage, epoch=epoch), KEY)
+        await asyncio.sleep(1)
+        (parked,) = await stage.parked()
+        assert (parked.reason, "lies in the future" in parked.error) == ("undecodable", True)
+        await goes_on(stage)
+
+
+@pytest.mark.parametrize("key", ["task.paid", "retry.paid"])
+@pytest.mark.parametrize("exchange", ["calls", "later", "orders"])
+async def test_nobody_else_tells_what_only_processors_know(
+    stage: Stage, exchange: str, key: str
+) -> None:
+    await stage.seed(beating())
+    names, said = stage.app.names, {**CLAIMS, **ONE_SECOND.headers, "mine": 1}
+    exchange = getattr(names, exchange, exchange)
+    async with stage.processor():
+        try:
+            stage.server.publish(Message(b"x", said), exchange, key)
+        except Unroutable:
+            assert (key, exchange) in {("retry.paid", names.calls), ("retry.paid", names.later)}
+            return
+        await asyncio.sleep(2)
+        (run,) = of(RunStarted, stage.events)
+        assert (run.loop, run.attempt) == (LoopId("paid"), 0)
+        assert run.headers["mine"] == 1
+        assert not CLAIMS.keys() & run.headers.keys()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import pytest
 from scheduler.errors import SettingsError, UsageError
 from scheduler.protocol.hatchery import (
     LONGEST,
-    NO_WAIT,
     SHORT_BY,
     STEP,
     UNITS,
@@ -19,7 +18,7 @@ from scheduler.protocol.hatchery import (
 from scheduler.protocol.messages import LONGEST_LEAD_MS
 from scheduler.protocol.topology import QueueType
 from scheduler.settings import Settings
-from scheduler.timing.durations import MILLISECOND, ZERO, milliseconds, parse_duration
+from scheduler.timing.durations import MILLISECOND, milliseconds, parse_duration
 from tests.stage import hatched
 
 MICROSECOND = timedelta(microseconds=1)
@@ -53,10 +52,19 @@ def test_a_delay_takes_these_timers_and_leaves_this_rest(delay: str, key: str, r
     assert (way.key, way.rest) == (key, rest_ms * MILLISECOND)
 
 
-def test_a_route_begins_at_its_first_timer_or_at_the_end():
-    assert route(ZERO) == NO_WAIT
-    assert NO_WAIT.first == len(UNITS)
-    assert UNITS[route(parse_duration("2h1s")).first].name == "h"
+@pytest.mark.parametrize(
+    ("delay", "headers"),
+    [
+        ("0s", {}),
+        ("1h", {"scheduler-at-192d": "1h"}),
+        (
+            "1h19.7s",
+            {"scheduler-at-192d": "1h", "scheduler-at-15m": "1x15s", "scheduler-at-s": "5s"},
+        ),
+    ],
+)
+def test_a_route_names_the_timer_for_each_exchange_on_the_way(delay: str, headers: dict[str, str]):
+    assert route(parse_duration(delay)).headers == headers
 
 
 def test_what_is_less_than_a_millisecond_is_left_to_the_rest():

@@ -1,7 +1,9 @@
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -39,12 +41,16 @@ NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 EXCHANGES = (
     Exchange("shop.v1.unmatched", "fanout"),
     Exchange("shop.v1.failed", "topic", {"alternate-exchange": "shop.v1.unmatched"}),
-    Exchange("shop.v1.rerouted", "topic", {"alternate-exchange": "shop.v1.failed"}),
+    Exchange("shop.v1.rerouted", "topic", {"alternate-exchange": "shop.v1.unmatched"}),
     Exchange("shop.v1.unrouted", "fanout"),
     Exchange("shop.v1.processor", "topic", {"alternate-exchange": "shop.v1.unrouted"}),
-    Exchange("shop.v1.delayed", "topic", {"alternate-exchange": "shop.v1.unrouted"}),
-    Exchange("shop.v1.calls", "topic"),
-    Exchange("shop.v1.later", "topic"),
+    Exchange("shop.v1.later.rerouted", "direct", {"alternate-exchange": "shop.v1.unmatched"}),
+    Exchange("shop.v1.later.unrouted", "fanout"),
+    Exchange("shop.v1.delayed", "direct", {"alternate-exchange": "shop.v1.later.unrouted"}),
+    Exchange("shop.v1.calls", "direct"),
+    Exchange("shop.v1.later.refused", "fanout"),
+    Exchange("shop.v1.later.sent", "direct"),
+    Exchange("shop.v1.later", "topic", {"alternate-exchange": "shop.v1.later.sent"}),
     Exchange("shop.v1.scheduler", "topic"),
     Exchange("shop.v1.control", "direct"),
 )
@@ -95,6 +101,10 @@ ASTRAY = Queue(
         "x-delivery-limit": 2_000_000_000,
     },
 )
+CALLS_ASTRAY = Queue(
+    "shop.v1.later.unrouted",
+    {**ASTRAY.arguments, "x-dead-letter-exchange": "shop.v1.later.rerouted"},
+)
 IMPRINT = Queue(
     "shop.v1.imprint",
     {
@@ -107,6 +117,7 @@ IMPRINT = Queue(
 QUORUM = (
     Queue("shop.v1.failed", {"x-queue-type": "quorum", "x-delivery-limit": 2_000_000_000}),
     ASTRAY,
+    CALLS_ASTRAY,
     *STREAMS,
     Queue("shop.v1.presence", {"x-queue-type": "quorum"}),
     IMPRINT,
@@ -115,6 +126,7 @@ QUORUM = (
         {
             "x-queue-type": "quorum",
             "x-dead-letter-exchange": "shop.v1.failed",
+            "x-dead-letter-routing-key": "task.report",
             "x-dead-letter-strategy": "at-least-once",
             "x-overflow": "reject-publish",
             "x-delivery-limit": 100,
@@ -125,29 +137,36 @@ QUORUM = (
 CLASSIC = (
     QUORUM[0],  # nor of one that waits for people
     ASTRAY,
+    CALLS_ASTRAY,
     *STREAMS,
     Queue("shop.v1.presence", {"x-queue-type": "classic"}),
     IMPRINT,
     Queue(
         "shop.v1.processor.report",
-        {"x-queue-type": "classic", "x-dead-letter-exchange": "shop.v1.failed"},
+        {
+            "x-queue-type": "classic",
+            "x-dead-letter-exchange": "shop.v1.failed",
+            "x-dead-letter-routing-key": "task.report",
+        },
     ),
-    QUORUM[9],
+    QUORUM[10],
 )
 BINDINGS = (
     Binding("shop.v1.unmatched", "shop.v1.failed", ""),
     Binding("shop.v1.unrouted", "shop.v1.unrouted", ""),
+    Binding("shop.v1.later.unrouted", "shop.v1.later.unrouted", ""),
+    Binding("shop.v1.later", "shop.v1.later.refused", "retry.#", "exchange"),
     Binding("shop.v1.scheduler", "shop.v1.journal", "#"),
     Binding("shop.v1.control", "shop.v1.roster", "shop.v1.roster"),
     Binding("shop.v1.control", "shop.v1.snapshots", "shop.v1.snapshots"),
     Binding("shop.v1.control", "shop.v1.rollcall", "shop.v1.rollcall"),
     Binding("shop.v1.control", "shop.v1.imprint", "shop.v1.imprint"),
     Binding("shop.v1.processor", "shop.v1.processor.report", "loop.report.#"),
-    Binding("shop.v1.delayed", "shop.v1.processor.report", "#.task.report"),
     Binding("shop.v1.rerouted", "shop.v1.processor.report", "loop.report.#"),
-    Binding("shop.v1.rerouted", "shop.v1.processor.report", "#.task.report"),
+    Binding("shop.v1.delayed", "shop.v1.processor.report", "retry.report"),
+    Binding("shop.v1.later.rerouted", "shop.v1.processor.report", "retry.report"),
     Binding("shop.v1.failed", "shop.v1.failed.report", "loop.report.#"),
-    Binding("shop.v1.failed", "shop.v1.failed.report", "#.task.report"),
+    Binding("shop.v1.failed", "shop.v1.failed.report", "task.report"),
 )
 
 
@@ -181,7 +200,7 @@ def test_queues_are_quorum_queues_unless_told_otherwise():
 
 def test_a_namespace_without_tasks_can_still_park():
     wanted = but_for_timers(topology("shop", []))
-    assert wanted == Topology(EXCHANGES, QUORUM[:8], BINDINGS[:7])
+    assert wanted == Topology(EXCHANGES, QUORUM[:9], BINDINGS[:9])
 
 
 def test_no_message_of_others_comes_to_a_stream():
@@ -223,6 +242,10 @@ def test_the_delivery_limit_is_for_processor_queues_only():
         (NAMES.delayed, "shop.v1.delayed"),
         (NAMES.unrouted, "shop.v1.unrouted"),
         (NAMES.rerouted, "shop.v1.rerouted"),
+        (NAMES.later_sent, "shop.v1.later.sent"),
+        (NAMES.later_refused, "shop.v1.later.refused"),
+        (NAMES.later_unrouted, "shop.v1.later.unrouted"),
+        (NAMES.later_rerouted, "shop.v1.later.rerouted"),
         (NAMES.failed, "shop.v1.failed"),
         (NAMES.unmatched, "shop.v1.unmatched"),
         (NAMES.journal, "shop.v1.journal"),
@@ -298,7 +321,8 @@ def test_a_binding_to_an_exchange_that_is_not_there_is_no_part():
 
 @pytest.mark.parametrize("argument", ["x-expires", "x-message-ttl"])
 def test_no_queue_loses_what_waits_in_it(argument: str):
-    holding = [q for q in MANY.queues if q.name not in {NAMES.unrouted, *TOKEN_TIMERS}]
+    timed = {NAMES.unrouted, NAMES.later_unrouted, *TOKEN_TIMERS}
+    holding = [queue for queue in MANY.queues if queue.name not in timed]
     assert not any(argument in queue.arguments for queue in holding)
 
 
@@ -332,19 +356,22 @@ def test_definitions_are_what_rabbitmq_imports():
         "vhost": "prod",
         "destination": "shop.v1.failed.report",
         "destination_type": "queue",
-        "routing_key": "#.task.report",
+        "routing_key": "task.report",
         "arguments": {},
     }
     counts = {kind: len(entries) for kind, entries in wanted.items()}
-    assert counts == {"exchanges": 20, "queues": 82, "bindings": 520}
+    assert counts == {"exchanges": 24, "queues": 83, "bindings": 522}
     assert json.loads(json.dumps(wanted)) == wanted
 
 
-async def arrivals(wanted: Topology, exchange: str, key: str) -> set[str]:
-    """The queues that a message goes to."""
-    async with MemoryBroker() as broker:
+async def arrivals(
+    wanted: Topology, exchange: str, key: str, headers: Mapping[str, Any] = MappingProxyType({})
+) -> set[str]:
+    """The queues that a message of anybody goes to."""
+    server = MemoryServer()
+    async with MemoryBroker(server) as broker:
         await broker.declare(wanted)
-        await broker.publish(Message(b"m"), exchange=exchange, routing_key=key)
+        server.publish(Message(b"m", dict(headers)), exchange, key)
         depths = {each.name: await broker.depth(each.name) for each in wanted.queues}
         return {name for name, depth in depths.items() if depth and depth.ready}
 
@@ -356,22 +383,22 @@ async def arrivals(wanted: Topology, exchange: str, key: str) -> set[str]:
         (NAMES.processor, "loop.a.k", "shop.v1.processor.a"),
         (NAMES.processor, "loop.a.k.more", "shop.v1.processor.a"),
         (NAMES.processor, "loop.a-b", "shop.v1.processor.a-b"),
-        (NAMES.delayed, "0.0.0.0.0.0.0.5.0.0.0.task.a", "shop.v1.processor.a"),
-        (NAMES.delayed, "task.a", "shop.v1.processor.a"),
+        (NAMES.delayed, "retry.a", "shop.v1.processor.a"),
         (NAMES.control, "shop.v1.roster", "shop.v1.roster"),
         (NAMES.control, "shop.v1.snapshots", "shop.v1.snapshots"),
         (NAMES.control, "shop.v1.rollcall", "shop.v1.rollcall"),
         (NAMES.scheduler, "loop.gone", "shop.v1.journal"),
         (NAMES.rerouted, "loop.a.k", "shop.v1.processor.a"),
-        (NAMES.rerouted, "task.a", "shop.v1.processor.a"),
+        (NAMES.later_rerouted, "retry.a", "shop.v1.processor.a"),
         # What no task takes is given time.
         (NAMES.processor, "loop.gone", "shop.v1.unrouted"),
         (NAMES.processor, "loop.gone.k", "shop.v1.unrouted"),
         (NAMES.processor, "", "shop.v1.unrouted"),
         (NAMES.processor, "order.paid", "shop.v1.unrouted"),
         (NAMES.processor, "task.a", "shop.v1.unrouted"),
-        (NAMES.delayed, "loop.a", "shop.v1.unrouted"),
-        (NAMES.delayed, "0.0.0.0.0.0.0.5.0.0.0.task.gone", "shop.v1.unrouted"),
+        (NAMES.delayed, "loop.a", "shop.v1.later.unrouted"),
+        (NAMES.delayed, "task.a", "shop.v1.later.unrouted"),  # it gets no calls
+        (NAMES.delayed, "retry.gone", "shop.v1.later.unrouted"),
     ],
 )
 async def test_a_message_goes_to_this_one_queue(
@@ -391,7 +418,9 @@ async def test_a_message_goes_to_this_one_queue(
         (NAMES.rerouted, "order.paid", "shop.v1.failed"),
         (NAMES.failed, "loop.a", "shop.v1.failed.a"),
         (NAMES.failed, "loop.a.k", "shop.v1.failed.a"),
-        (NAMES.failed, "0.5.task.b", "shop.v1.failed.b"),
+        (NAMES.failed, "loop.a.k.task.b", "shop.v1.failed.a"),
+        (NAMES.failed, "task.b", "shop.v1.failed.b"),
+        (NAMES.later_rerouted, "task.a", "shop.v1.failed"),
         (NAMES.failed, "loop.gone", "shop.v1.failed"),
     ],
 )
@@ -437,9 +466,9 @@ def test_a_task_that_is_called_brings_timers_of_calls():
     exchanges = {exchange.name for exchange in CALLED.exchanges}
     others = {exchange.name for exchange in MANY.exchanges}
     assert exchanges - others == {f"shop.v1.later.{unit}" for unit in UNITS}
-    timers = [queue for queue in CALLED.queues if ".later." in queue.name]
-    assert len(timers) == len({queue.name for queue in timers}) == 72
-    assert not any(".later." in queue.name for queue in MANY.queues)
+    timers = {queue.name for queue in CALLED.queues if ".later." in queue.name}
+    assert len(timers - {NAMES.later_unrouted}) == 72
+    assert timers & {queue.name for queue in MANY.queues} == {NAMES.later_unrouted}
 
 
 TIMERS = pytest.mark.parametrize(
@@ -483,16 +512,18 @@ def test_a_timer_of_tokens_never_waits_for_a_queue_that_refuses(
     }
 
 
-@pytest.mark.parametrize("entry", [NAMES.hatchery_exchange, NAMES.later_exchange])
-def test_each_exchange_leads_straight_to_all_later_timers_and_to_the_end(
-    entry: Callable[[int], str],
-):
-    for unit in range(len(UNITS)):
-        found = [each for each in CALLED.bindings if each.source == entry(unit)]
-        led = [each for each in found if each.destination != NAMES.journal]
-        later = [timer for timer in timers() if timer.unit >= unit]
-        assert len(led) == len(later) + 1
-        assert [each.destination for each in led if each.to == "exchange"] == [entry(len(UNITS))]
+@pytest.mark.parametrize("unit", range(len(UNITS)))
+def test_each_exchange_leads_straight_to_all_later_timers_and_to_the_end(unit: int):
+    def ends_of(exchange: str) -> list[str]:
+        return [each.destination for each in CALLED.bindings if each.source == exchange]
+
+    tokens, calls = NAMES.hatchery_exchange(unit), NAMES.later_exchange(unit)
+    timed = timers(unit)
+    after = {*map(NAMES.timer, timed), NAMES.processor}
+    assert set(ends_of(tokens)) - {NAMES.journal} == after
+    assert ends_of(calls) == list(map(NAMES.later_timer, timed))
+    (otherwise,) = [each.arguments for each in CALLED.exchanges if each.name == calls]
+    assert otherwise == {"alternate-exchange": NAMES.delayed}
 
 
 def test_no_queue_can_keep_what_no_other_one_is_bound_for():
@@ -502,8 +533,7 @@ def test_no_queue_can_keep_what_no_other_one_is_bound_for():
         if "alternate-exchange" in exchange.arguments or exchange.type == "fanout"
     }
     keeping = [queue for queue in CALLED.queues if "x-dead-letter-strategy" in queue.arguments]
-    exchanges = {queue.arguments["x-dead-letter-exchange"] for queue in keeping}
-    assert exchanges <= caught | {"shop.v1.rerouted"}
+    assert {queue.arguments["x-dead-letter-exchange"] for queue in keeping} <= caught
 
 
 def test_whatever_a_binding_or_a_queue_needs_is_declared_before_it():
@@ -585,16 +615,12 @@ SUBSCRIBED = topology(
         ("orders", "order.paid", "shop.v1.processor.a"),
         ("shop.v1.calls", "task.a", "shop.v1.processor.a"),
         ("shop.v1.delayed", "task.a", "shop.v1.processor.a"),
-        ("shop.v1.later.s", "0.0.0.0.0.0.0.0.0.3.0.task.a", "shop.v1.later.3s"),
-        ("shop.v1.later.s", "0.0.0.0.0.0.0.0.0.0.3.task.a", "shop.v1.later.3x100ms"),
-        ("shop.v1.later.32d", "6.0.0.0.0.0.0.0.0.0.0.task.a", "shop.v1.processor.a"),
-        ("shop.v1.later", "0.0.0.0.0.0.0.0.0.3.0.task.a", "shop.v1.later.3s"),
-        ("shop.v1.later.32d", "0.0.0.0.0.0.0.0.0.0.7.task.gone", "shop.v1.later.7x100ms"),
-        ("shop.v1.later.32d", "0.0.0.0.0.0.0.0.0.0.0.task.gone", "shop.v1.unrouted"),
+        ("shop.v1.later", "task.a", "shop.v1.processor.a"),
+        ("shop.v1.later.32d", "task.a", "shop.v1.processor.a"),
+        ("shop.v1.later.32d", "retry.b", "shop.v1.processor.b"),
+        ("shop.v1.later.32d", "task.gone", "shop.v1.later.unrouted"),
+        ("shop.v1.later.32d", "task.b", "shop.v1.later.unrouted"),  # it gets no calls
         ("shop.v1.processor", "order.paid", "shop.v1.unrouted"),
-        ("shop.v1.later.32d", "0.0.0.99.0.0.0.0.0.0.0.task.a", "shop.v1.unrouted"),
-        ("shop.v1.later.100ms", "0.0.0.0.0.0.0.0.0.1.task.a", "shop.v1.unrouted"),
-        ("shop.v1.later.100ms", "0.0.0.0.0.0.0.0.0.1.x.task.a", "shop.v1.unrouted"),
     ],
 )
 async def test_a_one_off_message_goes_to_this_one_queue(exchange: str, key: str, queue: str):
@@ -602,10 +628,30 @@ async def test_a_one_off_message_goes_to_this_one_queue(exchange: str, key: str,
 
 
 @pytest.mark.parametrize(
+    ("exchange", "headers", "queue"),
+    [
+        ("shop.v1.later", {"192d": "3s"}, "later.3s"),
+        ("shop.v1.later.192d", {"192d": "3s", "32d": "5m"}, "later.3s"),
+        ("shop.v1.later.s", {"s": "3x100ms"}, "later.3x100ms"),
+        ("shop.v1.later.s", {"192d": "3s"}, "processor.a"),
+        ("shop.v1.later.s", {"s": "1h"}, "processor.a"),  # it waits for no earlier unit
+        ("shop.v1.later", {"192d": "99m"}, "processor.a"),  # no timer has so many
+        ("shop.v1.later", {"192d": 3}, "processor.a"),
+    ],
+)
+async def test_a_call_goes_by_its_headers_into_one_timer_however_many_keys_it_has(
+    exchange: str, headers: dict[str, Any], queue: str
+):
+    at = {f"scheduler-at-{unit}": timer for unit, timer in headers.items()}
+    copied = {**at, "CC": [f"{ZEROS}.task.a", "0.0.0.0.0.0.0.0.0.1.0.task.a", "loop.b.k"]}
+    assert await arrivals(SUBSCRIBED, exchange, "task.a", copied) == {f"shop.v1.{queue}"}
+
+
+@pytest.mark.parametrize(
     ("exchange", "key", "queue"),
     [
         ("shop.v1.rerouted", "order.paid", "shop.v1.failed"),
-        ("shop.v1.rerouted", "0.0.0.0.0.0.0.0.0.0.0.task.gone", "shop.v1.failed"),
+        ("shop.v1.later.rerouted", "task.gone", "shop.v1.failed"),
         ("shop.v1.failed", "task.a", "shop.v1.failed.a"),
     ],
 )
@@ -613,19 +659,26 @@ async def test_a_parked_one_off_message_goes_to_this_one_queue(exchange: str, ke
     assert await arrivals(SUBSCRIBED, exchange, key) == {queue}
 
 
+@pytest.mark.parametrize("exchange", [NAMES.calls, NAMES.later])
 @pytest.mark.parametrize(
     "key",
     [
-        "0.0.0.99.0.0.0.0.0.0.0.task.a",  # no timer has so many
         "5.task.a",
-        "0.0.0.0.0.0.0.0.0.3.0.task.b",  # it gets no calls
-        "0.0.0.0.0.0.0.0.0.3.0.task.gone",
+        "task.b",  # it gets no calls
+        "task.gone",
+        "retry.a",
         f"loop.a.{ZEROS}",
     ],
 )
-async def test_a_sender_is_told_of_a_key_that_is_no_delay_of_a_called_task(key: str):
+async def test_a_sender_is_told_of_a_key_that_is_not_that_of_a_called_task(exchange: str, key: str):
     with pytest.raises(Unroutable):
-        await arrivals(SUBSCRIBED, NAMES.later, key)
+        await arrivals(SUBSCRIBED, exchange, key)
+
+
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+async def test_nobody_sends_later_what_claims_to_be_a_retry_by_any_of_its_keys(header: str):
+    with pytest.raises(Unroutable):
+        await arrivals(SUBSCRIBED, NAMES.later, "task.a", {header: ["task.a", "retry.a"]})
 
 
 # Tokens in shared timers
@@ -701,20 +754,86 @@ async def test_a_token_comes_to_its_task_by_an_exchange_that_brings_tokens(
         hatched = early or await broker.get("shop.v1.processor.a")
         assert hatched is not None
         assert (hatched.exchange, hatched.routing_key) == (exchange, key)
-        assert NAMES.bring_tokens(hatched.exchange, hatched.routing_key)
+        assert NAMES.bring_tokens(hatched.exchange)
+
+
+# Where it comes from
+
+
+def reached(wanted: Topology, *sources: str) -> set[str]:
+    """List all that a message of some exchanges may come to, whatever its keys and headers."""
+    arrows = {(each.source, each.destination) for each in wanted.bindings}
+    for argument in ("alternate-exchange", "x-dead-letter-exchange"):
+        declared = (*wanted.exchanges, *wanted.queues)
+        arrows |= {(each.name, each.arguments.get(argument, each.name)) for each in declared}
+    found, ahead = set[str](), [*sources]
+    while ahead:
+        if (name := ahead.pop()) not in found:
+            found.add(name)
+            ahead += [destination for source, destination in arrows if source == name]
+    return found
+
+
+SENDERS = NAMES.calls, NAMES.later, "orders"
+WHOLE = topology(
+    "shop",
+    ["a", "b", "c"],
+    called=["a", "c"],
+    ordered=["c"],
+    subscriptions=[Subscription("a", "orders", "#", "topic")],
+)
+
+
+def test_no_way_leads_from_where_senders_write_to_one_of_tokens(queue_type: QueueType):
+    """RabbitMQ routes by all keys of a message, at every exchange: so no key counts here."""
+    wanted = topology(
+        "shop",
+        ["a", "b", "c"],
+        called=["a", "c"],
+        ordered=["c"],
+        subscriptions=[Subscription("a", "orders", "#", "topic")],
+        queue_type=queue_type,
+    )
+    names = {each.name for each in (*wanted.exchanges, *wanted.queues)}
+    of_calls = {name for name in names if name.startswith(f"{NAMES.later}.")} | {*SENDERS}
+    ends = {f"shop.v1.{end}.{task}" for end in ("processor", "failed") for task in "abc"}
+    parked = {NAMES.failed, NAMES.unmatched}
+    assert reached(wanted, *SENDERS) == of_calls | ends | parked | {NAMES.delayed}
+    # From where both ways end, none leads back.
+    assert reached(wanted, *ends) == ends | parked
+
+
+def test_what_is_dead_lettered_of_a_task_has_one_key_and_one_end(queue_type: QueueType):
+    wanted = topology("shop", ["a", "b"], called=["a"], queue_type=queue_type)
+    for task in "ab":
+        arguments = queue_of(wanted, NAMES.processor_queue(task)).arguments
+        exchange, key = (arguments[f"x-dead-letter-{each}"] for each in ("exchange", "routing-key"))
+        led = [each for each in wanted.bindings if each.source == exchange]
+        assert [each.destination for each in led if each.routing_key == key] == [
+            NAMES.failed_queue(task)
+        ]
+        assert not any(each.routing_key.startswith("#") for each in led)
+
+
+@pytest.mark.parametrize("exchange", sorted(reached(WHOLE, *SENDERS)))
+def test_nothing_brings_tokens_that_senders_can_reach(exchange: str):
+    assert not NAMES.bring_tokens(exchange)
 
 
 @pytest.mark.parametrize(
-    ("exchange", "key"),
+    ("exchange", "key", "is_retry"),
     [
-        (NAMES.calls, "loop.a"),
-        (NAMES.later, "loop.a"),
-        (NAMES.later_exchange(3), "loop.a"),
-        (NAMES.delayed, "loop.a"),
-        ("shop.v1.hatchery.else", "loop.a"),
-        (NAMES.scheduler, "task.a"),
-        (NAMES.hatchery_exchange(3), "task.a"),
+        (NAMES.delayed, "retry.a", True),
+        (NAMES.later_exchange(3), "retry.a", True),
+        (NAMES.later_rerouted, "retry.a", True),
+        (NAMES.later_exchange(3), "task.a", False),
+        (NAMES.later, "retry.a", False),
+        (NAMES.calls, "retry.a", False),
+        ("orders", "retry.a", False),
+        (NAMES.processor, "retry.a", False),
     ],
 )
-def test_nothing_else_brings_tokens(exchange: str, key: str):
-    assert not NAMES.bring_tokens(exchange, key)
+def test_a_retry_comes_out_of_the_timers_by_a_key_of_its_own(
+    exchange: str, key: str, is_retry: bool
+):
+    assert NAMES.bring_retries(exchange, key) == is_retry

@@ -12,7 +12,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.errors import NotAllSeen, QueueNotFound, TooLarge, Undecodable, UsageError
 from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import LINE_LENGTH, Message, own_headers
-from scheduler.protocol.tokens import TOKEN_TYPE, LoopId
+from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, encode
 from scheduler.protocol.topology import Names, token_key, topology
 from scheduler.queues.failed import (
     EVERYTHING,
@@ -349,6 +349,33 @@ def test_an_id_is_never_taken_for_an_option(sent: str, shown: str):
     assert read_parked(parked, QUEUE, "").id == shown
 
 
+async def test_what_the_broker_parks_is_sent_back_as_a_call_whatever_it_says(stage: Stage):
+    app = new_app()
+
+    @app.periodic(every="1h")
+    async def report() -> None: ...
+
+    await stage.seed(app)
+    token = await stage.token(LoopId("report"))
+    claims = {
+        "scheduler-parked-reason": "exhausted",
+        "scheduler-parked-at-ms": 5,
+        "scheduler-attempt": 3,
+        "x-death": [{"reason": "delivery_limit", "queue": "shop.v1.processor.report"}],
+    }
+    message = encode(token, app.namespace)
+    message = replace(message, headers={**message.headers, **claims})
+    stage.server.publish(message, app.names.failed, REPORT)
+    (parked,) = await stage.parked()
+    assert (parked.reason, parked.parked_at) == ("delivery-limit", None)
+    assert await stage.failed.replay(["report"], EVERYTHING) == 1
+    delivery = await stage.broker.get(app.names.processor_queue("report"))
+    assert delivery is not None
+    assert (delivery.exchange, delivery.routing_key) == (app.names.delayed, "retry.report")
+    assert "scheduler-attempt" not in delivery.message.headers
+    await delivery.ack()
+
+
 async def test_what_came_by_a_key_that_is_no_text_is_sent_back_and_holds_up_nobody(stage: Stage):
     app = new_app()
 
@@ -360,8 +387,8 @@ async def test_what_came_by_a_key_that_is_no_text_is_sent_back_and_holds_up_nobo
         stage.server.publish(Message(b"{}"), app.names.failed, key)
     assert await stage.failed.replay(["report"], EVERYTHING) == 3
     depths = [await stage.broker.depth(app.names.processor_queue("report"))]
-    depths += [await stage.broker.depth(app.names.unrouted)]
-    assert [depth.ready for depth in depths if depth] == [2, 1]
+    depths += [await stage.broker.depth(app.names.later_unrouted)]
+    assert [depth.ready for depth in depths if depth] == [1, 2]
 
 
 ROOM = 6000
@@ -471,8 +498,8 @@ async def test_two_operators_can_look_at_once(failed: FailedQueues):
         (token_key(LoopId("task", "task"), NO_WAIT.key), "task.task", "task"),
         ("task.report", "report", "report"),
         ("task.subtask", "subtask", "subtask"),
-        ("0.0.0.0.0.0.0.5.0.0.0.task.report", "report", "report"),
-        ("0.0.0.0.0.0.0.5.0.0.0.task.task", "task", "task"),
+        ("retry.report", "report", "report"),
+        ("task.task", "task", "task"),
         ("order.paid", "", ""),
         ("subtask.paid", "", ""),
     ],
