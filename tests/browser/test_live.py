@@ -16,6 +16,12 @@ SHOWN = f"""was => {{
     note.click();
     return note.hidden && String({NAMES}) !== String(was);
 }}"""
+RUN = """name => {
+    const form = document.getElementById(`do/trigger/${name}`);
+    const body = new URLSearchParams(new FormData(form));
+    return fetch(form.action, {method: "POST", body}).then(() => {});
+}"""
+TO_THE_TOP = {"pointer": "rounds", "focus": "post", "selection": "night_round"}
 OPENED = """[...document.querySelectorAll("#events details[open]")]
     .map(each => each.closest("li").innerText.match(/#\\d+/)?.[0])"""
 OPEN = """() => {
@@ -52,11 +58,13 @@ def test_a_list_under_a_hand_keeps_its_order_and_says_what_waits(reader: Reader,
     row.evaluate(TAKE[hand])
     order = page.evaluate(NAMES)
     held = page.evaluate(HELD[hand])
+    page.evaluate(RUN, TO_THE_TOP[hand])
     for _ in range(4):
         beat(page)
         assert page.evaluate(HELD[hand]) == held
         assert page.evaluate(NAMES) == order
     waiting = page.locator("#waiting")
+    expect(waiting).to_be_visible()
     expect(waiting).to_have_text(re.compile(r"^\d+ changes waiting$"))
     # They are shown when that is asked for, also under a hand.
     page.wait_for_function(SHOWN, arg=order)

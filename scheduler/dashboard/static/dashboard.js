@@ -54,7 +54,12 @@ function tellTimes(root = document) {
 
 const LISTS = "tbody, ol, ul, #groups, #busy, #troubles";
 const READERS = ["open", "aria-busy", "data-sent"];
-const note = document.getElementById("waiting");
+const note = document.createElement("button");
+note.id = "waiting";
+note.type = "button";
+note.title = "Show them now. They are shown when you leave the list.";
+note.hidden = true;
+document.querySelector(".top").append(note);
 let latest = main.cloneNode(true);
 let waiting = 0;
 
