@@ -61,8 +61,28 @@ class Actions:
         what = names[0] if len(names) == 1 else wording.counted(len(names), "loop")
         verb = "resume and run now:" if asked.action == "now" else asked.action
         work = self._site.operations.on_loops(asked.action, names, asked.text("reason"))
+        if len(names) == 1:
+            work = self._with_undo(asked.action, names[0], work)
         to = "/loops" if LOOP_VERBS[asked.action].ends else ""  # its page is gone with it
         return await self._begin(asked, f"{verb} {what}", work, to=to)
+
+    def _with_undo(self, verb: str, name: str, work: Work) -> Work:
+        """Offer to take a pause or a resumption back; tell who had paused the loop, and why."""
+        found = (each.loop for each in self._site.standings() if each.name == name)
+        if (loop := next(found, None)) is None:
+            return work
+        was_paused, reason = loop.is_paused, loop.reason or ""
+        by = f" by {loop.listed.by}" if loop.listed and loop.listed.by else ""
+
+        async def act(doing: Doing) -> None:
+            await work(doing)
+            if verb == "pause" and not was_paused:
+                doing.undo = "resume", {"loop": name}
+            elif verb in ("resume", "now") and was_paused:
+                doing.undo = "pause", {"loop": name, "reason": reason}
+                doing.lines.append(f"It was paused{by}: {reason}")
+
+        return act
 
     async def _start(self, asked: Asked) -> str:
         loop = loop_in(self._site.app, asked.text)

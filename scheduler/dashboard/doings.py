@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from secrets import token_urlsafe
@@ -26,6 +26,7 @@ class Doing:
         count: of how many messages or loops it is done.
         lines: what came of the first of them.
         error: why it came to no end.
+        undo: the action that takes it back, and its fields; None: there is none.
         version: grows with whatever changes.
     """
 
@@ -37,6 +38,7 @@ class Doing:
     count: int = 0
     lines: list[str] = field(default_factory=list[str])
     error: str = ""
+    undo: tuple[str, Mapping[str, str]] | None = None
     version: int = 0
 
     @property

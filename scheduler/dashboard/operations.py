@@ -73,6 +73,8 @@ class Operations:
                     report = await self._do(program, verb, await program.loops.find(name), reason)
                     doing.tell(_told(report))
                 except UsageError as error:
+                    if len(names) == 1:
+                        raise
                     doing.tell(f"{name}: {error}")
 
         return work

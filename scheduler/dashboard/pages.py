@@ -124,7 +124,6 @@ def loops(site: Site, query: Query) -> Context:
         "failing": sum(each.is_failing for each in site.standings()),
         "states": list(Where),
         "tasks": sorted({each.loop.id.task for each in site.standings()}),
-        "verbs": LOOP_VERBS,
     }
 
 
@@ -143,7 +142,6 @@ def loop(site: Site, query: Query) -> Context | None:
         "task": task,
         "of_code": of_code.schedule if (of_code := site.app.loops.get(picture.id)) else None,
         "can_reschedule": task is not None and is_recurring(found.schedule),
-        "verbs": LOOP_VERBS,
         "args": picture.listed.args if picture.listed else {},
         "show_args": bool(query.get("args")),
         "past": past_ticks(
@@ -383,4 +381,5 @@ def common(site: Site) -> Context:
         "picture": site.picture,
         "marks": MARKS,
         "meanings": MEANINGS,
+        "verbs": LOOP_VERBS,
     }

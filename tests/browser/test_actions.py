@@ -109,13 +109,27 @@ def test_pause_run_and_resume_from_the_list(visitor: Reader, ward: Ward) -> None
     button(row(page, "laundry"), "Run now").click()
     done(page, "laundry: triggered")
     expect(row(page, "laundry")).to_contain_text("succeeded")
+    # Without a reload, in the same place; and it can be taken back.
+    page.evaluate("window.loadedOnce = true")
     button(row(page, "laundry"), "Pause").click()
     done(page, "laundry: paused")
+    expect(row(page, "laundry")).to_contain_text("paused from the dashboard")
     assert ward.is_paused("laundry")
-    button(row(page, "laundry"), "Resume").click()
+    button(page.locator("#doing"), "Undo").click()
     done(page, "laundry: resumed")
     assert not ward.is_paused("laundry")
-    what = ["seeded", "triggered", "succeeded", "paused", "resumed"]
+    button(row(page, "laundry"), "Pause").click()
+    done(page, "laundry: paused")
+    button(row(page, "laundry"), "Resume").click()
+    done(page, f"It was paused by {BY}")
+    button(page.locator("#doing"), "Undo").click()
+    done(page, "laundry: paused")
+    page.route("**/do/resume", lambda route: route.abort())
+    button(row(page, "laundry"), "Resume").click()
+    expect(page.locator("#doing .bad")).to_contain_text("it is not known whether this was done")
+    assert ward.is_paused("laundry")
+    assert page.evaluate("window.loadedOnce")
+    what = ["seeded", "triggered", "succeeded", *["paused", "resumed"] * 2, "paused"]
     assert endings(ward, "laundry") == what
 
 

@@ -276,12 +276,54 @@ async function search(form) {
   const address = form.action + (query ? `?${query}` : "");
   const answer = await fetch(address);
   const html = await answer.text();
-  if (!answer.ok || mine !== asked) return;
-  latest = new DOMParser().parseFromString(html, "text/html").getElementById("main");
+  if (answer.ok && mine === asked) enter(mainOf(html), address, false);
+}
+
+const mainOf = (html) => new DOMParser().parseFromString(html, "text/html").getElementById("main");
+
+function enter(page, address, hold) {
+  latest = page;
   history.replaceState(null, "", address);
-  main.dataset.live = latest.dataset.live;
-  show(false);
+  main.dataset.live = page.dataset.live;
+  show(hold);
   listen();
+}
+
+// Acting in place: what came of it is told where the reader is, and the row shows it.
+
+const UNKNOWN = "The dashboard cannot be reached: it is not known whether this was done.";
+
+function tell(part) {
+  latest.querySelector("#doing")?.replaceWith(part);
+  show();
+}
+
+function refuse(why) {
+  const part = made('<div id="doing"><section class="done bad" role="alert"><p></p></section></div>');
+  part.querySelector("p").textContent = why;
+  tell(part);
+}
+
+async function act(form) {
+  const mine = ++asked;
+  const body = new URLSearchParams(new FormData(form));
+  const row = form.closest("tr, section")?.id;
+  document.documentElement.classList.add("acted");
+  try {
+    const answer = await fetch(form.action, { method: "POST", body });
+    const html = await answer.text();
+    const page = mainOf(html);
+    if (!answer.ok) refuse(page?.textContent.trim() ?? html);
+    else if (!answer.redirected) form.submit(); // it is asked whether that is meant
+    else if (mine === asked) enter(page, answer.url, true);
+    else tell(page.querySelector("#doing"));
+  } catch {
+    refuse(UNKNOWN);
+  }
+  delete form.dataset.sent;
+  for (const button of form.querySelectorAll("button")) button.removeAttribute("aria-busy");
+  if (document.activeElement === document.body)
+    document.getElementById(row)?.querySelector("button")?.focus({ preventScroll: true });
 }
 
 document.addEventListener("input", (event) => {
@@ -307,8 +349,11 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("submit", (event) => {
   // Not twice: what is done shows on the page that comes.
   for (const button of event.target.querySelectorAll("button")) button.setAttribute("aria-busy", "true");
-  if (event.target.dataset.sent && event.target.method === "post") event.preventDefault();
+  const isFirst = !event.target.dataset.sent;
+  const isInPlace = "inPlace" in event.target.dataset;
+  if (isInPlace || (!isFirst && event.target.method === "post")) event.preventDefault();
   event.target.dataset.sent = "yes";
+  if (isInPlace && isFirst) act(event.target);
 });
 
 // Nobody looks at a hidden tab; and a browser holds six connections to a place, which tabs share.
