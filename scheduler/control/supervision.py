@@ -23,7 +23,15 @@ triggers the loop.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -58,6 +66,7 @@ from scheduler.events import (
 )
 from scheduler.protocol.epochs import LoopState, Verb
 from scheduler.protocol.hatchery import timers
+from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token, decode
 from scheduler.queues.checkpoints import checkpoint_of
 from scheduler.queues.journal import Put
@@ -347,18 +356,20 @@ class Supervisor:
 
     async def _note(self) -> None:
         """Note in the roster how far loops have come that wait for long, and which have ended."""
-        tokens = list(self._put_for_long())
-        await self._endings.enter_all((each for each in tokens if each.rests), self._listing)
-        entries = [entry for token in tokens if (entry := self._noted(token)) is not None]
-        if entries:
-            await self._roster.note(entries)
+        messages = list(self._census.long.values())
+        for begin in range(0, len(messages), BREATHE_EVERY):
+            tokens = list(self._decoded(messages[begin : begin + BREATHE_EVERY]))
+            await self._endings.enter_all((each for each in tokens if each.rests), self._listing)
+            entries = [entry for token in tokens if (entry := self._noted(token)) is not None]
+            if entries:
+                await self._roster.note(entries)
         self._census.long.clear()
         for loop in [loop for loop, put in self._census.puts.items() if put.rests]:
             if (listed := self._listing.get(loop)) is None or listed.is_gone:
                 self._census.forget(loop)
 
-    def _put_for_long(self) -> Iterator[Token]:
-        for message in self._census.long.values():
+    def _decoded(self, messages: Iterable[Message]) -> Iterator[Token]:
+        for message in messages:
             with suppress(MessageError):
                 yield decode(message, self._app.namespace)
 

@@ -11,7 +11,8 @@ import pytest
 
 from scheduler import Context, Every, Scheduler, StopLoop
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.control.supervision import Memory
+from scheduler.control import supervision
+from scheduler.control.supervision import BREATHE_EVERY, Memory
 from scheduler.control.where import Where
 from scheduler.errors import BrokerUnavailable, QueueNotFound, Unconfirmed
 from scheduler.events import (
@@ -27,8 +28,9 @@ from scheduler.events import (
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.hatchery import NO_WAIT, timers
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, State
+from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, State, Token, decode
 from scheduler.protocol.topology import Topology, token_key
+from scheduler.tasks.loops import loop_of
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording
 from scheduler.timing.durations import MILLISECOND, SECOND, ZERO
@@ -408,6 +410,35 @@ async def test_a_loop_that_waits_for_long_is_noted_so_that_the_journal_may_forge
         await asyncio.sleep(UNTIL_FOUND + ROUND)
     assert stage.repairs() == [("task", "lost")]
     assert carried == [(0, None), (1, 1)]
+
+
+async def test_many_loops_are_noted_without_holding_up_the_event_loop(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, decoded = new_app(), list[Message]()
+
+    @app.task
+    async def report() -> None: ...
+
+    def note(message: Message, namespace: str) -> Token:
+        decoded.append(message)
+        return decode(message, namespace)
+
+    await stage.seed(app)
+    loops = [loop_of(report.spec, Every("3h"), {}, f"r{n}") for n in range(2 * BREATHE_EVERY)]
+    await stage.seeding.start_all(loops)
+    monkeypatch.setattr(supervision, "decode", note)
+    broker, at_publish = FaultyBroker(stage.server), list[int]()
+
+    async def look(call: Call) -> None:
+        at_publish.append(len(decoded))
+
+    broker.on("publish", key=app.names.roster).first(look)
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(ROUND + 2)
+    assert len(decoded) == len(loops)
+    assert 0 < min(each for each in at_publish if each) <= BREATHE_EVERY
+    assert all(each.checkpoint for each in (await stage.listing()).there if each.loop.key)
 
 
 async def test_a_loop_that_soon_comes_again_is_not_noted(stage: Stage) -> None:
