@@ -289,11 +289,6 @@ async def refusal(scene: Scene) -> None:
     (node,) = scene.nodes
     batch = Batch(200, 1.0, spread=True)
     await scene.seed(batch)
-    queue = app.names.processor_queue("hanging")
-    definition = '{"max-length": 1, "overflow": "reject-publish"}'
-    await asyncio.to_thread(
-        node.ctl, "set_policy", "full", f"^{queue}$", definition, "--apply-to", "queues"
-    )
     scene.work("loop")
     await asyncio.sleep(45)
     alone = batch.late(scene.runs(), now() - 30, now() - 5)
@@ -302,6 +297,11 @@ async def refusal(scene: Scene) -> None:
         seeding = program_of(app, broker).seeding
         every = Every("1s")
         await seeding.start_all([loop_of(hanging.spec, every, {}, f"h{n}") for n in range(100)])
+        queue = app.names.processor_queue("hanging")
+        definition = '{"max-length": 1, "overflow": "reject-publish"}'
+        await asyncio.to_thread(
+            node.ctl, "set_policy", "full", f"^{queue}$", definition, "--apply-to", "queues"
+        )
         await asyncio.sleep(10)
         began = now()
         await asyncio.sleep(60)
