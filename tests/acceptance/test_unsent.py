@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scheduler import Scheduler, Settings
-from tests.acceptance.conftest import CommandLine, delete
-from tests.integration.shop import new_namespace
+from tests.acceptance.conftest import CommandLine
+from tests.sweep import clear, new_namespace
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -50,7 +50,7 @@ def shop(broker_url: str, tmp_path: Path) -> Iterator[Shop]:
     shop = Shop(broker_url, tmp_path)
     assert shop.run("seed").code == 0
     yield shop
-    asyncio.run(delete(broker_url, shop.app.topology()))
+    asyncio.run(clear(broker_url, shop.app.topology()))
 
 
 def unsent(shop: Shop) -> dict[str, str]:

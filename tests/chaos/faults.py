@@ -429,8 +429,8 @@ class DeleteTimer(PurgeTimers):
 
 def queue_of(period: timedelta) -> str:
     """The timer in which what has such a period waits first."""
-    way = route(period)
-    return app.names.timer(Timer(way.first, way.digits[way.first]))
+    digits = enumerate(route(period).digits)
+    return next(app.names.timer(Timer(unit, count)) for unit, count in digits if count)
 
 
 # How often each kind comes, beside the others.
