@@ -59,16 +59,18 @@ def resources(definitions: dict[str, Any], cluster: str) -> Iterator[dict[str, A
             },
         )
     for binding in definitions["bindings"]:
-        ends = (binding["source"], binding["destination"], binding["routing_key"])
+        ends = [binding["source"], binding["destination"], binding["routing_key"]]
+        asked = [f"{name} {value}" for name, value in binding["arguments"].items()]
         yield resource(
             "Binding",
-            " ".join(ends),
+            " ".join(ends + asked),
             {
                 "vhost": binding["vhost"],
                 "source": binding["source"],
                 "destination": binding["destination"],
                 "destinationType": binding["destination_type"],
                 "routingKey": binding["routing_key"],
+                "arguments": binding["arguments"],
             },
         )
 

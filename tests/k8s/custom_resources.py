@@ -310,6 +310,7 @@ class BindingSpec(InCluster):
     destination: str
     destination_type: Literal["queue", "exchange"]
     routing_key: str
+    arguments: dict[str, str]
 
 
 class Binding(Resource):

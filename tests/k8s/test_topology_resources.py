@@ -74,10 +74,9 @@ def as_exported(resource: Manifest) -> dict[str, Any]:
             names = ("name", "vhost", "durable", "arguments")
             rest = {"auto_delete": spec["autoDelete"]}
         case _:
-            names = ("vhost", "source", "destination")
+            names = ("vhost", "source", "destination", "arguments")
             rest = {
                 "destination_type": spec["destinationType"],
                 "routing_key": spec["routingKey"],
-                "arguments": {},
             }
     return {name: spec[name] for name in names} | rest

@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from scheduler import Context, Reject, Scheduler, UsageError
+from scheduler import Context, Reject, Scheduler
 from scheduler.control.where import Where
 from scheduler.protocol.epochs import Verb
 from scheduler.queues.failed import EVERYTHING
@@ -105,20 +105,6 @@ async def test_a_tick_that_kills_its_pods_is_parked_once_and_never_run_again(
         finally:
             working.cancel()
             await asyncio.wait([working])
-
-
-@pytest.mark.parametrize("key", ["project.task.send_sms", "task.send_sms"])
-async def test_a_key_that_looks_like_another_task_is_refused(scene: Scene, key: str) -> None:
-    app = scene.release()
-
-    @app.task()
-    async def report(ctx: Context) -> None:
-        await scene.diary.write(ctx)
-
-    await scene.operator(app).seeding.seed()
-    with pytest.raises(UsageError, match="taken for a call of the task 'send_sms'"):
-        await report.start(key, every="300ms")
-    assert await report.list() == []
 
 
 async def test_a_tick_that_comes_back_is_run_though_a_replay_waits_behind_it(scene: Scene) -> None:
