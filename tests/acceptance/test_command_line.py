@@ -72,6 +72,9 @@ COMMANDS = {
     "failed show": ("some-id", WRONG, "no parked message 'some-id'"),
     "failed replay": ("--all", FINE, "0 replayed"),
     "failed purge": ("--all --yes", FINE, "0 purged"),
+    "unsent list": ("", MISUSE, "stores no messages"),
+    "unsent send": ("", MISUSE, "stores no messages"),
+    "unsent purge": ("--yes", MISUSE, "stores no messages"),
     "topology show": ("", FINE, ".v1.hatchery.1h"),
     "topology export": ("", FINE, ".v1.hatchery.1h"),
     "doctor": ("", FINE, "rabbitmqctl"),
@@ -102,7 +105,7 @@ def test_no_command_is_left_out(offline: CommandLine):
         _, _, lines = offline(*group, "--help").out.partition("Commands:\n")
         return {" ".join((*group, name)) for name in re.findall(r"^  (\w+)", lines, re.MULTILINE)}
 
-    groups = {"failed", "import", "schedule", "scheduled", "topology"}
+    groups = {"failed", "import", "schedule", "scheduled", "topology", "unsent"}
     assert listed().difference(groups).union(*map(listed, groups)) == set(COMMANDS)
 
 
@@ -630,7 +633,7 @@ def test_timer_queues_that_differ_in_their_time_alone_are_folded(offline: Comman
     [
         ("", "No app was named."),
         ("shop", "An app is named as `module:attribute`"),
-        (f"{APPS}/nowhere.py", "An app is named as `module:attribute`"),
+        (f"{APPS}/nowhere.py", "There is no file"),
         ("no_such_module:app", "There is no module 'no_such_module'."),
         ("no_such_file.py:app", "There is no file 'no_such_file.py'"),
         (f"{APPS}/shop.py:ap", "'ap' is no such attribute. It has 'app'."),
@@ -667,7 +670,7 @@ def test_the_bad_field_of_a_cron_expression_is_told(offline: CommandLine):
         ("resume report --now --after 2026-06-01", {}, "give --now or --after"),
         ("resume report --after 0001-01-01", {}, "--after: "),
         ("resume report --after noon", {}, "--after: expected a moment such as 2026-06-01T"),
-        ("pause apps/nowhere.py report", {}, "`path/to/file.py:attribute`, got 'apps/nowhere.py'"),
+        ("pause apps/nowhere.py report", {}, "There is no file 'apps/nowhere.py'"),
     ],
 )
 def test_misuse_is_told(offline: CommandLine, command: str, environment: dict[str, str], told: str):
