@@ -38,7 +38,7 @@ async def test_what_a_pod_has_in_hand_asks_for_no_further_pod(
     names = Names(namespace)
     queue = names.processor_queue("remind")
     async with AmqpBroker(broker_url) as broker:
-        wanted = topology(namespace, ["remind"])
+        wanted = topology(namespace, ["remind"], called=["remind"])
         await broker.declare(wanted)
         try:
             await asyncio.gather(
