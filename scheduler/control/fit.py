@@ -18,7 +18,6 @@ OF_SETTINGS = {
 OF_TASKS = {
     "x-single-active-consumer": "ordered=",
     "x-delivery-limit": "ordered=",
-    "x-dead-letter-routing-key": "subscribe=",
     "x-max-priority": "the use",
 }
 Arguments = Mapping[str, Any]
