@@ -56,9 +56,13 @@ class Namespaces:
         connection = await aiormq.connect(url)
         try:
             lanes = [await connection.channel() for _ in range(LANES)]
-            for delete, names in (_delete_exchange, exchanges), (_delete_queue, queues):
+            # Exchanges one after another: side by side, RabbitMQ 3.10 ends the connection.
+            for over, delete, names in (
+                (lanes[:1], _delete_exchange, exchanges),
+                (lanes, _delete_queue, queues),
+            ):
                 gone = [name for name in names if not (keeps and name.startswith(of_timers))]
-                await _side_by_side(lanes, delete, gone)
+                await _side_by_side(over, delete, gone)
             if keeps:
                 timers = [name for name in queues if name.startswith(of_timers)]
                 try:
