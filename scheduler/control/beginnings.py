@@ -6,6 +6,7 @@ step: what it leaves behind is void, or found overdue by supervision.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -14,7 +15,7 @@ from scheduler.control.concurrency import side_by_side
 from scheduler.control.joining import joined
 from scheduler.control.new_tokens import first_token
 from scheduler.control.reports import Did, Report
-from scheduler.errors import BrokerError, Overtaken, TooLarge, Undecodable
+from scheduler.errors import BrokerError, Overtaken, Rejected, TooLarge, Undecodable
 from scheduler.protocol.epochs import LoopState, Step, Verb, awaited, begun, steps, unaware
 from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.checkpoints import Checkpoint
@@ -292,14 +293,13 @@ class Beginnings:
             if wanted.is_told:  # it has no token: only the journal hears what was done
                 await self._timers.tell(replace(token, state=State.PAUSED))
             return None
-        if not token.first:
-            await self._timers.put(token)
-        elif (going_on := exchanged.get(token.loop)) is not None:
-            await self._timers.put(going_on)
-            return going_on
-        else:
-            await self._timers.put_now(token)
-        return token
+        going_on = exchanged.get(token.loop, token)
+        with suppress(Rejected):  # its task's queue is full: supervision finds the token lost
+            if going_on.first:
+                await self._timers.put_now(going_on)
+            else:
+                await self._timers.put(going_on)
+        return going_on
 
     async def _call(
         self, pairs: Sequence[tuple[Wanted, Listed | None]]

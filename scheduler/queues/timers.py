@@ -3,8 +3,7 @@
 from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker
-from scheduler.errors import Rejected
-from scheduler.protocol.hatchery import LONGEST, NO_WAIT, STEP, Route, route
+from scheduler.protocol.hatchery import LONGEST, NO_WAIT, route
 from scheduler.protocol.tokens import LoopId, Token, encode
 from scheduler.protocol.topology import Names, rest_key, token_key
 from scheduler.timing.clock import Clock
@@ -48,7 +47,7 @@ class Timers:
             lead = min(self._lead.length, due_in)
             way = route(due_in - lead)
             held = way.rest + lead
-        await self._publish_by(way, token, held, timeout)
+        await self._publish(token, token_key(token.loop, way.key), held, timeout)
 
     async def put_now(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
         """Publish a token to come to its task at once, whenever it is due, confirmed.
@@ -57,7 +56,7 @@ class Timers:
             Unroutable: the namespace was not seeded.
             BrokerError: the token may not have been put.
         """
-        await self._publish_by(NO_WAIT, token, ZERO, timeout)
+        await self._publish(token, token_key(token.loop, NO_WAIT.key), ZERO, timeout)
 
     async def tell(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
         """Publish a token that waits nowhere to the journal alone, confirmed.
@@ -67,17 +66,6 @@ class Timers:
             BrokerError: the journal may not have heard it.
         """
         await self._publish(token, rest_key(token.loop), ZERO, timeout)
-
-    async def _publish_by(
-        self, way: Route, token: Token, held: timedelta, timeout: timedelta | None
-    ) -> None:
-        try:
-            await self._publish(token, token_key(token.loop, way.key), held, timeout)
-        except Rejected:
-            if way.digits != NO_WAIT.digits:
-                raise
-            # The queue of its task is full. What comes from a timer is not held to its limit.
-            await self._publish(token, token_key(token.loop, route(2 * STEP).key), held, timeout)
 
     async def _publish(
         self, token: Token, key: str, held: timedelta, timeout: timedelta | None

@@ -14,7 +14,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control import supervision
 from scheduler.control.supervision import BREATHE_EVERY, Memory
 from scheduler.control.where import Where
-from scheduler.errors import BrokerUnavailable, QueueNotFound, Unconfirmed
+from scheduler.errors import BrokerUnavailable, QueueNotFound, Rejected, Unconfirmed
 from scheduler.events import (
     CensusTaken,
     Connected,
@@ -192,6 +192,25 @@ async def test_while_the_journal_was_not_read_to_its_end_no_loop_is_taken_for_lo
         await stage.lose(TASK)
         await asyncio.sleep(20 + UNTIL_FOUND + ROUND)
         assert stage.repairs() == [("task", "lost")]
+
+
+async def test_a_queue_that_is_full_keeps_no_other_loop_from_being_repaired(stage: Stage) -> None:
+    await stage.seed(beating("task", "other", every="20s"))
+    for loop in TASK, LoopId("other"):
+        await stage.lose(loop)
+    broker = FaultyBroker(stage.server)
+    full = broker.on("publish", where=lambda call: call.routing_key.startswith("loop.task."))
+    full.fails(Rejected("full"))
+    async with stage.supervised(over=broker):
+        await asyncio.sleep(20 + UNTIL_FOUND + 2 * ROUND)
+        assert full.met
+        assert ("other", "lost") in stage.repairs()
+        assert starts_of("other", stage)
+        assert not starts_of("task", stage)
+        await full.cease()
+        await asyncio.sleep(UNTIL_FOUND + 2 * ROUND)
+        assert starts_of("task", stage)
+    assert of(SupervisionDelayed, stage.events) == []
 
 
 @pytest.mark.parametrize(("seconds_a_message", "parts"), [(0.05, 1), (0.5, 3)])

@@ -8,11 +8,11 @@ import pytest
 
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.errors import Rejected, Unroutable
-from scheduler.protocol.hatchery import LONGEST, NO_WAIT, UNITS, Timer, route
+from scheduler.errors import Unroutable
+from scheduler.protocol.hatchery import LONGEST, Timer, route
 from scheduler.protocol.messages import LEAD
 from scheduler.protocol.tokens import LoopId, Token
-from scheduler.protocol.topology import Names, token_key, topology
+from scheduler.protocol.topology import Names, topology
 from scheduler.queues.timers import Timers, longest_leg
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import parse_duration
@@ -20,7 +20,6 @@ from scheduler.timing.lead import Lead
 from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import Every, Schedule
-from tests.faulty import FaultyBroker
 from tests.stage import START
 
 NAMES = Names("test")
@@ -105,16 +104,3 @@ async def test_a_put_into_a_namespace_that_was_not_seeded_is_unroutable(timers: 
     for put in timers.put, timers.put_now, timers.tell:
         with pytest.raises(Unroutable):
             await put(token(timedelta(minutes=1)))
-
-
-async def test_a_token_whose_queue_is_full_comes_by_a_timer(clock: LoopClock) -> None:
-    async with FaultyBroker(MemoryServer(clock)) as broker:
-        await broker.declare(topology("test", ["report"]))
-        straight = token_key(LOOP, NO_WAIT.key)
-        broker.on("publish", where=lambda call: call.routing_key == straight).fails(
-            Rejected("full")
-        )
-        timers = Timers(broker, NAMES, clock, Lead(timedelta(0)))
-        for put in timers.put, timers.put_now:
-            await put(token(timedelta(0)))
-            assert await broker.get(NAMES.timer(Timer(len(UNITS) - 1, 2))) is not None
