@@ -5,10 +5,11 @@ They are those of AMQP 0-9-1 (https://www.rabbitmq.com/amqp-0-9-1-reference#clas
 What somebody else's message has that we may not give to one of ours is kept in a header:
 
 =========================  ==============================================================
-scheduler-user-id          who had published it: RabbitMQ takes that from nobody else
 scheduler-cluster-id       a property without a meaning
 scheduler-timestamp        a moment that no calendar has
 =========================  ==============================================================
+
+So is its user, once the message is known to be nobody's claim (`protocol.calls.unclaimed`).
 
 By its headers CC and BCC a message is routed to more than its routing key says
 (https://www.rabbitmq.com/docs/sender-selected). What is sent back to one task must come to no other
@@ -153,9 +154,8 @@ def _decoded(properties: bytes, body: bytes, offset: str | None) -> Message:
     for name, disguise in DISGUISED.items():
         if disguise in headers:
             headers.setdefault(name, headers.pop(disguise))
-    for name in NOT_OURS_TO_GIVE:
-        if name in found:
-            headers[_header_of(name)] = found.pop(name)
+    if "cluster_id" in found:
+        headers[_header_of("cluster_id")] = found.pop("cluster_id")
     if isinstance(found.get("timestamp"), Opaque):
         headers[_header_of("timestamp")] = found.pop("timestamp")
     place = None if offset is None else headers.pop(offset)

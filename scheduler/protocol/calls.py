@@ -26,6 +26,7 @@ scheduler-attempt                how many attempts have failed
 scheduler-due-at-ms, -lead-ms    when the next one is due, as above
 scheduler-first-failed-at-ms     when the first did
 scheduler-exchange, -key         where the message was published first, and with which key
+scheduler-user-id                the user who published it, which RabbitMQ accepts from no other
 scheduler-replayed-at-ms         when an operator sent it back from its failed queue
 ===============================  ==========================================================
 """
@@ -65,7 +66,8 @@ REPLAYED_AT = f"{PREFIX}replayed-at-ms"
 ATTEMPT = f"{PREFIX}attempt"
 EXCHANGE, KEY = f"{PREFIX}exchange", f"{PREFIX}key"
 FIRST_FAILED_AT = f"{PREFIX}first-failed-at-ms"
-CLAIMS = frozenset({ATTEMPT, FIRST_FAILED_AT, EXCHANGE, KEY, REPLAYED_AT, LEFT_OUT})
+USER_ID = f"{PREFIX}user-id"
+CLAIMS = frozenset({ATTEMPT, FIRST_FAILED_AT, EXCHANGE, KEY, USER_ID, REPLAYED_AT, LEFT_OUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +208,20 @@ def placed(message: Message, exchange: str, routing_key: str) -> Message:
 
 
 def unclaimed(message: Message) -> Message:
-    """The message without what only processors and operators tell of one."""
+    """Return the message without what only processors and operators tell of one.
+
+    Its user is what RabbitMQ has checked.
+    """
     kept = {
         name: value
         for name, value in message.headers.items()
         if name not in CLAIMS and not name.startswith(PARKED)
     }
-    return message if len(kept) == len(message.headers) else replace(message, headers=kept)
+    if message.user_id is not None:
+        kept[USER_ID] = message.user_id
+    elif len(kept) == len(message.headers):
+        return message
+    return replace(message, headers=kept, user_id=None)
 
 
 def due_at_of_call(message: Message) -> datetime | None:

@@ -32,6 +32,7 @@ class Message:
     Attributes:
         expiration: how long it may wait in its queue; None: for ever.
         timestamp: when it was made, to the second (AMQP has no finer one).
+        user_id: the user who published it, as RabbitMQ has checked; only of a message received.
         offset: where it stands in the stream that it was read from.
     """
 
@@ -47,6 +48,7 @@ class Message:
     content_encoding: str | None = None
     reply_to: str | None = None
     app_id: str | None = None
+    user_id: str | None = None
     offset: int | None = field(default=None, compare=False)
 
 

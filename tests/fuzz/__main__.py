@@ -21,7 +21,7 @@ from tests.fuzz.field import ForeignPublisher
 from tests.fuzz.ground import embedded, on_rabbitmq
 from tests.fuzz.operator import Operator
 from tests.fuzz.run import Fuzz, Tally
-from tests.rabbitmq import URL_VARIABLE, NoBroker, shared_broker
+from tests.rabbitmq import URL_VARIABLE, NoBroker, Users, administrator, shared_broker
 
 SHOWN = 20
 
@@ -48,15 +48,19 @@ async def fuzz_embedded(options: argparse.Namespace, seed: int) -> Tally:
         return await fuzz.run(options.messages, per_round=options.round, tell=tell)
 
 
-async def fuzz_rabbitmq(options: argparse.Namespace, seed: int, url: str) -> Tally:
-    namespace = f"fuzz{uuid.uuid4().hex[:8]}"
-    async with on_rabbitmq(url, namespace, options.queue_type) as field:
-        fuzz = Fuzz(field, Operator(field, url), seed)
-        tally = await fuzz.run(options.messages, per_round=options.round, tell=tell)
-        for each in field.publishers:
-            assert isinstance(each, ForeignPublisher)
-            tally.refused.update(each.refusals)
-        return tally
+async def fuzz_rabbitmq(options: argparse.Namespace, seed: int, run: str) -> Tally:
+    url = shared_broker(run)
+    users = Users(administrator(run, url), url)
+    try:
+        async with on_rabbitmq(url, f"fuzz{run[:8]}", options.queue_type, users) as field:
+            fuzz = Fuzz(field, Operator(field, url), seed)
+            tally = await fuzz.run(options.messages, per_round=options.round, tell=tell)
+            for each in field.publishers:
+                assert isinstance(each, ForeignPublisher)
+                tally.refused.update(each.refusals)
+            return tally
+    finally:
+        users.delete_all()
 
 
 def main() -> int:
@@ -68,10 +72,9 @@ def main() -> int:
         tally = run_virtually(fuzz_embedded(options, seed))
     else:
         try:
-            url = shared_broker(uuid.uuid4().hex)
+            tally = asyncio.run(fuzz_rabbitmq(options, seed, uuid.uuid4().hex))
         except NoBroker as error:
             sys.exit(str(error))
-        tally = asyncio.run(fuzz_rabbitmq(options, seed, url))
     show(tally, console)
     console.print(f"memory: {before} MB before, {resident()} MB after; seed {seed}")
     return 1 if tally.wrong else 0

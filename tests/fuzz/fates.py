@@ -87,7 +87,10 @@ LED: Rules = {"lead-ms": Whole(high=1500)}
 RETRIED: Rules = {**LED, "due-at-ms": Whole(nullable=True)}
 
 
-CLAIMS = "attempt", "first-failed-at-ms", "exchange", "key", "replayed-at-ms", "parked-reason"
+CLAIMS = (
+    *("attempt", "first-failed-at-ms", "exchange", "key", "user-id"),
+    *("replayed-at-ms", "parked-reason"),
+)
 """What only processors tell of a message: from anybody else, it changes nothing."""
 
 

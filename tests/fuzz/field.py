@@ -44,6 +44,9 @@ TROUBLES = (
 )
 
 
+OF_SENDERS = "business", "call", "later"
+
+
 class Order(BaseModel):
     number: int
     lines: list[str] = []
@@ -66,22 +69,27 @@ class Publisher(Protocol):
 class ForeignPublisher:
     """To RabbitMQ; comes back with a new connection where the broker has closed the old one.
 
+    Args:
+        url: of a user who may write everywhere.
+        sender_url: of one with the rights of a sender, who publishes what a sender can.
+
     Attributes:
         refusals: what RabbitMQ said, without what differs from message to message.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, sender_url: str) -> None:
         self.refusals = Counter[str]()
-        self._url = url
+        self._url, self._sender_url = url, sender_url
         self._opened = AsyncExitStack()
-        self._one: Foreigner | None = None
+        self._connected = dict[str, Foreigner]()
 
     async def publish(self, sample: Sample) -> Taken:
-        if self._one is None:
-            self._one = await self._opened.enter_async_context(foreigner(self._url))
-        before = self._one.returned
+        url = self._sender_url if sample.kind in OF_SENDERS else self._url
+        if (one := self._connected.get(url)) is None:
+            one = self._connected[url] = await self._opened.enter_async_context(foreigner(url))
+        before = one.returned
         try:
-            await self._one.publish(
+            await one.publish(
                 sample.properties,
                 sample.body,
                 exchange=sample.exchange,
@@ -92,10 +100,10 @@ class ForeignPublisher:
             self.refusals[str(error)[:60]] += 1
             await self.close()
             return Taken.REFUSED
-        return Taken.UNROUTABLE if self._one.returned > before else Taken.ACCEPTED
+        return Taken.UNROUTABLE if one.returned > before else Taken.ACCEPTED
 
     async def close(self) -> None:
-        self._one = None
+        self._connected.clear()
         await self._opened.aclose()
 
 
@@ -162,6 +170,8 @@ class Record:
         """A message was run: by the one who only sent it, it was not tried before."""
         if ctx.attempt and not is_token(ctx.message):
             self.troubles.append(f"an attempt was claimed, and believed: {ctx.message!r:.300}")
+        if ctx.message.headers.get("scheduler-user-id", "guest") != "guest":
+            self.troubles.append(f"a user was claimed, and believed: {ctx.message!r:.300}")
         self.runs[self._number(ctx)] += 1
 
     def note_attempt(self, ctx: Context) -> None:

@@ -8,9 +8,11 @@ import aiormq
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.protocol.topology import QueueType
+from scheduler.protocol.rights import rights_to_send
+from scheduler.protocol.topology import Names, QueueType
 from scheduler.timing.clock import LoopClock, SystemClock
 from tests.fuzz.field import EmbeddedPublisher, Field, ForeignPublisher, Publisher, ploughed
+from tests.rabbitmq import Users
 from tests.stage import START
 
 PUBLISHERS = 4
@@ -28,9 +30,13 @@ async def embedded(queue_type: QueueType) -> AsyncGenerator[Field]:
 
 
 @asynccontextmanager
-async def on_rabbitmq(url: str, namespace: str, queue_type: QueueType) -> AsyncGenerator[Field]:
+async def on_rabbitmq(
+    url: str, namespace: str, queue_type: QueueType, users: Users
+) -> AsyncGenerator[Field]:
     """A field on a RabbitMQ, swept in the end."""
-    foreigners = [ForeignPublisher(url) for _ in range(PUBLISHERS)]
+    to_send = rights_to_send(Names(namespace))
+    sender = users.add(write=f"{to_send.write}|^{namespace}\\.business$")
+    foreigners = [ForeignPublisher(url, sender) for _ in range(PUBLISHERS)]
     ploughing = ploughed(
         namespace,
         queue_type,

@@ -12,6 +12,7 @@ from pamqp.header import ContentHeader
 from scheduler.brokers.properties import UNREADABLE, check_size, decoded, encoded
 from scheduler.brokers.tables import Opaque
 from scheduler.errors import TooLarge, Unencodable
+from scheduler.protocol.calls import USER_ID, unclaimed
 from scheduler.protocol.messages import Message
 
 SENT = datetime(2026, 11, 22, 11, 30, tzinfo=UTC)
@@ -75,9 +76,11 @@ def test_what_other_drivers_write_is_read() -> None:
 
 
 def test_what_is_not_ours_to_give_is_kept_in_headers() -> None:
-    message = decoded(of_another_driver(user_id="guest", headers={"a": 1}))
-    assert message.headers == {"a": 1, "scheduler-user-id": "guest"}
-    assert decoded(encoded(message)) == message
+    message = decoded(of_another_driver(user_id="guest", headers={"a": 1, USER_ID: "claimed"}))
+    kept = unclaimed(message)
+    assert kept.headers == {"a": 1, "scheduler-user-id": "guest"}
+    assert decoded(encoded(kept)) == kept
+    assert unclaimed(replace(message, user_id=None)).headers == {"a": 1}
 
 
 @pytest.mark.parametrize("seconds", [253_402_300_800, 2**63, 2**64 - 1, 10**15])
