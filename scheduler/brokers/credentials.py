@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from yarl import URL
 
 FORM = "amqp://user:password@host:port/vhost"
+UNREADABLE = (
+    f"The broker URL cannot be read. Write {FORM}, with special characters percent-encoded; or "
+    "give the password as it is in SCHEDULER_BROKER_PASSWORD."
+)
 URL_OPTIONS = ("auth", "heartbeat", "name", "timeout")
 LONGEST_SECONDS = 65534
 # A comma may be a part of a password: one that separates stands before the scheme of the next URL.
@@ -79,10 +83,7 @@ def parse_url(text: str) -> "URL":
         )
     url = _parsed(text)
     if url is None:
-        raise SettingsError(
-            f"The broker URL cannot be read. Write {FORM}, with special characters "
-            "percent-encoded; or give the password as it is in SCHEDULER_BROKER_PASSWORD."
-        )
+        raise SettingsError(UNREADABLE)
     if url.scheme not in ("amqp", "amqps") or not url.host:
         raise SettingsError(
             f"The broker URL must be {FORM} (amqps:// for TLS) or memory://. "
@@ -95,6 +96,8 @@ def parse_url(text: str) -> "URL":
             "The broker URL has a comma that separates nothing. Several are written in full, "
             f"with a comma between them: {FORM},{FORM}. In a virtual host it is written %2C."
         )
+    if "@" in vhost:  # and in `amqp://user:1@2/3@host/`, `3` would be shown as a virtual host
+        raise SettingsError(UNREADABLE)
     if options := [name for name in TLS_OPTIONS if name in url.query]:
         raise SettingsError(
             f"The broker URL has options for TLS ({', '.join(options)}), which are not used: set "

@@ -56,6 +56,7 @@ def test_what_is_percent_encoded_in_a_url_is_decoded():
         ("amqp://user:1/open-sesame@host/", "cannot be read"),
         ("amqp://user:1?open-sesame@host/", "cannot be read"),
         ("amqp://user:1#open-sesame@host/", "cannot be read"),
+        ("amqp://user:1@2/open-sesame@host/", "cannot be read"),
         ("amqp://[open-sesame@host/", "cannot be read"),
     ],
 )
