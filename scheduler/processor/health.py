@@ -4,7 +4,8 @@
 page       is 200, unless
 =========  ======================================================================================
 /livez     the event loop does not get round: something in it blocks, and to restart it helps
-/readyz    that; or it is draining, is not connected, or the broker has no consumer of a queue
+/readyz    that; or it is draining, is not connected, an alarm blocks the broker, or the broker has
+           no consumer of a queue
 =========  ======================================================================================
 
 Otherwise it is 503. Both are a JSON object that says why. A broker that is away leaves a processor
@@ -100,6 +101,10 @@ class Health:
             return ["it is draining: it takes no more messages, and lets its runs finish"]
         if not self._broker.connected:
             return [f"there is no connection to {self._broker.address}"]
+        if self._broker.is_blocked:
+            return [
+                f"{self._broker.address} is blocked by a memory or disk alarm: no run is settled"
+            ]
         asking_since = self._asking_since
         if asking_since is not None and monotonic() - asking_since > NO_ANSWER_S:
             return [f"{self._broker.address} does not answer, it may be blocked by an alarm"]

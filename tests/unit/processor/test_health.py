@@ -29,6 +29,7 @@ class SomeBroker:
 
     def __init__(self) -> None:
         self.connected = True
+        self.is_blocked = False
         self.consumers = dict.fromkeys(QUEUES, 1)
         self.asked: list[str] = []
         self.answers = asyncio.Event()
@@ -98,7 +99,10 @@ async def test_a_processor_that_has_lost_its_connection_lives_and_is_not_ready(c
     await asyncio.sleep(600)
     assert case.health.why_not_live() == []
     assert case.health.why_not_ready() == ["there is no connection to amqp://shop@broker/"]
-    case.broker.connected = True
+    case.broker.connected = case.broker.is_blocked = True
+    (why,) = case.health.why_not_ready()
+    assert "blocked by a memory or disk alarm" in why
+    case.broker.is_blocked = False
     assert case.health.why_not_ready() == []
 
 
