@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker
 from scheduler.protocol.hatchery import LONGEST, NO_WAIT, route
-from scheduler.protocol.tokens import LoopId, Token, encode
+from scheduler.protocol.tokens import Token, encode
 from scheduler.protocol.topology import Names, rest_key, token_key
 from scheduler.timing.clock import Clock
 from scheduler.timing.durations import ZERO
@@ -13,8 +13,11 @@ from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.once import Once
 
 SHORTEST_LEG = timedelta(minutes=1)
-LANES = 8
-"""Over one channel, RabbitMQ takes in 32 messages at a time of those that go to one timer."""
+LANES, LANE_HOLDS = 8, 24
+"""Over one channel, RabbitMQ takes in 32 messages at a time of those that go to one timer.
+
+A few messages go over one channel all the same: each further one costs broker and worker more.
+"""
 
 
 class Timers:
@@ -29,6 +32,7 @@ class Timers:
         self._names = names
         self._clock = clock
         self._lead = lead
+        self._unconfirmed = [0] * LANES
 
     async def put(self, token: Token, *, timeout: timedelta | None = DEFAULT_TIMEOUT) -> None:
         """Publish a token to come to its task shortly before it is due, confirmed.
@@ -70,13 +74,25 @@ class Timers:
     async def _publish(
         self, token: Token, key: str, held: timedelta, timeout: timedelta | None
     ) -> None:
-        await self._broker.publish(
-            encode(token, self._names.namespace, lead=held),
-            exchange=self._names.scheduler,
-            routing_key=key,
-            timeout=timeout,
-            lane=lane_of(token.loop),
-        )
+        lane = self._free_lane()
+        self._unconfirmed[lane] += 1
+        try:
+            await self._broker.publish(
+                encode(token, self._names.namespace, lead=held),
+                exchange=self._names.scheduler,
+                routing_key=key,
+                timeout=timeout,
+                lane=lane,
+            )
+        finally:
+            self._unconfirmed[lane] -= 1
+
+    def _free_lane(self) -> int:
+        """Return the first lane that has room, or the emptiest."""
+        for lane, count in enumerate(self._unconfirmed):
+            if count < LANE_HOLDS:
+                return lane
+        return self._unconfirmed.index(min(self._unconfirmed))
 
 
 def longest_leg(token: Token, now: datetime) -> timedelta:
@@ -95,8 +111,3 @@ def longest_leg(token: Token, now: datetime) -> timedelta:
 def waits_in_legs(token: Token) -> bool:
     """Return whether a token comes back from its timers now and then, before it is due."""
     return isinstance(token.schedule, Once) and token.epoch != token.life
-
-
-def lane_of(loop: LoopId) -> int:
-    """Choose the channel of a loop, so that its messages keep their order."""
-    return hash(loop) % LANES
