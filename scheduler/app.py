@@ -70,6 +70,12 @@ class Scheduler(Registration, Operating, Publishing):
         lifespan: "Callable[[Scheduler], AbstractAsyncContextManager[Any]] | None" = None,
         fallback: str | UnsentStore | None = None,
     ) -> None:
+        if isinstance(settings, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            # It may hold a password, which is not shown.
+            raise RegistrationError(
+                "Scheduler takes Settings after the namespace, got a text: write "
+                "Scheduler(..., Settings(broker_url=...)), or set SCHEDULER_BROKER_URL."
+            )
         if lifespan is not None:
             require_lifespan(lifespan)
         self.lifespan = lifespan
@@ -96,9 +102,10 @@ class Scheduler(Registration, Operating, Publishing):
         return self._settings
 
     def on_escalation(self, hook: EscalationHook) -> EscalationHook:
-        """Have a function, plain or coroutine, called whenever a run has failed for the last time.
+        """Have a function, plain or coroutine, called for each message that is parked, after that.
 
-        It is called after the message is parked. Usable as a decorator.
+        Its run has failed for the last time, or it could not be run: see `reason`. Usable as a
+        decorator.
 
         Raises:
             RegistrationError: it cannot be called with an event.

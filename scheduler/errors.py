@@ -3,22 +3,23 @@
 ::
 
     SchedulerError
-    ├── UsageError                what you wrote cannot work: change it (exit code 2)
+    ├── UsageError                what you wrote cannot work: change it (exit code 2, HTTP 400)
     │   ├── ScheduleError           a schedule, a duration or a retry policy
     │   ├── RegistrationError       a task or its options, a hook or a listener
     │   ├── SettingsError           a setting
     │   ├── AppNotFound             the APP of a command
     │   └── UnknownLoop             a loop that the app does not have
-    ├── MessageError              a message that cannot be used: it is parked, with the reason
+    ├── MessageError              a message that cannot be used: received, it is parked
     │   ├── Undecodable             not a message of this format
-    │   ├── Unencodable             it has something that no message can carry
-    │   ├── InvalidArguments        its arguments do not fit the task
-    │   └── TooLarge                the broker does not accept it: its body, or its headers
+    │   ├── Unencodable             it has something that no message can carry; a UsageError too
+    │   ├── InvalidArguments        its arguments do not fit the task; a UsageError too
+    │   └── TooLarge                the broker does not accept its body or its headers; a UsageError
+    │                               too
     ├── NotRunning                no such run is going on
     ├── CarryError                a carried value that cannot travel
     ├── LifespanError             what the runs share could not be opened, or has failed
     ├── PortUnavailable           a port to be asked at cannot be had
-    └── BrokerError               the broker could not do it
+    └── BrokerError               the broker could not do it (HTTP 503)
         ├── BrokerUnavailable       there is no connection to it
         │   ├── Blocked               an alarm of the broker blocks senders
         │   ├── Unconfirmed           the connection went before the answer came
@@ -88,15 +89,15 @@ class Undecodable(MessageError):
     """The message is not one of this format."""
 
 
-class Unencodable(MessageError):
+class Unencodable(MessageError, UsageError):
     """The message has a header or a property that no message can carry: it was not sent."""
 
 
-class InvalidArguments(MessageError):
+class InvalidArguments(MessageError, UsageError):
     """The arguments of the message do not fit the task."""
 
 
-class TooLarge(MessageError):
+class TooLarge(MessageError, UsageError):
     """The message is larger than the broker accepts.
 
     Attributes:

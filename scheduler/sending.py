@@ -204,10 +204,11 @@ class Sender(Generic[Q]):
         return replace(self._posting, delay=parse_duration(delay), given=shown(delay))
 
     def _at(self, when: datetime) -> Posting:
-        if when.tzinfo is None:
+        is_moment = isinstance(when, datetime)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not is_moment or when.tzinfo is None:
+            given = when.isoformat() if is_moment else shown(when)
             raise UsageError(
-                f"A message is sent at an aware datetime, got {when.isoformat()} without a time "
-                "zone."
+                f"A message is sent at an aware datetime, got {given} without a time zone."
             )
         return replace(self._posting, at=when, given=when.isoformat())
 

@@ -158,6 +158,8 @@ class Keyed:
             UsageError: a key, a schedule or arguments cannot be used; nothing was changed.
             BrokerError: the broker could not do it; the message tells how much was done.
         """
+        if not isinstance(loops, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"sync takes a mapping of keys to schedules, got {shown(loops)}.")
         wanted = {key: wanted_loop(self._keyed_spec, key, each) for key, each in loops.items()}
         async with self._connect() as operations:
             there = await self._there(operations)
@@ -230,7 +232,7 @@ def checked_key(spec: TaskSpec, key: str) -> str:
     Raises:
         UsageError: it may not.
     """
-    if len(key) > LONGEST_KEY or not KEY.fullmatch(key):
+    if not isinstance(key, str) or len(key) > LONGEST_KEY or not KEY.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(
             f"A key has 1 to {LONGEST_KEY} letters, digits, '_' or '-', and between them '.', "
             f"'@' or '+', got {key!r}."

@@ -11,6 +11,7 @@ from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.policy import Policy
 from scheduler.tasks.retries import Retry
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
+from scheduler.timing.durations import shown
 from scheduler.timing.schedules import Every, Schedule
 
 SUPERVISION_TIMEOUT = timedelta(minutes=3)  # a busy journal takes its time to be read
@@ -69,6 +70,10 @@ def loop_of(
     Raises:
         RegistrationError: the arguments do not fit the task.
     """
+    if not isinstance(args, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise RegistrationError(
+            f"args= of {spec.name} is a mapping of arguments by name, got {shown(args)}."
+        )
     try:
         wire = spec.arguments.dump(args or {})
     except InvalidArguments as error:

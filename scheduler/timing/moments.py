@@ -17,6 +17,8 @@ def utc_of(moment: datetime) -> datetime:
     Raises:
         ScheduleError: it is naive, or not of the years 1970 to 9000.
     """
+    if not isinstance(moment, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ScheduleError(f"expected an aware datetime, got: {moment!r:.60}")
     if moment.utcoffset() is None:
         raise ScheduleError(
             f"expected an aware moment, got: {moment.isoformat()}; "

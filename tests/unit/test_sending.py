@@ -571,3 +571,30 @@ def test_each_event_loop_has_an_embedded_broker_of_its_own(alone: Scheduler):
 
     assert asyncio.run(send()) != asyncio.run(send())
     assert remind.blocking.send(2)
+
+
+WRONG: dict[str, Callable[[Any], Any]] = {
+    "moment": lambda ship: ship.send_at("2026-06-01T09:00", ORDER),
+    "key": lambda ship: ship.start(42, every="1s", args={"order": {"number": 1}}),
+    "mapping": lambda ship: ship.sync(["x"]),
+    "one-off": lambda ship: ship.once("x", at="tomorrow", args={"order": {"number": 1}}),
+    "args": lambda ship: ship.start("x", every="1s", args=["order"]),
+    "arguments": lambda ship: ship.send("x"),
+    "delay": lambda ship: ship.send_later(object(), ORDER),
+    "schedule": lambda ship: ship.start("x", every=[1]),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_what_a_caller_gets_wrong_is_one_class_of_error(stage: Stage, wrong: str) -> None:
+    app, ship = shop()
+    await stage.seed(app)
+    with pytest.raises(UsageError):
+        await WRONG[wrong](ship)
+
+
+def test_a_url_in_the_place_of_settings_is_refused_and_not_shown() -> None:
+    wrong: Any = "amqp://ada:secret@broker/"
+    with pytest.raises(UsageError, match=r"^Scheduler takes Settings") as refused:
+        Scheduler("x", wrong)
+    assert "secret" not in str(refused.value)
