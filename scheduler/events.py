@@ -54,6 +54,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.errors import RegistrationError
+from scheduler.protocol.calls import Call
 from scheduler.protocol.messages import lead_of
 from scheduler.protocol.tokens import Ending, LoopId, Token
 from scheduler.user_code import UserCode
@@ -381,6 +382,7 @@ class RunFinished(RunEvent):
         trace: headers that the loop's next token takes along; a listener may add some.
         void: whether the loop was paused, changed or repaired meanwhile: it goes on, or waits, as
             that has left it, and not with the successor.
+        call: the call; None: it was the run of a loop.
     """
 
     scheduled_at: datetime
@@ -393,6 +395,7 @@ class RunFinished(RunEvent):
     skipped: str | None = None
     trace: dict[str, str] = field(default_factory=dict[str, str])
     void: bool = False
+    call: Call | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,14 +462,21 @@ class HatchedEarly(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class Escalated(RunEvent):
-    """Attributes: paused says whether the loop waits for an operator now."""
+    """A run failed for the last time; or, told to hooks only, its message could not be run at all.
+
+    Attributes:
+        seq: None also of a loop, if its token could not be run.
+        paused: whether the loop waits for an operator now.
+        reason: why its message was parked: exhausted, rejected, invalid-arguments, undecodable...
+    """
 
     error: Exception
     paused: bool
+    reason: str = "exhausted"
 
 
 EscalationHook = Callable[[Escalated], Awaitable[None] | None]
-"""A function, plain or coroutine, that is called when a run has failed for the last time."""
+"""A function, plain or coroutine, that is called when a message was parked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from scheduler.control.declaring import Declaring
 from scheduler.control.doctor import Doctor
 from scheduler.control.endings import Endings
 from scheduler.control.fit import Fit
+from scheduler.control.leftovers import Leftovers
 from scheduler.control.loops import Loops
 from scheduler.control.migration import Migration
 from scheduler.control.policy_watch import PolicyWatch
@@ -29,6 +30,7 @@ from scheduler.control.status import Survey
 from scheduler.control.supervision import Supervisor
 from scheduler.control.timer_watch import TimerWatch
 from scheduler.control.verbs import Verbs
+from scheduler.processor.call_reporter import CallReporter
 from scheduler.processor.capacity import Capacity
 from scheduler.processor.ends import Ends
 from scheduler.processor.escalation import Escalation
@@ -49,6 +51,7 @@ from scheduler.processor.threads import Threads
 from scheduler.processor.worker import Worker
 from scheduler.queues.failed import FailedQueues
 from scheduler.queues.heads import Heads
+from scheduler.queues.history import History
 from scheduler.queues.journal import Journal
 from scheduler.queues.listing import Listing
 from scheduler.queues.roll_call import Hands, RollCall
@@ -85,6 +88,7 @@ class Program:
         self.timers = Timers(broker, names, clock, self.lead)
         self.heads = Heads(broker, names)
         self.journal = Journal(broker, names)
+        self.history = History(broker, names)
         self.roster = Roster(broker, names, clock)
         self.roll_call = RollCall(broker, names, hands, clock.now())
         self.inquiry = Inquiry(self.roll_call, runs)
@@ -101,7 +105,8 @@ class Program:
         )
         self.repairs = Repairs(app, self.roster, self.beginnings)
         self.endings = Endings(app.namespace, self.beginnings)
-        self.removal = Removal(*here, self.failed, self.beginnings)
+        self.leftovers = Leftovers(broker, names, self.fit, self.failed)
+        self.removal = Removal(app, self.leftovers, self.beginnings)
         self.seeding = Seeding(
             app,
             clock,
@@ -110,17 +115,21 @@ class Program:
             self.survey,
             self.repairs,
             self.removal,
+            self.leftovers,
             self.declaring,
             self.fit,
             Migration(*here, self.fit),
         )
         self.policy_watch = PolicyWatch(*here, management_of(app.settings))
         self.timer_watch = TimerWatch(*here, clock, self.declaring)
-        self.verbs = Verbs(*here, clock, self.beginnings, self.survey)
+        self.verbs = Verbs(*here, clock, self.timers, self.beginnings, self.survey)
         self.doctor = Doctor(
             *here,
+            clock,
             self.survey,
+            self.history,
             self.loops,
+            self.leftovers,
             self.roll_call,
             self.fit,
             self.timer_watch,
@@ -220,6 +229,7 @@ def processor(
         clock,
         worker,
         knowledge,
+        CallReporter(program.history, app.tasks, clock),
         _preparation(app, broker, clock),
         supervises_with,
         lifespan,

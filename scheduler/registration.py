@@ -72,12 +72,18 @@ class Registration:
         self._outboxes = outboxes
         self._connect = connect
         self._tasks: dict[str, TaskSpec] = {}
+        self._senders: dict[str, CallTask[..., ..., Any]] = {}
         self._loops: dict[LoopId, Loop] = {}
 
     @property
     def tasks(self) -> Mapping[str, TaskSpec]:
         """Every task of the app, by its name."""
         return self._tasks
+
+    @property
+    def senders(self) -> Mapping[str, CallTask[..., ..., Any]]:
+        """The tasks that get calls, by name."""
+        return self._senders
 
     @property
     def loops(self) -> Mapping[LoopId, Loop]:
@@ -167,6 +173,7 @@ class Registration:
         ordered: bool = False,
         expires: Duration | None = None,
         expired: Literal["park", "drop"] = "park",
+        history: bool = False,
     ) -> "RegisterCallTask": ...
 
     @refusing_misnamed("@app.task", RegistrationError)
@@ -185,6 +192,7 @@ class Registration:
         ordered: bool = False,
         expires: Duration | None = None,
         expired: Literal["park", "drop"] = "park",
+        history: bool = False,
     ) -> Any:
         """Register a function as a task that runs when it is sent a message.
 
@@ -206,12 +214,13 @@ class Registration:
             expires: how old a message may get to be run: one that was sent, after its time; one of
                 somebody else, after its timestamp, if it has one.
             expired: what becomes of one that is too old; both are told by events.
+            history: tell each attempt in `scheduler history`, not only those that failed.
 
         Raises:
             RegistrationError: the function cannot be a task, or its name is taken.
         """
         register = RegisterCallTask(
-            self._add_task,
+            self._add_sender,
             self.names,
             self._connect,
             self._outboxes,
@@ -221,7 +230,7 @@ class Registration:
                 "policy": Policy(_retry(retry), expired=_expired(expired)),
                 "concurrency": concurrency,
                 "executor": executor,
-                "flow": Flow(subscribe, rate, ordered, expires),
+                "flow": Flow(subscribe, rate, ordered, expires, history),
             },
         )
         return register if function is None else register(function)
@@ -244,6 +253,10 @@ class Registration:
         wanted = dict.fromkeys(self._tasks if names is None else names)
         return [_named("task", name, self._tasks) for name in wanted]
 
+    def _add_sender(self, sender: CallTask[..., ..., Any]) -> None:
+        self._add_task(sender.spec)
+        self._senders[sender.spec.name] = sender
+
     def _add_task(self, spec: TaskSpec) -> None:
         if spec.name in self._tasks:
             raise RegistrationError(
@@ -258,7 +271,7 @@ class RegisterCallTask:
 
     def __init__(
         self,
-        add: Callable[[TaskSpec], None],
+        add: Callable[[CallTask[..., ..., Any]], None],
         names: Names,
         connect: Connect,
         outboxes: Outboxes,
@@ -280,8 +293,9 @@ class RegisterCallTask:
 
     def __call__(self, function: Callable[..., Any]) -> Any:
         spec = task_spec(function, **self._options)
-        self._add(spec)
-        return CallTask[..., ..., Any](function, spec, self._names, self._connect, self._outboxes)
+        task = CallTask[..., ..., Any](function, spec, self._names, self._connect, self._outboxes)
+        self._add(task)
+        return task
 
 
 def _named(what: str, name: str, those: Mapping[str, N]) -> N:

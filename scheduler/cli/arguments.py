@@ -1,15 +1,18 @@
 """What can be typed after a command: arguments and options that several have, and reading them."""
 
 import functools
+import inspect
 import io
+import json
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import datetime, timedelta
-from typing import Annotated, ParamSpec
+from typing import Annotated, Any, ParamSpec, cast
 
 import typer
 
 from scheduler.app import Scheduler
+from scheduler.cli.connecting import LIMIT
 from scheduler.cli.loading import FORMS, load_app, names_app
 from scheduler.cli.printing import print_error
 from scheduler.errors import ScheduleError, SchedulerError, UsageError
@@ -19,20 +22,37 @@ from scheduler.timing.moments import utc_of
 P = ParamSpec("P")
 
 
+TIMEOUT = inspect.Parameter(
+    "timeout",
+    inspect.Parameter.KEYWORD_ONLY,
+    default="30s",
+    annotation=Annotated[
+        str, typer.Option(help="How long the broker may leave it without an answer.")
+    ],
+)
+
+
 def new_group(help: str | None = None) -> typer.Typer:
     """Return a group for commands, without any."""
     return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
 
 
 def command(
-    group: typer.Typer, name: str
+    group: typer.Typer, name: str, *, asks: bool = True
 ) -> Callable[[Callable[P, bool | None]], Callable[P, None]]:
-    """Register a command; exit with 1 if it returns False or fails, with 2 if it was misused."""
+    """Register a command; exit with 1 if it returns False or fails, with 2 if it was misused.
+
+    Args:
+        asks: whether it asks the broker, and has a limit for that.
+    """
 
     def register(function: Callable[P, bool | None]) -> Callable[P, None]:
         @functools.wraps(function)
         def exiting(*args: P.args, **kwargs: P.kwargs) -> None:
+            limit = kwargs.pop("timeout", None)
             try:
+                if asks and limit is not None:
+                    LIMIT.set(span_of("--timeout", str(limit)))
                 is_fine = function(*args, **kwargs)
             except SchedulerError as error:
                 print_error(error, bool(kwargs.get("as_json")))
@@ -40,6 +60,10 @@ def command(
             if is_fine is False:
                 raise typer.Exit(1)
 
+        if asks:
+            signature = inspect.signature(function)
+            parameters = [*signature.parameters.values(), TIMEOUT]
+            vars(exiting)["__signature__"] = signature.replace(parameters=parameters)
         group.command(name)(exiting)
         return exiting
 
@@ -73,7 +97,7 @@ def _loops_if_any(context: typer.Context) -> list[str]:
     return _loops(context) if has_loop else []
 
 
-def _tasks(context: typer.Context) -> list[str]:
+def tasks_to_complete(context: typer.Context) -> list[str]:
     app = _app_to_complete(context)
     return [] if app is None else list(app.tasks)
 
@@ -81,7 +105,7 @@ def _tasks(context: typer.Context) -> list[str]:
 def one_more_task(context: typer.Context, incomplete: str) -> list[str]:
     """Complete names of tasks with commas between them: the last one is not whole."""
     *before, _ = incomplete.split(",")
-    others = [name for name in _tasks(context) if name not in before]
+    others = [name for name in tasks_to_complete(context) if name not in before]
     return [",".join([*before, name]) for name in others]
 
 
@@ -117,7 +141,8 @@ RunArgument = Annotated[
     ),
 ]
 OneTask = Annotated[
-    str | None, typer.Option("--task", autocompletion=_tasks, help="Only those of this task.")
+    str | None,
+    typer.Option("--task", autocompletion=tasks_to_complete, help="Only those of this task."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what it would do.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -160,6 +185,19 @@ def app_and_one(reference: str | None, name: str | None, what: str) -> tuple[str
     if name is None:
         raise UsageError(f"The command needs {what}: see --help.")
     return reference, name
+
+
+def json_object(option: str, text: str) -> dict[str, Any]:
+    """Read the JSON object that an option was given."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{option}: expected a JSON object such as '{{\"n\": 1}}', got {text!r}: {error}."
+        ) from None
+    if not isinstance(value, dict):
+        raise UsageError(f"{option}: expected a JSON object such as '{{\"n\": 1}}', got {text!r}.")
+    return cast("dict[str, Any]", value)
 
 
 def span_of(option: str, text: str) -> timedelta:

@@ -1,9 +1,10 @@
-"""Reaching the broker that the settings of an app name."""
+"""Reaching the broker that the settings of an app name, for a limited time."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from datetime import tzinfo
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextvars import ContextVar
+from datetime import timedelta, tzinfo
 from typing import TypeVar
 
 from scheduler.app import Scheduler
@@ -11,26 +12,71 @@ from scheduler.brokers.contract import Broker
 from scheduler.brokers.credentials import is_embedded
 from scheduler.brokers.opening import broker_of
 from scheduler.control.doctor import explaining_refusals
-from scheduler.errors import BrokerError, SettingsError
+from scheduler.errors import BrokerError, BrokerUnavailable, SettingsError
 from scheduler.program import Program
 from scheduler.protocol.rights import Rights, rights_to_process
 from scheduler.timing.clock import SystemClock
+from scheduler.timing.durations import format_duration
 from scheduler.timing.schedules import zone_of
 
 T = TypeVar("T")
 Zones = Mapping[str, tzinfo | None]
 
+LIMIT = ContextVar("limit", default=timedelta(seconds=30))
+"""How long the broker may leave a command without an answer: its --timeout."""
+
+LEAVING = timedelta(seconds=2)
+LOOK_EVERY = timedelta(seconds=0.5)
+
 
 def ask(
-    app: Scheduler, question: Callable[[Program], Awaitable[T]], rights: Rights | None = None
+    app: Scheduler,
+    question: Callable[[Program], Awaitable[T]],
+    rights: Rights | None = None,
+    *,
+    is_long: bool = False,
 ) -> T:
-    """Do something over a connection of its own, from its beginning to its end."""
+    """Do something over a connection of its own, from its beginning to its end.
+
+    Args:
+        is_long: it may take as long as it likes, but for the time without a connection or with one
+            that the broker blocks.
+
+    Raises:
+        BrokerUnavailable: it took longer than the limit; the message says why.
+    """
 
     async def answer() -> T:
         async with connected(app, rights) as program:
-            return await question(program)
+            return await limited(program.broker, question(program), is_long=is_long)
 
     return asyncio.run(answer())
+
+
+async def limited(broker: Broker, question: Awaitable[T], *, is_long: bool = False) -> T:
+    """Wait for what is asked over a broker's connection: see `ask`."""
+    answer, limit, waited = asyncio.ensure_future(question), LIMIT.get(), timedelta(0)
+    try:
+        while waited < limit:
+            done, _ = await asyncio.wait([answer], timeout=LOOK_EVERY.total_seconds())
+            if done:
+                return answer.result()
+            is_stalled = broker.is_blocked or not broker.connected
+            waited = timedelta(0) if is_long and not is_stalled else waited + LOOK_EVERY
+        raise BrokerUnavailable(
+            f"{broker.address} has not answered within {format_duration(limit)}: {_why(broker)}."
+        )
+    finally:
+        answer.cancel()
+        await asyncio.wait([answer], timeout=LEAVING.total_seconds())
+
+
+def _why(broker: Broker) -> str:
+    if broker.is_blocked:
+        return "a memory or disk alarm blocks it (see `rabbitmqctl status`)"
+    if not broker.connected:
+        return "the connection was lost"
+    return "it is connected, and silent; check its nodes, or raise --timeout"
 
 
 @asynccontextmanager
@@ -40,9 +86,15 @@ async def connected(app: Scheduler, rights: Rights | None = None) -> AsyncGenera
     Args:
         rights: what the command needs to be allowed to do; as a processor, unless given.
     """
-    async with remote_broker(app) as broker:
+    broker, stack = remote_broker(app), AsyncExitStack()
+    await stack.enter_async_context(broker)
+    try:
         with explaining_refusals(broker, rights or rights_to_process(app.names)):
             yield Program(app, broker, SystemClock())
+    finally:
+        with suppress(TimeoutError):  # a broker that hangs does not confirm that it is left
+            async with asyncio.timeout(LEAVING.total_seconds()):
+                await stack.aclose()
 
 
 def remote_broker(app: Scheduler, *, patient: bool = False) -> Broker:

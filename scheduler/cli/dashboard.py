@@ -18,7 +18,7 @@ from scheduler.errors import UsageError
 cli = new_group()
 
 
-@command(cli, "dashboard")
+@command(cli, "dashboard", asks=False)
 def show(
     reference: AppArgument = None,
     host: Annotated[

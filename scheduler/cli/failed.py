@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, tzinfo
 from functools import partial
 from tempfile import TemporaryFile
-from typing import IO, Annotated, Any, cast
+from typing import IO, Annotated, Any
 
 import typer
 
@@ -20,7 +20,9 @@ from scheduler.cli.arguments import (
     app_and_any,
     app_and_one,
     command,
+    json_object,
     new_group,
+    tasks_to_complete,
 )
 from scheduler.cli.connecting import Zones, ask, zones_of_loops
 from scheduler.cli.loading import ready_app
@@ -39,6 +41,7 @@ from scheduler.errors import InvalidArguments, NotAllSeen, QueueNotFound, UsageE
 from scheduler.program import Program
 from scheduler.protocol.topology import LOOP_KEY
 from scheduler.queues.failed import EVERYTHING, FailedQueues, Parked, Selection
+from scheduler.spelling import no_such
 from scheduler.timing.rates import parse_rate
 
 NO_LOOP = "-"  # of a message that is no tick
@@ -77,11 +80,12 @@ def failed_list(
         shown = Spool(file)
 
         async def listed(program: Program) -> tuple[int, NotAllSeen | None, Zones]:
-            seen = await _laid_out(program.failed, _tasks(app, task), which, limit, shown, row)
+            tasks = await _tasks(app, program, task)
+            seen = await _laid_out(program.failed, tasks, which, limit, shown, row)
             has_ticks = not as_json and any(each["loop"] != NO_LOOP for each in shown)
             return *seen, await zones_of_loops(app, program) if has_ticks else {}
 
-        more, interrupted, zones = ask(app, listed)
+        more, interrupted, zones = ask(app, listed, is_long=True)
         if as_json:
             print_json_list(shown)
         else:
@@ -111,7 +115,7 @@ def failed_show(
     app = ready_app(reference)
 
     async def found(program: Program) -> tuple[Parked | None, tzinfo | None]:
-        tasks = _tasks(app, None)
+        tasks = await _tasks(app, program, None)
         which = await _whole(program.failed, tasks, Selection(ids=frozenset([name])))
         async with aclosing(program.failed.look(tasks, which)) as looked_at:
             parked = await anext(looked_at, None)
@@ -141,6 +145,15 @@ def failed_replay(
     args: Annotated[
         str | None, typer.Option(help="Other arguments than they had, as a JSON object.")
     ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="TASK",
+            autocompletion=tasks_to_complete,
+            help="Send calls to this task instead, which has taken the place of theirs.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> bool:
     """Run parked messages again.
@@ -150,7 +163,9 @@ def failed_replay(
     """
     reference, which = _selection(reference, messages, everything, task, reason)
     app, pace = ready_app(reference), parse_rate(rate) if rate else None
-    edited = _json_object(args) if args else None
+    edited = json_object("--args", args) if args else None
+    if to is not None and to not in app.senders:
+        raise UsageError(no_such("task", to, app.senders))
 
     def check(name: str, args: Mapping[str, Any]) -> None:
         if (spec := app.tasks.get(name)) is not None:
@@ -159,7 +174,7 @@ def failed_replay(
             except InvalidArguments as error:
                 raise UsageError(f"--args: {error} The messages stay parked.") from None
 
-    replay = partial(FailedQueues.replay, rate=pace, args=edited, check=check)
+    replay = partial(FailedQueues.replay, rate=pace, args=edited, to=to, check=check)
     return _do("replayed", app, task, which, replay, as_json)
 
 
@@ -226,16 +241,6 @@ def _selection(
     return reference, Selection(ids=frozenset(ids))
 
 
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"--args is a JSON object, such as '{{\"n\": 1}}': {error}.") from None
-    if not isinstance(value, dict):
-        raise UsageError(f"--args is a JSON object, such as '{{\"n\": 1}}', got {text!r}.")
-    return cast(dict[str, Any], value)
-
-
 async def _laid_out(
     failed: FailedQueues,
     tasks: list[str],
@@ -290,7 +295,7 @@ def _do(
             print_line(f"{done} {parked.id}")
 
     async def through(program: Program) -> None:
-        failed, tasks = program.failed, _tasks(app, task)
+        failed, tasks = program.failed, await _tasks(app, program, task)
         whole = await _whole(failed, tasks, which)
         if whole.ids is not None:
             work.expect(len(whole.ids))
@@ -300,7 +305,7 @@ def _do(
 
     try:
         with working(done, counted=True, as_json=as_json) as work:
-            ask(app, through)
+            ask(app, through, is_long=True)
     except NotAllSeen as interrupted:
         error = interrupted
     if as_json:
@@ -315,8 +320,14 @@ def _do(
     return error is None and not not_found
 
 
-def _tasks(app: Scheduler, task: str | None) -> list[str]:
-    return [spec.name for spec in app.select(None if task is None else [task])]
+async def _tasks(app: Scheduler, program: Program, task: str | None) -> list[str]:
+    """Return the tasks to look at: this one or all, those that the code has no more too."""
+    left = [each.task for each in await program.leftovers.found() if each.parked is not None]
+    if task in left:
+        return [task]
+    if task is not None:
+        return [spec.name for spec in app.select([task])]
+    return [*app.tasks, *left]
 
 
 def _loop_of(parked: Parked) -> str:

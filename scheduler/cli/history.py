@@ -1,11 +1,13 @@
-"""`scheduler history`."""
+"""`scheduler history`: of loops, and of calls."""
 
 from collections import deque
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 
+from scheduler.app import Scheduler
 from scheduler.cli.arguments import (
     AppArgument,
     Json,
@@ -22,9 +24,13 @@ from scheduler.cli.status import row_of_last
 from scheduler.cli.tables import Table, print_table
 from scheduler.errors import QueueNotFound
 from scheduler.program import Program
-from scheduler.queues.journal import JournalEntry
+from scheduler.protocol.tokens import Ending
+from scheduler.queues.history import COUNTED, Attempt, Summary
+from scheduler.queues.journal import PARKED, JournalEntry
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.clock import SystemClock
+
+FAILED = frozenset({Ending.RETRIED, Ending.ESCALATED, Ending.CANCELLED, PARKED})
 
 cli = new_group()
 
@@ -35,15 +41,33 @@ def history(
     loop: OneLoop = None,
     since: Annotated[str, typer.Option(help="How far to look back, such as 30m or 2d.")] = "1h",
     limit: Annotated[int, typer.Option(min=1, help="Only the last so many entries.")] = 1000,
+    id: Annotated[str, typer.Option(help="List the attempts at the call with this ID.")] = "",
+    failed: Annotated[
+        bool, typer.Option("--failed", help="List failed attempts at calls.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """List what became of the loops: runs, repairs, operations.
+    """List what became of loops, or of the calls of a task.
 
-    Parked messages are among it. All is read from the journal: no processor needs to run.
+    Of loops: runs, repairs, operations and parked messages. Of calls: a summary every ten seconds,
+    and each attempt that failed; of a task with history=True, every attempt. No processor needs to
+    run.
+
+    Examples: scheduler history jobs:app send_mail --failed;
+    scheduler history jobs:app --id 0195f3a2
     """
     reference, name = app_and_loop(reference, loop)
     app, span = ready_app(reference), span_of("--since", since)
+    task = app.tasks.get(name or "")
+    if id or failed or (task is not None and task.called):
+        _show_calls(app, Calls(name, id, failed), span, limit, as_json=as_json)
+    else:
+        _show_loops(app, name, span, limit, as_json=as_json)
 
+
+def _show_loops(
+    app: Scheduler, name: str | None, span: timedelta, limit: int, *, as_json: bool
+) -> None:
     async def found(program: Program) -> tuple[list[JournalEntry], Zones]:
         last = deque[JournalEntry](maxlen=limit)
         beginning = SystemClock().now() - span
@@ -64,6 +88,80 @@ def history(
         print_json([row_of_entry(entry) for entry in entries])
     else:
         print_table(entries, _table(zones))
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Which calls to list: of a task, or all; with an id, or all; that failed, or all."""
+
+    task: str | None
+    id: str
+    failed: bool
+
+    def include(self, told: Summary | Attempt) -> bool:
+        """Return whether something told by the history is about them."""
+        if self.task not in (None, told.task):
+            return False
+        if isinstance(told, Summary):
+            return not (self.id or self.failed)
+        return told.id.startswith(self.id) and (not self.failed or told.outcome in FAILED)
+
+
+def _show_calls(
+    app: Scheduler, calls: Calls, span: timedelta, limit: int, *, as_json: bool
+) -> None:
+    async def found(program: Program) -> list[Summary | Attempt]:
+        last = deque[Summary | Attempt](maxlen=limit)
+        beginning = SystemClock().now() - span
+        async for told in program.history.read(since=beginning, containing=calls.id):
+            if calls.include(told):
+                last.append(told)
+        return list(last)
+
+    try:
+        listed = ask(app, found)
+    except QueueNotFound as error:
+        raise QueueNotFound(
+            f"The namespace {app.namespace!r} has no history of calls: no task gets calls, or "
+            "`scheduler seed` has not run yet."
+        ) from error
+    if as_json:
+        print_json([row_of_call(told) for told in listed])
+    else:
+        print_table(listed, OF_CALLS)
+
+
+def row_of_call(told: Summary | Attempt) -> Row:
+    """Return what the history tells of calls, for programs."""
+    if isinstance(told, Summary):
+        return {"at": told.until, "what": "summary", **told.model_dump()}
+    fields = "task", "id", "key", "attempt", "sent_at", "due_at", "started_at", "late", "took"
+    row = {name: getattr(told, name) for name in (*fields, "error", "by")}
+    return {"at": told.ended_at, "what": told.outcome, **row}
+
+
+def _note_on_call(told: Summary | Attempt) -> str:
+    if isinstance(told, Attempt):
+        return told.error
+    counts = [f"{count} {name}" for name in COUNTED if (count := getattr(told, name))]
+    return ", ".join([*counts, *(f"{each.count} x {each.error}" for each in told.errors)])
+
+
+OF_CALLS = Table[Summary | Attempt](
+    {
+        "AT": lambda each: local(each.until if isinstance(each, Summary) else each.ended_at),
+        "TASK": lambda each: each.task,
+        "WHAT": lambda each: "summary" if isinstance(each, Summary) else each.outcome,
+        "ID": lambda each: "" if isinstance(each, Summary) else each.id,
+        "ATTEMPT": lambda each: None if isinstance(each, Summary) else each.attempt,
+        "SENT": lambda each: None if isinstance(each, Summary) else local(each.sent_at),
+        "LATE": lambda each: each.late,
+        "TOOK": lambda each: each.took,
+        "BY": lambda each: each.by,
+        "NOTE": _note_on_call,
+    },
+    brief=("AT", "TASK", "WHAT", "ID", "TOOK", "NOTE"),
+)
 
 
 def row_of_entry(entry: JournalEntry) -> Row:

@@ -61,7 +61,7 @@ Zone = Annotated[
 cli = new_group("Write code for this package from what others' files say. Runs nothing.")
 
 
-@command(cli, "celery")
+@command(cli, "celery", asks=False)
 def import_celery(
     files: Files = None,
     out: Out = None,
@@ -80,7 +80,7 @@ def import_celery(
     _show(read_celery(texts, tz=tz), Ways(out, force, namespace, tz, as_json))
 
 
-@command(cli, "crontab")
+@command(cli, "crontab", asks=False)
 def import_crontab(
     files: Files = None,
     out: Out = None,
@@ -104,7 +104,7 @@ def import_crontab(
     _show_all(files, ways, lambda text, file: read_crontab(text, file, tz=tz, users=users))
 
 
-@command(cli, "cronjob")
+@command(cli, "cronjob", asks=False)
 def import_cronjob(
     files: Files = None,
     out: Out = None,

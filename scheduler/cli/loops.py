@@ -17,6 +17,7 @@ from scheduler.cli.arguments import (
     app_and_loop,
     app_and_one,
     command,
+    json_object,
     moment_of,
     new_group,
 )
@@ -97,12 +98,30 @@ def resume(
 
 @command(cli, "trigger")
 def trigger(
-    reference: AppArgument = None, loop: LoopArgument = None, as_json: Json = False
+    reference: AppArgument = None,
+    loop: LoopArgument = None,
+    args: Annotated[
+        str | None,
+        typer.Option(
+            "--args",
+            help="Run it once with these arguments, a JSON object, in the place of its own. The "
+            "loop and its next run stay as they are, and a failed run is parked.",
+        ),
+    ] = None,
+    as_json: Json = False,
 ) -> bool:
-    """Run a loop now, besides its schedule."""
-    return print_report(
-        done_to(reference, loop, lambda it, found: it.verbs.trigger(found)), as_json
-    )
+    """Run a loop now, besides its schedule.
+
+    Example: scheduler trigger jobs:app report --args '{"day": "2026-06-01"}'
+    """
+    edited = None if args is None else json_object("--args", args)
+
+    def operation(program: Program, found: Loop) -> Awaitable[Report]:
+        if edited is None:
+            return program.verbs.trigger(found)
+        return program.verbs.run_beside(found, edited)
+
+    return print_report(done_to(reference, loop, operation), as_json)
 
 
 @command(cli, "remove")
@@ -116,7 +135,7 @@ def remove(reference: AppArgument = None, loop: LoopArgument = None, as_json: Js
     )
 
 
-@command(cli, "sync")
+@command(cli, "sync", asks=False)
 def sync(
     reference: AppArgument = None,
     file: Annotated[
@@ -168,7 +187,7 @@ def done_to(reference: str | None, loop: str | None, operation: Operation) -> Re
 def operated(app: Scheduler, operation: Callable[[Program], Awaitable[T]]) -> T:
     """Do something in the name of the user of this program."""
     with acting_as(user_here()):
-        return ask(app, operation)
+        return ask(app, operation, is_long=True)
 
 
 def _do(

@@ -57,7 +57,7 @@ DEFAULT_PORT = 8088  # of the dashboard
 cli = new_group()
 
 
-@command(cli, "dev")
+@command(cli, "dev", asks=False)
 def dev(
     reference: AppArgument = None,
     span: Annotated[
@@ -86,7 +86,7 @@ def dev(
     _end_despite(_completed(_develop(app, ends_after, port), None))
 
 
-@command(cli, "run")
+@command(cli, "run", asks=False)
 def run(
     reference: AppArgument = None,
     tasks: Annotated[

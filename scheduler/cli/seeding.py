@@ -70,7 +70,7 @@ def seed(
         working("seeding queues and loops", counted=not dry_run, as_json=as_json) as work,
         app.events.listening(_count_of(app, work), QueueDeclared, LoopSeeded),
     ):
-        reports = ask(app, seeded, rights_to_seed(app.names, app.topology()))
+        reports = ask(app, seeded, rights_to_seed(app.names, app.topology()), is_long=True)
     if as_json:
         print_json([row_of_report(report) for report in reports])
     elif reports:

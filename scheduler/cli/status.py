@@ -39,7 +39,7 @@ from scheduler.cli.printing import (
 )
 from scheduler.cli.tables import BAD, STYLES, Table, console, print_lines, width
 from scheduler.cli.upcoming import origin_of, row_of_loop, schedule_of
-from scheduler.control.backlog import Backlog, Counts, backlogs, counted
+from scheduler.control.backlog import Backlog, Counts, backlogs, counted, recent_calls
 from scheduler.control.status import Status
 from scheduler.control.where import Where
 from scheduler.errors import BrokerError, UsageError
@@ -115,12 +115,12 @@ class Picture:
     @property
     def is_fine(self) -> bool:
         lost = any(status.where in GONE for status in self.loops)
-        return not lost and all(backlog.ready is not None for backlog in self.tasks)
+        return not lost and all(backlog.is_fine for backlog in self.tasks)
 
 
 def _show_all(app: Scheduler, as_json: bool) -> bool:
     async def taken(program: Program) -> Picture:
-        return await picture_of(app, program, await program.survey.status())
+        return await picture_of(app, program)
 
     picture = ask(app, taken)
     if as_json:
@@ -132,15 +132,20 @@ def _show_all(app: Scheduler, as_json: bool) -> bool:
     return picture.is_fine
 
 
-async def picture_of(
-    app: Scheduler, program: Program, statuses: Sequence[Status], counts: Counts | None = None
-) -> Picture:
-    """Read what there is besides these loops; what was counted before is not counted again."""
-    tasks = await backlogs(program.broker, app.names, program.processors, app.tasks.values())
+async def picture_of(app: Scheduler, program: Program, counts: Counts | None = None) -> Picture:
+    """Read how an app stands; what was counted before is not counted again."""
+    statuses, recent = await asyncio.gather(
+        program.survey.status(), recent_calls(app, program.history, program.clock)
+    )
+    tasks = await backlogs(
+        program.broker, app.names, program.processors, app.tasks.values(), recent
+    )
     if counts is None:
         of_app = sum(status.where is Where.WAITING for status in statuses)
         supervision = 1
-        counts = await counted(program.broker, app, program.loops, of_app + supervision)
+        counts = await counted(
+            program.broker, app, program.loops, program.leftovers, of_app + supervision
+        )
     return Picture(statuses, tasks, counts)
 
 
@@ -180,6 +185,14 @@ def _here(moment: datetime | None, status: Status) -> datetime | None:
     return local(moment, zone_of(status.loop.schedule))
 
 
+def _note_on_calls(backlog: Backlog) -> str:
+    """Return the most frequent error of the last quarter of an hour."""
+    if (commonest := backlog.recent.commonest) is None:
+        return ""
+    error, count, id = commonest
+    return f"{count} x {error}" + (f", such as {id}" if id else "")
+
+
 OF_LOOPS = Table[Status](
     {
         "LOOP": lambda each: each.loop,
@@ -201,8 +214,12 @@ OF_TASKS = Table[Backlog](
         "READY": lambda each: "unseeded" if each.ready is None else each.ready,
         "PROCESSORS": lambda each: each.processors,
         "PARKED": lambda each: each.parked,
+        "STARTED": lambda each: each.recent.started,
+        "FAILED": lambda each: each.recent.lost,
+        "LATE": lambda each: each.recent.late_p99 if each.recent.started else None,
+        "NOTE": _note_on_calls,
     },
-    brief=("TASK", "READY", "PROCESSORS", "PARKED"),
+    brief=("TASK", "READY", "PARKED", "STARTED", "FAILED", "NOTE"),
 )
 
 
@@ -219,6 +236,9 @@ def _of_counts(counts: Counts) -> Iterator[str]:
         f"{counts.delayed} delayed: they wait in the broker for their time": counts.delayed,
         "in the broker, and not in this code: "
         f"{', '.join(few)} (`scheduler seed --prune` removes them)": counts.orphans,
+        "tasks in the broker, and not in this code: "
+        f"{', '.join(map(str, counts.leftovers))} "
+        "(`scheduler seed --prune` parks what waits, and removes their queues)": counts.leftovers,
     }
     lines = [line for line, count in told.items() if count]
     return iter(["", *lines] if lines else [])
@@ -364,12 +384,11 @@ class Screen:
 
     async def _take(self, program: Program) -> None:
         try:
-            statuses = await program.survey.status()
             now = SystemClock().now()
             is_new = self._counted_at is None or now - self._counted_at >= COUNT_EVERY
             counts = None if is_new or self._picture is None else self._picture.counts
             self._counted_at = now if is_new else self._counted_at
-            self._picture = await picture_of(self._app, program, statuses, counts)
+            self._picture = await picture_of(self._app, program, counts)
             self._trouble = ""
         except BrokerError as error:
             if self._picture is None:

@@ -20,7 +20,7 @@ FEW = 4
 cli = new_group("Show or export the exchanges and queues the app uses.")
 
 
-@command(cli, "show")
+@command(cli, "show", asks=False)
 def topology_show(
     reference: AppArgument = None,
     whole: Annotated[
@@ -36,7 +36,7 @@ def topology_show(
         console().print(_tree(topology, whole=whole))
 
 
-@command(cli, "export")
+@command(cli, "export", asks=False)
 def topology_export(
     reference: AppArgument = None,
     vhost: Annotated[str, typer.Option(help="The virtual host that they are for.")] = "/",

@@ -16,7 +16,7 @@ from scheduler.queues.unsent import Unsent, UnsentStore
 cli = new_group("List, send and purge messages that could not be sent.")
 
 
-@command(cli, "list")
+@command(cli, "list", asks=False)
 def unsent_list(reference: AppArgument = None, as_json: Json = False) -> None:
     """List the stored messages. The broker need not be there."""
     stored = _store(ready_app(reference)).read()
@@ -37,7 +37,7 @@ def unsent_send(reference: AppArgument = None, as_json: Json = False) -> bool:
     """
     app = ready_app(reference)
     store = _store(app)
-    count = ask(app, lambda program: app.outbox.send_stored(program.broker))
+    count = ask(app, lambda it: app.outbox.send_stored(it.broker), is_long=True)
     left = len(store.read())
     if as_json:
         print_json({"sent": count, "left": left})
@@ -46,7 +46,7 @@ def unsent_send(reference: AppArgument = None, as_json: Json = False) -> bool:
     return not left
 
 
-@command(cli, "purge")
+@command(cli, "purge", asks=False)
 def unsent_purge(
     reference: AppArgument = None,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking first.")] = False,

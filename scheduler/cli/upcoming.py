@@ -18,7 +18,7 @@ from scheduler.timing.schedules import Cron, Schedule, describe, zone_of
 cli = new_group()
 
 
-@command(cli, "next")
+@command(cli, "next", asks=False)
 def upcoming(
     reference: AppArgument = None,
     count: Annotated[int, typer.Option("-n", min=1, max=1000, help="How many times per loop.")] = 5,

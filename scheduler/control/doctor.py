@@ -8,7 +8,9 @@ from typing import Literal
 
 from scheduler.brokers.contract import Broker, BrokerInfo
 from scheduler.control import probe
+from scheduler.control.backlog import recent_calls
 from scheduler.control.fit import Fit
+from scheduler.control.leftovers import Leftovers
 from scheduler.control.loops import Loops
 from scheduler.control.policy_watch import PolicyWatch
 from scheduler.control.status import Status, Survey
@@ -31,9 +33,11 @@ from scheduler.protocol.rights import (
     rights_to_send,
 )
 from scheduler.protocol.topology import Queue, Topology
+from scheduler.queues.history import History, Totals
 from scheduler.queues.roll_call import RollCall
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
+from scheduler.timing.clock import Clock
 from scheduler.timing.durations import format_duration
 from scheduler.timing.schedules import describe
 
@@ -114,8 +118,11 @@ class Doctor:
         self,
         app: App,
         broker: Broker,
+        clock: Clock,
         survey: Survey,
+        history: History,
         loops: Loops,
+        leftovers: Leftovers,
         roll_call: RollCall,
         fit: Fit,
         timer_watch: TimerWatch,
@@ -123,8 +130,11 @@ class Doctor:
     ) -> None:
         self._app = app
         self._broker = broker
+        self._clock = clock
         self._survey = survey
+        self._history = history
         self._loops = loops
+        self._leftovers = leftovers
         self._roll_call = roll_call
         self._fit = fit
         self._timer_watch = timer_watch
@@ -144,6 +154,8 @@ class Doctor:
             "processors": self._check_processors(),
             "timers": self._check_timers(),
             "loops": self._check_loops(),
+            "calls": self._check_calls(),
+            "tasks": self._check_leftovers(),
             "parked messages": self._check_parked(),
         }
         for about, check in checks.items():
@@ -296,6 +308,26 @@ class Doctor:
                     "Run `scheduler seed --prune` once no old processor needs it.",
                 )
 
+    async def _check_calls(self) -> AsyncIterator[Finding]:
+        recent = await recent_calls(self._app, self._history, self._clock)
+        failing = {task: totals for task, totals in recent.items() if totals.lost}
+        for task, totals in failing.items():
+            yield _judge_calls(task, totals)
+        if not failing and any(task.called for task in self._app.tasks.values()):
+            yield Finding("calls", "ok", "none failed in the last 15 minutes")
+
+    async def _check_leftovers(self) -> AsyncIterator[Finding]:
+        if await self._fit.other_app() is not None:
+            return
+        for each in await self._leftovers.found():
+            yield Finding(
+                f"task {each.task}",
+                "warning",
+                f"is in the broker, and the code does not have it: {each}",
+                "Run `scheduler seed --prune` once no old processor needs it: it parks what waits. "
+                "`scheduler failed replay --to` sends parked messages to another task.",
+            )
+
     async def _check_parked(self) -> AsyncIterator[Finding]:
         names = self._app.names
         for queue in (*map(names.failed_queue, self._app.tasks), names.failed):
@@ -363,6 +395,16 @@ def _check_timeouts(app: App) -> list[Finding]:
             f"all below the broker's consumer_timeout of {limit}, without what `ctx.extend` adds",
         )
     ]
+
+
+def _judge_calls(task: str, totals: Totals) -> Finding:
+    """Return a problem where at least as many calls fail as succeed, else a warning."""
+    detail = f"{totals.lost} calls failed in the last 15 minutes, {totals.succeeded} succeeded"
+    if (commonest := totals.commonest) is not None:
+        error, count, id = commonest
+        detail += f"; {count} x {error}" + (f", such as {id}" if id else "")
+    verdict: Verdict = "problem" if totals.is_failing else "warning"
+    return Finding(f"task {task}", verdict, detail, f"See `scheduler history {task} --failed`.")
 
 
 def _check_schedule(loop: Loop) -> Finding | None:

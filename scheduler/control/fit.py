@@ -7,6 +7,7 @@ from scheduler.brokers.contract import Broker
 from scheduler.errors import OtherArguments, UsageError
 from scheduler.queues.imprint import Imprint, Imprints
 from scheduler.tasks.registry import App
+from scheduler.tasks.tasks import SUPERVISION
 
 # What code or settings change, by the arguments that it changes: the first that differs tells.
 QUEUE_TYPE = "SCHEDULER_QUEUE_TYPE"
@@ -30,14 +31,17 @@ class Fit:
         self._app = app
         self._broker = broker
         self._imprints = Imprints(broker, app.names)
+        self._before: Imprint | None = None
 
-    async def require_app(self) -> None:
-        """Refuse the namespace of another app.
+    async def require_app(self, *, take_over: bool = False) -> None:
+        """Refuse the namespace of another app, unless this one takes it over.
 
         Raises:
             UsageError: it is; the message says what to change.
         """
-        self._refuse_other(await self._imprints.read())
+        self._before = await self._imprints.read()
+        if not take_over:
+            self._refuse_other(self._before)
 
     def _refuse_other(self, imprint: Imprint | None) -> None:
         if (other := self._other_than_this(imprint)) is not None:
@@ -74,15 +78,38 @@ class Fit:
     def _other_than_this(self, imprint: Imprint | None) -> str | None:
         return None if imprint is None or imprint.app == self._app.module else imprint.app
 
+    async def other_tasks(self) -> set[str]:
+        """Return the tasks that were seeded and have a queue, and that the code does not have."""
+        return set(await self._seeded_of_others(await self._imprints.read()))
+
+    async def _seeded_of_others(self, imprint: Imprint | None) -> dict[str, Arguments]:
+        """Return the arguments of the queues of such tasks, by task."""
+        prefix = self._app.names.processor_queue("")
+        if imprint is None:
+            return {}
+        seeded = {
+            queue.removeprefix(prefix): arguments
+            for queue, arguments in imprint.queues.items()
+            if queue.startswith(prefix)
+        }
+        gone = seeded.keys() - {SUPERVISION.task, *self._app.tasks}
+        return {task: seeded[task] for task in gone if await self._has_queue_of(task)}
+
+    async def _has_queue_of(self, task: str) -> bool:
+        names = self._app.names
+        queues = names.processor_queue(task), names.failed_queue(task)
+        return any([await self._broker.depth(queue) is not None for queue in queues])
+
     async def note(self, *, being_made_anew: Collection[str] = ()) -> None:
-        """Leave the imprint of this app.
+        """Leave the imprint of this app, after `require_app`.
 
         Args:
             being_made_anew: queues that are not yet as it needs them.
         """
         names = self._app.names
         kept = {names.journal, *(names.processor_queue(task) for task in self._app.tasks)}
-        queues = {
+        others = await self._seeded_of_others(self._before)
+        queues = {names.processor_queue(task): others[task] for task in others} | {
             queue.name: {} if queue.name in being_made_anew else dict(queue.arguments)
             for queue in self._app.topology().queues
             if queue.name in kept

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 
-from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings, Decision, Wanted
+from scheduler.control.leftovers import Leftovers
 from scheduler.control.loops import as_listed
 from scheduler.control.reports import Did, Report
 from scheduler.control.together import Together
-from scheduler.errors import UnknownLoop, UsageError
+from scheduler.errors import UsageError
 from scheduler.protocol.epochs import Verb
-from scheduler.queues.failed import FailedQueues, Reason
 from scheduler.queues.listing import Listing
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
@@ -23,13 +22,11 @@ class Removal:
     def __init__(
         self,
         app: App,
-        broker: Broker,
-        failed: FailedQueues,
+        leftovers: Leftovers,
         beginnings: Beginnings,
     ) -> None:
         self._app = app
-        self._broker = broker
-        self._failed = failed
+        self._leftovers = leftovers
         self._beginnings = beginnings
         self._removals = Together(self.take_away, most=REMOVED_AT_ONCE)
 
@@ -50,24 +47,8 @@ class Removal:
         """End loops, in bulk."""
         reports = await self._beginnings.act(loops, _decide)
         gone = {each.loop.id.task for each in reports if each.did is Did.REMOVED}
-        for task in gone - set(self._app.tasks):
-            await self._remove_queue_of(task)
+        await self._leftovers.remove(gone - set(self._app.tasks))
         return reports
-
-    async def _remove_queue_of(self, task: str) -> None:
-        """Delete the queue of a task that the code does not have; its messages are parked."""
-        queue = self._app.names.processor_queue(task)
-        depth = await self._broker.depth(queue)
-        if depth is None or depth.consumers:
-            return
-        while delivery := await self._broker.get(queue):
-            error = UnknownLoop(f"The task {task!r} was removed, with this message in its queue.")
-            await self._failed.park_taken(delivery, Reason.REMOVED, error)
-        await self._broker.delete(queue)
-        failed = self._app.names.failed_queue(task)
-        parked = await self._broker.depth(failed)
-        if parked is not None and not parked.ready:
-            await self._broker.delete(failed)
 
 
 def _decide(loop: Loop, listing: Listing) -> Report | Decision:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from scheduler.control.beginnings import Beginnings, Decision, Told, Wanted
 from scheduler.control.declaring import Declaring
 from scheduler.control.fit import Fit
+from scheduler.control.leftovers import Leftovers
 from scheduler.control.loops import as_listed, as_to_be_seeded, keyed_loops_of, orphans_of
 from scheduler.control.migration import Migration
 from scheduler.control.one_offs import is_same, is_taken, was_done
@@ -48,6 +49,7 @@ class Seeding:
         survey: Survey,
         repairs: Repairs,
         removal: Removal,
+        leftovers: Leftovers,
         declaring: Declaring,
         fit: Fit,
         migration: Migration,
@@ -59,6 +61,7 @@ class Seeding:
         self._survey = survey
         self._repairs = repairs
         self._removal = removal
+        self._leftovers = leftovers
         self._declaring = declaring
         self._fit = fit
         self._migration = migration
@@ -79,7 +82,8 @@ class Seeding:
         it is cleared. A paused loop stays paused. A lost token is put again.
 
         Args:
-            prune: remove the loops that this code does not have.
+            prune: remove the loops, and the queues of tasks, that this code does not have; what
+                waits in these is parked.
             migrate: recreate queues that were declared for other code, with what is in them.
             take_over: though the namespace is that of another app.
             paused: loops that are started wait until they are resumed.
@@ -87,8 +91,7 @@ class Seeding:
         Raises:
             UsageError: it is that of another app; or a queue was declared for other code.
         """
-        if not take_over:
-            await self._fit.require_app()
+        await self._fit.require_app(take_over=take_over)
         if migrate:
             await self._migration.migrate()
         try:
@@ -103,6 +106,7 @@ class Seeding:
         if prune:
             orphans = orphans_of(self._app, await self._roster.read())
             reports += await self._removal.take_away(orphans)
+            await self._leftovers.remove([each.task for each in await self._leftovers.found()])
         return reports
 
     async def plan(self, *, prune: bool = False, paused: bool = False) -> list[Report]:

@@ -4,9 +4,10 @@ A verb decides by what the roster says. Where another creator was first, it read
 The journal hears what was done.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.beginnings import Beginnings, Decision, Wanted
@@ -17,8 +18,10 @@ from scheduler.control.status import Survey
 from scheduler.control.where import Where
 from scheduler.errors import QueueNotFound, UnknownLoop, UsageError
 from scheduler.protocol.epochs import LoopState, Verb
+from scheduler.protocol.tokens import State, Token
 from scheduler.queues.checkpoints import checkpoint_of
 from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.timers import Timers
 from scheduler.tasks.loops import Loop, Override
 from scheduler.tasks.registry import App
 from scheduler.timing.clock import Clock
@@ -39,12 +42,14 @@ class Verbs:
         app: App,
         broker: Broker,
         clock: Clock,
+        timers: Timers,
         beginnings: Beginnings,
         survey: Survey,
     ) -> None:
         self._app = app
         self._broker = broker
         self._clock = clock
+        self._timers = timers
         self._beginnings = beginnings
         self._survey = survey
 
@@ -135,6 +140,37 @@ class Verbs:
             return Decision(Did.TRIGGERED, wanted)
 
         return await self._act_on(loop, decide)
+
+    async def run_beside(self, loop: Loop, args: Mapping[str, Any]) -> Report:
+        """Run a loop's function once, now, with other arguments. The loop goes on as it was.
+
+        A failed run is parked, not tried again, as a replayed tick is.
+
+        Args:
+            args: in the place of those of the loop that have these names.
+
+        Raises:
+            InvalidArguments: they do not fit the task.
+            QueueNotFound: the loop is not seeded.
+        """
+        listing, tokens = await self._survey.listing(), await self._survey.last_tokens([loop])
+        listed, now = self._listed(loop, listing), self._clock.now()
+        loop = as_entered(loop, listed)
+        wanted, last = {**listed.args, **args}, tokens.get(loop.id)
+        loop.task.arguments.load(wanted)
+        token = Token(
+            loop.id,
+            loop.schedule,
+            scheduled_at=now,
+            due_at=now,
+            epoch=listed.epoch,
+            life=listed.entry.life,
+            seq=0 if last is None else last.seq,
+            state=State.REPLAY,
+            args=wanted,
+        )
+        await self._timers.put_now(token)
+        return Report(loop, Did.TRIGGERED, now)
 
     async def set_schedule(self, loop: Loop, schedule: Recurring, *, by: str) -> Report:
         """Give a loop another schedule from now on.

@@ -16,8 +16,8 @@ from scheduler.processor.settlement import Parking, Settlement
 from scheduler.protocol.calls import Call, placed, spent, task_key
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.messages import Message, one_line, summary_of
-from scheduler.protocol.tokens import Act, Ending, State, decode, encode
-from scheduler.protocol.topology import Names
+from scheduler.protocol.tokens import Act, Ending, LoopId, State, decode, encode
+from scheduler.protocol.topology import Names, loop_named_by
 from scheduler.queues.failed import FailedQueues, Reason
 from scheduler.tasks.context import current_run
 from scheduler.tasks.tasks import TaskSpec
@@ -31,7 +31,7 @@ class Escalation:
     """Parks the messages of a processor.
 
     Args:
-        hooks: called when a run has failed for the last time; may grow.
+        hooks: called for each message that is parked; may grow.
     """
 
     def __init__(
@@ -54,31 +54,42 @@ class Escalation:
 
     async def refuse(self, delivery: Delivery, task: TaskSpec, error: Exception) -> None:
         """Park a message that cannot be run."""
-        reason = _reason_of(error)
-        if reason is Reason.INVALID_ARGUMENTS:
-            await self._suspend(delivery, error)
-        message = delivery.message
+        reason, message = _reason_of(error), delivery.message
+        paused = reason is Reason.INVALID_ARGUMENTS and await self._suspend(delivery, error)
         if task.reads is not None:
             message = placed(message, delivery.exchange, delivery.routing_key)
         await self._park(delivery, task, message, reason, error)
+        loop = self._names.bring_tokens(delivery.exchange) and loop_named_by(delivery.routing_key)
+        about = loop or LoopId(task.name), None, 0, message.message_id or ""
+        await self._announce(Escalated(*about, error=error, paused=paused, reason=reason.value))
 
     async def escalate(self, run: Run, settlement: Settlement, parking: Parking) -> None:
-        """Park a copy of a run's message; tell of it, where it was the last attempt."""
+        """Park a copy of a run's message, and tell the hooks."""
         message = self._copy(run, parking)
         await self._park(run.delivery, run.task, message, Reason(parking.reason), parking.error)
+        paused = settlement.put is not None and settlement.put.state is State.PAUSED
+        event = Escalated(
+            *run.about, error=parking.error, paused=paused, reason=str(parking.reason)
+        )
         if settlement.ending is Ending.ESCALATED:
-            paused = settlement.put is not None and settlement.put.state is State.PAUSED
-            await self._announce(run, Escalated(*run.about, error=parking.error, paused=paused))
+            self._emit(event)
+        await self._announce(event)
 
-    async def _suspend(self, delivery: Delivery, error: Exception) -> None:
-        """Pause the loop whose token does not fit its task: the next one would not either."""
+    async def _suspend(self, delivery: Delivery, error: Exception) -> bool:
+        """Pause the loop whose token does not fit its task: the next one would not either.
+
+        Returns:
+            Whether there is one.
+        """
         if not self._names.bring_tokens(delivery.exchange):
-            return
+            return False
         token = decode(delivery.message, self._names.namespace)
-        if token.state is not State.REPLAY:
-            act = Act(Verb.PAUSE, self._clock.now())
-            paused = replace(token, state=State.PAUSED, reason=one_line(str(error)), act=act)
-            await self._ends.rest(delivery, paused)
+        if token.state is State.REPLAY:
+            return False
+        act = Act(Verb.PAUSE, self._clock.now())
+        paused = replace(token, state=State.PAUSED, reason=one_line(str(error)), act=act)
+        await self._ends.rest(delivery, paused)
+        return True
 
     def _copy(self, run: Run, parking: Parking) -> Message:
         if parking.token is not None:
@@ -105,9 +116,8 @@ class Escalation:
         )
         self._emit(MessageParked(key, message.message_id, reason.value, summary_of(error)))
 
-    async def _announce(self, run: Run, event: Escalated) -> None:
-        self._emit(event)
-        current_run.set(run.name)  # for what the hooks log
+    async def _announce(self, event: Escalated) -> None:
+        current_run.set((str(event.loop), event.message_id if event.seq is None else event.seq))
         for hook in self._hooks:
             # In a task of its own: what a hook cancels is not the settlement.
             told = asyncio.create_task(_tell(hook, event), name="escalation hook")

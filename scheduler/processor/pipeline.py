@@ -379,4 +379,5 @@ def _finished(run: Run, settlement: Settlement, void: bool) -> RunFinished:
         retry_in=settlement.retry_in,
         skipped=run.outcome.reason if isinstance(run.outcome, Skipped) else None,
         void=void,
+        call=run.subject if isinstance(run.subject, Call) else None,
     )

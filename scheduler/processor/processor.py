@@ -7,8 +7,9 @@ from typing import Protocol
 from scheduler.brokers.contract import Broker
 from scheduler.control.preparation import Preparation
 from scheduler.control.supervision import Supervisor
-from scheduler.events import Connected, EscalationHook
+from scheduler.events import Connected, EscalationHook, MessageParked, RunFinished
 from scheduler.middleware import Around
+from scheduler.processor.call_reporter import CallReporter
 from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
 from scheduler.processor.lifespan import HasLifespan, Lifespan
 from scheduler.processor.processes import prepare
@@ -50,6 +51,7 @@ class Processor:
         clock: Clock,
         worker: Worker,
         knowledge: Knowledge,
+        reporter: CallReporter,
         preparation: Preparation,
         supervisor: Supervisor | None,
         lifespan: Lifespan,
@@ -62,6 +64,7 @@ class Processor:
         self._broker = broker
         self._clock = clock
         self._knowledge = knowledge
+        self._reporter = reporter
         self._preparation = preparation
         self._supervisor = supervisor
         self._lifespan = lifespan
@@ -82,6 +85,9 @@ class Processor:
             listening = self._app.events.listening
             stack.enter_context(listening(self._knowledge.hear, *INTERRUPTIONS))
             await stack.enter_async_context(self._knowledge)
+            if any(task.called for task in self._tasks):
+                await stack.enter_async_context(self._reporter)
+                stack.enter_context(listening(self._reporter.hear, MessageParked, RunFinished))
             if self._supervisor is not None:
                 await stack.enter_async_context(self._supervisor)
                 stack.enter_context(listening(self._supervisor.hear, Connected))

@@ -17,6 +17,7 @@
             ─roster─► roster (stream): which loops there are
             ─snapshots─► snapshots (stream): what the roster has told so far
             ──rollcall─► rollcall (stream): who is running what
+            ──history─► history (stream): what became of calls
 
     calls ──task.{task}──► processor.{task}
     later ──retry.#──► later.refused: its sender is told that nothing took it
@@ -93,6 +94,9 @@ AT_LEAST_ONCE: Mapping[str, Any] = MappingProxyType(
 # A broker before 4.3 starts its quorum queues before their bindings: what comes due in that moment
 # finds no queue, and is given this time until it is tried once more.
 UNROUTED_FOR = 5 * SECOND
+# A call is not put again by supervision as a token is: so it waits for longer than it takes until
+# a task's queue that somebody has deleted is declared again.
+UNROUTED_CALL_FOR = 15 * SECOND
 
 PROBE_WAITS = timedelta(milliseconds=100)
 GONE_UNUSED: Mapping[str, Any] = MappingProxyType({"x-expires": milliseconds(60 * SECOND)})
@@ -103,6 +107,8 @@ ROSTER_SEGMENT = 50_000_000
 ROSTER_BYTES = 20 * ROSTER_SEGMENT  # some millions of entries; a snapshot comes after some thousand
 SNAPSHOTS_SEGMENT = 10_000_000
 SNAPSHOTS_BYTES = 50 * SNAPSHOTS_SEGMENT  # two snapshots of a million loops
+HISTORY_SEGMENT = 10_000_000
+HISTORY_BYTES = 50 * HISTORY_SEGMENT  # some millions of attempts
 ROLL_CALL_SEGMENT = 1_000_000
 ROLL_CALL_BYTES = 10 * ROLL_CALL_SEGMENT
 
@@ -303,6 +309,11 @@ class Names:
     def roll_call(self) -> str:
         """The stream over which processors ask each other what they have in hand."""
         return f"{self.prefix}.rollcall"
+
+    @cached_property
+    def history(self) -> str:
+        """The stream of what became of calls."""
+        return f"{self.prefix}.history"
 
     @cached_property
     def told(self) -> tuple[str, ...]:
@@ -532,7 +543,7 @@ class _Builder:
             queues=(
                 Queue(names.failed, dict(SAFE)),
                 _timer_queue(names.unrouted, UNROUTED_FOR, names.rerouted),
-                _timer_queue(names.later_unrouted, UNROUTED_FOR, names.later_rerouted),
+                _timer_queue(names.later_unrouted, UNROUTED_CALL_FOR, names.later_rerouted),
                 *self._streams(),
                 self._queue(names.presence, {}),
                 Queue(names.imprint, {**SAFE, **LAST_ALONE}),
@@ -549,9 +560,8 @@ class _Builder:
 
     def _streams(self) -> tuple[Queue, ...]:
         names, kept = self.names, self.retention
-        max_age = {"x-max-age": f"{int(kept.max_age.total_seconds())}s"}
         return (
-            _stream(names.journal, kept.max_bytes, JOURNAL_SEGMENT, max_age),
+            _stream(names.journal, kept.max_bytes, JOURNAL_SEGMENT, kept.max_age),
             _stream(names.roster, ROSTER_BYTES, ROSTER_SEGMENT),
             _stream(names.snapshots, SNAPSHOTS_BYTES, SNAPSHOTS_SEGMENT),
             _stream(names.roll_call, ROLL_CALL_BYTES, ROLL_CALL_SEGMENT),
@@ -628,8 +638,8 @@ class _Builder:
         return _timers(exchanges, "topic", names.unrouted, timer_queue, leading)
 
     def of_calls(self) -> Topology:
-        """The timers of calls: at least once."""
-        names = self.names
+        """The timers of calls, at least once; and their history."""
+        names, max_age = self.names, self.retention.max_age
 
         def timer_queue(timer: Timer) -> Queue:
             then = names.later_exchange(timer.unit + 1)
@@ -642,7 +652,11 @@ class _Builder:
                 yield Binding(source, queue, "", arguments=matched)
 
         exchanges = map(names.later_exchange, range(len(UNITS)))
-        return _timers(exchanges, "headers", names.delayed, timer_queue, leading)
+        history = Topology(
+            queues=(_stream(names.history, HISTORY_BYTES, HISTORY_SEGMENT, max_age),),
+            bindings=(Binding(names.control, names.history, names.history),),
+        )
+        return history + _timers(exchanges, "headers", names.delayed, timer_queue, leading)
 
     def _flow_of(self, task: str) -> dict[str, Any]:
         if task in self.ordered or task in self.alone:
@@ -668,16 +682,15 @@ class _Builder:
         return dict(arguments) if self.queue_type == "quorum" else {}
 
 
-def _stream(
-    name: str, max_bytes: int, segment: int, more: Mapping[str, Any] = MappingProxyType({})
-) -> Queue:
+def _stream(name: str, max_bytes: int, segment: int, max_age: timedelta | None = None) -> Queue:
+    age = {} if max_age is None else {"x-max-age": f"{int(max_age.total_seconds())}s"}
     return Queue(
         name,
         {
             "x-queue-type": "stream",
             "x-max-length-bytes": max_bytes,
             "x-stream-max-segment-size-bytes": segment,
-            **more,
+            **age,
         },
     )
 

@@ -386,6 +386,7 @@ class FailedQueues:
         *,
         rate: Rate | None = None,
         args: Mapping[str, Any] | None = None,
+        to: str | None = None,
         check: Check = lambda task, args: None,
         tell: Tell = lambda parked: None,
     ) -> int:
@@ -397,6 +398,7 @@ class FailedQueues:
         Args:
             rate: no more of them than this.
             args: other arguments than they had.
+            to: the task that calls go to; None: their own.
             check: told of the task and of these, before any is sent back; raises what is wrong.
             tell: told of each, when it was sent back.
 
@@ -407,8 +409,8 @@ class FailedQueues:
         async def send_back(parked: Parked) -> None:
             body = _edited(parked, args)
             if args is not None:
-                check(parked.task, args)
-            await self._send_back(parked, body)
+                check(to or parked.task, args)
+            await self._send_back(parked, body, to)
 
         return await self._take(tasks, _Sweep(self._broker, which, send_back, tell, rate))
 
@@ -447,12 +449,19 @@ class FailedQueues:
             waiting[queue] = depth.ready
         return waiting
 
-    async def _send_back(self, parked: Parked, body: bytes) -> None:
+    async def _send_back(self, parked: Parked, body: bytes, to: str | None) -> None:
         headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self._clock.now())}
+        if to is not None and parked.came_as_token:
+            raise UsageError(
+                f"{parked.id!r} is a tick of the loop {parked.loop!r}, and cannot go to another "
+                "task. It stays parked."
+            )
+        if to is not None and is_call(parked.message):
+            headers[f"{PREFIX}task"] = to
         message = replace(parked.message, body=body, headers=headers, expiration=None)
         exchange, key = self._names.processor, parked.routing_key
         if not parked.came_as_token:
-            exchange, key = self._names.delayed, retry_key(parked.task)
+            exchange, key = self._names.delayed, retry_key(to or parked.task)
         # Somebody else's may be no text, which nobody can send. It leads to no other task.
         key = key.encode(errors="replace").decode()
         await self._publish(message, exchange, key, DEFAULT_TIMEOUT)

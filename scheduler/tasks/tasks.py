@@ -39,6 +39,7 @@ class TaskSpec:
         rate: how many runs a processor starts in a time.
         ordered: whether its messages are run one at a time over all processors, in order.
         expires: how old a call may get before it is not run any more.
+        history: whether the history of calls tells each attempt, not only those that failed.
         builtin: whether it is the scheduler's own, and never waits for the runs of others.
         executor: where its function runs, which is no coroutine function; None: it is one.
     """
@@ -55,6 +56,7 @@ class TaskSpec:
     rate: Rate | None = None
     ordered: bool = False
     expires: timedelta | None = None
+    history: bool = False
     builtin: bool = False
     executor: Executor | None = None
 
@@ -77,12 +79,14 @@ class Flow:
         rate: how many runs a processor starts in a time, such as "50/s".
         ordered: run one message at a time over all processors, in order; a retry blocks the others.
         expires: how old a message may get before it is not run any more.
+        history: tell each attempt in the history of calls, not only those that failed.
     """
 
     subscribe: Sequence[SubscribeTo]
     rate: str | None
     ordered: bool
     expires: Duration | None
+    history: bool
 
     def subscriptions_of(self, task: str) -> tuple[Subscription, ...]:
         wanted = cast("object", self.subscribe)
@@ -162,6 +166,7 @@ def task_spec(
         rate=parse_rate(flow.rate) if flow and flow.rate else None,
         ordered=flow is not None and flow.ordered,
         expires=_expiry(name, flow.expires) if flow and flow.expires is not None else None,
+        history=flow is not None and flow.history,
         executor=_executor(function, name, executor),
     )
 

@@ -390,8 +390,11 @@ MISUSES: list[tuple[list[str], str]] = [
     (["purge", "m1", "--reason", "broken", "--yes"], "go without IDs"),
     (["replay", "--all", "--rate", "fast"], 'such as "50/s" or "100/m", got \'fast\''),
     (["replay", "--all", "--rate", "0/s"], "got '0/s'"),
-    (["replay", "--all", "--args", "phone=1"], "--args is a JSON object"),
-    (["replay", "--all", "--args", "[1]"], "--args is a JSON object, such as '{\"n\": 1}', got"),
+    (["replay", "--all", "--args", "phone=1"], "--args: expected a JSON object"),
+    (
+        ["replay", "--all", "--args", "[1]"],
+        "--args: expected a JSON object such as '{\"n\": 1}', got",
+    ),
 ]
 
 

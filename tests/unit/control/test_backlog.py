@@ -2,10 +2,15 @@
 
 import asyncio
 
+import pytest
+
 from scheduler import Retry, Scheduler
 from scheduler.control.backlog import Backlog, Counts, backlogs, counted
+from scheduler.control.leftovers import Leftover
 from scheduler.control.processors import Processors
+from scheduler.errors import Unroutable
 from scheduler.protocol.messages import Message
+from scheduler.queues.failed import Selection
 from scheduler.queues.outbox import Posting
 from scheduler.tasks.registry import resting
 from scheduler.timing.durations import parse_duration
@@ -32,14 +37,15 @@ async def backlog(stage: Stage) -> list[Backlog]:
         stage.app.names,
         Processors(stage.broker, stage.app.names, resting(stage.app)),
         stage.app.tasks.values(),
+        {},
     )
 
 
 async def counts(stage: Stage, app: Scheduler | None = None) -> Counts:
     app = app or stage.app
-    loops = program_of(app, stage.broker, stage.clock).loops
+    program = program_of(app, stage.broker, stage.clock)
     waiting = (await stage.tokens_by_loop()).total() if hasattr(stage, "app") else 0
-    return await counted(stage.broker, app, loops, waiting)
+    return await counted(stage.broker, app, program.loops, program.leftovers, waiting)
 
 
 async def send(stage: Stage, *names: str) -> None:
@@ -82,7 +88,8 @@ async def test_what_is_parked_or_delayed_is_counted_and_loops_that_the_code_does
     assert await counts(stage) == Counts(parked=3, delayed=3)
     other = new_app()
     other.periodic(every="1h")(nothing)
-    assert await counts(stage, other) == Counts(parked=1, orphans=("loop",))
+    left = Leftover("loop", 0, 0), Leftover("mail", 0, 2)
+    assert await counts(stage, other) == Counts(parked=1, orphans=("loop",), leftovers=left)
 
 
 async def test_nothing_is_counted_where_nothing_was_seeded(stage: Stage) -> None:
@@ -90,3 +97,48 @@ async def test_nothing_is_counted_where_nothing_was_seeded(stage: Stage) -> None
 
 
 async def nothing() -> None: ...
+
+
+async def test_what_is_left_of_a_task_that_was_renamed_is_told_parked_and_sent_on(
+    stage: Stage,
+) -> None:
+    await stage.seed(shop())
+    old, ran = stage.app, list[str]()
+    await send(stage, "ada", "bob")
+
+    renamed = new_app()
+
+    @renamed.task()
+    async def email(to: str) -> None:
+        ran.append(to)
+
+    await stage.seed(renamed)
+    program = program_of(renamed, stage.broker, stage.clock)
+    found = await program.leftovers.found()
+    assert found == [Leftover("loop", 0, 0), Leftover("mail", 2, 0)]
+    assert (await counts(stage)).leftovers == tuple(found)
+    doctor = [each async for each in program.doctor.examine()]
+    assert [each.verdict for each in doctor if each.about == "task mail"] == ["warning"]
+    async with stage.processor(app=old):
+        await asyncio.sleep(1)
+        await send_as(stage, old, "eve")
+        await program.leftovers.remove(["mail"])
+        assert (await program.leftovers.found())[-1].task == "mail"  # an old processor has it
+        await asyncio.sleep(1)
+    await send_as(stage, old, "ada", "bob")
+    await program.seeding.seed(prune=True)
+    assert await program.leftovers.found() == [Leftover("mail", None, 2)]
+    with pytest.raises(Unroutable):
+        await send_as(stage, old, "late")
+    async with stage.processor():
+        await stage.failed.replay(["mail"], Selection(reason="removed"), to="email")
+        await asyncio.sleep(1)
+    assert sorted(ran) == ["ada", "bob"]
+    await program.seeding.seed(prune=True)
+    assert await program.leftovers.found() == []
+
+
+async def send_as(stage: Stage, app: Scheduler, *names: str) -> None:
+    app.outbox.use(stage.broker, stage.clock)
+    for name in names:
+        await app.senders["mail"].send(name)

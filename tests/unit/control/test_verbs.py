@@ -12,7 +12,13 @@ import pytest
 from scheduler import Context, Cron, Every, Scheduler, StopLoop
 from scheduler.control.reports import Did
 from scheduler.control.where import Where
-from scheduler.errors import Overtaken, QueueNotFound, UnknownLoop, UsageError
+from scheduler.errors import (
+    InvalidArguments,
+    Overtaken,
+    QueueNotFound,
+    UnknownLoop,
+    UsageError,
+)
 from scheduler.events import LoopSeeded, RunFinished, RunStarted
 from scheduler.program import Program
 from scheduler.protocol.epochs import LoopState
@@ -141,6 +147,36 @@ async def test_a_paused_loop_is_not_triggered(stage: Stage) -> None:
 
 def starts_of_task(stage: Stage) -> list[float]:
     return seconds_of([run.started_at for run in of(RunStarted, stage.events) if run.loop == TASK])
+
+
+async def test_a_loop_runs_once_with_other_arguments_and_goes_on_as_it_was(stage: Stage) -> None:
+    app, ran = new_app(), list[tuple[float, str, int]]()
+
+    @app.periodic(every="1m", name="task", args={"day": "today"})
+    async def task(ctx: Context, day: str, times: int = 1) -> None:
+        ran.append((seconds_of([stage.clock.now()])[0], day, times))
+
+    await stage.seed(app)
+    with pytest.raises(QueueNotFound):
+        await program_of(looping("other"), stage.broker, stage.clock).verbs.run_beside(
+            looping("other").loop("other"), {}
+        )
+    async with stage.processor():
+        await asyncio.sleep(70)
+        with pytest.raises(InvalidArguments):
+            await stage.verbs.run_beside(the_loop(stage), {"times": "x"})
+        done = await stage.verbs.run_beside(the_loop(stage), {"day": "yesterday"})
+        assert done.did is Did.TRIGGERED
+        await stage.verbs.pause(the_loop(stage))
+        await stage.verbs.run_beside(the_loop(stage), {"times": 3})
+        await stage.verbs.resume(the_loop(stage))
+        await asyncio.sleep(115)
+    assert [(round(at), day, times) for at, day, times in ran] == [
+        (60, "today", 1),
+        (70, "yesterday", 1),
+        (70, "today", 3),
+        (130, "today", 1),
+    ]
 
 
 @pytest.mark.parametrize(("verb", "did"), [("resume", Did.NOT_PAUSED), ("trigger", Did.RUNNING)])

@@ -31,7 +31,7 @@ from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.protocol.topology import (
     DELIVERY_BACKSTOP,
-    UNROUTED_FOR,
+    UNROUTED_CALL_FOR,
     Exchange,
     QueueType,
     Topology,
@@ -625,11 +625,11 @@ async def test_a_call_that_found_no_queue_and_is_due_by_then_is_run(stage: Stage
     async with stage.processor():
         await stage.publish(call, task_key("greet"), app.names.later_unrouted)
         await asyncio.sleep(LONG_ENOUGH + 1)
-    assert stage.starts() == [is_about(UNROUTED_FOR.total_seconds())]
+    assert stage.starts() == [is_about(UNROUTED_CALL_FOR.total_seconds())]
 
 
 # What no task takes is parked when it has been tried twice.
-LONG_ENOUGH = 1 + UNROUTED_FOR.total_seconds()
+LONG_ENOUGH = 1 + UNROUTED_CALL_FOR.total_seconds()
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
@@ -1109,6 +1109,38 @@ async def test_escalation_hooks_are_told_and_what_they_raise_does_no_harm(
         "TimeoutError",
     ]
     assert {record.levelno for record in failed} == {logging.ERROR}
+
+
+async def test_hooks_are_told_of_all_that_is_parked_with_the_reason(stage: Stage) -> None:
+    app = new_app()
+    told: list[Any] = []
+
+    @app.task(retry=ONCE, expires="1m")
+    async def ours(n: int) -> None:
+        raise Reject(f"no {n}")
+
+    @app.on_escalation
+    def hook(event: Escalated) -> None:
+        told.append((str(event.loop), event.message_id, event.reason, event.paused))
+
+    await stage.seed(app)
+    key, calls = task_key("ours"), app.names.calls
+    async with stage.processor():
+        name = await ours.send(1)
+        await stage.publish(Message(b"?", message_id="odd"), key, calls)
+        unfit = new_call("test", "ours", {}, message_id="unfit", sent_at=START, due_at=START)
+        await stage.publish(unfit, key, calls)
+        too_old = replace(unfit, message_id="old", body=b'{"args": {"n": 1}}')
+        headers = {**too_old.headers, "scheduler-expires-at-ms": 1}
+        await stage.publish(replace(too_old, headers=headers), key, calls)
+        await asyncio.sleep(5)
+    assert sorted(told) == [
+        ("ours", name, "rejected", False),
+        ("ours", "odd", "undecodable", False),
+        ("ours", "old", "expired", False),
+        ("ours", "unfit", "invalid-arguments", False),
+    ]
+    assert len(of(Escalated, stage.events)) == 1
 
 
 async def test_what_a_hook_logs_names_the_run_that_it_is_about(stage: Stage) -> None:

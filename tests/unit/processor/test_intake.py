@@ -274,10 +274,12 @@ async def test_who_rests_is_known_to_be_there_though_no_consumer_is(stage: Stage
         assert worker.listening == [queues["other"]]
         assert worker.silent == []
         found = await backlogs(
-            stage.broker, app.names, stage.program.processors, app.tasks.values()
+            stage.broker, app.names, stage.program.processors, app.tasks.values(), {}
         )
         assert [backlog.processors for backlog in found] == [1, 1, 1]
-    found = await backlogs(stage.broker, app.names, stage.program.processors, app.tasks.values())
+    found = await backlogs(
+        stage.broker, app.names, stage.program.processors, app.tasks.values(), {}
+    )
     assert [backlog.processors for backlog in found] == [0, 0, 0]
 
 

@@ -385,10 +385,13 @@ async def test_a_keyed_loop_whose_arguments_fit_no_more_is_parked_and_paused(sta
     @new.task(name="digest")
     async def after(account: int) -> None: ...
 
+    told = list[tuple[str, str, bool]]()
+    new.on_escalation(lambda event: told.append((str(event.loop), event.reason, event.paused)))
     await stage.seed(old)
     await before.start("ann", every="10s", args={"user": "ann"})
     async with stage.processor(app=new):
         await asyncio.sleep(25)
+    assert told == [("digest.ann", "invalid-arguments", True)]
     (parked,) = await stage.parked()
     assert parked.reason == "invalid-arguments"
     assert "account" in parked.error

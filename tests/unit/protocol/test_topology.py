@@ -103,7 +103,11 @@ ASTRAY = Queue(
 )
 CALLS_ASTRAY = Queue(
     "shop.v1.later.unrouted",
-    {**ASTRAY.arguments, "x-dead-letter-exchange": "shop.v1.later.rerouted"},
+    {
+        **ASTRAY.arguments,
+        "x-dead-letter-exchange": "shop.v1.later.rerouted",
+        "x-message-ttl": 15_000,
+    },
 )
 IMPRINT = Queue(
     "shop.v1.imprint",

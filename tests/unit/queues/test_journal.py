@@ -24,7 +24,7 @@ from scheduler.protocol.tokens import (
     Token,
     encode,
 )
-from scheduler.protocol.topology import UNROUTED_FOR, token_key
+from scheduler.protocol.topology import UNROUTED_CALL_FOR, token_key
 from scheduler.queues.journal import (
     MARGIN,
     Heard,
@@ -276,7 +276,7 @@ async def test_of_what_the_broker_parks_by_itself_there_is_no_record(stage: Stag
     await stage.seed(app)
     for _ in range(2):
         await stage.publish(Message(b"?"), "task.gone")
-    await asyncio.sleep(1 + UNROUTED_FOR.total_seconds())
+    await asyncio.sleep(1 + UNROUTED_CALL_FOR.total_seconds())
     assert len(await stage.parked()) == 2
     assert not [each for each in await told(stage) if each.what == "parked"]
 

@@ -1,0 +1,104 @@
+"""`scheduler send`: a call by hand."""
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from scheduler.app import Scheduler
+from scheduler.cli.arguments import (
+    AppArgument,
+    Json,
+    app_and_one,
+    command,
+    json_object,
+    moment_of,
+    new_group,
+    span_of,
+    tasks_to_complete,
+)
+from scheduler.cli.connecting import LIMIT
+from scheduler.cli.loading import ready_app
+from scheduler.cli.printing import print_json, print_line
+from scheduler.errors import UsageError
+from scheduler.queues.unsent import MessageId
+from scheduler.sending import CallTask
+from scheduler.spelling import no_such
+
+cli = new_group()
+
+
+@command(cli, "send")
+def send(
+    reference: AppArgument = None,
+    task: Annotated[
+        str | None,
+        typer.Argument(metavar="TASK", autocompletion=tasks_to_complete, help="Required."),
+    ] = None,
+    args: Annotated[
+        str, typer.Option("--args", help='The arguments, as JSON: \'{"to": "ada@example.com"}\'.')
+    ] = "{}",
+    delay: Annotated[
+        str | None, typer.Option("--in", help="Run it after this delay, such as 5m.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", help="Run it at this time, such as 2026-06-01T09:00+02:00."),
+    ] = None,
+    unique: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Make it the one-off of this name: `scheduler scheduled` lists, moves and cancels "
+            "it, and the same again changes nothing.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Send a call to a task, and print its ID.
+
+    The arguments are checked first; the broker has confirmed the call when the command ends.
+
+    Examples: scheduler send jobs:app send_mail --args '{"to": "ada@example.com"}' --in 5m;
+    scheduler send jobs:app remind --unique order-7 --at 2026-06-01T09:00+02:00
+    """
+    reference, name = app_and_one(reference, task, "a TASK")
+    if delay is not None and at is not None:
+        raise UsageError("A call has one time: give --in or --at, not both.")
+    app = ready_app(reference)
+    called = _sender_of(app, name)
+    arguments = called.spec.arguments.load(json_object("--args", args))
+    moment = None if at is None else moment_of("--at", at)
+    span = None if delay is None else span_of("--in", delay)
+
+    async def sent() -> tuple[str, str]:
+        async with app:
+            sender = called.options(deadline=LIMIT.get())
+            if unique is not None:
+                done = await called.once(unique, at=moment, after=span, args=arguments)
+                return f"{name}.{unique}", done.value
+            if moment is not None:
+                return _told(await sender.send_at(moment, **arguments))
+            if span is not None:
+                return _told(await sender.send_later(span, **arguments))
+            return _told(await sender.send(**arguments))
+
+    id, outcome = asyncio.run(sent())
+    if as_json:
+        print_json({"task": name, "id": id, "outcome": outcome})
+    else:
+        print_line(f"{id} {outcome}")
+
+
+def _sender_of(app: Scheduler, name: str) -> CallTask[..., ..., Any]:
+    if name in app.senders:
+        return app.senders[name]
+    if name in app.tasks:
+        raise UsageError(
+            f"{name!r} gets no calls: it is a loop. To run it now: `scheduler trigger`."
+        )
+    raise UsageError(no_such("task", name, app.senders))
+
+
+def _told(id: MessageId) -> tuple[str, str]:
+    return id, "stored: it is sent once the broker can be reached" if id.stored else "sent"

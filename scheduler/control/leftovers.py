@@ -1,0 +1,76 @@
+"""Tasks that the broker has queues of, and the code does not have any more: renamed, or removed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduler.brokers.contract import Broker
+from scheduler.control.fit import Fit
+from scheduler.errors import UnknownLoop
+from scheduler.protocol.topology import Names
+from scheduler.queues.failed import FailedQueues, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A task that the code does not have, and what there is of it.
+
+    Attributes:
+        ready: messages that wait for a processor; None: it has no processor queue any more.
+        parked: messages that wait for an operator; None: it has no failed queue any more.
+        processors: consume its messages: they run older code.
+    """
+
+    task: str
+    ready: int | None
+    parked: int | None
+    processors: int = 0
+
+    def __str__(self) -> str:
+        counts = f"{self.ready or 0} ready, {self.parked or 0} parked"
+        return f"{self.task} ({counts}, {self.processors} processors)"
+
+
+class Leftovers:
+    """Finds the tasks of earlier code, by what was seeded, and removes their queues."""
+
+    def __init__(self, broker: Broker, names: Names, fit: Fit, failed: FailedQueues) -> None:
+        self._broker = broker
+        self._names = names
+        self._fit = fit
+        self._failed = failed
+
+    async def found(self) -> list[Leftover]:
+        """Return the tasks that were seeded, and that the code does not have, by name."""
+        there = [await self._leftover(task) for task in sorted(await self._fit.other_tasks())]
+        return [each for each in there if (each.ready, each.parked) != (None, None)]
+
+    async def _leftover(self, task: str) -> Leftover:
+        queue = await self._broker.depth(self._names.processor_queue(task))
+        failed = await self._broker.depth(self._names.failed_queue(task))
+        return Leftover(
+            task,
+            None if queue is None else queue.ready,
+            None if failed is None else failed.ready,
+            0 if queue is None else queue.consumers,
+        )
+
+    async def remove(self, tasks: Iterable[str]) -> None:
+        """Park what waits for tasks, and delete their queues; senders get an error from then on.
+
+        A queue that processors consume is left alone, and so is a failed queue with messages.
+        """
+        for task in tasks:
+            await self._remove(task)
+
+    async def _remove(self, task: str) -> None:
+        left = await self._leftover(task)
+        if left.processors:
+            return
+        queue = self._names.processor_queue(task)
+        while left.ready is not None and (delivery := await self._broker.get(queue)):
+            error = UnknownLoop(f"The task {task!r} was removed, with this message in its queue.")
+            await self._failed.park_taken(delivery, Reason.REMOVED, error)
+        if left.ready is not None:
+            await self._broker.delete(queue)
+        if (left := await self._leftover(task)).parked == 0:
+            await self._broker.delete(self._names.failed_queue(task))

@@ -1,0 +1,210 @@
+"""Reports the calls of a processor to the history: summaries, and single attempts that matter."""
+
+import asyncio
+import os
+import socket
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from scheduler.brokers.cancellation import cancelled
+from scheduler.errors import BrokerError
+from scheduler.events import Event, MessageParked, RunFinished
+from scheduler.protocol.calls import Call
+from scheduler.protocol.messages import one_line, summary_of
+from scheduler.protocol.tokens import Ending
+from scheduler.protocol.topology import LOOP_KEY
+from scheduler.queues.failed import Reason
+from scheduler.queues.history import FEW_ERRORS, ON_TIME, Attempt, ErrorCount, History, Summary
+from scheduler.tasks.tasks import TaskSpec
+from scheduler.timing.clock import Clock
+from scheduler.timing.moments import milliseconds_since_epoch
+
+EVERY = timedelta(seconds=10)
+SOON = timedelta(seconds=1)
+MOST_SUMMARIES, MOST_ATTEMPTS = 1_000, 10_000  # that wait for the broker: the oldest are dropped
+MOST_ERRORS = 1_000
+NOT_RUN = frozenset(
+    {Reason.UNDECODABLE, Reason.INVALID_ARGUMENTS, Reason.BROKEN, Reason.DELIVERY_LIMIT}
+)
+COUNTED_AS = {
+    Ending.SUCCEEDED: "succeeded",
+    Ending.STOPPED: "succeeded",
+    Ending.RETRIED: "retried",
+    Ending.ESCALATED: "failed",
+    Ending.CANCELLED: "cancelled",
+    Ending.SKIPPED: "expired",
+}
+FAILED = frozenset({Ending.RETRIED, Ending.ESCALATED, Ending.CANCELLED})
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the calls of a task since its last summary."""
+
+    since: datetime
+    counts: Counter[str] = field(default_factory=Counter[str])
+    late_ms: list[float] = field(default_factory=list[float])
+    took_ms: list[float] = field(default_factory=list[float])
+    errors: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+
+    def note(self, event: RunFinished) -> None:
+        """Count an attempt that ended."""
+        self.counts[COUNTED_AS[event.ending]] += 1
+        if event.ending is Ending.SKIPPED:
+            return
+        late = max(event.started_at - event.scheduled_at, timedelta(0))
+        self.counts["started"] += 1
+        self.counts["on_time"] += late <= ON_TIME
+        self.took_ms.append(_ms(event.duration))
+        if event.attempt == 0:
+            self.late_ms.append(_ms(late))
+        if event.error is not None:
+            self.note_error(summary_of(event.error), event.message_id)
+
+    def note_error(self, error: str, id: str) -> None:
+        """Count an error; the id is that of a call which met it."""
+        if error in self.errors or len(self.errors) < MOST_ERRORS:
+            count, _ = self.errors.get(error, (0, ""))
+            self.errors[error] = count + 1, id
+
+    def summary(self, task: str, now: datetime) -> Summary:
+        """Return what it has counted."""
+        counts: dict[str, Any] = dict(self.counts)
+        commonest = sorted(self.errors.items(), key=lambda item: -item[1][0])[:FEW_ERRORS]
+        return Summary(
+            task=task,
+            from_ms=milliseconds_since_epoch(self.since),
+            to_ms=milliseconds_since_epoch(now),
+            late_p50_ms=_quantile(self.late_ms, 0.5),
+            late_p99_ms=_quantile(self.late_ms, 0.99),
+            took_p50_ms=_quantile(self.took_ms, 0.5),
+            took_p99_ms=_quantile(self.took_ms, 0.99),
+            errors=tuple(
+                ErrorCount(error=error, count=count, id=id) for error, (count, id) in commonest
+            ),
+            **counts,
+        )
+
+
+class CallReporter:
+    """Reports what became of calls; a processor that is killed leaves ten seconds unreported.
+
+    While the broker cannot be reached, reports wait. One whose confirmation is lost comes twice.
+
+    Args:
+        tasks: those of the processor, by name.
+    """
+
+    def __init__(self, history: History, tasks: Mapping[str, TaskSpec], clock: Clock) -> None:
+        self._history = history
+        self._tasks = tasks
+        self._clock = clock
+        self._by = f"{socket.gethostname()}:{os.getpid()}"
+        self._tallies = dict[str, Tally]()
+        self._summaries = deque[Summary](maxlen=MOST_SUMMARIES)
+        self._attempts = deque[Attempt](maxlen=MOST_ATTEMPTS)
+        self._news = asyncio.Event()
+        self._reporting: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._reporting = asyncio.create_task(self._report(), name="report calls")
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._reporting is not None:
+            await cancelled(self._reporting)
+        self._sum_up()
+        await self._flush()
+
+    def hear(self, event: Event) -> None:
+        """Take note of a call that ended, or could not be run: a listener."""
+        match event:
+            case RunFinished(call=Call() as call):
+                self._tally(call.task).note(event)
+                if event.ending in FAILED or self._tasks[call.task].history:
+                    self._attempts.append(_attempt(event, call))
+            case MessageParked() if not event.routing_key.startswith(LOOP_KEY):
+                tally = self._tally(event.task)
+                tally.counts["parked"] += 1
+                if event.reason in NOT_RUN:
+                    tally.note_error(event.error, event.message_id or "")
+                    self._attempts.append(self._not_run(event))
+            case _:
+                return
+        self._news.set()
+
+    def _tally(self, task: str) -> Tally:
+        tally = self._tallies.get(task)
+        if tally is None:
+            tally = self._tallies[task] = Tally(self._clock.now())
+        return tally
+
+    def _not_run(self, event: MessageParked) -> Attempt:
+        return Attempt(
+            task=event.task,
+            id=event.message_id or "",
+            attempt=1,
+            started_at_ms=milliseconds_since_epoch(self._clock.now()),
+            outcome="parked",
+            error=one_line(f"{event.reason}: {event.error}"),
+        )
+
+    async def _report(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            for _ in range(EVERY // SOON):
+                await asyncio.sleep(SOON.total_seconds())
+                await self._flush()
+            self._sum_up()
+            await self._flush()
+
+    def _sum_up(self) -> None:
+        now = self._clock.now()
+        self._summaries.extend(tally.summary(task, now) for task, tally in self._tallies.items())
+        self._tallies.clear()
+
+    async def _flush(self) -> None:
+        summaries, attempts = tuple(self._summaries), tuple(self._attempts)
+        if not (summaries or attempts):
+            return
+        self._summaries.clear()
+        self._attempts.clear()
+        try:
+            await self._history.append(self._by, summaries, attempts)
+        except BaseException as error:
+            self._summaries.extendleft(reversed(summaries))
+            self._attempts.extendleft(reversed(attempts))
+            if not isinstance(error, BrokerError):  # of the broker, others tell
+                raise
+
+
+def _attempt(event: RunFinished, call: Call) -> Attempt:
+    return Attempt(
+        task=call.task,
+        id=event.message_id,
+        key=call.routing_key,
+        attempt=event.attempt + 1,
+        sent_at_ms=_optional_ms(call.sent_at),
+        due_at_ms=_optional_ms(call.due_at),
+        started_at_ms=milliseconds_since_epoch(event.started_at),
+        duration_ms=_ms(event.duration),
+        outcome=event.ending.value,
+        error="" if event.error is None else summary_of(event.error),
+    )
+
+
+def _optional_ms(moment: datetime | None) -> int | None:
+    return None if moment is None else milliseconds_since_epoch(moment)
+
+
+def _ms(span: timedelta) -> float:
+    return span / timedelta(milliseconds=1)
+
+
+def _quantile(values: list[float], share: float) -> float:
+    """Return the nearest rank of a share of the values; 0 of none."""
+    return sorted(values)[int(share * (len(values) - 1))] if values else 0.0

@@ -1,0 +1,153 @@
+"""Calls sent by hand, and what became of them; and a broker that does not answer."""
+
+import asyncio
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from scheduler import Scheduler
+from tests.acceptance.conftest import CommandLine
+from tests.rabbitmq import PrivateNode
+from tests.sweep import clear, new_namespace
+
+pytestmark = pytest.mark.timeout(180)
+
+SHOP = """
+from scheduler import Retry, Scheduler
+
+app = Scheduler({namespace!r})
+
+@app.task(retry=Retry(0))
+async def mail(to: str, times: int = 1) -> None:
+    if to == "nobody":
+        raise ConnectionError("the mail server is down")
+
+@app.task(history=True)
+async def bill(order: int) -> None: ...
+
+@app.periodic(every="1h")
+async def tidy() -> None: ...
+"""
+
+
+@contextmanager
+def seeded(url: str, directory: Path) -> Generator[CommandLine]:
+    namespace = new_namespace()
+    (directory / "shop.py").write_text(SHOP.format(namespace=namespace))
+    run = CommandLine(directory, SCHEDULER_BROKER_URL=url, SCHEDULER_APP="shop.py:app")
+    assert run("seed").code == 0
+    yield run
+    app = Scheduler(namespace)
+    for task in "mail", "bill", "tidy":
+        app.task(name=task)(_nothing)
+    asyncio.run(clear(url, app.topology()))
+
+
+async def _nothing() -> None: ...
+
+
+@pytest.fixture
+def shop(broker_url: str, tmp_path: Path) -> Iterator[CommandLine]:
+    with seeded(broker_url, tmp_path) as run:
+        yield run
+
+
+def test_calls_sent_by_hand_are_run_and_their_history_is_told(shop: CommandLine) -> None:
+    nobody, ada = '{"to": "nobody"}', '{"to": "ada", "times": 2}'
+    with shop.processor() as processor:
+        processor.until("processing")
+        failed = [shop("send", "mail", "--args", nobody, "--json").json["id"] for _ in range(2)]
+        assert shop("send", "mail", "--args", ada, "--in", "1s").out.endswith(" sent\n")
+        billed = shop("send", "bill", "--args", '{"order": 7}').out.split()[0]
+        once = shop("send", "bill", "--args", '{"order": 8}', "--in", "1h", "--unique", "order-8")
+        assert once.out == "bill.order-8 created\n"
+        again = shop(
+            "send", "bill", "--args", '{"order": 8}', "--at", "2090-01-01", "--unique", "x"
+        )
+        assert again.code == 0
+        deadline = time.monotonic() + 60
+        while not (told := shop("history", "mail", "--json").json) or told[-1]["what"] != "summary":
+            assert time.monotonic() < deadline
+    attempts = [row for row in told if row["what"] != "summary"]
+    assert [(row["id"], row["what"], row["attempt"]) for row in attempts] == [
+        (each, "escalated", 1) for each in failed
+    ]
+    assert told[-1]["errors"][0]["count"] == 2
+    (one,) = shop("history", "--id", billed[:8], "--json").json
+    assert (one["what"], one["task"], one["by"] != "") == ("succeeded", "bill", True)
+    assert len(shop("history", "--failed").rows) == 2
+    status = shop("status")
+    assert status.code == 1
+    assert "2 x ConnectionError: the mail server is down" in status.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mail"], "to: "),
+        (["mail", "--args", "{"], "--args: expected a JSON object such as"),
+        (["mail", "--args", "[1]"], "got '[1]'."),
+        (["mial", "--args", "{}"], "mail"),
+        (["tidy"], "gets no calls"),
+        (["mail", "--in", "1s", "--at", "2090-01-01"], "give --in or --at, not both"),
+        (["mail", "--args", '{"to": "x"}', "--in", "soon"], "--in: "),
+        ([], "The command needs a TASK"),
+    ],
+)
+def test_a_call_that_cannot_be_sent_is_refused(
+    offline: CommandLine, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    (tmp_path / "shop.py").write_text(SHOP.format(namespace="shop"))
+    done = offline("send", *arguments, SCHEDULER_APP="shop.py:app")
+    assert words in done.err
+    assert "Traceback" not in done.err
+    assert done.code in (1, 2)
+
+
+COMMANDS = ["status"], ["doctor"], ["trigger", "tidy"], ["send", "mail", "--args", '{"to": "x"}']
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[PrivateNode]:
+    with PrivateNode(management=False) as node:
+        yield node
+
+
+@pytest.mark.parametrize("way", ["blocked", "frozen"])
+def test_a_command_ends_though_the_broker_does_not_answer(
+    node: PrivateNode, tmp_path: Path, way: str
+) -> None:
+    with seeded(node.url, tmp_path) as shop:
+        if way == "blocked":
+            node.ctl("set_vm_memory_high_watermark", "0.000001")
+        else:
+            node.freeze()
+        try:
+            for command in COMMANDS:
+                began = time.monotonic()
+                done = shop(*command, "--timeout", "3s")
+                assert time.monotonic() - began < 20, command
+                assert "Traceback" not in done.err, command
+                if way == "frozen":
+                    assert done.code == 1, (command, done.out, done.err)
+        finally:
+            if way == "frozen":
+                node.thaw()
+            node.ctl("set_vm_memory_high_watermark", "0.6")
+
+
+def test_one_interrupt_is_enough(node: PrivateNode, tmp_path: Path) -> None:
+    with seeded(node.url, tmp_path) as shop:
+        node.freeze()
+        try:
+            with shop.terminal("status", "--timeout", "5m") as terminal:
+                time.sleep(3)
+                terminal.interrupt()
+                began = time.monotonic()
+                assert terminal.end().code != 0
+                assert time.monotonic() - began < 8
+        finally:
+            node.thaw()

@@ -1,0 +1,140 @@
+"""What processors report of calls to the history, on the embedded broker and in virtual time."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Retry, Scheduler
+from scheduler.control.backlog import recent_calls
+from scheduler.control.doctor import Finding
+from scheduler.protocol.messages import Message
+from scheduler.queues.history import MOST_TOLD, Attempt, Summary, Totals, totals_of
+from tests.stage import START, Stage, new_app, program_of
+
+DOWN = "ConnectionError: the mail server is down"
+
+
+def shop() -> Scheduler:
+    app = new_app()
+
+    @app.task(retry=Retry(1, delays=["1s"], jitter=0))
+    async def mail(to: str) -> None:
+        if to == "nobody":
+            raise ConnectionError("the mail server is down")
+        await asyncio.sleep(0.2)
+
+    @app.task(history=True)
+    async def bill(ctx: Context, order: int) -> None: ...
+
+    @app.periodic(every="1s")
+    async def tick() -> None: ...
+
+    return app
+
+
+async def told(stage: Stage, **which: Any) -> list[Summary | Attempt]:
+    history = program_of(stage.app, stage.broker, stage.clock).history
+    return [each async for each in history.read(**which)]
+
+
+async def totals(stage: Stage) -> dict[str, Totals]:
+    return totals_of([each for each in await told(stage) if isinstance(each, Summary)])
+
+
+async def test_a_summary_tells_what_became_of_the_calls_of_a_task(stage: Stage) -> None:
+    app = shop()
+    await stage.seed(app)
+    mail = app.senders["mail"]
+    async with stage.processor():
+        ids = [await mail.send(to) for to in ("ada", "nobody", "bob")]
+        await stage.publish(Message(b"?", message_id="odd"), "task.mail", app.names.calls)
+        await asyncio.sleep(12)
+        (summary,) = [each for each in await told(stage) if isinstance(each, Summary)]
+    assert (summary.task, summary.until - START) == ("mail", timedelta(seconds=10))
+    counts = summary.started, summary.on_time, summary.succeeded, summary.retried, summary.failed
+    assert counts == (4, 4, 2, 1, 1)
+    assert summary.parked == 2  # the other one could not be run
+    assert summary.took_p99_ms == pytest.approx(200)
+    assert [(each.error, each.count) for each in summary.errors][:1] == [(DOWN, 2)]
+    assert summary.errors[0].id == ids[1]
+    assert summary.errors[1].id == "odd"
+
+
+async def test_an_attempt_is_told_if_it_failed_or_its_task_asks_for_all(stage: Stage) -> None:
+    app = shop()
+    await stage.seed(app)
+    async with stage.processor():
+        failed = await app.senders["mail"].send("nobody")
+        await app.senders["mail"].send("ada")
+        billed = await app.senders["bill"].send_later("2s", 7)
+        await asyncio.sleep(5)
+    attempts = [each for each in await told(stage) if isinstance(each, Attempt)]
+    assert [(each.id, each.attempt, each.outcome, each.error) for each in attempts] == [
+        (failed, 1, "retried", DOWN),
+        (failed, 2, "escalated", DOWN),
+        (billed, 1, "succeeded", ""),
+    ]
+    assert (attempts[2].sent_at, attempts[2].due_at) == (START, START + timedelta(seconds=2))
+    assert await told(stage, containing=billed) == attempts[2:]
+
+
+async def test_a_loop_alone_is_no_call_and_costs_nothing(stage: Stage) -> None:
+    await stage.seed(shop())
+    async with stage.processor():
+        await asyncio.sleep(30)
+    assert await told(stage) == []
+
+
+async def test_what_cannot_be_reported_waits_for_the_broker(stage: Stage) -> None:
+    app = shop()
+    await stage.seed(app)
+    names = app.names
+    async with stage.processor():
+        await stage.broker.delete(names.history)
+        for _ in range(MOST_TOLD + 1):
+            await app.senders["mail"].send("nobody")
+        await asyncio.sleep(25)
+        await stage.broker.declare(app.topology().only([names.history]))
+        await app.senders["mail"].send("ada")
+        await asyncio.sleep(12)
+    assert (await totals(stage))["mail"].failed == MOST_TOLD + 1
+    attempts = [each for each in await told(stage) if isinstance(each, Attempt)]
+    assert len(attempts) == 2 * (MOST_TOLD + 1)
+
+
+async def test_a_task_whose_calls_fail_is_told_by_the_backlog_and_the_doctor(stage: Stage) -> None:
+    app = shop()
+    await stage.seed(app)
+    program = program_of(app, stage.broker, stage.clock)
+
+    async def findings() -> list[Finding]:
+        found = [each async for each in program.doctor.examine()]
+        return [each for each in found if each.about in ("calls", "task mail")]
+
+    async with stage.processor():
+        assert [each.verdict for each in await findings()] == ["ok"]
+        for _ in range(3):
+            await app.senders["mail"].send("nobody")
+        await app.senders["mail"].send("ada")
+        await asyncio.sleep(12)
+        (finding,) = await findings()
+        recent = (await recent_calls(app, program.history, stage.clock))["mail"]
+    assert (recent.lost, recent.is_failing) == (3, True)
+    assert recent.last_succeeded_at is not None
+    assert finding.verdict == "problem"
+    assert (
+        "3 calls failed in the last 15 minutes, 1 succeeded; 6 x ConnectionError" in finding.detail
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"?", b"[]", b'{"summaries": 1}', b'{"summaries": [{"task": 1}], "attempts": [{}, "x"]}'],
+)
+async def test_what_is_no_report_is_left_out(stage: Stage, body: bytes) -> None:
+    app = shop()
+    await stage.seed(app)
+    await stage.publish(Message(body), app.names.history, app.names.control)
+    assert await told(stage) == []
