@@ -141,7 +141,7 @@ class Registration:
             loop = loop_of(spec, _schedule(spec.name, every, cron, schedule, options), args)
             self._add_task(spec)
             self._loops[loop.id] = loop
-            return PeriodicTask(function, spec, self.names, self._connect)
+            return PeriodicTask(function, spec, self._connect)
 
         return register
 
@@ -212,7 +212,6 @@ class Registration:
         """
         register = RegisterCallTask(
             self._add_task,
-            self.names,
             self._connect,
             self._outboxes,
             {
@@ -259,13 +258,11 @@ class RegisterCallTask:
     def __init__(
         self,
         add: Callable[[TaskSpec], None],
-        names: Names,
         connect: Connect,
         outboxes: Outboxes,
         options: dict[str, Any],
     ) -> None:
         self._add = add
-        self._names = names
         self._connect = connect
         self._outboxes = outboxes
         self._options = options
@@ -281,7 +278,7 @@ class RegisterCallTask:
     def __call__(self, function: Callable[..., Any]) -> Any:
         spec = task_spec(function, **self._options)
         self._add(spec)
-        return CallTask[..., ..., Any](function, spec, self._names, self._connect, self._outboxes)
+        return CallTask[..., ..., Any](function, spec, self._connect, self._outboxes)
 
 
 def _named(what: str, name: str, those: Mapping[str, N]) -> N:

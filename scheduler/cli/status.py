@@ -39,8 +39,7 @@ from scheduler.cli.printing import (
 )
 from scheduler.cli.tables import BAD, STYLES, Table, console, print_lines, width
 from scheduler.cli.upcoming import origin_of, row_of_loop, schedule_of
-from scheduler.control.backlog import Backlog, Counts, backlogs, counted
-from scheduler.control.status import Status
+from scheduler.control.status import Backlog, Counts, Status
 from scheduler.control.where import Where
 from scheduler.errors import BrokerError, UsageError
 from scheduler.program import Program
@@ -136,11 +135,11 @@ async def picture_of(
     app: Scheduler, program: Program, statuses: Sequence[Status], counts: Counts | None = None
 ) -> Picture:
     """Read what there is besides these loops; what was counted before is not counted again."""
-    tasks = await backlogs(program.broker, app.names, program.processors, app.tasks.values())
+    tasks = await program.survey.backlogs()
     if counts is None:
         of_app = sum(status.where is Where.WAITING for status in statuses)
         supervision = 1
-        counts = await counted(program.broker, app, program.loops, of_app + supervision)
+        counts = await program.survey.counts(of_app + supervision)
     return Picture(statuses, tasks, counts)
 
 

@@ -3,11 +3,9 @@
 import asyncio
 
 from scheduler import Retry, Scheduler
-from scheduler.control.backlog import Backlog, Counts, backlogs, counted
-from scheduler.control.processors import Processors
+from scheduler.control.status import Backlog, Counts
 from scheduler.protocol.messages import Message
 from scheduler.queues.outbox import Posting
-from scheduler.tasks.registry import resting
 from scheduler.timing.durations import parse_duration
 from tests.stage import Stage, new_app, program_of
 
@@ -26,20 +24,10 @@ def shop() -> Scheduler:
     return app
 
 
-async def backlog(stage: Stage) -> list[Backlog]:
-    return await backlogs(
-        stage.broker,
-        stage.app.names,
-        Processors(stage.broker, stage.app.names, resting(stage.app)),
-        stage.app.tasks.values(),
-    )
-
-
 async def counts(stage: Stage, app: Scheduler | None = None) -> Counts:
-    app = app or stage.app
-    loops = program_of(app, stage.broker, stage.clock).loops
+    survey = program_of(app or stage.app, stage.broker, stage.clock).survey
     waiting = (await stage.tokens_by_loop()).total() if hasattr(stage, "app") else 0
-    return await counted(stage.broker, app, loops, waiting)
+    return await survey.counts(waiting)
 
 
 async def send(stage: Stage, *names: str) -> None:
@@ -52,10 +40,10 @@ async def send(stage: Stage, *names: str) -> None:
 async def test_messages_wait_are_taken_and_are_parked(stage: Stage) -> None:
     await stage.seed(shop())
     await send(stage, "ada", "nobody", "bob")
-    assert await backlog(stage) == [Backlog("mail", ready=3, processors=0, parked=0)]
+    assert await stage.survey.backlogs() == [Backlog("mail", ready=3, processors=0, parked=0)]
     async with stage.processor():
         await asyncio.sleep(1)
-        assert await backlog(stage) == [Backlog("mail", ready=0, processors=1, parked=1)]
+        assert await stage.survey.backlogs() == [Backlog("mail", ready=0, processors=1, parked=1)]
 
 
 async def test_a_task_that_was_never_seeded_has_no_backlog(stage: Stage) -> None:
@@ -63,7 +51,7 @@ async def test_a_task_that_was_never_seeded_has_no_backlog(stage: Stage) -> None
     names = stage.app.names
     await stage.broker.delete(names.processor_queue("mail"))
     await stage.broker.delete(names.failed_queue("mail"))
-    assert await backlog(stage) == [Backlog("mail", ready=None, processors=0, parked=0)]
+    assert await stage.survey.backlogs() == [Backlog("mail", ready=None, processors=0, parked=0)]
 
 
 async def test_what_is_parked_or_delayed_is_counted_and_loops_that_the_code_does_not_have(
