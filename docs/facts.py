@@ -5,7 +5,6 @@ import inspect
 import json
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from docs import imports
 from docs.tables import table
 from scheduler.cli.commands import COMMANDS, loaded
 from scheduler.protocol.hatchery import UNITS, timers
-from scheduler.protocol.topology import Names, Queue, Subscription, Topology, topology
+from scheduler.protocol.topology import Named, Names, Queue, Subscription, Topology, topology
 from scheduler.settings import PREFIX, Settings
 from scheduler.timing.durations import format_duration
 from scheduler.timing.schedules import Cron, Every, to_wire
@@ -149,7 +148,7 @@ def named() -> dict[str, str]:
     found = {
         getattr(names, attribute): inspect.getdoc(getattr(Names, attribute)) or ""
         for attribute, kind in vars(Names).items()
-        if isinstance(kind, cached_property) and attribute != "prefix"
+        if isinstance(kind, Named)
     }
     for of_unit, first in ((Names.hatchery_exchange, 1), (Names.later_exchange, 0)):
         says = inspect.getdoc(of_unit) or ""

@@ -6,7 +6,6 @@ from os import PathLike
 from typing import TYPE_CHECKING, Protocol
 
 from scheduler.control.keyed import Synced
-from scheduler.protocol.topology import Names
 from scheduler.tasks.tasks import TaskSpec
 
 if TYPE_CHECKING:  # few programs do any of it
@@ -17,8 +16,6 @@ if TYPE_CHECKING:  # few programs do any of it
 
 class Operated(Protocol):
     """What has to be there for it."""
-
-    names: Names
 
     @property
     def tasks(self) -> Mapping[str, TaskSpec]: ...
@@ -82,4 +79,4 @@ class Operating:
         """
         from scheduler.control.loop_files import sync_file  # few programs have one
 
-        return await sync_file(path, self.tasks, self.names, self.operations, dry_run=dry_run)
+        return await sync_file(path, self.tasks, self.operations, dry_run=dry_run)

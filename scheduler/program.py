@@ -9,22 +9,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from scheduler.brokers.contract import Broker
-from scheduler.brokers.management import management_of
 from scheduler.control.beginnings import Beginnings
 from scheduler.control.cancellation import Cancellation
-from scheduler.control.census import Census
-from scheduler.control.declaring import Declaring
 from scheduler.control.doctor import Doctor
-from scheduler.control.endings import Endings
-from scheduler.control.fit import Fit
+from scheduler.control.installation import Installation
 from scheduler.control.leftovers import Leftovers
 from scheduler.control.loops import Loops
-from scheduler.control.migration import Migration
-from scheduler.control.policy_watch import PolicyWatch
-from scheduler.control.preparation import Preparation
-from scheduler.control.processors import Processors
-from scheduler.control.removal import Removal
-from scheduler.control.repairs import Repairs
+from scheduler.control.removal import Endings, Removal
 from scheduler.control.seeding import Seeding
 from scheduler.control.status import Survey
 from scheduler.control.supervision import Supervisor
@@ -49,22 +40,16 @@ from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.successors import Successors
 from scheduler.processor.threads import Threads
 from scheduler.processor.worker import Worker
-from scheduler.queues.failed import FailedQueues
-from scheduler.queues.heads import Heads
-from scheduler.queues.history import History
-from scheduler.queues.journal import Journal
 from scheduler.queues.listing import Listing
-from scheduler.queues.roll_call import Hands, RollCall
-from scheduler.queues.roster import Roster
+from scheduler.queues.namespace import Namespace
+from scheduler.queues.roll_call import Hands
 from scheduler.queues.running import Inquiry, Runs
-from scheduler.queues.timers import Timers
-from scheduler.tasks.registry import App, resting
+from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
-from scheduler.timing.lead import Lead
 
 
-class Program:
+class Program(Namespace):
     """What is in a namespace's queues, and what can be done about its loops.
 
     Args:
@@ -81,60 +66,22 @@ class Program:
         hands: Hands | None = None,
         runs: Runs | None = None,
     ) -> None:
-        names, here = app.names, (app, broker)
-        self.broker, self.clock = broker, clock
-        self.failed = FailedQueues(broker, names, clock)
-        self.lead = Lead(app.settings.longest_lead)
-        self.timers = Timers(broker, names, clock, self.lead)
-        self.heads = Heads(broker, names)
-        self.journal = Journal(broker, names)
-        self.history = History(broker, names)
-        self.roster = Roster(broker, names, clock)
-        self.roll_call = RollCall(broker, names, hands, clock.now())
+        super().__init__(app, broker, clock, hands)
         self.inquiry = Inquiry(self.roll_call, runs)
         self.cancellation = Cancellation(self.inquiry)
         self.loops = Loops(app, self.roster)
-        self.declaring = Declaring(app, broker)
-        self.processors = Processors(broker, names, resting(app))
-        self.fit = Fit(*here)
-        self.beginnings = Beginnings(
-            app.namespace, clock, self.timers, self.roster, self.roll_call, self.journal
-        )
-        self.survey = Survey(
-            *here, clock, self.journal, self.roster, self.roll_call, self.processors
-        )
-        self.repairs = Repairs(app, self.roster, self.beginnings)
-        self.endings = Endings(app.namespace, self.beginnings)
-        self.leftovers = Leftovers(broker, names, self.fit, self.failed)
-        self.removal = Removal(app, self.leftovers, self.beginnings)
+        self.installation = Installation(app, broker)
+        self.beginnings = Beginnings(self)
+        self.survey = Survey(self)
+        self.endings = Endings(self, self.beginnings)
+        self.leftovers = Leftovers(self, self.installation)
+        self.removal = Removal(self, self.leftovers, self.beginnings)
         self.seeding = Seeding(
-            app,
-            clock,
-            self.roster,
-            self.beginnings,
-            self.survey,
-            self.repairs,
-            self.removal,
-            self.leftovers,
-            self.declaring,
-            self.fit,
-            Migration(*here, self.fit),
+            self, self.beginnings, self.survey, self.removal, self.leftovers, self.installation
         )
-        self.policy_watch = PolicyWatch(*here, management_of(app.settings))
-        self.timer_watch = TimerWatch(*here, clock, self.declaring)
-        self.verbs = Verbs(*here, clock, self.timers, self.beginnings, self.survey)
-        self.doctor = Doctor(
-            *here,
-            clock,
-            self.survey,
-            self.history,
-            self.loops,
-            self.leftovers,
-            self.roll_call,
-            self.fit,
-            self.timer_watch,
-            self.policy_watch,
-        )
+        self.timer_watch = TimerWatch(self, self.installation)
+        self.verbs = Verbs(self, self.beginnings, self.survey)
+        self.doctor = Doctor(self, self.survey, self.installation, self.leftovers, self.timer_watch)
 
 
 def processor(
@@ -162,7 +109,7 @@ def processor(
     insight = Insight(executions, app.events)
     program = Program(app, broker, clock, hands=turns, runs=insight)
     publisher = PatientPublisher(shutdown, app.events.emit)
-    supervises_with = supervisor(program, app, clock, listing) if supervises else None
+    supervises_with = supervisor(program, listing) if supervises else None
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
     knowledge = Knowledge(app.names, program.roster, program.roll_call, listing, app.events.emit)
     ends = Ends(program.timers, program.endings, publisher)
@@ -230,7 +177,8 @@ def processor(
         worker,
         knowledge,
         CallReporter(program.history, app.tasks, clock),
-        _preparation(app, broker, clock),
+        # Who does not consume yet answers to no roll call: it would be counted as silent.
+        Program(app, broker, clock).seeding,
         supervises_with,
         lifespan,
         threads,
@@ -238,30 +186,19 @@ def processor(
     )
 
 
-def supervisor(program: Program, app: App, clock: Clock, listing: Listing) -> Supervisor:
+def supervisor(program: Program, listing: Listing) -> Supervisor:
     """The part in supervision of a processor that has these parts.
 
     Args:
         listing: the roster, as it is followed.
     """
     return Supervisor(
-        app,
-        clock,
+        program,
         listing,
-        program.roster,
         program.survey,
         program.beginnings,
-        program.repairs,
         program.seeding,
-        program.declaring,
-        Census(program.journal, clock, listing.known),
-        program.endings,
+        program.installation,
         program.timer_watch,
-        program.policy_watch,
+        program.endings,
     )
-
-
-def _preparation(app: App, broker: Broker, clock: Clock) -> Preparation:
-    # Who does not consume yet answers to no roll call: it would be counted for one that is silent.
-    asking = Program(app, broker, clock)
-    return Preparation(app, broker, asking.declaring, asking.seeding, asking.fit)

@@ -147,7 +147,7 @@ class Registration:
             loop = loop_of(spec, _schedule(spec.name, every, cron, schedule, options), args)
             self._add_task(spec)
             self._loops[loop.id] = loop
-            return PeriodicTask(function, spec, self.names, self._connect)
+            return PeriodicTask(function, spec, self._connect)
 
         return register
 
@@ -221,7 +221,6 @@ class Registration:
         """
         register = RegisterCallTask(
             self._add_sender,
-            self.names,
             self._connect,
             self._outboxes,
             {
@@ -272,13 +271,11 @@ class RegisterCallTask:
     def __init__(
         self,
         add: Callable[[CallTask[..., ..., Any]], None],
-        names: Names,
         connect: Connect,
         outboxes: Outboxes,
         options: dict[str, Any],
     ) -> None:
         self._add = add
-        self._names = names
         self._connect = connect
         self._outboxes = outboxes
         self._options = options
@@ -293,7 +290,7 @@ class RegisterCallTask:
 
     def __call__(self, function: Callable[..., Any]) -> Any:
         spec = task_spec(function, **self._options)
-        task = CallTask[..., ..., Any](function, spec, self._names, self._connect, self._outboxes)
+        task = CallTask[..., ..., Any](function, spec, self._connect, self._outboxes)
         self._add(task)
         return task
 

@@ -11,7 +11,6 @@ from pydantic_core import to_json
 
 from scheduler.brokers.properties import encoded
 from scheduler.control.keyed import Connect, Keyed
-from scheduler.control.once import OneOffs
 from scheduler.errors import InvalidArguments, Unencodable, UsageError
 from scheduler.protocol.messages import PREFIX, Message
 from scheduler.protocol.tokens import LoopId
@@ -42,7 +41,7 @@ class Sender(Generic[Q]):
         spec: TaskSpec,
         outboxes: "Outboxes",
         posting: Posting,
-        one_offs: OneOffs,
+        one_offs: Keyed,
         unique: Duration | None = None,
     ) -> None:
         self._spec = spec
@@ -355,33 +354,24 @@ def _beside_unique(posting: Posting) -> list[str]:
     return [f"{name}=" for name in kept if getattr(posting, name) != getattr(plain, name)]
 
 
-class PeriodicTask(Task[P, R], Keyed, OneOffs):
+class PeriodicTask(Task[P, R], Keyed):
     """A task that is a loop, and can have more. Calling it runs the function in place."""
 
-    def __init__(
-        self,
-        function: Callable[P, R],
-        spec: TaskSpec,
-        names: Names,
-        connect: Connect,
-    ) -> None:
+    def __init__(self, function: Callable[P, R], spec: TaskSpec, connect: Connect) -> None:
         Task.__init__(self, function, spec)  # pyright: ignore[reportUnknownMemberType]
-        Keyed.__init__(self, spec, names, connect)
-        OneOffs.__init__(self, spec, names, connect)
+        Keyed.__init__(self, spec, connect)
 
 
-class CallTask(Task[P, R], Sender[Q], Keyed, OneOffs, Generic[P, Q, R]):
+class CallTask(Task[P, R], Sender[Q], Keyed, Generic[P, Q, R]):
     """A task that runs when it is sent a message. Calling it runs the function in place."""
 
     def __init__(
         self,
         function: Callable[P, R],
         spec: TaskSpec,
-        names: Names,
         connect: Connect,
         outboxes: "Outboxes",
     ) -> None:
         Task.__init__(self, function, spec)  # pyright: ignore[reportUnknownMemberType]
-        Keyed.__init__(self, spec, names, connect)
-        OneOffs.__init__(self, spec, names, connect)
+        Keyed.__init__(self, spec, connect)
         Sender.__init__(self, spec, outboxes, Posting(expires=spec.expires), self)  # pyright: ignore[reportUnknownMemberType]

@@ -22,12 +22,11 @@ from scheduler.protocol.epochs import LoopState, is_void
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token, claims_of, decode, is_token
 from scheduler.protocol.topology import LOOP_KEY, Names, QueueType, topology
-from scheduler.queues.delays import send_again
 from scheduler.queues.failed import FailedQueues, Parked
 from scheduler.queues.journal import Journal
 from scheduler.queues.listing import Listing
 from scheduler.queues.roster import Roster
-from scheduler.queues.timers import Timers
+from scheduler.queues.timers import Timers, send_again
 from scheduler.tasks.lifespan import LifespanFunction
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import run_virtually
@@ -272,7 +271,7 @@ class Stage:
 
     async def put_again(self, loop: LoopId) -> None:
         """Repair a loop, whether or not it has to be."""
-        await self.program.repairs.repair([self.app.loop(str(loop))], "lost")
+        await self.program.beginnings.repair([self.app.loop(str(loop))], "lost")
 
     async def lose(self, loop: LoopId) -> None:
         """Take away the tokens of a loop that wait in the timers or are ready."""

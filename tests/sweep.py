@@ -15,8 +15,8 @@ from aiormq.abc import AbstractChannel
 from aiormq.exceptions import ChannelNotFoundEntity
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.concurrency import side_by_side
 from scheduler.protocol.topology import Names, Topology
+from scheduler.queues.concurrency import side_by_side
 
 LANES = 8
 

@@ -13,8 +13,7 @@ from scheduler.cli.connecting import ask
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import exact, print_json, print_line
 from scheduler.cli.tables import print_paragraph
-from scheduler.control.addresses import check_addresses
-from scheduler.control.doctor import Finding
+from scheduler.control.doctor import Finding, check_addresses
 from scheduler.errors import UsageError
 from scheduler.processor import health
 from scheduler.program import Program

@@ -134,7 +134,7 @@ def _show_calls(
 def row_of_call(told: Summary | Attempt) -> Row:
     """Return what the history tells of calls, for programs."""
     if isinstance(told, Summary):
-        return {"at": told.until, "what": "summary", **told.model_dump()}
+        return {"at": told.until, "what": "summary", **asdict(told)}
     fields = "task", "id", "key", "attempt", "sent_at", "due_at", "started_at", "late", "took"
     row = {name: getattr(told, name) for name in (*fields, "error", "by")}
     return {"at": told.ended_at, "what": told.outcome, **row}

@@ -25,10 +25,9 @@ from scheduler.cli.connecting import ask, connected
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import Row, exact, print_json, print_line
 from scheduler.cli.upcoming import row_of_loop
-from scheduler.control.acting import acting_as, user_here
 from scheduler.control.keyed import Synced
 from scheduler.control.loop_files import sync_file
-from scheduler.control.reports import Did, Report
+from scheduler.control.reports import Did, Report, acting_as, user_here
 from scheduler.errors import UsageError
 from scheduler.program import Program
 from scheduler.tasks.loops import Loop
@@ -153,9 +152,7 @@ def sync(
     """
     reference, path = app_and_one(reference, file, "a FILE")
     app = ready_app(reference)
-    synced = asyncio.run(
-        sync_file(path, app.tasks, app.names, partial(connected, app), dry_run=dry_run)
-    )
+    synced = asyncio.run(sync_file(path, app.tasks, partial(connected, app), dry_run=dry_run))
     if as_json:
         return print_json({task: asdict(what) for task, what in synced.items()})
     for line in _lines(synced):

@@ -19,9 +19,8 @@ from scheduler.cli.loading import ready_app
 from scheduler.cli.loops import done_to, print_report
 from scheduler.cli.printing import print_json, print_line
 from scheduler.cli.upcoming import meaning_of, origin_of, row_of_loop, warn_of_doubts
-from scheduler.control.acting import operator_here
 from scheduler.control.loops import as_listed
-from scheduler.control.reports import Report
+from scheduler.control.reports import Report, operator_here
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.program import Program
 from scheduler.tasks.loops import Loop

@@ -39,8 +39,8 @@ from scheduler.cli.printing import (
 )
 from scheduler.cli.tables import BAD, STYLES, Table, console, print_lines, width
 from scheduler.cli.upcoming import origin_of, row_of_loop, schedule_of
-from scheduler.control.backlog import Backlog, Counts, backlogs, counted, recent_calls
-from scheduler.control.status import Status
+from scheduler.control.leftovers import Leftover
+from scheduler.control.status import Backlog, Counts, Status
 from scheduler.control.where import Where
 from scheduler.errors import BrokerError, UsageError
 from scheduler.program import Program
@@ -110,6 +110,7 @@ class Picture:
     loops: Sequence[Status]
     tasks: Sequence[Backlog]
     counts: Counts
+    leftovers: Sequence[Leftover] = ()
     at: datetime = field(default_factory=lambda: SystemClock().now())
 
     @property
@@ -120,33 +121,29 @@ class Picture:
 
 def _show_all(app: Scheduler, as_json: bool) -> bool:
     async def taken(program: Program) -> Picture:
-        return await picture_of(app, program)
+        return await picture_of(program)
 
     picture = ask(app, taken)
     if as_json:
         loops = [_row(status) for status in picture.loops]
         tasks = [asdict(backlog) for backlog in picture.tasks]
-        print_json({"loops": loops, "tasks": tasks, **asdict(picture.counts)})
+        left = [asdict(each) for each in picture.leftovers]
+        counts = asdict(picture.counts)
+        print_json({"loops": loops, "tasks": tasks, **counts, "leftovers": left})
     else:
         print_lines(lines_of(app, picture, width()))
     return picture.is_fine
 
 
-async def picture_of(app: Scheduler, program: Program, counts: Counts | None = None) -> Picture:
+async def picture_of(program: Program, counts: Counts | None = None) -> Picture:
     """Read how an app stands; what was counted before is not counted again."""
-    statuses, recent = await asyncio.gather(
-        program.survey.status(), recent_calls(app, program.history, program.clock)
-    )
-    tasks = await backlogs(
-        program.broker, app.names, program.processors, app.tasks.values(), recent
-    )
+    statuses, tasks = await asyncio.gather(program.survey.status(), program.survey.backlogs())
     if counts is None:
         of_app = sum(status.where is Where.WAITING for status in statuses)
         supervision = 1
-        counts = await counted(
-            program.broker, app, program.loops, program.leftovers, of_app + supervision
-        )
-    return Picture(statuses, tasks, counts)
+        counts = await program.survey.counts(of_app + supervision)
+    leftovers = await program.leftovers.found()
+    return Picture(statuses, tasks, counts, leftovers)
 
 
 def lines_of(app: Scheduler, picture: Picture, width: int | None) -> Iterator[Text]:
@@ -158,7 +155,7 @@ def lines_of(app: Scheduler, picture: Picture, width: int | None) -> Iterator[Te
     if picture.tasks:
         yield Text("")
         yield from OF_TASKS.lines(picture.tasks, width)
-    for line in _of_counts(picture.counts):
+    for line in _of_counts(picture):
         yield Text(printable(line))
 
 
@@ -223,7 +220,8 @@ OF_TASKS = Table[Backlog](
 )
 
 
-def _of_counts(counts: Counts) -> Iterator[str]:
+def _of_counts(picture: Picture) -> Iterator[str]:
+    counts, left = picture.counts, picture.leftovers
     few = [
         *counts.orphans[:FEW],
         *([f"{more} more"] if (more := len(counts.orphans) - FEW) > 0 else []),
@@ -236,9 +234,8 @@ def _of_counts(counts: Counts) -> Iterator[str]:
         f"{counts.delayed} delayed: they wait in the broker for their time": counts.delayed,
         "in the broker, and not in this code: "
         f"{', '.join(few)} (`scheduler seed --prune` removes them)": counts.orphans,
-        "tasks in the broker, and not in this code: "
-        f"{', '.join(map(str, counts.leftovers))} "
-        "(`scheduler seed --prune` parks what waits, and removes their queues)": counts.leftovers,
+        f"tasks in the broker, and not in this code: {', '.join(map(str, left))} "
+        "(`scheduler seed --prune` parks what waits, and removes their queues)": left,
     }
     lines = [line for line, count in told.items() if count]
     return iter(["", *lines] if lines else [])
@@ -388,7 +385,7 @@ class Screen:
             is_new = self._counted_at is None or now - self._counted_at >= COUNT_EVERY
             counts = None if is_new or self._picture is None else self._picture.counts
             self._counted_at = now if is_new else self._counted_at
-            self._picture = await picture_of(self._app, program, counts)
+            self._picture = await picture_of(program, counts)
             self._trouble = ""
         except BrokerError as error:
             if self._picture is None:

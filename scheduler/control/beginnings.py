@@ -5,39 +5,40 @@ other creator learns that it was overtaken. So no lock is needed. A creator may 
 step: what it leaves behind is void, or found overdue by supervision.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 
-from scheduler.control.acting import actor
-from scheduler.control.concurrency import side_by_side
-from scheduler.control.joining import joined
-from scheduler.control.new_tokens import first_token
-from scheduler.control.reports import Did, Report
+from scheduler.control.first_tokens import first_token, joined
+from scheduler.control.loops import as_listed
+from scheduler.control.reports import Did, Report, actor
 from scheduler.errors import BrokerError, Overtaken, Rejected, TooLarge, Undecodable
+from scheduler.events import LoopRepaired
 from scheduler.protocol.epochs import LoopState, Step, Verb, awaited, begun, steps, unaware
 from scheduler.protocol.tokens import LoopId, State, Token
-from scheduler.queues.checkpoints import Checkpoint
-from scheduler.queues.journal import MARGIN, Heard, Journal, born_at, look_backs
-from scheduler.queues.listing import Listed, Listing
-from scheduler.queues.roll_call import RollCall
-from scheduler.queues.roster import Roster
-from scheduler.queues.timers import Timers
+from scheduler.queues.concurrency import side_by_side
+from scheduler.queues.journal import MARGIN, Heard, born_at, look_backs
+from scheduler.queues.listing import Checkpoint, Listed, Listing
+from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop
-from scheduler.timing.clock import Clock
 
 # A processor that hangs loses its connection within minutes; no operator waits so long.
 CALLING_TIMEOUT = timedelta(seconds=10)
 CALLED_AT_ONCE = 2_000
 """Loops in one question of a roll call: some 100 kB."""
 
+BEGUN_AT_ONCE = 10_000
+REPAIRED = {
+    "lost": "its token was put again",
+    "doubled": "a node of the broker handed its token out twice: it goes on with one",
+}
 TRIES = 10
 LOOK_BACK = timedelta(minutes=10)
 """So far back a creator reads the journal itself."""
 
 Change = Callable[[Token], Token]
-Told = Callable[[Report], None]
 
 
 def unchanged(token: Token) -> Token:
@@ -58,6 +59,7 @@ class Wanted:
         paused: a loop that is started waits until it is resumed.
         is_told: the journal hears of it, and all processors confirm a pause or an end.
         checkpoint: how far the loop has come, where that is known; None: as noted before.
+        did: what is reported of it; None: what the verb does.
     """
 
     verb: Verb
@@ -69,6 +71,7 @@ class Wanted:
     paused: bool = False
     is_told: bool = True
     checkpoint: Checkpoint | None = None
+    did: Did | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,49 +88,23 @@ class Begun:
     silent: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """An epoch to begin, and how to report it."""
-
-    did: Did
-    wanted: Wanted
-
-
-Decide = Callable[[Loop, Listing], Report | Decision]
+Decide = Callable[[Loop, Listing], Report | Wanted]
 """Decides about a loop, as the code or the broker names it, by what the roster says."""
 
 
 class Beginnings:
-    """Begins epochs.
+    """Begins epochs; the roll call is opened for that, unless it listens already."""
 
-    Args:
-        roll_call: asks the processors; it is opened for that, unless it listens already.
-    """
+    def __init__(self, namespace: Namespace) -> None:
+        self._app, self._clock = namespace.app, namespace.clock
+        self._roster, self._journal = namespace.roster, namespace.journal
+        self._timers, self._roll_call = namespace.timers, namespace.roll_call
 
-    def __init__(
-        self,
-        namespace: str,
-        clock: Clock,
-        timers: Timers,
-        roster: Roster,
-        roll_call: RollCall,
-        journal: Journal,
-    ) -> None:
-        self._namespace = namespace
-        self._clock = clock
-        self._timers = timers
-        self._roster = roster
-        self._roll_call = roll_call
-        self._journal = journal
-
-    async def act(
-        self, loops: Sequence[Loop], decide: Decide, *, tell: Told = lambda report: None
-    ) -> list[Report]:
+    async def act(self, loops: Sequence[Loop], decide: Decide) -> list[Report]:
         """Decide about loops and begin the epochs decided on, again where others were first.
 
         Args:
             loops: no two of which are the same.
-            tell: called with each report as it comes.
 
         Raises:
             QueueNotFound: nothing was seeded.
@@ -137,29 +114,27 @@ class Beginnings:
         pending = list(loops)
         for _ in range(TRIES):
             listing = await self._roster.compacted()
-            decided = [decide(loop, listing) for loop in pending]
-            decisions = [each for each in decided if isinstance(each, Decision)]
-            epochs = await self.begin_all([each.wanted for each in decisions])
-            found = [each for each in decided if isinstance(each, Report)]
-            found += [
-                _report(*each)
-                for each in zip(decisions, epochs, strict=True)
-                if each[1] is not None
-            ]
-            for report in found:
-                reports[report.loop.id] = report
-                tell(report)
+            wanted = list[Wanted]()
+            for loop in pending:
+                if isinstance(decided := decide(loop, listing), Report):
+                    reports[loop.id] = decided
+                else:
+                    wanted.append(decided)
+            epochs = await self.begin_all(wanted)
+            for each in wanted:
+                if (epoch := epochs.get(each.loop.id)) is not None:
+                    reports[each.loop.id] = _report(each, epoch)
             pending = [loop for loop in pending if loop.id not in reports]
             if not pending:
                 return [reports[loop.id] for loop in loops]
         names = ", ".join(map(str, pending))
         raise Overtaken(f"{names}: changed by others {TRIES} times in a row. Try again.")
 
-    async def begin_all(self, wanted: Sequence[Wanted]) -> list[Begun | None]:
+    async def begin_all(self, wanted: Sequence[Wanted]) -> Mapping[LoopId, Begun]:
         """Begin epochs of different loops, in bulk.
 
         Returns:
-            For each, what has begun. None: the verb has nothing to do, or another creator was
+            What has begun. Of the other loops, the verb has nothing to do, or another creator was
             first: the roster tells.
 
         Raises:
@@ -167,29 +142,58 @@ class Beginnings:
             BrokerError: some may have begun.
             TooLarge: the broker does not accept the arguments of one; the others have begun.
         """
-        now = self._clock.now()
-        at_ms = self._roster.next_epoch_ms()
-        planned = [self._planned(each, now, at_ms) for each in wanted]
-        entries = [entry for entry in planned if entry is not None]
-        answers = await self._roster.append(entries) if entries else []
-        refused = [answer for answer in answers if isinstance(answer, TooLarge)]
-        taken = iter(None if isinstance(answer, TooLarge) else answer for answer in answers)
-        accepted = [None if entry is None else next(taken) for entry in planned]
-        pairs = list(zip(wanted, accepted, strict=True))
-        firsts = [
-            _first(each, listed, now)
-            for each, listed in pairs
-            if listed is not None and listed.entry.state is LoopState.ACTIVE
+        found = dict[LoopId, Begun]()
+        for begin in range(0, len(wanted), BEGUN_AT_ONCE):
+            found |= await self._begin(wanted[begin : begin + BEGUN_AT_ONCE])
+        return found
+
+    async def _begin(self, wanted: Sequence[Wanted]) -> dict[LoopId, Begun]:
+        now, at_ms = self._clock.now(), self._roster.next_epoch_ms()
+        planned = [entry for each in wanted if (entry := self._planned(each, now, at_ms))]
+        answers = await self._roster.append(planned) if planned else []
+        entries = {each.loop: each for each in answers if isinstance(each, Listed)}
+        accepted = [each for each in wanted if each.loop.id in entries]
+        tokens = {each.loop.id: _first(each, entries[each.loop.id], now) for each in accepted}
+        tokens |= await self._exchanged(tokens, entries)
+        await side_by_side(
+            lambda each: self._put(each, entries[each.loop.id], tokens[each.loop.id]), accepted
+        )
+        silent = await self._call(accepted, entries)
+        for refusal in answers:
+            if isinstance(refusal, TooLarge):  # the others have begun
+                raise refusal
+        return {
+            loop: Begun(
+                listed,
+                tokens[loop] if listed.entry.state is LoopState.ACTIVE else None,
+                silent.get(loop, ()),
+            )
+            for loop, listed in entries.items()
+        }
+
+    async def repair(
+        self, loops: Collection[Loop], kind: str, *, epochs: Mapping[LoopId, int] | None = None
+    ) -> Collection[LoopId]:
+        """Begin an epoch of loops that are lost or doubled; return those that were repaired.
+
+        A repair may be wrong: then the token that was overlooked is void. The loop goes on as the
+        roster says, from what the journal heard last, once no older run goes on.
+
+        Args:
+            epochs: in which each was seen: one that has begun another epoch since is left alone.
+        """
+        if not loops:
+            return ()
+        listing = await self._roster.compacted()
+        still = [
+            loop for loop in loops if epochs is None or epochs[loop.id] == listing.known(loop.id)
         ]
-        going_on = await self._exchanged(firsts, {each.loop: each for each in accepted if each})
-        tokens = await side_by_side(lambda pair: self._put(*pair, going_on, now), pairs)
-        silent = await self._call(pairs)
-        for refusal in refused:  # the others have begun
-            raise refusal
-        return [
-            None if listed is None else Begun(listed, token, silent.get(listed.loop, ()))
-            for listed, token in zip(accepted, tokens, strict=True)
-        ]
+        repaired = await self.begin_all(
+            [Wanted(Verb.REPAIR, as_listed(loop, listing), listing.get(loop.id)) for loop in still]
+        )
+        for loop in repaired:
+            self._app.events.emit(LoopRepaired(loop, kind, REPAIRED[kind]))
+        return repaired.keys()
 
     def _planned(self, wanted: Wanted, now: datetime, at_ms: int) -> Listed | None:
         loop, before = wanted.loop, wanted.before
@@ -213,33 +217,34 @@ class Beginnings:
         )
 
     async def _exchanged(
-        self, firsts: Sequence[Token], entries: Mapping[LoopId, Listed]
-    ) -> Mapping[LoopId, Token]:
+        self, tokens: Mapping[LoopId, Token], entries: Mapping[LoopId, Listed]
+    ) -> dict[LoopId, Token]:
         """Return what first tokens are exchanged for, of loops that no processor runs (R4).
 
         Those of other loops, and those that the journal has to be read far back for, are left to
         their processors.
         """
         sinces = {
-            first.loop: since
-            for first in firsts
-            if first.first and (since := self._heard_since(first, entries[first.loop]))
+            loop: since
+            for loop, first in tokens.items()
+            if first.first
+            and entries[loop].entry.state is LoopState.ACTIVE
+            and (since := self._heard_since(first, entries[loop]))
         }
         if not sinces:
             return {}
         try:
-            free = set(await self._not_running({loop: entries[loop].epoch for loop in sinces}))
-            old = {first.loop for first in firsts if not _is_start(first)} & free
+            free = await self._not_running({loop: entries[loop].epoch for loop in sinces})
+            old = [loop for loop in free if not _is_start(tokens[loop])]
             since = min((sinces[loop] for loop in old), default=None)
             heard = await self._journal.heard(old, since=since) if old else {}
         except BrokerError:
             return {}
-        found = (
-            self._exchange(first, entries[first.loop], heard.get(first.loop, Heard()))
-            for first in firsts
-            if first.loop in free
-        )
-        return {token.loop: token for token in found if token is not None}
+        return {
+            loop: token
+            for loop in free
+            if (token := self._exchange(tokens[loop], entries[loop], heard.get(loop, Heard())))
+        }
 
     def _heard_since(self, first: Token, listed: Listed) -> datetime | None:
         """Return from when on the journal tells of a loop; None: from too long ago."""
@@ -256,7 +261,7 @@ class Beginnings:
     def _exchange(self, first: Token, listed: Listed, heard: Heard) -> Token | None:
         if listed.checkpoint is not None:
             try:
-                heard.note(listed.checkpoint.token(self._namespace))
+                heard.note(listed.checkpoint.token(self._app.namespace))
             except Undecodable:
                 return None
         if not _is_start(first) and not heard.has_line(first.life):
@@ -266,10 +271,9 @@ class Beginnings:
 
     async def _not_running(self, epochs: Mapping[LoopId, int]) -> list[LoopId]:
         """Return the loops of which all processors know the epoch, and none is in an older run."""
-        free, loops = list[LoopId](), list(epochs)
+        free = list[LoopId]()
         async with self._roll_call:
-            for begin in range(0, len(loops), CALLED_AT_ONCE):
-                some = {loop: epochs[loop] for loop in loops[begin : begin + CALLED_AT_ONCE]}
+            for some in in_parts(epochs):
                 answers = await self._roll_call.ask_all(some)
                 free += [
                     loop
@@ -279,57 +283,44 @@ class Beginnings:
                 ]
         return free
 
-    async def _put(
-        self,
-        wanted: Wanted,
-        listed: Listed | None,
-        exchanged: Mapping[LoopId, Token],
-        now: datetime,
-    ) -> Token | None:
-        if listed is None:
-            return None
-        token = _first(wanted, listed, now)
+    async def _put(self, wanted: Wanted, listed: Listed, token: Token) -> None:
         if listed.entry.state is not LoopState.ACTIVE:
             if wanted.is_told:  # it has no token: only the journal hears what was done
                 await self._timers.tell(replace(token, state=State.PAUSED))
-            return None
-        going_on = exchanged.get(token.loop, token)
+            return
+        put = self._timers.put_now if token.first else self._timers.put
         with suppress(Rejected):  # its task's queue is full: supervision finds the token lost
-            if going_on.first:
-                await self._timers.put_now(going_on)
-            else:
-                await self._timers.put(going_on)
-        return going_on
+            await put(token)
 
     async def _call(
-        self, pairs: Sequence[tuple[Wanted, Listed | None]]
+        self, wanted: Sequence[Wanted], entries: Mapping[LoopId, Listed]
     ) -> Mapping[LoopId, Sequence[str]]:
-        """Call the roll with the epochs of loops that are paused or gone."""
-        epochs = {
-            listed.loop: listed.epoch
-            for wanted, listed in pairs
-            if listed is not None and wanted.is_told and Step.CALL in steps(wanted.verb, None)
-        }
-        silent = dict[LoopId, Sequence[str]]()
-        loops = list(epochs)
-        for begin in range(0, len(loops), CALLED_AT_ONCE):
-            silent |= await self._confirmed(
-                {loop: epochs[loop] for loop in loops[begin : begin + CALLED_AT_ONCE]}
-            )
+        """Call the roll with the epochs of loops that are paused or gone; return who is silent."""
+        called = [
+            each.loop.id for each in wanted if each.is_told and Step.CALL in steps(each.verb, None)
+        ]
+        silent, now_silent = dict[LoopId, Sequence[str]](), dict[LoopId, Sequence[str]]()
+        for some in in_parts({loop: entries[loop].epoch for loop in called}):
+            until = self._clock.now() + CALLING_TIMEOUT
+            async with self._roll_call:
+                while True:
+                    answers = await self._roll_call.ask_all(some)
+                    now_silent = {
+                        loop: missing
+                        for loop, epoch in some.items()
+                        if (missing := unaware(epoch, answers.of(loop, epoch)))
+                    }
+                    if not now_silent or self._clock.now() >= until:
+                        break
+            silent |= now_silent
         return silent
 
-    async def _confirmed(self, epochs: Mapping[LoopId, int]) -> dict[LoopId, Sequence[str]]:
-        until = self._clock.now() + CALLING_TIMEOUT
-        async with self._roll_call:
-            while True:
-                answers = await self._roll_call.ask_all(epochs)
-                silent: dict[LoopId, Sequence[str]] = {
-                    loop: missing
-                    for loop, epoch in epochs.items()
-                    if (missing := unaware(epoch, answers.of(loop, epoch)))
-                }
-                if not silent or self._clock.now() >= until:
-                    return silent
+
+def in_parts(epochs: Mapping[LoopId, int]) -> Iterator[Mapping[LoopId, int]]:
+    """Split what a roll call asks for, so that no question is too large."""
+    loops = iter(epochs.items())
+    while some := dict(islice(loops, CALLED_AT_ONCE)):
+        yield some
 
 
 def _first(wanted: Wanted, listed: Listed, now: datetime) -> Token:
@@ -342,11 +333,11 @@ def _is_start(first: Token) -> bool:
     return first.epoch == first.life
 
 
-def _report(decision: Decision, epoch: Begun | None) -> Report:
-    assert epoch is not None
+def _report(wanted: Wanted, epoch: Begun) -> Report:
+    does = Did.CREATED if wanted.verb is Verb.START else Did(wanted.verb)
     return Report(
-        decision.wanted.loop,
-        decision.did,
+        wanted.loop,
+        wanted.did or does,
         epoch.token and epoch.token.due_at,
         is_paused=epoch.listed.entry.state is LoopState.PAUSED,
         silent=epoch.silent,

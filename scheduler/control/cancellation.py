@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 
-from scheduler.control.acting import operator_here
+from scheduler.control.reports import operator_here
 from scheduler.errors import NotRunning, UsageError
 from scheduler.protocol.tokens import Ending
 from scheduler.queues.running import Demand, Inquiry, Reply, Running, RunningRun, What
@@ -104,32 +104,28 @@ def _ending(replies: Collection[Reply | None]) -> str | None:
 
 
 def _found(running: Running, reference: str) -> list[RunningRun]:
-    """The run of this name, oldest first where several processors have it."""
-    named = _named(running.runs, reference)
-    ids = list(dict.fromkeys(run.id for run in named))
-    if not ids:
-        raise NotRunning(_not_running(running, reference))
-    if len(ids) > 1:
-        few = ", ".join(ids[:MOST_NAMED]) + (", ..." if len(ids) > MOST_NAMED else "")
-        raise UsageError(f"{reference!r} may be any of {len(ids)} runs: name one of {few}.")
-    return named
+    """Return the run of this name, oldest first where several processors have it.
 
-
-def _named(runs: Collection[RunningRun], reference: str) -> list[RunningRun]:
-    """Those of this id; else of this loop; else the calls whose ids begin so."""
-    return (
+    Those of this id; else of this loop; else the calls whose ids begin so.
+    """
+    runs = running.runs
+    named = (
         [run for run in runs if run.id == reference]
         or [run for run in runs if run.loop == reference]
         or [run for run in runs if run.loop is None and reference and run.id.startswith(reference)]
     )
-
-
-def _not_running(running: Running, reference: str) -> str:
-    if running.unheard:
-        return (
+    if not named and running.unheard:
+        raise NotRunning(
             f"No run {reference!r} is going on, as far as was answered: nothing was done. Not "
             f"answered by {', '.join(running.unheard)}, who may have it: try again."
         )
-    return (
-        f"No run {reference!r} is going on: nothing was done. `scheduler ps` lists those that are."
-    )
+    if not named:
+        raise NotRunning(
+            f"No run {reference!r} is going on: nothing was done. `scheduler ps` lists those that "
+            "are."
+        )
+    ids = list(dict.fromkeys(run.id for run in named))
+    if len(ids) > 1:
+        few = ", ".join(ids[:MOST_NAMED]) + (", ..." if len(ids) > MOST_NAMED else "")
+        raise UsageError(f"{reference!r} may be any of {len(ids)} runs: name one of {few}.")
+    return named

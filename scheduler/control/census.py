@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from scheduler.protocol.epochs import Verb, is_doubled
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
-from scheduler.queues.checkpoints import LONG
 from scheduler.queues.journal import Journal, Put
+from scheduler.queues.listing import LONG
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch, moment_of
 

@@ -1,18 +1,17 @@
 """Is this broker, with what is in it, fit for the guarantees?"""
 
-from collections.abc import AsyncIterator, Generator
-from contextlib import contextmanager, suppress
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from scheduler.brokers.contract import Broker, BrokerInfo
-from scheduler.control import probe
-from scheduler.control.backlog import recent_calls
-from scheduler.control.fit import Fit
+from scheduler.brokers.contract import Broker, BrokerInfo, Delivery
+from scheduler.control.installation import Installation
 from scheduler.control.leftovers import Leftovers
-from scheduler.control.loops import Loops
-from scheduler.control.policy_watch import PolicyWatch
+from scheduler.control.loops import orphans_of
 from scheduler.control.status import Status, Survey
 from scheduler.control.timer_watch import TimerWatch
 from scheduler.control.where import Where
@@ -24,6 +23,8 @@ from scheduler.errors import (
     OtherArguments,
     QueueNotFound,
 )
+from scheduler.protocol.messages import Message
+from scheduler.protocol.policies import advice
 from scheduler.protocol.rights import (
     Rights,
     command,
@@ -32,14 +33,15 @@ from scheduler.protocol.rights import (
     rights_to_seed,
     rights_to_send,
 )
-from scheduler.protocol.topology import Queue, Topology
-from scheduler.queues.history import History, Totals
-from scheduler.queues.roll_call import RollCall
+from scheduler.protocol.topology import Names, Queue, Topology, probe
+from scheduler.queues.history import Totals
+from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
-from scheduler.timing.clock import Clock
 from scheduler.timing.durations import format_duration
 from scheduler.timing.schedules import describe
+
+PROBED_FOR_S = 10
 
 # RabbitMQ's consumer_timeout, unless it was configured.
 CONSUMER_TIMEOUT = timedelta(minutes=30)
@@ -116,29 +118,18 @@ class Doctor:
 
     def __init__(
         self,
-        app: App,
-        broker: Broker,
-        clock: Clock,
+        namespace: Namespace,
         survey: Survey,
-        history: History,
-        loops: Loops,
+        installation: Installation,
         leftovers: Leftovers,
-        roll_call: RollCall,
-        fit: Fit,
         timer_watch: TimerWatch,
-        policy_watch: PolicyWatch,
     ) -> None:
-        self._app = app
-        self._broker = broker
-        self._clock = clock
+        self._app, self._broker = namespace.app, namespace.broker
+        self._roll_call = namespace.roll_call
         self._survey = survey
-        self._history = history
-        self._loops = loops
+        self._installation = installation
         self._leftovers = leftovers
-        self._roll_call = roll_call
-        self._fit = fit
         self._timer_watch = timer_watch
-        self._policy_watch = policy_watch
 
     async def examine(self) -> AsyncIterator[Finding]:
         """What is as it should be, and what is not."""
@@ -170,25 +161,19 @@ class Doctor:
                     f"not looked at, this user may not: {error}",
                     "Look as the user of `scheduler run`, or of `scheduler seed`.",
                 )
-        yield self._judge_rights(refusal)
+        about, info = "rights of this user", self._broker.info
+        if refusal is None:
+            yield Finding(about, "ok", "enough for `scheduler run`, as far as it was tried")
+        else:
+            rights = rights_to_process(self._app.names)
+            line = command(rights, user=info.user or "USER", vhost=info.vhost)
+            yield Finding(about, "problem", f"not enough for `scheduler run`: {refusal}", line)
         for finding in _rights_of_users(self._app, self._broker.info.vhost):
             yield finding
 
-    def _judge_rights(self, refusal: AccessRefused | None) -> Finding:
-        about, info = "rights of this user", self._broker.info
-        if refusal is None:
-            return Finding(about, "ok", "enough for `scheduler run`, as far as it was tried")
-        rights = rights_to_process(self._app.names)
-        return Finding(
-            about,
-            "problem",
-            f"not enough for `scheduler run`: {refusal}",
-            command(rights, user=info.user or "USER", vhost=info.vhost),
-        )
-
     async def _check_app(self) -> AsyncIterator[Finding]:
         about = "app"
-        if (other := await self._fit.other_app()) is None:
+        if (other := await self._installation.other_app()) is None:
             yield Finding(about, "ok", "the namespace is that of no other one")
         else:
             yield Finding(
@@ -226,7 +211,7 @@ class Doctor:
                 f"queue {queue.name}",
                 "problem",
                 "does not fit the code or the settings",
-                str(await self._fit.refusal_of(error)),
+                str(await self._installation.refusal_of(error)),
             )
         return None
 
@@ -235,12 +220,13 @@ class Doctor:
         if self._broker.info.is_embedded:
             return
         try:
-            found = await self._policy_watch.found()
+            found = await self._installation.harms()
         except BrokerError as error:
             yield Finding(about, "warning", f"not looked at: {error}", READ_POLICIES)
             return
-        for policy, detail, advice in found or ():
-            yield Finding(policy, "problem", detail, advice)
+        for harm in found or ():
+            what_to_do = advice(harm, self._app.namespace, self._broker.info.vhost)
+            yield Finding(harm.about, "problem", harm.detail, what_to_do)
         if not found:
             detail = "none changes the queues" if found is not None else NO_MANAGEMENT
             yield Finding(about, "ok", detail)
@@ -249,10 +235,10 @@ class Doctor:
         about = "dead-lettering"
         with suppress(QueueNotFound):  # which is told already
             try:
-                if await probe.comes_back(self._broker, self._app.names):
+                if await _hands_on(self._broker, self._app.names):
                     yield Finding(about, "ok", "what is due comes to its next queue")
                 else:
-                    detail = f"what was due {probe.PATIENCE_S} s ago is not in its next queue"
+                    detail = f"what was due {PROBED_FOR_S} s ago is not in its next queue"
                     yield Finding(about, "problem", detail, RESTART)
             except BrokerUnavailable as error:
                 yield Finding(about, "problem", f"no timer queue could be made: {error}", RESTART)
@@ -297,19 +283,18 @@ class Doctor:
             if (finding := _check_schedule(status.loop)) is not None:
                 yield finding
         yield Finding("loops", "ok", f"{len(statuses)} looked at")
-        if await self._fit.other_app() is not None:
+        if await self._installation.other_app() is not None:
             return  # all of its loops would be told to be pruned
-        with suppress(QueueNotFound):
-            for orphan in await self._loops.orphans():
-                yield Finding(
-                    f"loop {orphan}",
-                    "warning",
-                    "is in the broker, and the code does not have it",
-                    "Run `scheduler seed --prune` once no old processor needs it.",
-                )
+        for orphan in orphans_of(self._app, await self._survey.listing()):
+            yield Finding(
+                f"loop {orphan}",
+                "warning",
+                "is in the broker, and the code does not have it",
+                "Run `scheduler seed --prune` once no old processor needs it.",
+            )
 
     async def _check_calls(self) -> AsyncIterator[Finding]:
-        recent = await recent_calls(self._app, self._history, self._clock)
+        recent = await self._survey.recent_calls()
         failing = {task: totals for task, totals in recent.items() if totals.lost}
         for task, totals in failing.items():
             yield _judge_calls(task, totals)
@@ -317,7 +302,7 @@ class Doctor:
             yield Finding("calls", "ok", "none failed in the last 15 minutes")
 
     async def _check_leftovers(self) -> AsyncIterator[Finding]:
-        if await self._fit.other_app() is not None:
+        if await self._installation.other_app() is not None:
             return
         for each in await self._leftovers.found():
             yield Finding(
@@ -341,6 +326,41 @@ class Doctor:
                 )
 
 
+async def check_addresses(nodes: Sequence[Broker]) -> Finding:
+    """Check whether the addresses of the broker can be used, and are those of one cluster.
+
+    Args:
+        nodes: one for each address, not yet connected.
+    """
+    about = "addresses of the broker"
+    async with AsyncExitStack() as connections:
+        opened = await asyncio.gather(
+            *map(connections.enter_async_context, nodes), return_exceptions=True
+        )
+        refusals = [each for each in opened if isinstance(each, BaseException)]
+        for unexpected in refusals:
+            if not isinstance(unexpected, BrokerError):
+                raise unexpected
+        reached = [each for each in opened if not isinstance(each, BaseException)]
+        clusters = {node.info.cluster for node in reached}
+        if len(clusters) > 1:
+            return Finding(
+                about,
+                "problem",
+                "not of one cluster: "
+                + ", ".join(f"{node.address} is of {node.info.cluster!r}" for node in reached),
+                "Name the nodes of one cluster only: each broker would have loops of its own.",
+            )
+    if refusals:
+        return Finding(
+            about,
+            "warning",
+            f"{len(refusals)} of {len(nodes)} cannot be used: {' '.join(map(str, refusals))}",
+            "The other addresses are used. Fix it or remove it from SCHEDULER_BROKER_URL.",
+        )
+    return Finding(about, "ok", f"{len(nodes)}, and all of them answer")
+
+
 @contextmanager
 def explaining_refusals(broker: Broker, rights: Rights) -> Generator[None]:
     """Have a refusal inside the block say what the user must be allowed."""
@@ -352,6 +372,35 @@ def explaining_refusals(broker: Broker, rights: Rights) -> Generator[None]:
             f"{error} What was done before that stays. Give this user the rights that the command "
             f"needs, instead of those that it has: {line}"
         ) from None
+
+
+async def _hands_on(broker: Broker, names: Names) -> bool:
+    """Return whether a probe comes back, from the node that this connection leads to.
+
+    It waits in a timer queue of its own, which leads into another one. Both are gone after a
+    minute, with what is in them, if their creator dies meanwhile.
+
+    Raises:
+        AccessRefused: the user may not declare what it takes.
+        QueueNotFound: the namespace was never seeded.
+    """
+    back, id = asyncio.Queue[Delivery](), uuid.uuid4().hex
+    wanted = probe(names.namespace, id)
+    try:
+        await broker.declare(wanted)
+        consumer = await broker.consume(names.probed(id), back.put_nowait, prefetch=1)
+        try:
+            await broker.publish(Message(), exchange=names.control, routing_key=names.probe(id))
+            async with asyncio.timeout(PROBED_FOR_S):
+                await (await back.get()).ack()
+        except TimeoutError:
+            return False
+        finally:
+            await consumer.cancel()
+        return True
+    finally:
+        for queue in wanted.queues:
+            await broker.delete(queue.name)
 
 
 def _rights_of_users(app: App, vhost: str) -> list[Finding]:

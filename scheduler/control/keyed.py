@@ -9,17 +9,17 @@ import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast
 
 from scheduler.control.reports import Did
 from scheduler.errors import NotSent, ScheduleError, UsageError
 from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import Names
 from scheduler.queues.outbox import DEADLINE
 from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
-from scheduler.timing.durations import SECOND, Duration, shown
+from scheduler.timing.durations import SECOND, ZERO, Duration, parse_duration, shown
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import Cron, Every, Recurring, ScheduleOptions, schedule_of
 
@@ -59,6 +59,20 @@ class Synced:
     unchanged: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A named one-off that waits for its time, or runs.
+
+    Attributes:
+        at: when it is to run.
+        args: the arguments for the function's parameters.
+    """
+
+    name: str
+    at: datetime
+    args: Mapping[str, Any]
+
+
 class Operations(Protocol):
     """What starting and stopping loops needs, over one connection."""
 
@@ -72,11 +86,14 @@ Connect = Callable[[], AbstractAsyncContextManager[Operations]]
 
 
 class Keyed:
-    """The keyed loops of one task."""
+    """The keyed loops and the named one-offs of one task.
 
-    def __init__(self, spec: TaskSpec, names: Names, connect: Connect) -> None:
+    The timers of calls take any number of messages, and know none of them by name. What is to be
+    found again, moved or taken back is a one-off: a loop of one run.
+    """
+
+    def __init__(self, spec: TaskSpec, connect: Connect) -> None:
         self._keyed_spec = spec
-        self._names = names
         self._connect = connect
 
     async def start(
@@ -127,6 +144,71 @@ class Keyed:
             ended = await operations.removal.remove(Loop(loop, self._keyed_spec, Every(SECOND), {}))
         return ended.did is Did.REMOVED
 
+    async def once(
+        self,
+        name: str,
+        *,
+        at: datetime | None = None,
+        after: Duration | None = None,
+        args: Mapping[str, Any] | None = None,
+        unique: Duration | None = None,
+    ) -> Did:
+        """Have this task run once, at a moment or after a delay, under a name.
+
+        However often, and from wherever it is called, there is one run of the name. Called again
+        with the same moment and arguments it changes nothing, also when the run has ended within
+        the day; with others, what waits gets these, and what runs is to run again. `stop(name)`
+        takes it back, `scheduled()` lists what waits.
+
+        It is a loop that runs once: never early, its failed attempts are tried again, its run knows
+        its name as `ctx.key`. `send_later` is cheaper, for messages that need not be found again.
+
+        Args:
+            name: what a key of `start` may be; a task's keyed loops and one-offs share their names.
+            at: the moment, which must be aware; one that has passed means now.
+            after: the delay, instead, such as "10m". With neither, it runs now.
+            args: arguments for the function's parameters, besides its `Context`.
+            unique: while the name is taken, change nothing; and keep it taken for so long after
+                the moment, at least.
+
+        Returns:
+            created, rescheduled or unchanged.
+
+        Raises:
+            UsageError: the name, the moment or the arguments cannot be used.
+            QueueNotFound: nothing was seeded.
+            NotSent: it was not confirmed within 30 s.
+        """
+        spec, key = self._keyed_spec, checked_key(self._keyed_spec, name)
+        if at is not None and after is not None:
+            raise UsageError(
+                f"{spec.name}.once takes a moment or a delay, got both at= and after=."
+            )
+        kept = ZERO if unique is None else parse_duration(unique)
+        delay = parse_duration(after or ZERO)
+        async with (
+            within_deadline(f"{spec.name}.{key}"),
+            self._connect() as operations,
+        ):
+            try:
+                when = Once(at or operations.clock.now() + delay, kept)
+            except ScheduleError as error:
+                raise ScheduleError(f"The moment of {spec.name}.{key}: {error}") from None
+            loop = loop_of(spec, when, args, key)
+            return (await operations.seeding.start(loop)).did
+
+    async def scheduled(self) -> list[Scheduled]:
+        """The named one-offs of this task whose run has not ended, those that are due first."""
+        task = self._keyed_spec.name
+        async with self._connect() as operations:
+            loops = await operations.loops.all()
+        found = [
+            Scheduled(loop.id.key, loop.schedule.at, loop.args)
+            for loop in loops
+            if loop.id.task == task and isinstance(loop.schedule, Once)
+        ]
+        return sorted(found, key=lambda each: (each.at, each.name))
+
     async def list(self) -> list[KeyedLoop]:
         """The loops of this task that were started and not stopped."""
         async with self._connect() as operations:
@@ -173,7 +255,7 @@ class Keyed:
                 did = [Did.RESCHEDULED if loop.id.key in there else Did.CREATED for loop in changed]
             else:
                 starts = operations.seeding.start_all(changed)
-                ends = operations.removal.take_away(ending)
+                ends = operations.removal.remove_all(ending)
                 did = [each.did for done in await _all_done([starts, ends]) for each in done]
         began = {loop.id.key: what for loop, what in zip(changed, did, strict=False)}
         return Synced(

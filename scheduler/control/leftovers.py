@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduler.brokers.contract import Broker
-from scheduler.control.fit import Fit
+from scheduler.control.installation import Installation
 from scheduler.errors import UnknownLoop
-from scheduler.protocol.topology import Names
-from scheduler.queues.failed import FailedQueues, Reason
+from scheduler.queues.failed import Reason
+from scheduler.queues.namespace import Namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +32,16 @@ class Leftover:
 class Leftovers:
     """Finds the tasks of earlier code, by what was seeded, and removes their queues."""
 
-    def __init__(self, broker: Broker, names: Names, fit: Fit, failed: FailedQueues) -> None:
-        self._broker = broker
-        self._names = names
-        self._fit = fit
-        self._failed = failed
+    def __init__(self, namespace: Namespace, installation: Installation) -> None:
+        self._broker, self._names = namespace.broker, namespace.app.names
+        self._failed = namespace.failed
+        self._installation = installation
 
     async def found(self) -> list[Leftover]:
         """Return the tasks that were seeded, and that the code does not have, by name."""
-        there = [await self._leftover(task) for task in sorted(await self._fit.other_tasks())]
+        there = [
+            await self._leftover(task) for task in sorted(await self._installation.other_tasks())
+        ]
         return [each for each in there if (each.ready, each.parked) != (None, None)]
 
     async def _leftover(self, task: str) -> Leftover:

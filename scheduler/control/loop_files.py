@@ -27,7 +27,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from scheduler.control.keyed import Connect, Keyed, Synced, wanted_loop
 from scheduler.errors import BrokerError, ScheduleError, UsageError
 from scheduler.protocol.messages import problems_of
-from scheduler.protocol.topology import Names
 from scheduler.spelling import nearest, no_such
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import shown
@@ -67,7 +66,6 @@ class Row(BaseModel):
 async def sync_file(
     path: FilePath,
     tasks: Mapping[str, TaskSpec],
-    names: Names,
     connect: Connect,
     *,
     dry_run: bool = False,
@@ -85,7 +83,7 @@ async def sync_file(
     wanted, done = loops_in(path, tasks), dict[str, Synced]()
     async with connect() as operations:
         for task, loops in wanted.items():
-            keyed = Keyed(tasks[task], names, lambda: nullcontext(operations))
+            keyed = Keyed(tasks[task], lambda: nullcontext(operations))
             try:
                 done[task] = await keyed.sync(loops, dry_run=dry_run)
             except BrokerError as error:

@@ -1,15 +1,24 @@
-"""Which loops there are: those of the code, the keyed ones, and those that only the broker has."""
+"""Which loops there are: those of the code, the keyed ones, and those that only the broker has.
+
+A named one-off is a loop of one run, so that its name stands for one thing to be done. Until its
+run has ended it is like any other: it is supervised, moved, paused, triggered. Then it is finished,
+and gone from the roster. What is finished is a schedule and arguments, in a life: asked for with
+others, it is to be done again.
+"""
 
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 
 from scheduler.errors import QueueNotFound, UnknownLoop
+from scheduler.protocol.tokens import Token
 from scheduler.queues.listing import Listed, Listing
 from scheduler.queues.roster import Roster
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import Loop, absent
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import SUPERVISION
+from scheduler.timing.once import Once
 
 
 def as_listed(loop: Loop, listing: Listing) -> Loop:
@@ -67,6 +76,26 @@ def _orphan(listed: Listed) -> Loop:
     return Loop(listed.loop, task, listed.schedule, listed.args, listed.override)
 
 
+def is_same(one: Loop | Token, other: Listed | Token) -> bool:
+    """Return whether both have the same schedule and arguments."""
+    return (one.schedule, dict(one.args)) == (other.schedule, dict(other.args))
+
+
+def was_done(loop: Loop, listed: Listed | None) -> bool:
+    """Whether this very run has ended before: the same task, name, moment and arguments."""
+    return listed is not None and listed.is_done and is_same(loop, listed)
+
+
+def is_taken(loop: Loop, listed: Listed | None, now: datetime) -> bool:
+    """Whether the name is taken by another one, which is not to be touched."""
+    if listed is None or not isinstance(loop.schedule, Once) or not loop.schedule.kept:
+        return False
+    if not isinstance(listed.schedule, Once):
+        return False
+    is_kept = listed.is_done and listed.schedule.kept_until > now
+    return is_kept or (not listed.is_gone and listed.schedule != loop.schedule)
+
+
 class Loops:
     """The loops of an app, as its code and the roster have them."""
 
@@ -81,14 +110,6 @@ class Loops:
             QueueNotFound: nothing was seeded.
         """
         return loops_of(self._app, await self._roster.read())
-
-    async def orphans(self) -> list[Loop]:
-        """The loops in the broker that this code does not have.
-
-        Raises:
-            QueueNotFound: nothing was seeded.
-        """
-        return orphans_of(self._app, await self._roster.read())
 
     async def find(self, name: str) -> Loop:
         """The loop of this name, in the code or in the broker.

@@ -21,12 +21,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker
-from scheduler.control.fit import Fit
+from scheduler.control.installation import Installation
 from scheduler.errors import OtherArguments, UsageError
 from scheduler.protocol.calls import is_call, placed, unclaimed
 from scheduler.protocol.messages import own_headers
 from scheduler.protocol.topology import Queue, Topology
-from scheduler.queues.delays import send_again
+from scheduler.queues.timers import send_again
 from scheduler.tasks.registry import App
 from scheduler.timing.durations import ZERO
 
@@ -34,11 +34,11 @@ from scheduler.timing.durations import ZERO
 class Migration:
     """Makes those queues of a namespace anew that do not fit the code any more."""
 
-    def __init__(self, app: App, broker: Broker, fit: Fit) -> None:
+    def __init__(self, app: App, broker: Broker, installation: Installation) -> None:
         self._app = app
         self._names = app.names
         self._broker = broker
-        self._fit = fit
+        self._installation = installation
 
     async def migrate(self) -> None:
         """Make them anew, or delete those that have nothing in them that cannot be had again.
@@ -49,9 +49,15 @@ class Migration:
         wanted = self._app.topology()
         misfits = [queue.name for queue in wanted.queues if await self._is_misfit(queue)]
         for queue in misfits:
-            await self._require_unused(queue)
+            depth = await self._broker.depth(queue)
+            if depth is not None and depth.consumers:
+                raise UsageError(
+                    f"{queue!r} has to be made anew, and {depth.consumers} processors consume from "
+                    "it. Nothing was changed: stop all processors of the app, then run this again."
+                )
         await self._broker.declare(wanted.only({self._names.imprint}))
-        await self._fit.note(being_made_anew=misfits)
+        before = await self._installation.imprint()
+        await self._installation.leave_imprint(before, being_made_anew=misfits)
         for queue in misfits:
             await self._clear_away(queue, wanted.only({queue}))
         for queue, task in self._of_tasks.items():
@@ -69,14 +75,6 @@ class Migration:
         except OtherArguments:
             return True
         return False
-
-    async def _require_unused(self, queue: str) -> None:
-        depth = await self._broker.depth(queue)
-        if depth is not None and depth.consumers:
-            raise UsageError(
-                f"{queue!r} has to be made anew, and {depth.consumers} processors consume from it. "
-                "Nothing was changed: stop all processors of the app, then run this again."
-            )
 
     async def _clear_away(self, queue: str, wanted: Topology) -> None:
         if (task := self._of_tasks.get(queue)) is not None:

@@ -1,34 +1,32 @@
-"""End loops: those that were started at run time, and those that the code no longer has."""
+"""End loops: those that were started at run time, that the code no longer has, or that have ended.
 
-from collections.abc import Sequence
+A run may end its loop: pause it, or finish a one-off. Such an end is entered in the roster before
+its message is acked, as a pause or gone that follows the loop's latest entry, unless that has
+overtaken it (`epochs.ends`).
+"""
 
-from scheduler.control.beginnings import Beginnings, Decision, Wanted
+from collections.abc import Iterable, Sequence
+
+from scheduler.control.beginnings import Beginnings, Wanted
 from scheduler.control.leftovers import Leftovers
-from scheduler.control.loops import as_listed
+from scheduler.control.loops import as_entered, as_listed, is_same
 from scheduler.control.reports import Did, Report
-from scheduler.control.together import Together
 from scheduler.errors import UsageError
-from scheduler.protocol.epochs import Verb
-from scheduler.queues.listing import Listing
-from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import App
-
-REMOVED_AT_ONCE = 1_000
+from scheduler.protocol.epochs import Entry, LoopState, Verb, ends, is_void
+from scheduler.protocol.tokens import State, Token
+from scheduler.queues.listing import DONE, Listed, Listing, checkpoint_of
+from scheduler.queues.namespace import Namespace
+from scheduler.tasks.loops import Loop, absent
+from scheduler.timing.moments import LATEST_MS, moment_of
 
 
 class Removal:
     """Removes loops from the broker."""
 
-    def __init__(
-        self,
-        app: App,
-        leftovers: Leftovers,
-        beginnings: Beginnings,
-    ) -> None:
-        self._app = app
+    def __init__(self, namespace: Namespace, leftovers: Leftovers, beginnings: Beginnings) -> None:
+        self._app = namespace.app
         self._leftovers = leftovers
         self._beginnings = beginnings
-        self._removals = Together(self.take_away, most=REMOVED_AT_ONCE)
 
     async def remove(self, loop: Loop) -> Report:
         """End a loop: a run in progress is its last.
@@ -41,9 +39,10 @@ class Removal:
                 f"The loop {loop} is in the code, which would start it again. Nothing was changed; "
                 "pause it, or take it out of the code and run `scheduler seed --prune`."
             )
-        return await self._removals.do(loop)
+        (report,) = await self.remove_all([loop])
+        return report
 
-    async def take_away(self, loops: Sequence[Loop]) -> list[Report]:
+    async def remove_all(self, loops: Sequence[Loop]) -> list[Report]:
         """End loops, in bulk."""
         reports = await self._beginnings.act(loops, _decide)
         gone = {each.loop.id.task for each in reports if each.did is Did.REMOVED}
@@ -51,10 +50,65 @@ class Removal:
         return reports
 
 
-def _decide(loop: Loop, listing: Listing) -> Report | Decision:
+def _decide(loop: Loop, listing: Listing) -> Report | Wanted:
     listed, loop = listing.get(loop.id), as_listed(loop, listing)
     if listed is None:
         return Report(loop, Did.NOT_THERE)
     # Gone already, it is removed again: the one before may have died before it called the roll.
-    did = Did.NOT_THERE if listed.is_gone else Did.REMOVED
-    return Decision(did, Wanted(Verb.GONE, loop, listed))
+    return Wanted(Verb.GONE, loop, listed, did=Did.NOT_THERE if listed.is_gone else None)
+
+
+class Endings:
+    """Enters how runs have ended their loops."""
+
+    def __init__(self, namespace: Namespace, beginnings: Beginnings) -> None:
+        self._namespace = namespace.app.namespace
+        self._beginnings = beginnings
+
+    async def enter(self, *found: Token) -> None:
+        """Enter ends of different loops, as far as they hold; it may be done again.
+
+        Raises:
+            BrokerError: some may not be entered.
+        """
+        by_loop = {end.loop: end for end in found}
+
+        def decide(loop: Loop, listing: Listing) -> Report | Wanted:
+            return self._wanted(by_loop[loop.id], listing) or Report(loop, Did.UNCHANGED)
+
+        if found:
+            await self._beginnings.act(list(map(_loop_of, found)), decide)
+
+    async def enter_missing(self, found: Iterable[Token], listing: Listing) -> None:
+        """Enter those of which the roster, as far as it is known, does not tell yet.
+
+        Raises:
+            BrokerError: some may not be entered.
+        """
+        await self.enter(*(end for end in found if self._wanted(end, listing) is not None))
+
+    def _wanted(self, end: Token, listing: Listing) -> Wanted | None:
+        listed = listing.get(end.loop)
+        if listed is None:
+            if is_void(end.epoch, listing.known(end.loop)):
+                return None
+            entry = Entry(end.epoch, LoopState.ACTIVE, end.life)
+            listed = Listed(end.loop, end.schedule, end.args, entry)
+        was_only, same = end.state is State.DONE, is_same(end, listed)
+        if not ends(end.position, listed.entry, was_only=was_only, is_same=same):
+            return None
+        loop = as_entered(_loop_of(end), listed)
+        if was_only:
+            return Wanted(Verb.GONE, loop, listed, reason=DONE, is_told=False)
+        return Wanted(
+            Verb.PAUSE,
+            loop,
+            listed,
+            reason=end.reason or "",
+            is_told=False,
+            checkpoint=checkpoint_of(end, self._namespace, moment_of(LATEST_MS)),
+        )
+
+
+def _loop_of(end: Token) -> Loop:
+    return Loop(end.loop, absent(end.loop.task), end.schedule, end.args)

@@ -5,67 +5,61 @@ operators and pods can seed at the same time: of each loop, one of them is first
 find it unchanged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 
-from scheduler.control.beginnings import Beginnings, Decision, Told, Wanted
-from scheduler.control.declaring import Declaring
-from scheduler.control.fit import Fit
+from scheduler.control.beginnings import Beginnings, Wanted
+from scheduler.control.installation import Installation
 from scheduler.control.leftovers import Leftovers
-from scheduler.control.loops import as_listed, as_to_be_seeded, keyed_loops_of, orphans_of
+from scheduler.control.loops import (
+    as_listed,
+    as_to_be_seeded,
+    is_same,
+    is_taken,
+    keyed_loops_of,
+    orphans_of,
+    was_done,
+)
 from scheduler.control.migration import Migration
-from scheduler.control.one_offs import is_same, is_taken, was_done
 from scheduler.control.removal import Removal
-from scheduler.control.repairs import Repairs
 from scheduler.control.reports import Did, Report
 from scheduler.control.status import Status, Survey
-from scheduler.control.together import Together
 from scheduler.control.where import Where
-from scheduler.errors import OtherArguments, QueueNotFound
+from scheduler.errors import AccessRefused, BrokerUnavailable, QueueNotFound
 from scheduler.events import LoopRepaired, LoopSeeded
 from scheduler.protocol.epochs import Entry, LoopState, Verb
+from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.listing import Listed, Listing
-from scheduler.queues.roster import Roster
+from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import App
-from scheduler.timing.clock import Clock
+from scheduler.tasks.tasks import TaskSpec
 
-STARTED_AT_ONCE = 1_000
 SEEDED_PAUSED = "seeded paused"
 UNLISTED = Entry(0, LoopState.ACTIVE, 0)
 """The entry of a loop of which the roster knows nothing any more, but the journal may."""
 
 
 class Seeding:
-    """Sees to it that loops have their tokens."""
+    """Sees to it that all that an app needs is declared, and that its loops have their tokens."""
 
     def __init__(
         self,
-        app: App,
-        clock: Clock,
-        roster: Roster,
+        namespace: Namespace,
         beginnings: Beginnings,
         survey: Survey,
-        repairs: Repairs,
         removal: Removal,
         leftovers: Leftovers,
-        declaring: Declaring,
-        fit: Fit,
-        migration: Migration,
+        installation: Installation,
     ) -> None:
-        self._app = app
-        self._clock = clock
-        self._roster = roster
+        self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
+        self._roster = namespace.roster
         self._beginnings = beginnings
         self._survey = survey
-        self._repairs = repairs
         self._removal = removal
         self._leftovers = leftovers
-        self._declaring = declaring
-        self._fit = fit
-        self._migration = migration
-        self._starts = Together(self._start, most=STARTED_AT_ONCE)
+        self._installation = installation
 
     async def seed(
         self,
@@ -91,21 +85,22 @@ class Seeding:
         Raises:
             UsageError: it is that of another app; or a queue was declared for other code.
         """
-        await self._fit.require_app(take_over=take_over)
+        before = await self._installation.imprint()
+        if not take_over:
+            await self._installation.require()
         if migrate:
-            await self._migration.migrate()
-        try:
-            new = await self._declaring.everything()
-        except OtherArguments as error:
-            raise await self._fit.refusal_of(error) from None
-        await self._fit.note()
+            await Migration(self._app, self._broker, self._installation).migrate()
+        new = await self._installation.declare_all()
+        await self._installation.leave_imprint(before)
         listing = await self._roster.compacted()
         await self._begin_all([self._app.supervision], new)
-        begun = await self._begin_all(self._wanted(listing), new, tell=self._tell, paused=paused)
+        begun = await self._begin_all(self._wanted(listing), new, paused=paused)
+        for report in begun:
+            self._app.events.emit(LoopSeeded(report.loop.id, report.did.value, report.due_at))
         reports = await self._checked(begun)
         if prune:
             orphans = orphans_of(self._app, await self._roster.read())
-            reports += await self._removal.take_away(orphans)
+            reports += await self._removal.remove_all(orphans)
             await self._leftovers.remove([each.task for each in await self._leftovers.found()])
         return reports
 
@@ -118,10 +113,11 @@ class Seeding:
         Raises:
             UsageError: the namespace is that of another app.
         """
-        await self._fit.require_app()
+        await self._installation.require()
         listing = await self._survey.listing()
         loops = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
-        new = set(await self._declaring.absent((self._app.names.roster, self._app.names.journal)))
+        names = self._app.names
+        new = set(await self._installation.absent((names.roster, names.journal)))
         decisions = [self._decide(loop, listing, new, paused=paused) for loop in loops]
         statuses = await self._survey.status(*loops) if loops else []
         planned = [
@@ -143,9 +139,9 @@ class Seeding:
             AccessRefused: this user may not declare.
         """
         new = await self._restore(known)
-        new |= await self._declaring.what_is_gone()
+        new |= await self._installation.declare_missing()
         if self._app.names.imprint in new:
-            await self._fit.note()
+            await self._installation.leave_imprint()
         listing = await self._roster.read()
         loops = [self._app.supervision, *self._app.loops.values()]
         unseeded = [loop for loop in loops if loop.id not in listing]
@@ -155,56 +151,60 @@ class Seeding:
             self._app.events.emit(LoopRepaired(report.loop.id, "adopted", detail))
         return reports
 
+    async def prepare(self, tasks: Iterable[TaskSpec]) -> None:
+        """See to it that everything that a processor of these tasks needs is there.
+
+        Raises:
+            QueueNotFound: something is not, and we may not declare it.
+            AccessRefused: this user may not even look (RabbitMQ 4.3 refuses that).
+            UsageError: the namespace is that of another app, or a queue is for other code.
+        """
+        names, wanted = self._app.names, [task.name for task in tasks]
+        needed = [names.roll_call, names.roster, names.journal, names.presence]
+        needed += [*map(names.processor_queue, wanted), *map(names.timer, timers())]
+        while True:
+            with suppress(BrokerUnavailable):  # a connection that goes comes back
+                gone = await self._installation.absent(needed)
+                if not gone:
+                    return await self._installation.require(wanted)
+                await self._installation.require()
+                try:
+                    await self.adopt()
+                except AccessRefused:
+                    raise QueueNotFound(
+                        f"{gone[0]!r} is not in {self._broker.address} yet, and this user may not "
+                        "declare it. Nothing was started; run `scheduler seed` once, then this "
+                        "again."
+                    ) from None
+
     async def start(self, loop: Loop) -> Report:
         """Start a keyed loop, or give it another schedule or other arguments."""
-        return await self._starts.do(loop)
+        (report,) = await self.start_all([loop])
+        return report
 
-    async def start_all(
-        self, loops: Sequence[Loop], *, tell: Told = lambda _: None
-    ) -> list[Report]:
-        """Start many keyed loops, no two of which are the same.
-
-        Args:
-            tell: called with each report as it comes.
-        """
-        reports = list[Report]()
-        for begin in range(0, len(loops), STARTED_AT_ONCE):
-            reports += await self._begin_all(loops[begin : begin + STARTED_AT_ONCE], (), tell=tell)
-        return reports
-
-    async def _start(self, loops: Sequence[Loop]) -> Sequence[Report]:
-        return await self._begin_all(loops, ())
+    async def start_all(self, loops: Sequence[Loop]) -> list[Report]:
+        """Start many keyed loops, no two of which are the same."""
+        return await self._begin_all(loops)
 
     def _wanted(self, listing: Listing) -> list[Loop]:
         loops = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
         return [*loops, *keyed_loops_of(self._app, listing)]
 
-    def _tell(self, report: Report) -> None:
-        self._app.events.emit(LoopSeeded(report.loop.id, report.did.value, report.due_at))
-
     async def _begin_all(
-        self,
-        loops: Sequence[Loop],
-        new: set[str] | tuple[()],
-        *,
-        tell: Told = lambda report: None,
-        paused: bool = False,
+        self, loops: Sequence[Loop], new: Collection[str] = (), *, paused: bool = False
     ) -> list[Report]:
         """Begin epochs of those loops that are to be started or changed.
 
         Args:
             new: the queues that were just declared.
-            tell: called with each report as it comes.
         """
         return await self._beginnings.act(
-            loops,
-            lambda loop, listing: self._decide(loop, listing, new, paused=paused),
-            tell=tell,
+            loops, lambda loop, listing: self._decide(loop, listing, new, paused=paused)
         )
 
     def _decide(
-        self, loop: Loop, listing: Listing, new: set[str] | tuple[()], *, paused: bool
-    ) -> Report | Decision:
+        self, loop: Loop, listing: Listing, new: Collection[str], *, paused: bool
+    ) -> Report | Wanted:
         listed = listing.get(loop.id)
         if was_done(loop, listed):
             return Report(loop, Did.UNCHANGED)
@@ -214,16 +214,19 @@ class Seeding:
         if listed is None and names.roster in new and names.journal not in new:
             # The roster was lost. The loop may be an old one: the journal tells how far it came.
             unlisted = Listed(loop.id, loop.schedule, loop.args, UNLISTED)
-            return Decision(Did.REPAIRED, Wanted(Verb.RESCHEDULE, loop, unlisted))
+            return Wanted(Verb.RESCHEDULE, loop, unlisted, did=Did.REPAIRED)
         if listed is None or listed.is_gone:
-            reason = SEEDED_PAUSED if paused else None
-            brand_new = listed is None
-            wanted = Wanted(
-                Verb.START, loop, listed, reason=reason, brand_new=brand_new, paused=paused
+            return Wanted(
+                Verb.START,
+                loop,
+                listed,
+                reason=SEEDED_PAUSED if paused else None,
+                brand_new=listed is None,
+                paused=paused,
+                did=Did.CREATED,
             )
-            return Decision(Did.CREATED, wanted)
         if not is_same(loop, listed):
-            return Decision(Did.RESCHEDULED, Wanted(Verb.RESCHEDULE, loop, listed))
+            return Wanted(Verb.RESCHEDULE, loop, listed, did=Did.RESCHEDULED)
         return Report(loop, Did.UNCHANGED)
 
     async def _checked(self, reports: Sequence[Report]) -> list[Report]:
@@ -234,7 +237,7 @@ class Seeding:
             for status in (await self._survey.status(*unchanged) if unchanged else ())
         }
         lost = [each.loop for each in statuses.values() if each.where is Where.LOST]
-        repaired = {loop.id for loop in await self._repairs.repair(lost, "lost")}
+        repaired = await self._beginnings.repair(lost, "lost")
         return [
             _with_status(report, statuses.get(report.loop.id), report.loop.id in repaired)
             for report in reports
@@ -245,21 +248,20 @@ class Seeding:
         try:
             await self._roster.read()
         except QueueNotFound:
-            new = await self._declaring.roster()
+            new = await self._installation.declare_missing(self._app.names.roster)
             await self._roster.append(list(known.values()))
             return new
         return set()
 
 
-def _planned(decision: Report | Decision, status: Status) -> Report:
+def _planned(decision: Report | Wanted, status: Status) -> Report:
     if isinstance(decision, Report):
-        lost = status.where is Where.LOST
-        return _with_status(decision, status, lost)
-    loop, did = decision.wanted.loop, decision.did
+        return _with_status(decision, status, status.where is Where.LOST)
+    assert (did := decision.did) is not None
     if did is Did.CREATED:
-        due_at = None if decision.wanted.paused else status.due_at
-        return Report(loop, did, due_at, is_paused=decision.wanted.paused)
-    return Report(loop, did, status.due_at, is_paused=status.where is Where.PAUSED)
+        due_at = None if decision.paused else status.due_at
+        return Report(decision.loop, did, due_at, is_paused=decision.paused)
+    return Report(decision.loop, did, status.due_at, is_paused=status.where is Where.PAUSED)
 
 
 def _with_status(report: Report, status: Status | None, repaired: bool) -> Report:

@@ -1,25 +1,26 @@
-"""Where each loop is, and how its last run went."""
+"""Where each loop is, and how its last run went; and what waits for the tasks."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from scheduler.brokers.contract import Broker, Depth
-from scheduler.control.concurrency import side_by_side
-from scheduler.control.loops import as_listed, keyed_loops_of
-from scheduler.control.processors import Processors
+from scheduler.brokers.contract import Depth
+from scheduler.control.loops import as_listed, keyed_loops_of, orphans_of
 from scheduler.control.where import Where, due_at_of, put_of, where
 from scheduler.errors import BrokerUnavailable, MessageError, QueueNotFound
+from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LastRun, LoopId, Token
-from scheduler.queues.journal import Journal, with_progress_of
+from scheduler.queues.concurrency import side_by_side
+from scheduler.queues.history import Summary, Totals, totals_of
+from scheduler.queues.journal import with_progress_of
 from scheduler.queues.listing import Listed, Listing
-from scheduler.queues.roll_call import Answers, RollCall
-from scheduler.queues.roster import Roster
+from scheduler.queues.namespace import Namespace
+from scheduler.queues.roll_call import Answers
 from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import App
-from scheduler.timing.clock import Clock
+from scheduler.tasks.registry import resting
 
 JOURNAL_TIMEOUT = timedelta(seconds=10)
+RECENT = timedelta(minutes=15)
 CLOCKS_DIFFER = timedelta(seconds=5)
 # Whatever a reading finds of a loop is its last put: so most are found near, and read with little.
 LOOK_BACKS = (
@@ -54,29 +55,55 @@ class Status:
     since: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How many messages of a task there are, besides those that run or wait for their time.
+
+    Attributes:
+        ready: wait for a processor; None: the task was never seeded.
+        parked: wait for an operator.
+        recent: what became of its calls in the last quarter of an hour.
+    """
+
+    task: str
+    ready: int | None
+    processors: int
+    parked: int
+    recent: Totals = field(default_factory=Totals)
+
+    @property
+    def is_fine(self) -> bool:
+        """Return whether it was seeded, and its calls do not fail."""
+        return self.ready is not None and not self.recent.is_failing
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What there is besides the loops of an app, and what is ready for its tasks.
+
+    Attributes:
+        parked: the messages that wait for an operator, those of loops and of unknown tasks too.
+        delayed: the messages that wait for their time, of retries too.
+        void: the void tokens that wait in the timers of loops until they are due, at least.
+        orphans: the loops in the broker that the code does not have.
+    """
+
+    parked: int = 0
+    delayed: int = 0
+    void: int = 0
+    orphans: tuple[str, ...] = ()
+
+
 class Survey:
     """Looks at loops and changes nothing.
 
     Asked again, it reads on in the journal from where it has come to.
     """
 
-    def __init__(
-        self,
-        app: App,
-        broker: Broker,
-        clock: Clock,
-        journal: Journal,
-        roster: Roster,
-        roll_call: RollCall,
-        processors: Processors,
-    ) -> None:
-        self._app = app
-        self._broker = broker
-        self._clock = clock
-        self._journal = journal
-        self._roster = roster
-        self._roll_call = roll_call
-        self._processors = processors
+    def __init__(self, namespace: Namespace) -> None:
+        self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
+        self._journal, self._roster = namespace.journal, namespace.roster
+        self._roll_call, self._history = namespace.roll_call, namespace.history
         self._tokens = dict[LoopId, Token]()
         self._heard_at: datetime | None = None
         self._is_heard = False
@@ -188,10 +215,62 @@ class Survey:
 
     async def _depth(self, task: str) -> Depth | None:
         """Return how full a task's queue is, with those that consume from it now and then."""
-        depth = await self._broker.depth(self._app.names.processor_queue(task))
-        if depth is None:
-            return None
-        return Depth(depth.ready, await self._processors.of(task, depth))
+        names = self._app.names
+        depth = await self._broker.depth(names.processor_queue(task))
+        if depth is None or depth.consumers or task not in resting(self._app):
+            return depth
+        # Its processors leave the queue while its next message has to wait.
+        present = await self._broker.depth(names.presence)
+        return Depth(depth.ready, present.consumers if present else 0)
+
+    async def backlogs(self) -> list[Backlog]:
+        """Return the backlog of each task that is sent messages."""
+        recent = await self.recent_calls()
+        called = [task.name for task in self._app.tasks.values() if task.called]
+        parked = await side_by_side(
+            self._broker.depth, [self._app.names.failed_queue(task) for task in called]
+        )
+        return [
+            Backlog(
+                task,
+                depth and depth.ready,
+                depth.consumers if depth else 0,
+                failed.ready if failed else 0,
+                recent.get(task, Totals()),
+            )
+            for (task, depth), failed in zip(
+                (await self.depths(called)).items(), parked, strict=True
+            )
+        ]
+
+    async def recent_calls(self) -> dict[str, Totals]:
+        """Read what became of the calls of each task in the last quarter of an hour."""
+        if not any(task.called for task in self._app.tasks.values()):
+            return {}
+        try:
+            reading = self._history.read(since=self._clock.now() - RECENT, containing='"until_ms"')
+            return totals_of([told async for told in reading if isinstance(told, Summary)])
+        except QueueNotFound:  # nothing was seeded
+            return {}
+
+    async def counts(self, waiting: int) -> Counts:
+        """Count what there is by asking how long queues are; no message is touched.
+
+        Args:
+            waiting: how many loops wait for their time, each with one token that is not void.
+        """
+        app, names = self._app, self._app.names
+        is_called = any(task.called for task in app.tasks.values())
+        return Counts(
+            await self._waiting_in([*map(names.failed_queue, app.tasks), names.failed]),
+            await self._waiting_in(map(names.later_timer, timers() if is_called else ())),
+            max(await self._waiting_in(map(names.timer, timers())) - waiting, 0),
+            tuple(map(str, orphans_of(app, await self.listing()))),
+        )
+
+    async def _waiting_in(self, queues: Iterable[str]) -> int:
+        depths = await side_by_side(self._broker.depth, list(queues))
+        return sum(depth.ready for depth in depths if depth is not None)
 
     def _overdue(
         self,
@@ -237,14 +316,21 @@ def _status(
     held = held_in(loop.id, listed.epoch, answers) if token is not None or is_heard else None
     put = None if token is None else put_of(token)
     place = where(listed, put, now, depth, timeout=loop.task.timeout, held=held)
+    latest = token if token is not None and token.epoch >= listed.epoch else None
+    due_at, reason = latest.due_at if latest else listed.first_due_at, ""
+    if place is Where.PAUSED:
+        due_at = None
+        reason = (latest.reason if latest and latest.rests else "") or listed.reason
+    if not reason and held is None and answers is not None:
+        reason = f"as far as is known: no answer from {', '.join(answers.unheard)}"
     return Status(
         loop,
         place,
         processors,
-        due_at=None if place is Where.PAUSED else _due_at(listed, token),
+        due_at,
         seq=None if token is None else token.seq,
         attempt=None if token is None else token.attempt,
-        reason=_reason(place, listed, token) or _silence(held, answers) or None,
+        reason=reason or None,
         last=None if token is None else token.last,
         epoch=listed.epoch,
         by=listed.by,
@@ -259,24 +345,3 @@ def held_in(loop: LoopId, epoch: int, answers: Answers | None) -> bool | None:
     if any(token.position.epoch >= epoch for token in answers.tokens(loop)):
         return True
     return False if answers.complete else None
-
-
-def _due_at(listed: Listed, token: Token | None) -> datetime | None:
-    """Return when a loop is due; where nothing was heard of its epoch, by its schedule."""
-    if token is None or token.epoch < listed.epoch:
-        return listed.first_due_at
-    return token.due_at
-
-
-def _reason(place: Where, listed: Listed, token: Token | None) -> str:
-    if place is not Where.PAUSED:
-        return ""
-    if token is not None and token.rests and token.epoch >= listed.epoch and token.reason:
-        return token.reason
-    return listed.reason
-
-
-def _silence(held: bool | None, answers: Answers | None) -> str:
-    if held is not None or answers is None:
-        return ""
-    return f"as far as is known: no answer from {', '.join(answers.unheard)}"

@@ -41,14 +41,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import Depth
-from scheduler.control.beginnings import Beginnings, Decision, Wanted
+from scheduler.control.beginnings import Beginnings, Wanted, in_parts
 from scheduler.control.census import Census
-from scheduler.control.declaring import Declaring
-from scheduler.control.endings import Endings
+from scheduler.control.first_tokens import triggered
+from scheduler.control.installation import Installation
 from scheduler.control.loops import loops_of, orphans_of
-from scheduler.control.new_tokens import triggered
-from scheduler.control.policy_watch import PolicyWatch
-from scheduler.control.repairs import Repairs
+from scheduler.control.removal import Endings
 from scheduler.control.reports import Did, Report
 from scheduler.control.seeding import Seeding
 from scheduler.control.status import Survey, held_in
@@ -67,24 +65,21 @@ from scheduler.events import (
 from scheduler.protocol.epochs import LoopState, Verb
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
+from scheduler.protocol.policies import advice
 from scheduler.protocol.tokens import LoopId, Token, decode
-from scheduler.queues.checkpoints import checkpoint_of
 from scheduler.queues.journal import Put
-from scheduler.queues.listing import Listed, Listing
-from scheduler.queues.roster import Roster
+from scheduler.queues.listing import Listed, Listing, checkpoint_of
+from scheduler.queues.namespace import Namespace
 from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.backoff import dice
-from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import LATEST_MS, moment_of
 
 REMEMBERED = 300  # troubles: what a token can carry is limited
 BREATHE_EVERY = 500  # loops
-ASKED_AT_ONCE = 2_000  # loops
 
 ROUNDS_AFTER_RECONNECT_S = (0.5, 3.0, 7.0, 12.0, 20.0)
 UNSETTLED = 30 * SECOND
@@ -129,37 +124,33 @@ class Overdue:
 
 
 class Supervisor:
-    """The part that one processor takes in supervision."""
+    """The part that one processor takes in supervision.
+
+    Args:
+        listing: the roster, as it is followed.
+    """
 
     def __init__(
         self,
-        app: App,
-        clock: Clock,
+        namespace: Namespace,
         listing: Listing,
-        roster: Roster,
         survey: Survey,
         beginnings: Beginnings,
-        repairs: Repairs,
         seeding: Seeding,
-        declaring: Declaring,
-        census: Census,
-        endings: Endings,
+        installation: Installation,
         timer_watch: TimerWatch,
-        policy_watch: PolicyWatch,
+        endings: Endings,
     ) -> None:
-        self._app = app
-        self._clock = clock
+        self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
+        self._roster = namespace.roster
         self._listing = listing
-        self._roster = roster
         self._survey = survey
         self._beginnings = beginnings
-        self._repairs = repairs
         self._seeding = seeding
-        self._declaring = declaring
-        self._census = census
-        self._endings = endings
+        self._installation = installation
         self._timer_watch = timer_watch
-        self._policy_watch = policy_watch
+        self._endings = endings
+        self._census = Census(namespace.journal, namespace.clock, listing.known)
         self._are_timers_suspect = True
         self._reconnected_at: datetime | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -218,9 +209,12 @@ class Supervisor:
         lateness = await self._timer_watch.of_tokens() if lost else IN_TIME
         if lateness.is_draining:  # so many are due at once that the broker is behind
             lost = [each for each in lost if self._clock.now() - each.due_at > LONGEST_DRAINING]
-        await self._repairs.repair([each.loop for each in lost], "lost")
+        await self._beginnings.repair([each.loop for each in lost], "lost")
         stuck = await self._mend_timers(lateness.stuck, memory.stuck)
-        await self._end_doubles(loops)
+        if doubled := self._census.doubled:
+            seen = [loop for loop in loops if loop.id in doubled]
+            await self._beginnings.repair(seen, "doubled", epochs=doubled)
+            doubled.clear()
         await self._note()
         troubles = {
             **{str(loop): "orphan" for loop in orphans_of(self._app, self._listing)},
@@ -231,7 +225,10 @@ class Supervisor:
                 if places[each.loop.id] is Where.UNATTENDED
             },
         }
-        self._report(troubles, memory.reported)
+        for name, trouble in troubles.items():
+            if memory.reported.get(name) != trouble:
+                task, _, key = name.partition(".")
+                self._app.events.emit(LoopReported(LoopId(task, key), trouble, ADVICE[trouble]))
         took = self._clock.now() - began
         self._app.events.emit(CensusTaken(len(loops), len(loops), took))
         return Memory(
@@ -247,14 +244,15 @@ class Supervisor:
             known: those that were reported.
         """
         try:
-            found = await self._policy_watch.found() or ()
+            found = await self._installation.harms() or ()
         except BrokerError as error:
             self._app.events.emit(SupervisionDelayed(f"Policies cannot be read: {error}"))
             return list(known)
-        for each in found:
-            if each.policy not in known:
-                self._app.events.emit(PolicyReported(*each))
-        return [each.policy for each in found]
+        for harm in found:
+            if harm.about not in known:
+                what_to_do = advice(harm, self._app.namespace, self._broker.info.vhost)
+                self._app.events.emit(PolicyReported(harm.about, harm.detail, what_to_do))
+        return [harm.about for harm in found]
 
     async def _missing_tasks(self) -> Collection[str]:
         """Declare the queues that are gone; return the tasks whose queues stay away."""
@@ -263,7 +261,7 @@ class Supervisor:
         of_tasks = {names.processor_queue(task): task for task in self._app.tasks}
         # A timer that is gone shows by the tokens that are overdue, or cannot be put.
         of_timers = map(names.timer, timers() if self._are_timers_suspect else ())
-        gone = await self._declaring.absent((*streams, names.presence, *of_tasks, *of_timers))
+        gone = await self._installation.absent((*streams, names.presence, *of_tasks, *of_timers))
         if not gone and self._app.loops.keys() <= self._listing.keys():
             return ()
         try:
@@ -303,25 +301,22 @@ class Supervisor:
 
     async def _places(self, overdue: Sequence[Overdue], now: datetime) -> Mapping[LoopId, Where]:
         """Return where overdue loops are, having asked all processors and queues."""
-        places = dict[LoopId, Where]()
-        depths = await self._survey.depths({each.loop.id.task for each in overdue})
-        for begin in range(0, len(overdue), ASKED_AT_ONCE):
-            some = overdue[begin : begin + ASKED_AT_ONCE]
-            answers = await self._survey.answers(
-                {each.loop.id: self._listing.known(each.loop.id) for each in some}
-            )
+        by_loop, places = {each.loop.id: each for each in overdue}, dict[LoopId, Where]()
+        depths = await self._survey.depths({loop.task for loop in by_loop})
+        for some in in_parts({loop: self._listing.known(loop) for loop in by_loop}):
+            answers = await self._survey.answers(some)
             places |= {
-                each.loop.id: where(
-                    each.listed,
-                    each.put,
+                loop: where(
+                    by_loop[loop].listed,
+                    by_loop[loop].put,
                     now,
-                    depths[each.loop.id.task] or Depth(0, 0),
-                    timeout=each.loop.task.timeout,
-                    held=held_in(each.loop.id, each.listed.epoch, answers),
-                    served_until=self._census.served_until(each.loop.id.task),
+                    depths[loop.task] or Depth(0, 0),
+                    timeout=by_loop[loop].loop.task.timeout,
+                    held=held_in(loop, by_loop[loop].listed.epoch, answers),
+                    served_until=self._census.served_until(loop.task),
                     tolerance=self._tolerance,
                 )
-                for each in some
+                for loop in some
             }
         return places
 
@@ -346,20 +341,14 @@ class Supervisor:
                 emit(TimerStuck(queue, cause, was_recreated=False))
         return list(of_calls)
 
-    async def _end_doubles(self, loops: Sequence[Loop]) -> None:
-        doubled = self._census.doubled
-        if doubled:
-            await self._repairs.repair(
-                [loop for loop in loops if loop.id in doubled], "doubled", epochs=doubled
-            )
-            doubled.clear()
-
     async def _note(self) -> None:
         """Note in the roster how far loops have come that wait for long, and which have ended."""
         messages = list(self._census.long.values())
         for begin in range(0, len(messages), BREATHE_EVERY):
             tokens = list(self._decoded(messages[begin : begin + BREATHE_EVERY]))
-            await self._endings.enter_all((each for each in tokens if each.rests), self._listing)
+            await self._endings.enter_missing(
+                (each for each in tokens if each.rests), self._listing
+            )
             entries = [entry for token in tokens if (entry := self._noted(token)) is not None]
             if entries:
                 await self._roster.note(entries)
@@ -386,12 +375,6 @@ class Supervisor:
             return None
         return replace(listed, checkpoint=checkpoint)
 
-    def _report(self, troubles: Mapping[str, str], known: Mapping[str, str]) -> None:
-        for name, trouble in troubles.items():
-            if known.get(name) != trouble:
-                task, _, key = name.partition(".")
-                self._app.events.emit(LoopReported(LoopId(task, key), trouble, ADVICE[trouble]))
-
     async def _watch_supervision(self) -> None:
         """Look now and then whether the supervision loop is there, for as long as we live."""
         interval = self._app.settings.supervision_interval.total_seconds()
@@ -403,7 +386,7 @@ class Supervisor:
         loop = self._app.supervision
         (status,) = await self._survey.status(loop)
         if status.where is Where.LOST:
-            await self._repairs.repair([loop], "lost", epochs={loop.id: status.epoch})
+            await self._beginnings.repair([loop], "lost", epochs={loop.id: status.epoch})
         elif status.where is Where.UNSEEDED:
             try:
                 await self._seeding.adopt(dict(self._listing))
@@ -425,12 +408,11 @@ class Supervisor:
     async def _trigger(self) -> None:
         """Run supervision now, unless another processor has just seen to it."""
 
-        def decide(loop: Loop, listing: Listing) -> Report | Decision:
+        def decide(loop: Loop, listing: Listing) -> Report | Wanted:
             now, listed = self._clock.now(), listing.get(loop.id)
             if listed is None or now - listed.at < JUST_BEGUN:
                 return Report(loop, Did.UNCHANGED)
-            wanted = Wanted(Verb.TRIGGER, loop, listed, lambda token: triggered(token, now))
-            return Decision(Did.TRIGGERED, wanted)
+            return Wanted(Verb.TRIGGER, loop, listed, lambda token: triggered(token, now))
 
         await self._beginnings.act([self._app.supervision], decide)
 

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from scheduler.brokers.contract import Broker, Delivery
-from scheduler.control.concurrency import side_by_side
-from scheduler.control.declaring import Declaring
+from scheduler.brokers.contract import Delivery
+from scheduler.control.installation import Installation
 from scheduler.errors import BrokerError, DeliveryLost, QueueNotFound
 from scheduler.protocol.calls import due_at_of_call
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import claims_of, is_token
-from scheduler.tasks.registry import App
-from scheduler.timing.clock import Clock
+from scheduler.queues.concurrency import side_by_side
+from scheduler.queues.namespace import Namespace
 from scheduler.timing.moments import moment_of
 
 LATE_AFTER = timedelta(seconds=2)
@@ -47,11 +46,9 @@ IN_TIME = Lateness({}, is_draining=False)
 class TimerWatch:
     """Looks at the heads of the timers of an app."""
 
-    def __init__(self, app: App, broker: Broker, clock: Clock, declaring: Declaring) -> None:
-        self._app = app
-        self._broker = broker
-        self._clock = clock
-        self._declaring = declaring
+    def __init__(self, namespace: Namespace, installation: Installation) -> None:
+        self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
+        self._installation = installation
 
     async def of_tokens(self) -> Lateness:
         """Look at the timers of tokens."""
@@ -70,7 +67,7 @@ class TimerWatch:
             AccessRefused: this user may not declare.
         """
         await self._broker.delete(queue)
-        await self._declaring.what_is_gone()
+        await self._installation.declare_missing()
 
     async def _lateness(self, queues: Iterable[str]) -> Lateness:
         """Look twice at the heads: a timer that hatches has another one by then."""

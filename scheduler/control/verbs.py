@@ -9,47 +9,33 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from scheduler.brokers.contract import Broker
-from scheduler.control.beginnings import Beginnings, Decision, Wanted
+from scheduler.control.beginnings import Beginnings, Wanted
+from scheduler.control.first_tokens import resumed, triggered
 from scheduler.control.loops import as_entered
-from scheduler.control.new_tokens import resumed, triggered
 from scheduler.control.reports import Did, Report
 from scheduler.control.status import Survey
 from scheduler.control.where import Where
 from scheduler.errors import QueueNotFound, UnknownLoop, UsageError
 from scheduler.protocol.epochs import LoopState, Verb
 from scheduler.protocol.tokens import State, Token
-from scheduler.queues.checkpoints import checkpoint_of
-from scheduler.queues.listing import Listed, Listing
-from scheduler.queues.timers import Timers
+from scheduler.queues.listing import Listed, Listing, checkpoint_of
+from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop, Override
-from scheduler.tasks.registry import App
-from scheduler.timing.clock import Clock
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import Recurring
 
 PAUSED_BY_OPERATOR = "paused by an operator"
 DUE = Where.READY, Where.RUNNING, Where.UNATTENDED, Where.LATE
 
-_Decide = Callable[[Loop, Listed], Report | Decision]
+_Decide = Callable[[Loop, Listed], Report | Wanted]
 
 
 class Verbs:
     """The verbs of an app's loops. Those on many loops begin their epochs in bulk."""
 
-    def __init__(
-        self,
-        app: App,
-        broker: Broker,
-        clock: Clock,
-        timers: Timers,
-        beginnings: Beginnings,
-        survey: Survey,
-    ) -> None:
-        self._app = app
-        self._broker = broker
-        self._clock = clock
-        self._timers = timers
+    def __init__(self, namespace: Namespace, beginnings: Beginnings, survey: Survey) -> None:
+        self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
+        self._timers = namespace.timers
         self._beginnings = beginnings
         self._survey = survey
 
@@ -73,21 +59,21 @@ class Verbs:
         heard_at = self._clock.now()
         tokens = await self._survey.last_tokens(loops)
 
-        def decide(loop: Loop, listed: Listed) -> Decision:
+        def decide(loop: Loop, listed: Listed) -> Wanted:
             paused = listed.entry.state is LoopState.PAUSED
             because = listed.reason if paused else reason
             token = tokens.get(loop.id)
-            wanted = Wanted(
+            return Wanted(
                 Verb.PAUSE,
                 as_entered(loop, listed),
                 listed,
                 reason=because,
                 # The journal may have forgotten it when the loop is resumed.
                 checkpoint=None
-                if paused or token is None or token.first or token.epoch < listed.entry.life
+                if paused or token is None or token.epoch < listed.entry.life
                 else checkpoint_of(token, self._app.namespace, heard_at),
+                did=Did.UNCHANGED if paused else None,
             )
-            return Decision(Did.UNCHANGED if paused else Did.PAUSED, wanted)
 
         return await self._act(loops, decide)
 
@@ -111,17 +97,16 @@ class Verbs:
         """
         now = self._clock.now()
 
-        def decide(loop: Loop, listed: Listed) -> Report | Decision:
+        def decide(loop: Loop, listed: Listed) -> Report | Wanted:
             loop = as_entered(loop, listed)
             if listed.entry.state is not LoopState.PAUSED:
                 return Report(loop, Did.NOT_PAUSED)
-            wanted = Wanted(
+            return Wanted(
                 Verb.RESUME,
                 loop,
                 listed,
                 lambda token: resumed(token, now, at_once=at_once, after=after),
             )
-            return Decision(Did.RESUMED, wanted)
 
         return await self._act(loops, decide)
 
@@ -132,12 +117,11 @@ class Verbs:
             return Report(status.loop, Did.RUNNING)
         now = self._clock.now()
 
-        def decide(loop: Loop, listed: Listed) -> Report | Decision:
+        def decide(loop: Loop, listed: Listed) -> Report | Wanted:
             loop = as_entered(loop, listed)
             if listed.entry.state is LoopState.PAUSED:
                 return Report(loop, Did.IS_PAUSED)
-            wanted = Wanted(Verb.TRIGGER, loop, listed, lambda token: triggered(token, now))
-            return Decision(Did.TRIGGERED, wanted)
+            return Wanted(Verb.TRIGGER, loop, listed, lambda token: triggered(token, now))
 
         return await self._act_on(loop, decide)
 
@@ -190,7 +174,7 @@ class Verbs:
                 "Nothing was changed."
             )
 
-        def decide(loop: Loop, listed: Listed) -> Report | Decision:
+        def decide(loop: Loop, listed: Listed) -> Report | Wanted:
             if isinstance(listed.schedule, Once):
                 raise UsageError(
                     f"{loop} is a named one-off: it has a moment and no schedule. Nothing was "
@@ -200,7 +184,8 @@ class Verbs:
             override = Override(by, self._clock.now()) if loop.id in self._app.loops else None
             if (before.schedule, before.override is None) == (schedule, override is None):
                 return Report(before, Did.UNCHANGED)
-            return _rescheduled(replace(before, schedule=schedule, override=override), listed)
+            changed = replace(before, schedule=schedule, override=override)
+            return Wanted(Verb.RESCHEDULE, changed, listed)
 
         return await self._act_on(loop, decide)
 
@@ -216,10 +201,10 @@ class Verbs:
                 "Nothing was changed; `scheduler schedule set` gives it another."
             )
 
-        def decide(_: Loop, listed: Listed) -> Report | Decision:
+        def decide(_: Loop, listed: Listed) -> Report | Wanted:
             if listed.override is None:
                 return Report(as_entered(of_code, listed), Did.NOT_SET)
-            return _rescheduled(replace(of_code, args=listed.args), listed)
+            return Wanted(Verb.RESCHEDULE, replace(of_code, args=listed.args), listed)
 
         return await self._act_on(loop, decide)
 
@@ -247,7 +232,3 @@ class Verbs:
             f"The loop {loop} is not in {self._broker.address} yet. Nothing was changed; "
             "run `scheduler seed` first."
         )
-
-
-def _rescheduled(loop: Loop, listed: Listed) -> Decision:
-    return Decision(Did.RESCHEDULED, Wanted(Verb.RESCHEDULE, loop, listed))

@@ -8,7 +8,7 @@ from datetime import datetime
 from secrets import token_urlsafe
 from typing import Any
 
-from scheduler.control.acting import acting_as
+from scheduler.control.reports import acting_as
 from scheduler.errors import SchedulerError
 from scheduler.timing.clock import Clock
 

@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.concurrency import side_by_side
 from scheduler.dashboard.picture import Picture
 from scheduler.errors import BrokerError, QueueNotFound
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names
+from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.listing import Listed
 from scheduler.queues.roster import Roster
 from scheduler.timing.backoff import backoff

@@ -13,14 +13,13 @@ from scheduler.brokers.cancellation import cancelled
 from scheduler.errors import BrokerError
 from scheduler.events import Event, MessageParked, RunFinished
 from scheduler.protocol.calls import Call
-from scheduler.protocol.messages import one_line, summary_of
+from scheduler.protocol.messages import flat, one_line, summary_of
 from scheduler.protocol.tokens import Ending
 from scheduler.protocol.topology import LOOP_KEY
 from scheduler.queues.failed import Reason
 from scheduler.queues.history import FEW_ERRORS, ON_TIME, Attempt, ErrorCount, History, Summary
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
-from scheduler.timing.moments import milliseconds_since_epoch
 
 EVERY = timedelta(seconds=10)
 SOON = timedelta(seconds=1)
@@ -62,7 +61,7 @@ class Tally:
         if event.attempt == 0:
             self.late_ms.append(_ms(late))
         if event.error is not None:
-            self.note_error(summary_of(event.error), event.message_id)
+            self.note_error(summary_of(event.error), flat(event.message_id))
 
     def note_error(self, error: str, id: str) -> None:
         """Count an error; the id is that of a call which met it."""
@@ -76,15 +75,13 @@ class Tally:
         commonest = sorted(self.errors.items(), key=lambda item: -item[1][0])[:FEW_ERRORS]
         return Summary(
             task=task,
-            from_ms=milliseconds_since_epoch(self.since),
-            to_ms=milliseconds_since_epoch(now),
+            since=self.since,
+            until=now,
             late_p50_ms=_quantile(self.late_ms, 0.5),
             late_p99_ms=_quantile(self.late_ms, 0.99),
             took_p50_ms=_quantile(self.took_ms, 0.5),
             took_p99_ms=_quantile(self.took_ms, 0.99),
-            errors=tuple(
-                ErrorCount(error=error, count=count, id=id) for error, (count, id) in commonest
-            ),
+            errors=tuple(ErrorCount(error, count, id) for error, (count, id) in commonest),
             **counts,
         )
 
@@ -130,7 +127,7 @@ class CallReporter:
                 tally = self._tally(event.task)
                 tally.counts["parked"] += 1
                 if event.reason in NOT_RUN:
-                    tally.note_error(event.error, event.message_id or "")
+                    tally.note_error(event.error, flat(event.message_id or ""))
                     self._attempts.append(self._not_run(event))
             case _:
                 return
@@ -145,9 +142,9 @@ class CallReporter:
     def _not_run(self, event: MessageParked) -> Attempt:
         return Attempt(
             task=event.task,
-            id=event.message_id or "",
+            id=flat(event.message_id or ""),
             attempt=1,
-            started_at_ms=milliseconds_since_epoch(self._clock.now()),
+            started_at=self._clock.now(),
             outcome="parked",
             error=one_line(f"{event.reason}: {event.error}"),
         )
@@ -185,20 +182,16 @@ class CallReporter:
 def _attempt(event: RunFinished, call: Call) -> Attempt:
     return Attempt(
         task=call.task,
-        id=event.message_id,
-        key=call.routing_key,
+        id=flat(event.message_id),
+        key=flat(call.routing_key),
         attempt=event.attempt + 1,
-        sent_at_ms=_optional_ms(call.sent_at),
-        due_at_ms=_optional_ms(call.due_at),
-        started_at_ms=milliseconds_since_epoch(event.started_at),
-        duration_ms=_ms(event.duration),
+        sent_at=call.sent_at,
+        due_at=call.due_at,
+        started_at=event.started_at,
+        took_ms=_ms(event.duration),
         outcome=event.ending.value,
         error="" if event.error is None else summary_of(event.error),
     )
-
-
-def _optional_ms(moment: datetime | None) -> int | None:
-    return None if moment is None else milliseconds_since_epoch(moment)
 
 
 def _ms(span: timedelta) -> float:

@@ -1,7 +1,7 @@
 """End loops on behalf of their runs: the journal hears of it, then the roster."""
 
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
-from scheduler.control.endings import Endings
+from scheduler.control.removal import Endings
 from scheduler.processor.publishing import PatientPublisher
 from scheduler.protocol.tokens import Token
 from scheduler.queues.timers import Timers

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Protocol
 
 from scheduler.brokers.contract import Broker
-from scheduler.control.preparation import Preparation
+from scheduler.control.seeding import Seeding
 from scheduler.control.supervision import Supervisor
 from scheduler.events import Connected, EscalationHook, MessageParked, RunFinished
 from scheduler.middleware import Around
@@ -52,7 +52,7 @@ class Processor:
         worker: Worker,
         knowledge: Knowledge,
         reporter: CallReporter,
-        preparation: Preparation,
+        seeding: Seeding,
         supervisor: Supervisor | None,
         lifespan: Lifespan,
         threads: Threads,
@@ -65,7 +65,7 @@ class Processor:
         self._clock = clock
         self._knowledge = knowledge
         self._reporter = reporter
-        self._preparation = preparation
+        self._seeding = seeding
         self._supervisor = supervisor
         self._lifespan = lifespan
         self._tasks = tasks
@@ -81,7 +81,7 @@ class Processor:
         """
         async with AsyncExitStack() as stack:
             if self._supervisor is not None:
-                await self._preparation.prepare(self._tasks)
+                await self._seeding.prepare(self._tasks)
             listening = self._app.events.listening
             stack.enter_context(listening(self._knowledge.hear, *INTERRUPTIONS))
             await stack.enter_async_context(self._knowledge)

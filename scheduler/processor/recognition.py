@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from scheduler.brokers.cancellation import cancelled
 from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
-from scheduler.control.joining import joined
+from scheduler.control.first_tokens import joined
 from scheduler.errors import BrokerError, DeliveryLost, StreamTooLong, Undecodable
 from scheduler.events import Emit, PlaceLost, TokenDelayed
 from scheduler.processor.ends import Ends

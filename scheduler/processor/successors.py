@@ -20,8 +20,7 @@ from scheduler.protocol.hatchery import LONGEST
 from scheduler.protocol.messages import Message, taken_out_by
 from scheduler.protocol.tokens import Ending, Token
 from scheduler.protocol.topology import Names
-from scheduler.queues.delays import send_again
-from scheduler.queues.timers import Timers, waits_in_legs
+from scheduler.queues.timers import Timers, send_again, waits_in_legs
 from scheduler.timing.clock import Clock
 
 

@@ -34,30 +34,26 @@ scheduler-replayed-at-ms         when an operator sent it back from its failed q
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from scheduler.errors import Undecodable
 from scheduler.protocol.hatchery import LONGEST
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
-    MOST_COUNTED,
     PREFIX,
+    WIRE,
+    Count,
     Message,
+    Moment,
     compact_json,
     our_headers,
     own_headers,
     parsed,
     validated,
 )
-from scheduler.timing.moments import (
-    LATEST,
-    LATEST_MS,
-    milliseconds_since_epoch,
-    moment_of,
-    optional_moment,
-)
+from scheduler.timing.moments import LATEST, LATEST_MS, milliseconds_since_epoch, moment_of
 
 CALL_TYPE = "scheduler.call"
 PARKED = f"{PREFIX}parked-"
@@ -67,6 +63,7 @@ ATTEMPT = f"{PREFIX}attempt"
 EXCHANGE, KEY = f"{PREFIX}exchange", f"{PREFIX}key"
 FIRST_FAILED_AT = f"{PREFIX}first-failed-at-ms"
 USER_ID = f"{PREFIX}user-id"
+Text = Annotated[str, Field(strict=True)]
 CLAIMS = frozenset({ATTEMPT, FIRST_FAILED_AT, EXCHANGE, KEY, USER_ID, REPLAYED_AT, LEFT_OUT})
 
 
@@ -153,54 +150,6 @@ def is_call(message: Message) -> bool:
     return f"{PREFIX}sent-at-ms" in message.headers
 
 
-def decode_call(
-    message: Message,
-    namespace: str,
-    task: str,
-    *,
-    exchange: str,
-    routing_key: str,
-    expires: timedelta | None = None,
-) -> Call:
-    """The call of a message that came to a task's queue.
-
-    Args:
-        expires: how long after its timestamp a message of somebody else is worth a run; one without
-            a timestamp always is, and one that an operator sent back.
-
-    Raises:
-        Undecodable: it claims to be of our making, and is not; or its retry headers are broken.
-    """
-    wire = validated(_Sent if is_call(message) else _Retried, our_headers(message), "headers")
-    key = task_key(task) if routing_key == retry_key(task) else routing_key
-    args, sent_at, expires_at = None, None, None
-    if isinstance(wire, _Sent):
-        _refuse_strayed(wire, namespace, task)
-        args = parsed(_Body, message.body, "body").args
-        sent_at, expires_at = moment_of(wire.sent_at_ms), optional_moment(wire.expires_at_ms)
-    elif not wire.replayed_at_ms:
-        expires_at = _expiry(message, expires)
-    return Call(
-        task=task,
-        message=replace(message, headers=own_headers(message.headers), expiration=None),
-        exchange=exchange if wire.exchange is None else wire.exchange,
-        routing_key=key if wire.key is None else wire.key,
-        args=args,
-        attempt=wire.attempt,
-        sent_at=sent_at,
-        due_at=optional_moment(wire.due_at_ms),
-        not_before=optional_moment(wire.not_before_ms),
-        expires_at=expires_at,
-        first_failed_at=optional_moment(wire.first_failed_at_ms),
-    )
-
-
-def _expiry(message: Message, expires: timedelta | None) -> datetime | None:
-    if message.timestamp is None or expires is None or LATEST - message.timestamp < expires:
-        return None
-    return message.timestamp + expires
-
-
 def placed(message: Message, exchange: str, routing_key: str) -> Message:
     """The message with where it was published first, unless it says so already."""
     first = {EXCHANGE: exchange, KEY: routing_key}
@@ -254,42 +203,85 @@ def spent(call: Call, *, failed_at: datetime) -> Message:
     return replace(call.message, headers={**call.message.headers, **added})
 
 
-def _refuse_strayed(wire: "_Sent", namespace: str, task: str) -> None:
-    if (wire.namespace, wire.task) != (namespace, task):
-        raise Undecodable(
-            f"The message is a call of {wire.task!r} in namespace {wire.namespace!r}; "
-            f"this is {task!r} in {namespace!r}."
-        )
-
-
-_Ms = Field(default=None, ge=0, le=LATEST_MS)
-
-
-class _Wire(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class _Retried(_Wire):
+@dataclass(frozen=True, slots=True)
+class _Retried:
     """What is told of a message of whatever form."""
 
-    due_at_ms: int | None = _Ms
-    not_before_ms: int | None = _Ms
-    replayed_at_ms: int | None = _Ms
-    attempt: int = Field(default=0, ge=0, le=MOST_COUNTED)
-    first_failed_at_ms: int | None = _Ms
-    exchange: str | None = None
-    key: str | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
+    due_at: Moment | None = None
+    not_before: Moment | None = None
+    replayed_at: Moment | None = None
+    attempt: Count = 0
+    first_failed_at: Moment | None = None
+    exchange: Text | None = None
+    key: Text | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Sent(_Retried):
     """What is told of one that we sent, besides."""
 
-    version: int = Field(ge=1, le=1)
-    namespace: str
-    task: str
-    sent_at_ms: int = Field(ge=0, le=LATEST_MS)
-    expires_at_ms: int | None = _Ms
+    version: Annotated[int, Field(strict=True, ge=1, le=1)]
+    namespace: Text
+    task: Text
+    sent_at: Moment
+    expires_at: Moment | None = None
 
 
-class _Body(_Wire):
+@dataclass(frozen=True, slots=True)
+class _Body:
     args: dict[str, Any]
+
+
+_RETRIED, _SENT, _BODY = TypeAdapter(_Retried), TypeAdapter(_Sent), TypeAdapter(_Body)
+
+
+def decode_call(
+    message: Message,
+    namespace: str,
+    task: str,
+    *,
+    exchange: str,
+    routing_key: str,
+    expires: timedelta | None = None,
+) -> Call:
+    """Return the call of a message that came to a task's queue.
+
+    Args:
+        expires: how long after its timestamp a message of somebody else is worth a run; one without
+            a timestamp always is, and one that an operator sent back.
+
+    Raises:
+        Undecodable: it claims to be of our making, and is not; or its retry headers are broken.
+    """
+    record: TypeAdapter[Any] = _SENT if is_call(message) else _RETRIED
+    wire: _Sent | _Retried = validated(record, our_headers(message), "headers")
+    key = task_key(task) if routing_key == retry_key(task) else routing_key
+    args, sent_at, expires_at = None, None, None
+    if isinstance(wire, _Sent):
+        if (wire.namespace, wire.task) != (namespace, task):
+            raise Undecodable(
+                f"The message is a call of {wire.task!r} in namespace {wire.namespace!r}; "
+                f"this is {task!r} in {namespace!r}."
+            )
+        args, sent_at, expires_at = (
+            parsed(_BODY, message.body, "body").args,
+            wire.sent_at,
+            wire.expires_at,
+        )
+    elif (sent := message.timestamp) and expires is not None and not wire.replayed_at:
+        expires_at = sent + expires if LATEST - sent >= expires else None
+    return Call(
+        task=task,
+        message=replace(message, headers=own_headers(message.headers), expiration=None),
+        exchange=exchange if wire.exchange is None else wire.exchange,
+        routing_key=key if wire.key is None else wire.key,
+        args=args,
+        attempt=wire.attempt,
+        sent_at=sent_at,
+        due_at=wire.due_at,
+        not_before=wire.not_before,
+        expires_at=expires_at,
+        first_failed_at=wire.first_failed_at,
+    )

@@ -29,6 +29,8 @@ from collections.abc import Iterable, Mapping
 from enum import Enum, StrEnum
 from typing import NamedTuple, TypeVar
 
+from scheduler.protocol.messages import Count
+
 Processor = TypeVar("Processor")
 
 
@@ -82,11 +84,11 @@ class Entry(NamedTuple):
             all but repairs and changes of its schedule. 0: not known.
     """
 
-    epoch: int
+    epoch: Count
     state: LoopState
-    life: int
-    base: int = 0
-    asked: int = 0
+    life: Count
+    base: Count = 0
+    asked: Count = 0
 
 
 class Beginning(NamedTuple):

@@ -1,15 +1,25 @@
 """A message as any broker carries it, and what is read out of one without trusting it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ValidationError
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core import core_schema, from_json
 
 from scheduler.errors import Undecodable
-from scheduler.timing.durations import shown
+from scheduler.timing.durations import MILLISECOND, shown
+from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of
 
 FORMAT_VERSION = 1
 PREFIX = "scheduler-"
@@ -158,35 +168,92 @@ def parsed_json(body: bytes) -> Any:
     Raises:
         Undecodable: it is not JSON.
     """
+    with suppress(ValueError):
+        return from_json(body)  # in half the time; it takes less for JSON, such as lone surrogates
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise Undecodable(f"The body is not JSON: {error}.") from None
 
 
-M = TypeVar("M", bound=BaseModel)
+# How records are declared: a dataclass each, whose fields say how they travel. It is read, checked
+# and written by a `TypeAdapter`, which finds its members by `WIRE`.
+
+T = TypeVar("T")
+WIRE = ConfigDict(extra="ignore", alias_generator=lambda name: MEMBERS.get(name, name))
+"""The `__pydantic_config__` of a record."""
+MEMBERS = {"ending": "outcome", "duration": "duration_ms", "until": "until_ms"} | {
+    name: f"{name}_ms"
+    for name in (
+        *("at", "since", "scheduled_at", "due_at", "previous_at", "started_at", "deadline"),
+        *("sent_at", "not_before", "replayed_at", "expires_at", "first_failed_at"),
+    )
+}
+"""Fields that have another name where they travel."""
+
+Count = Annotated[int, Field(strict=True, ge=0, le=MOST_COUNTED)]
+Flag = Annotated[bool, Field(strict=True)]
 
 
-def parsed(model: type[M], body: bytes, what: str) -> M:
-    """What a body says, as the model of it.
+def travelling(
+    read: Callable[[Any], Any], wire: core_schema.CoreSchema, write: Callable[[Any], Any]
+) -> GetPydanticSchema:
+    """Annotate a type with how it is read from what travels, and written as that."""
+    serialization = core_schema.plain_serializer_function_ser_schema(write)
+    schema = core_schema.no_info_after_validator_function(read, wire, serialization=serialization)
+    return GetPydanticSchema(lambda source, handler: schema)
+
+
+_MILLISECONDS = core_schema.int_schema(strict=True, ge=0, le=LATEST_MS)
+Moment = Annotated[datetime, travelling(moment_of, _MILLISECONDS, milliseconds_since_epoch)]
+Span = Annotated[
+    timedelta,
+    travelling(lambda ms: ms * MILLISECOND, _MILLISECONDS, lambda span: span // MILLISECOND),
+]
+
+
+class Flattened:
+    """Annotates a named tuple: its fields are members of the object that has it.
+
+    To be read, it is given all of that object. Written, it is a dict.
+    """
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        members = {
+            name: core_schema.typed_dict_field(
+                handler.generate_schema(hint), required=name not in source._field_defaults
+            )
+            for name, hint in get_type_hints(source, include_extras=True).items()
+        }
+        return core_schema.no_info_after_validator_function(
+            lambda values: source(**values),
+            core_schema.typed_dict_schema(members),
+            serialization=core_schema.plain_serializer_function_ser_schema(source._asdict),
+        )
+
+
+def parsed(record: TypeAdapter[T], body: bytes, what: str) -> T:
+    """Return what a body says.
 
     Raises:
         Undecodable: it is not JSON, or does not fit; the message names each field.
     """
     try:
-        return model.model_validate_json(body)
+        return record.validate_json(body)
     except ValidationError:  # pydantic's own reader takes less for JSON; and ours has the words
-        return validated(model, parsed_json(body), what)
+        return validated(record, parsed_json(body), what)
 
 
-def validated(model: type[M], data: Any, what: str) -> M:
-    """Data as the model of it.
+def validated(record: TypeAdapter[T], data: Any, what: str) -> T:
+    """Return what data says.
 
     Raises:
         Undecodable: it does not fit; the message names each field.
     """
     try:
-        return model.model_validate(data)
+        return record.validate_python(data)
     except ValidationError as error:
         raise Undecodable(f"The {what} cannot be understood: {problems_of(error)}.") from None
 

@@ -21,7 +21,7 @@ member of the body                    holds
 version                               1, the version of this format
 namespace, task, key                  whose token it is; the key is empty for the task's own loop
 epoch, life                           the epoch that it is of, and that of its loop's last start
-first                                 true: it is the first of its epoch, made by no run; else none
+first                                 whether it is the first of its epoch, made by no run
 seq                                   how many ticks of the loop have been settled before this one
 attempt                               how many attempts of this tick have failed
 state                                 armed, paused, done or replay
@@ -42,41 +42,43 @@ last                                  the run before, which the journal records:
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic_core import core_schema
 
 from scheduler.errors import ScheduleError, Undecodable
 from scheduler.protocol.epochs import Position, Verb
 from scheduler.protocol.messages import (
     FORMAT_VERSION,
     LEAD,
-    MOST_COUNTED,
+    WIRE,
+    Count,
+    Flag,
+    Flattened,
     Message,
+    Moment,
+    Span,
     compact_json,
-    parsed,
     parsed_json,
     trace_of,
+    travelling,
+    validated,
 )
-from scheduler.timing.durations import MILLISECOND, milliseconds
-from scheduler.timing.moments import (
-    LATEST_MS,
-    milliseconds_since_epoch,
-    moment_of,
-    optional_milliseconds,
-    optional_moment,
-)
+from scheduler.timing.durations import milliseconds, shown
 from scheduler.timing.schedules import Schedule, from_wire, to_wire
 
 TOKEN_TYPE = "scheduler.token"
+Planned = Annotated[Schedule, travelling(from_wire, core_schema.dict_schema(), to_wire)]
+"""A schedule, as it travels."""
 
 
 class LoopId(NamedTuple):
     """A task, and a key where the task has many loops."""
 
-    task: str
+    task: Annotated[str, Field(min_length=1)]
     key: str = ""
 
     def __str__(self) -> str:
@@ -106,8 +108,10 @@ class Act:
         by: who did it; empty: that was not told.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
     verb: Verb
-    at: datetime
+    at: Moment
     by: str = ""
 
 
@@ -126,10 +130,12 @@ class Ending(StrEnum):
 class LastRun:
     """The run that was settled when this token was made."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
     ending: Ending
-    scheduled_at: datetime
-    started_at: datetime
-    duration: timedelta
+    scheduled_at: Moment
+    started_at: Moment
+    duration: Span
     error: str | None = None
 
     @property
@@ -158,23 +164,25 @@ class Token:
             (https://www.w3.org/TR/trace-context/).
     """
 
-    loop: LoopId
-    schedule: Schedule
-    scheduled_at: datetime
-    due_at: datetime
-    epoch: int = 0
-    life: int = 0
-    first: bool = False
-    seq: int = 0
-    attempt: int = 0
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
+    loop: Annotated[LoopId, Flattened()]
+    schedule: Planned
+    scheduled_at: Moment
+    due_at: Moment
+    epoch: Count = 0
+    life: Count = 0
+    first: Flag = False
+    seq: Count = 0
+    attempt: Count = 0
     state: State = State.ARMED
     args: Mapping[str, Any] = field(default_factory=dict[str, Any])
     carry: Any = None
     reason: str | None = None
-    previous_at: datetime | None = None
+    previous_at: Moment | None = None
     last: LastRun | None = None
     act: Act | None = None
-    trace: Mapping[str, str] = field(default_factory=dict[str, str])
+    trace: Annotated[Mapping[str, str], Field(exclude=True)] = field(default_factory=dict[str, str])
 
     @property
     def rests(self) -> bool:
@@ -192,6 +200,11 @@ class Token:
         return Position(self.epoch, self.seq, self.attempt, joined=not self.first)
 
 
+_TOKEN = TypeAdapter(Token)
+_REQUIRED = "version", "namespace", "epoch", "life", "seq", "attempt", "state"
+"""What has a default in a token, and none where it travels."""
+
+
 def encode(token: Token, namespace: str, *, lead: timedelta = timedelta(0)) -> Message:
     """Return the message of a token.
 
@@ -201,8 +214,10 @@ def encode(token: Token, namespace: str, *, lead: timedelta = timedelta(0)) -> M
     headers: dict[str, Any] = dict(token.trace)
     if lead:
         headers[LEAD] = milliseconds(lead)
+    members = _TOKEN.dump_python(token, by_alias=True, exclude_none=True)
+    body = {"version": FORMAT_VERSION, "namespace": namespace, **members.pop("loop"), **members}
     return Message(
-        body=compact_json(_wire_of(token, namespace)),
+        body=compact_json(body),
         headers=headers,
         content_type="application/json",
         message_id=f"{namespace}/{token.loop}/{token.seq}/{token.attempt}",
@@ -232,130 +247,19 @@ def decode(message: Message, namespace: str) -> Token:
     """
     if not is_token(message):
         raise Undecodable(f"It is no token: its type is {message.type!r}, not {TOKEN_TYPE!r}.")
-    wire = parsed(_Wire, message.body, "token")
-    if wire.namespace != namespace:
-        raise Undecodable(
-            f"The message belongs to namespace {wire.namespace!r}, this is {namespace!r}."
-        )
+    body = parsed_json(message.body)
+    if isinstance(body, dict):
+        claims = cast(dict[str, Any], body)
+        if missing := [name for name in _REQUIRED if name not in claims]:
+            raise Undecodable(f"The token cannot be understood: {missing[0]}: Field required.")
+        if (version := claims["version"]) != FORMAT_VERSION or type(version) is not int:
+            raise Undecodable(f"The token cannot be understood: version: got {shown(version)}.")
+        if (other := claims["namespace"]) != namespace:
+            raise Undecodable(
+                f"The message belongs to namespace {shown(other)}, this is {namespace!r}."
+            )
+        body = {**claims, "loop": claims, "trace": trace_of(message.headers)}
     try:
-        return Token(
-            loop=LoopId(wire.task, wire.key),
-            schedule=from_wire(wire.schedule),
-            epoch=wire.epoch,
-            life=wire.life,
-            first=wire.first,
-            scheduled_at=moment_of(wire.scheduled_at_ms),
-            due_at=moment_of(wire.due_at_ms),
-            seq=wire.seq,
-            attempt=wire.attempt,
-            state=wire.state,
-            args=wire.args,
-            carry=wire.carry,
-            reason=wire.reason,
-            previous_at=optional_moment(wire.previous_at_ms),
-            last=None if wire.last is None else wire.last.run,
-            act=None if wire.act is None else wire.act.act,
-            trace=trace_of(message.headers),
-        )
-    except (ScheduleError, ValueError, OverflowError) as error:
+        return validated(_TOKEN, body, "token")
+    except ScheduleError as error:
         raise Undecodable(f"The message cannot be understood: {error}") from None
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
-
-class _LastRun(_Strict):
-    outcome: Ending = Field(strict=False)
-    scheduled_at_ms: int = Field(ge=0, le=LATEST_MS)
-    started_at_ms: int = Field(ge=0, le=LATEST_MS)
-    duration_ms: int = Field(ge=0, le=LATEST_MS)
-    error: str | None = None
-
-    @property
-    def run(self) -> LastRun:
-        return LastRun(
-            ending=self.outcome,
-            scheduled_at=moment_of(self.scheduled_at_ms),
-            started_at=moment_of(self.started_at_ms),
-            duration=timedelta(milliseconds=self.duration_ms),
-            error=self.error,
-        )
-
-
-class _Act(_Strict):
-    verb: Verb = Field(strict=False)
-    at_ms: int = Field(ge=0, le=LATEST_MS)
-    by: str = ""
-
-    @property
-    def act(self) -> Act:
-        return Act(self.verb, moment_of(self.at_ms), self.by)
-
-
-class _Wire(_Strict):
-    version: int = Field(ge=1, le=1)
-    namespace: str
-    task: str = Field(min_length=1)
-    key: str = ""
-    epoch: int = Field(ge=0, le=MOST_COUNTED)
-    life: int = Field(ge=0, le=MOST_COUNTED)
-    first: bool = False
-    seq: int = Field(ge=0, le=MOST_COUNTED)
-    attempt: int = Field(ge=0, le=MOST_COUNTED)
-    state: State = Field(strict=False)
-    scheduled_at_ms: int = Field(ge=0, le=LATEST_MS)
-    due_at_ms: int = Field(ge=0, le=LATEST_MS)
-    previous_at_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
-    reason: str | None = None
-    schedule: dict[str, Any]
-    args: dict[str, Any] = {}
-    carry: Any = None
-    act: _Act | None = None
-    last: _LastRun | None = None
-
-
-def _wire_of(token: Token, namespace: str) -> dict[str, Any]:
-    always = {
-        "version": FORMAT_VERSION,
-        "namespace": namespace,
-        "task": token.loop.task,
-        "key": token.loop.key,
-        "epoch": token.epoch,
-        "life": token.life,
-        "seq": token.seq,
-        "attempt": token.attempt,
-        "state": token.state,
-        "scheduled_at_ms": milliseconds_since_epoch(token.scheduled_at),
-        "due_at_ms": milliseconds_since_epoch(token.due_at),
-        "schedule": to_wire(token.schedule),
-        "args": token.args,
-        "carry": token.carry,
-    }
-    at_times = {
-        "first": token.first or None,
-        "previous_at_ms": optional_milliseconds(token.previous_at),
-        "reason": token.reason,
-        "act": _wire_of_act(token.act),
-        "last": _wire_of_run(token.last),
-    }
-    return always | {name: value for name, value in at_times.items() if value is not None}
-
-
-def _wire_of_act(act: Act | None) -> dict[str, Any] | None:
-    if act is None:
-        return None
-    wire = {"verb": act.verb, "at_ms": milliseconds_since_epoch(act.at)}
-    return wire | {"by": act.by} if act.by else wire
-
-
-def _wire_of_run(last: LastRun | None) -> dict[str, Any] | None:
-    if last is None:
-        return None
-    wire = {
-        "outcome": last.ending,
-        "scheduled_at_ms": milliseconds_since_epoch(last.scheduled_at),
-        "started_at_ms": milliseconds_since_epoch(last.started_at),
-        "duration_ms": last.duration // MILLISECOND,
-    }
-    return wire if last.error is None else wire | {"error": last.error}

@@ -61,7 +61,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, Self, overload
 
 from scheduler.protocol.calls import RETRY_KEY, retry_key, task_key
 from scheduler.protocol.hatchery import UNITS, Timer, end_pattern, header_at, timer_pattern, timers
@@ -210,125 +210,71 @@ LOOP_KEY = "loop."
 REST_KEY = "rest."
 
 
-@dataclass(frozen=True)
+class Named:
+    """A name of one object of each namespace; its docstring says what of."""
+
+    def __init__(self, name: str, what: str) -> None:
+        self._name = name
+        self.__doc__ = what
+
+    @overload
+    def __get__(self, names: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, names: "Names", owner: type) -> str: ...
+    def __get__(self, names: "Names | None", owner: type) -> Self | str:
+        return self if names is None else f"{names.prefix}.{self._name}"
+
+
 class Names:
     """What the objects of a namespace are called in the broker."""
 
-    namespace: str
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.prefix = f"{namespace}.v1"
 
-    @cached_property
-    def prefix(self) -> str:
-        return f"{self.namespace}.v1"
-
-    @cached_property
-    def scheduler(self) -> str:
-        """The exchange by which tokens come to their timers, and to the journal."""
-        return f"{self.prefix}.scheduler"
-
-    @cached_property
-    def processor(self) -> str:
-        """The exchange by which tokens that are due come to the queues of their tasks."""
-        return f"{self.prefix}.processor"
-
-    @cached_property
-    def calls(self) -> str:
-        """The exchange of calls that are sent now."""
-        return f"{self.prefix}.calls"
-
-    @cached_property
-    def later(self) -> str:
-        """The exchange of calls that are sent to come later: it leads to their timers."""
-        return f"{self.prefix}.later"
-
-    @cached_property
-    def delayed(self) -> str:
-        """The exchange of calls whose delay has ended."""
-        return f"{self.prefix}.delayed"
-
-    @cached_property
-    def later_sent(self) -> str:
-        """The exchange of calls that `later` has let in."""
-        return f"{self.later}.sent"
-
-    @cached_property
-    def later_refused(self) -> str:
-        """The exchange of what `later` has not let in: no queue is bound to it."""
-        return f"{self.later}.refused"
-
-    @cached_property
-    def unrouted(self) -> str:
-        """The exchange, and the timer queue, for tokens that had no queue at their end."""
-        return f"{self.prefix}.unrouted"
-
-    @cached_property
-    def rerouted(self) -> str:
-        """The exchange that tries those once more."""
-        return f"{self.prefix}.rerouted"
-
-    @cached_property
-    def later_unrouted(self) -> str:
-        """The exchange, and the timer queue, for calls that had no queue at their end."""
-        return f"{self.later}.unrouted"
-
-    @cached_property
-    def later_rerouted(self) -> str:
-        """The exchange that tries those once more."""
-        return f"{self.later}.rerouted"
-
-    @cached_property
-    def failed(self) -> str:
-        """The exchange, and the queue for what no task's failed queue is bound for."""
-        return f"{self.prefix}.failed"
-
-    @cached_property
-    def unmatched(self) -> str:
-        """The exchange of what is parked and is no task's."""
-        return f"{self.prefix}.unmatched"
-
-    @cached_property
-    def journal(self) -> str:
-        """The stream of everything that was settled, done or parked."""
-        return f"{self.prefix}.journal"
-
-    @cached_property
-    def control(self) -> str:
-        """The exchange of what processors tell each other."""
-        return f"{self.prefix}.control"
-
-    @cached_property
-    def roster(self) -> str:
-        """The stream of loops that came and went."""
-        return f"{self.prefix}.roster"
-
-    @cached_property
-    def snapshots(self) -> str:
-        """The stream of what the roster has told so far."""
-        return f"{self.prefix}.snapshots"
-
-    @cached_property
-    def roll_call(self) -> str:
-        """The stream over which processors ask each other what they have in hand."""
-        return f"{self.prefix}.rollcall"
-
-    @cached_property
-    def history(self) -> str:
-        """The stream of what became of calls."""
-        return f"{self.prefix}.history"
-
-    @cached_property
-    def told(self) -> tuple[str, ...]:
-        """What those who seed and process tell each other by, each under its name."""
-        return self.roster, self.snapshots, self.roll_call, self.imprint
-
-    @cached_property
-    def presence(self) -> str:
-        """The queue that each processor consumes from, to be counted: nothing is put there."""
-        return f"{self.prefix}.presence"
-
-    @cached_property
-    def imprint(self) -> str:
-        """The queue of one message, which tells what was seeded last."""
-        return f"{self.prefix}.imprint"
+    scheduler = Named(
+        "scheduler", "The exchange by which tokens come to their timers, and to the journal."
+    )
+    processor = Named(
+        "processor", "The exchange by which tokens that are due come to the queues of their tasks."
+    )
+    calls = Named("calls", "The exchange of calls that are sent now.")
+    later = Named(
+        "later", "The exchange of calls that are sent to come later: it leads to their timers."
+    )
+    delayed = Named("delayed", "The exchange of calls whose delay has ended.")
+    later_sent = Named("later.sent", "The exchange of calls that `later` has let in.")
+    later_refused = Named(
+        "later.refused",
+        "The exchange of what `later` has not let in: no queue is bound to it.",
+    )
+    unrouted = Named(
+        "unrouted",
+        "The exchange, and the timer queue, for tokens that had no queue at their end.",
+    )
+    rerouted = Named("rerouted", "The exchange that tries those once more.")
+    later_unrouted = Named(
+        "later.unrouted",
+        "The exchange, and the timer queue, for calls that had no queue at their end.",
+    )
+    later_rerouted = Named("later.rerouted", "The exchange that tries those once more.")
+    failed = Named(
+        "failed", "The exchange, and the queue for what no task's failed queue is bound for."
+    )
+    unmatched = Named("unmatched", "The exchange of what is parked and is no task's.")
+    journal = Named("journal", "The stream of everything that was settled, done or parked.")
+    control = Named("control", "The exchange of what processors tell each other.")
+    roster = Named("roster", "The stream of loops that came and went.")
+    snapshots = Named("snapshots", "The stream of what the roster has told so far.")
+    roll_call = Named(
+        "rollcall", "The stream over which processors ask each other what they have in hand."
+    )
+    history = Named("history", "The stream of what became of calls.")
+    presence = Named(
+        "presence",
+        "The queue that each processor consumes from, to be counted: nothing is put there.",
+    )
+    imprint = Named("imprint", "The queue of one message, which tells what was seeded last.")
 
     def probe(self, id: str) -> str:
         """Return the timer queue of a probe, which tells if the broker hands on what is due."""
@@ -401,12 +347,12 @@ class Names:
 
 def is_of_task(queue: str) -> bool:
     """Whether this is the name of a task's processor queue, of any namespace."""
-    return queue.startswith(f"{Names(queue.partition('.')[0]).processor}.")
+    return queue.partition(".")[2].startswith("v1.processor.")
 
 
 def is_rerouted(exchange: str) -> bool:
     """Return whether messages come by this exchange that had no queue at the end of their way."""
-    return exchange == Names(exchange.partition(".")[0]).rerouted
+    return exchange.partition(".")[2] == "v1.rerouted"
 
 
 def loop_named_by(key: str) -> LoopId | None:
@@ -453,9 +399,7 @@ def topology(
             would know of a message.
         retention: how much the journal remembers.
     """
-    subscriptions = tuple(subscriptions)
-    subscribed = {subscription.task for subscription in subscriptions}
-    build = _Builder(Names(namespace), queue_type, retention, alone, ordered, called, subscribed)
+    build = _Builder(Names(namespace), queue_type, retention, alone, ordered, called)
     parts = [
         build.of_tokens(),
         *([build.of_calls()] if called else []),
@@ -515,14 +459,14 @@ class _Builder:
 
     names: Names
     queue_type: QueueType
-    retention: Retention = field(default_factory=Retention)
-    alone: Collection[str] = ()
-    ordered: Collection[str] = ()
-    called: Collection[str] = ()
-    subscribed: Collection[str] = ()
+    retention: Retention
+    alone: Collection[str]
+    ordered: Collection[str]
+    called: Collection[str]
 
     def of_namespace(self) -> Topology:
         names = self.names
+        told = names.roster, names.snapshots, names.roll_call, names.imprint
         return Topology(
             exchanges=(
                 Exchange(names.unmatched, "fanout"),
@@ -544,7 +488,10 @@ class _Builder:
                 Queue(names.failed, dict(SAFE)),
                 _timer_queue(names.unrouted, UNROUTED_FOR, names.rerouted),
                 _timer_queue(names.later_unrouted, UNROUTED_CALL_FOR, names.later_rerouted),
-                *self._streams(),
+                _stream(names.journal, self.retention.max_bytes, JOURNAL_SEGMENT, self._max_age()),
+                _stream(names.roster, ROSTER_BYTES, ROSTER_SEGMENT),
+                _stream(names.snapshots, SNAPSHOTS_BYTES, SNAPSHOTS_SEGMENT),
+                _stream(names.roll_call, ROLL_CALL_BYTES, ROLL_CALL_SEGMENT),
                 self._queue(names.presence, {}),
                 Queue(names.imprint, {**SAFE, **LAST_ALONE}),
             ),
@@ -554,59 +501,41 @@ class _Builder:
                 Binding(names.later_unrouted, names.later_unrouted, ""),
                 Binding(names.later, names.later_refused, f"{RETRY_KEY}#", "exchange"),
                 Binding(names.scheduler, names.journal, "#"),
-                *(Binding(names.control, queue, queue) for queue in names.told),
+                *(Binding(names.control, queue, queue) for queue in told),
             ),
-        )
-
-    def _streams(self) -> tuple[Queue, ...]:
-        names, kept = self.names, self.retention
-        return (
-            _stream(names.journal, kept.max_bytes, JOURNAL_SEGMENT, kept.max_age),
-            _stream(names.roster, ROSTER_BYTES, ROSTER_SEGMENT),
-            _stream(names.snapshots, SNAPSHOTS_BYTES, SNAPSHOTS_SEGMENT),
-            _stream(names.roll_call, ROLL_CALL_BYTES, ROLL_CALL_SEGMENT),
         )
 
     def of_task(self, task: str) -> Topology:
-        names = self.names
-        processor, failed = names.processor_queue(task), names.failed_queue(task)
-        of_loops, of_calls = f"{LOOP_KEY}{task}.#", [retry_key(task)]
-        if task in self.called:
-            of_calls.append(task_key(task))
-        of_task = Topology(
-            queues=(
-                self._queue(
-                    processor,
-                    self._dead_letter_to(names.failed)
-                    | {"x-dead-letter-routing-key": task_key(task)}
-                    | self._if_quorum({"x-delivery-limit": self._limit_of(task)})
-                    | self._flow_of(task),
-                ),
-                Queue(failed, dict(SAFE)),
-            ),
-            bindings=(
-                *(Binding(each, processor, of_loops) for each in (names.processor, names.rerouted)),
-                *(Binding(names.delayed, processor, key) for key in of_calls),
-                *(Binding(names.later_rerouted, processor, key) for key in of_calls),
-                *(Binding(names.failed, failed, key) for key in (of_loops, task_key(task))),
-                *(self._for_senders(task) if task in self.called else ()),
-            ),
-        )
-        return of_task + self._of_head(task) if task in self.ordered else of_task
-
-    def _of_head(self, task: str) -> Topology:
-        head = self.names.head(task)
-        return Topology(
-            queues=(self._queue(head, {**self._peekable(), **LAST_ALONE}),),
-            bindings=(Binding(self.names.control, head, head),),
-        )
-
-    def _for_senders(self, task: str) -> Iterable[Binding]:
         names, key = self.names, task_key(task)
-        return (
-            Binding(names.calls, names.processor_queue(task), key),
-            Binding(names.later_sent, names.later_exchange(0), key, "exchange"),
-        )
+        processor, failed = names.processor_queue(task), names.failed_queue(task)
+        is_ordered, is_called = task in self.ordered, task in self.called
+        # An ordered message is left at the head of its queue by whoever may not run it yet.
+        limit = UNREACHABLE_DELIVERY_LIMIT if is_ordered else DELIVERY_BACKSTOP
+        arguments: dict[str, Any] = {
+            "x-dead-letter-exchange": names.failed,
+            "x-dead-letter-routing-key": key,
+            **self._if_quorum({**AT_LEAST_ONCE, "x-delivery-limit": limit}),
+        }
+        if is_ordered or task in self.alone:
+            arguments["x-single-active-consumer"] = True
+        elif is_called and self.queue_type == "classic":
+            arguments["x-max-priority"] = CLASSIC_PRIORITIES
+        of_loops, of_calls = f"{LOOP_KEY}{task}.#", [retry_key(task), *([key] if is_called else [])]
+        bindings = [
+            *(Binding(each, processor, of_loops) for each in (names.processor, names.rerouted)),
+            *(Binding(names.delayed, processor, each) for each in of_calls),
+            *(Binding(names.later_rerouted, processor, each) for each in of_calls),
+            *(Binding(names.failed, failed, each) for each in (of_loops, key)),
+        ]
+        queues = [self._queue(processor, arguments), Queue(failed, dict(SAFE))]
+        if is_called:
+            bindings.append(Binding(names.calls, processor, key))
+            bindings.append(Binding(names.later_sent, names.later_exchange(0), key, "exchange"))
+        if is_ordered:
+            head = names.head(task)
+            queues.append(self._queue(head, {**self._peekable(), **LAST_ALONE}))
+            bindings.append(Binding(names.control, head, head))
+        return Topology(queues=tuple(queues), bindings=tuple(bindings))
 
     def of_subscription(self, wanted: Subscription) -> Topology:
         passive = wanted.declare is None
@@ -639,7 +568,7 @@ class _Builder:
 
     def of_calls(self) -> Topology:
         """The timers of calls, at least once; and their history."""
-        names, max_age = self.names, self.retention.max_age
+        names = self.names
 
         def timer_queue(timer: Timer) -> Queue:
             then = names.later_exchange(timer.unit + 1)
@@ -653,27 +582,16 @@ class _Builder:
 
         exchanges = map(names.later_exchange, range(len(UNITS)))
         history = Topology(
-            queues=(_stream(names.history, HISTORY_BYTES, HISTORY_SEGMENT, max_age),),
+            queues=(_stream(names.history, HISTORY_BYTES, HISTORY_SEGMENT, self._max_age()),),
             bindings=(Binding(names.control, names.history, names.history),),
         )
         return history + _timers(exchanges, "headers", names.delayed, timer_queue, leading)
 
-    def _flow_of(self, task: str) -> dict[str, Any]:
-        if task in self.ordered or task in self.alone:
-            return {"x-single-active-consumer": True}
-        if task in self.called and self.queue_type == "classic":
-            return {"x-max-priority": CLASSIC_PRIORITIES}
-        return {}
-
-    def _limit_of(self, task: str) -> int:
-        # An ordered message is left at the head of its queue by whoever may not run it yet.
-        return UNREACHABLE_DELIVERY_LIMIT if task in self.ordered else DELIVERY_BACKSTOP
+    def _max_age(self) -> Mapping[str, Any]:
+        return {"x-max-age": f"{int(self.retention.max_age.total_seconds())}s"}
 
     def _queue(self, name: str, arguments: dict[str, Any]) -> Queue:
         return Queue(name, {"x-queue-type": self.queue_type} | arguments)
-
-    def _dead_letter_to(self, exchange: str) -> dict[str, Any]:
-        return {"x-dead-letter-exchange": exchange} | self._if_quorum(AT_LEAST_ONCE)
 
     def _peekable(self) -> dict[str, Any]:
         return self._if_quorum({"x-delivery-limit": UNREACHABLE_DELIVERY_LIMIT})
@@ -682,15 +600,16 @@ class _Builder:
         return dict(arguments) if self.queue_type == "quorum" else {}
 
 
-def _stream(name: str, max_bytes: int, segment: int, max_age: timedelta | None = None) -> Queue:
-    age = {} if max_age is None else {"x-max-age": f"{int(max_age.total_seconds())}s"}
+def _stream(
+    name: str, max_bytes: int, segment: int, more: Mapping[str, Any] = MappingProxyType({})
+) -> Queue:
     return Queue(
         name,
         {
             "x-queue-type": "stream",
             "x-max-length-bytes": max_bytes,
             "x-stream-max-segment-size-bytes": segment,
-            **age,
+            **more,
         },
     )
 

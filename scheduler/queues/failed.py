@@ -361,19 +361,29 @@ class FailedQueues:
             UsageError: several ids begin so.
             NotAllSeen: it is not known whether several do.
         """
-        meant = {each: _Meant() for each in beginnings}
+        found = {beginning: set[str]() for beginning in beginnings}
         async with aclosing(self.look(tasks)) as looked_at:
             try:
                 async for parked in looked_at:
-                    for beginning, ids in meant.items():
-                        ids.hear(parked.id, beginning)
-                    if all(ids.is_whole for ids in meant.values()):
+                    for beginning, ids in found.items():
+                        is_meant = parked.id.startswith(beginning) and len(ids) < FEW
+                        if is_meant or parked.id == beginning:
+                            ids.add(parked.id)
+                    if all(beginning in ids for beginning, ids in found.items()):
                         break
             except NotAllSeen:
-                if any(ids.found and not ids.is_whole for ids in meant.values()):
+                if any(ids and beginning not in ids for beginning, ids in found.items()):
                     raise
-        named = {beginning: ids.the_one(beginning) for beginning, ids in meant.items()}
-        return {beginning: name for beginning, name in named.items() if name}
+        named = dict[str, str]()
+        for beginning, ids in found.items():
+            if beginning not in ids and len(ids) > 1:
+                few = ", ".join(sorted(ids))
+                raise UsageError(
+                    f"Several IDs begin with {beginning!r}, such as {few}: write more."
+                )
+            if ids:
+                named[beginning] = beginning if beginning in ids else ids.pop()
+        return named
 
     async def count(self, tasks: Iterable[str]) -> int:
         """How many are parked, of these tasks and of those that no task is known for."""
@@ -479,28 +489,6 @@ class FailedQueues:
                 if not error.excess:
                     raise
                 message = lightened(message, error.excess)
-
-
-class _Meant:
-    """The ids that the beginning of one may mean."""
-
-    def __init__(self) -> None:
-        self.found: set[str] = set()
-        self.is_whole = False
-
-    def hear(self, name: str, beginning: str) -> None:
-        if name == beginning:
-            self.is_whole = True
-        elif name.startswith(beginning) and len(self.found) < FEW:
-            self.found.add(name)
-
-    def the_one(self, beginning: str) -> str:
-        if self.is_whole or not self.found:
-            return beginning if self.is_whole else ""
-        if len(self.found) > 1:
-            ids = ", ".join(sorted(self.found))
-            raise UsageError(f"Several IDs begin with {beginning!r}, such as {ids}: write more.")
-        return next(iter(self.found))
 
 
 class _Sweep:

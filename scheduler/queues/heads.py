@@ -18,23 +18,25 @@ scheduler-first-failed-at-ms    when the first attempt failed; none: none has
 
 import asyncio
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from hashlib import blake2b
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, TypeAdapter
 
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker
 from scheduler.errors import QueueNotFound, Undecodable
 from scheduler.protocol.messages import (
-    MOST_COUNTED,
     PREFIX,
+    WIRE,
+    Count,
     Message,
+    Moment,
     our_headers,
     own_headers,
     validated,
 )
 from scheduler.protocol.topology import Names
-from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, optional_moment
 
 NOTE_TYPE = "scheduler.head"
 # What another reader holds is back within moments.
@@ -51,12 +53,15 @@ class Head:
         due_at: when the next one may begin; None: at once.
     """
 
-    attempt: int = 0
-    begun: int = 0
-    due_at: datetime | None = None
-    first_failed_at: datetime | None = None
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
+    attempt: Count = 0
+    begun: Count = 0
+    due_at: Moment | None = None
+    first_failed_at: Moment | None = None
 
 
+_HEAD = TypeAdapter(Head)
 NOTHING_NOTED = Message(headers={f"{PREFIX}head-of": ""}, type=NOTE_TYPE)
 # Somebody had it before, and left no note: at most one run of it has begun.
 UNNOTED = Head(begun=1)
@@ -82,19 +87,15 @@ class Heads:
     async def of(self, task: str, message: Message) -> Head:
         """How far a message that somebody had before has come."""
         queue = self._names.head(task)
-        for _ in range(LOOKS):
-            try:
-                delivery = await self._broker.get(queue)
-            except QueueNotFound:  # this version has not been seeded yet
-                return UNNOTED
-            if delivery is not None:
-                await delivery.requeue()
-                await self._until_back(queue)
-                return _read(delivery.message, message)
-            # Who had the message may have died while it read the note, which comes back as well.
-            await asyncio.sleep(LOOK_PAUSE)
-        await self.forget(task)  # there is none yet; from now on nobody has to wait for it
-        return UNNOTED
+        try:
+            note = await look_into(self._broker, queue, LOOKS)
+        except QueueNotFound:  # this version has not been seeded yet
+            return UNNOTED
+        if note is None:
+            await self.forget(task)  # there is none yet; from now on nobody has to wait for it
+            return UNNOTED
+        await self._until_back(queue)
+        return _read(note, message)
 
     async def forget(self, task: str) -> None:
         """Have another message like it, to the byte, begin anew.
@@ -116,43 +117,39 @@ class Heads:
             await asyncio.sleep(LOOK_PAUSE)
 
 
+async def look_into(broker: Broker, queue: str, looks: int) -> Message | None:
+    """Return the message of a queue of one, and put it back; None: it has none.
+
+    Raises:
+        QueueNotFound: there is no such queue.
+    """
+    for _ in range(looks):
+        if (delivery := await broker.get(queue)) is not None:
+            await delivery.requeue()
+            return delivery.message
+        # Another reader has it, or has died while it had it: it comes back.
+        await asyncio.sleep(LOOK_PAUSE)
+    return None
+
+
 def _written(message: Message, head: Head) -> Message:
-    moments = {"due-at-ms": head.due_at, "first-failed-at-ms": head.first_failed_at}
-    found = {
-        "head-of": _hash_of(message),
-        "attempt": head.attempt,
-        "begun": head.begun,
-        **{name: milliseconds_since_epoch(at) for name, at in moments.items() if at is not None},
-    }
-    return Message(headers={PREFIX + name: value for name, value in found.items()}, type=NOTE_TYPE)
+    members: dict[str, Any] = {"head_of": _hash_of(message)}
+    members |= _HEAD.dump_python(head, by_alias=True, exclude_none=True)
+    headers = {PREFIX + name.replace("_", "-"): value for name, value in members.items()}
+    return Message(headers=headers, type=NOTE_TYPE)
 
 
 def _read(note: Message, message: Message) -> Head:
+    members = our_headers(note)
+    if members.get("head_of") != _hash_of(message):
+        return UNNOTED
     try:
-        wire = validated(_Wire, our_headers(note), "headers")
+        return validated(_HEAD, members, "headers")
     except Undecodable:
         return UNNOTED
-    if wire.head_of != _hash_of(message):
-        return UNNOTED
-    first_failed_at = optional_moment(wire.first_failed_at_ms)
-    return Head(wire.attempt, wire.begun, optional_moment(wire.due_at_ms), first_failed_at)
 
 
 def _hash_of(message: Message) -> str:
     headers = sorted(own_headers(message.headers).items())
     named = (message.message_id, message.correlation_id, message.type, message.timestamp, headers)
     return blake2b(repr(named).encode() + message.body, digest_size=16).hexdigest()
-
-
-_Count = Field(default=0, ge=0, le=MOST_COUNTED)
-_Ms = Field(default=None, ge=0, le=LATEST_MS)
-
-
-class _Wire(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    head_of: str
-    attempt: int = _Count
-    begun: int = _Count
-    due_at_ms: int | None = _Ms
-    first_failed_at_ms: int | None = _Ms

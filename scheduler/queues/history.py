@@ -4,24 +4,23 @@ Loops have the journal, which hears each of their tokens. Of calls, processors t
 each task that had any, every ten seconds, and an attempt that failed, or every attempt of a task
 with ``history=True``. They travel in batches, so a call costs no further message.
 
-A message of the stream is a JSON object: ``by``, the processor; ``summaries`` and ``attempts``, two
-lists of objects with the fields of `Summary` and `Attempt`.
+A message of the stream is a JSON object: ``by``, the processor; ``summaries`` and ``attempts``,
+lists of objects with the fields of `Summary` and `Attempt`, moments in milliseconds (``since_ms``).
 """
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from scheduler.brokers.contract import Broker
 from scheduler.errors import Undecodable
-from scheduler.protocol.messages import Message, compact_json, parsed
+from scheduler.protocol.messages import WIRE, Count, Message, Moment, parsed
 from scheduler.protocol.topology import Names
-from scheduler.timing.moments import LATEST_MS, moment_of, optional_moment
 
 HISTORY_TYPE = "scheduler.history"
 MOST_TOLD = 100  # in a message
@@ -29,14 +28,11 @@ TIMEOUT = timedelta(seconds=2)  # a processor that ends does not wait longer to 
 ON_TIME = timedelta(seconds=1)
 FEW_ERRORS = 5
 
-_Ms = Field(ge=0, le=LATEST_MS)
+Milliseconds = Annotated[float, Field(ge=0)]
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
-
-class Attempt(_Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
     """An attempt at a call.
 
     Attributes:
@@ -47,33 +43,23 @@ class Attempt(_Record):
         by: the processor.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
     task: str
     id: str
     key: str = ""
-    attempt: int = Field(ge=1)
-    sent_at_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
-    due_at_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
-    started_at_ms: int = _Ms
-    duration_ms: float = Field(default=0.0, ge=0)
+    attempt: Count
+    sent_at: Moment | None = None
+    due_at: Moment | None = None
+    started_at: Moment
+    took_ms: Milliseconds = 0.0
     outcome: str
     error: str = ""
-    by: str = ""
-
-    @property
-    def sent_at(self) -> datetime | None:
-        return optional_moment(self.sent_at_ms)
-
-    @property
-    def due_at(self) -> datetime | None:
-        return optional_moment(self.due_at_ms)
-
-    @property
-    def started_at(self) -> datetime:
-        return moment_of(self.started_at_ms)
+    by: Annotated[str, Field(exclude=True)] = ""
 
     @property
     def took(self) -> timedelta:
-        return timedelta(milliseconds=self.duration_ms)
+        return timedelta(milliseconds=self.took_ms)
 
     @property
     def late(self) -> timedelta | None:
@@ -85,15 +71,17 @@ class Attempt(_Record):
         return self.started_at + self.took
 
 
-class ErrorCount(_Record):
+@dataclass(frozen=True, slots=True)
+class ErrorCount:
     """How often calls failed with an error, and the id of one of them."""
 
     error: str
-    count: int = Field(ge=1)
+    count: Count
     id: str = ""
 
 
-class Summary(_Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
     """What became of the calls of a task at a processor, in a span of time.
 
     Attributes:
@@ -104,29 +92,28 @@ class Summary(_Record):
         late_p50_ms, late_p99_ms: of first attempts, from due to start.
         took_p50_ms, took_p99_ms: of all attempts.
         errors: the most frequent ones.
+        by: the processor.
     """
 
-    task: str
-    from_ms: int = _Ms
-    to_ms: int = _Ms
-    started: int = Field(default=0, ge=0)
-    on_time: int = Field(default=0, ge=0)
-    succeeded: int = Field(default=0, ge=0)
-    retried: int = Field(default=0, ge=0)
-    failed: int = Field(default=0, ge=0)
-    cancelled: int = Field(default=0, ge=0)
-    expired: int = Field(default=0, ge=0)
-    parked: int = Field(default=0, ge=0)
-    late_p50_ms: float = 0.0
-    late_p99_ms: float = 0.0
-    took_p50_ms: float = 0.0
-    took_p99_ms: float = 0.0
-    errors: tuple[ErrorCount, ...] = Field(default=(), strict=False)
-    by: str = ""
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
 
-    @property
-    def until(self) -> datetime:
-        return moment_of(self.to_ms)
+    task: str
+    since: Moment
+    until: Moment
+    started: Count = 0
+    on_time: Count = 0
+    succeeded: Count = 0
+    retried: Count = 0
+    failed: Count = 0
+    cancelled: Count = 0
+    expired: Count = 0
+    parked: Count = 0
+    late_p50_ms: Milliseconds = 0.0
+    late_p99_ms: Milliseconds = 0.0
+    took_p50_ms: Milliseconds = 0.0
+    took_p99_ms: Milliseconds = 0.0
+    errors: tuple[ErrorCount, ...] = ()
+    by: Annotated[str, Field(exclude=True)] = ""
 
     @property
     def late(self) -> timedelta:
@@ -139,10 +126,16 @@ class Summary(_Record):
         return timedelta(milliseconds=self.took_p99_ms)
 
 
-class _Batch(_Record):
-    by: str = ""
-    summaries: tuple[dict[str, Any], ...] = Field(default=(), strict=False)
-    attempts: tuple[dict[str, Any], ...] = Field(default=(), strict=False)
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a processor tells in one message."""
+
+    by: str
+    summaries: tuple[Summary, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+
+
+_BATCH = TypeAdapter(Batch)
 
 
 class History:
@@ -160,20 +153,14 @@ class History:
         Raises:
             BrokerError: it could not be told.
         """
-        for some in _chunks(attempts) if attempts else [()]:
-            await self._publish(by, summaries, some)
-            summaries = ()
+        await self._publish(Batch(by, tuple(summaries), tuple(attempts[:MOST_TOLD])))
+        for start in range(MOST_TOLD, len(attempts), MOST_TOLD):
+            await self._publish(Batch(by, (), tuple(attempts[start : start + MOST_TOLD])))
 
-    async def _publish(
-        self, by: str, summaries: Iterable[Summary], attempts: Iterable[Attempt]
-    ) -> None:
-        told = {
-            "by": by,
-            "summaries": [each.model_dump(exclude_defaults=True) for each in summaries],
-            "attempts": [each.model_dump(exclude_defaults=True) for each in attempts],
-        }
+    async def _publish(self, batch: Batch) -> None:
+        body = _BATCH.dump_json(batch, by_alias=True, exclude_defaults=True)
         await self._broker.publish(
-            Message(compact_json(told), content_type="application/json", type=HISTORY_TYPE),
+            Message(body, content_type="application/json", type=HISTORY_TYPE),
             exchange=self._names.control,
             routing_key=self._names.history,
             timeout=TIMEOUT,
@@ -202,22 +189,15 @@ class History:
 
 
 def told_by(message: Message) -> Iterator[Summary | Attempt]:
-    """Decode what a message of the stream tells; what cannot be read is left out."""
+    """Decode what a message of the stream tells; one that cannot be read tells nothing."""
     with suppress(Undecodable):
-        batch = parsed(_Batch, message.body, "history")
-        for model, told in ((Summary, batch.summaries), (Attempt, batch.attempts)):
-            for each in told:
-                with suppress(ValueError):
-                    yield model.model_validate({**each, "by": batch.by})
+        batch = parsed(_BATCH, message.body, "history")
+        for each in (*batch.summaries, *batch.attempts):
+            yield replace(each, by=batch.by)
 
 
 def _ended_at(told: Summary | Attempt) -> datetime:
     return told.until if isinstance(told, Summary) else told.ended_at
-
-
-def _chunks(attempts: Sequence[Attempt]) -> Iterator[Sequence[Attempt]]:
-    for start in range(0, len(attempts), MOST_TOLD):
-        yield attempts[start : start + MOST_TOLD]
 
 
 @dataclass(slots=True)

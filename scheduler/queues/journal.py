@@ -13,11 +13,12 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from scheduler.brokers.contract import Broker
-from scheduler.errors import BrokerError, MessageError
+from scheduler.errors import MessageError
 from scheduler.protocol.epochs import Position, Verb, adopted
 from scheduler.protocol.messages import MOST_COUNTED, Message
 from scheduler.protocol.tokens import Act, LastRun, LoopId, State, Token, claims_of, decode
 from scheduler.protocol.topology import Names
+from scheduler.queues.concurrency import Gathering
 from scheduler.queues.failed import PARKED_SEQ, is_record, read_parked
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import LATEST_MS, moment_of
@@ -71,11 +72,6 @@ class Heard:
     def positions(self) -> list[Position]:
         return [token.position for token in self.furthest.values()]
 
-    @property
-    def last(self) -> Token | None:
-        """The token that its line had come to in its latest epoch; None: it tells of none."""
-        return max(self.furthest.values(), key=lambda token: token.position, default=None)
-
     def note(self, token: Token) -> None:
         """Take note of a token that was put."""
         known = self.furthest.get(token.epoch)
@@ -95,18 +91,6 @@ class Heard:
     def has_line(self, life: int) -> bool:
         """Whether it tells of more than what creators put."""
         return any(each.position.joined and each.epoch >= life for each in self.furthest.values())
-
-
-class _Reading:
-    """A reading that is to begin, or has begun, for all who wait for it."""
-
-    def __init__(self) -> None:
-        self.asked: dict[LoopId, datetime] = {}
-        self.waiting = 0
-        self.task: asyncio.Task[None] | None = None
-        self.result: asyncio.Future[dict[LoopId, Heard]] = (
-            asyncio.get_running_loop().create_future()
-        )
 
 
 class Put(NamedTuple):
@@ -154,8 +138,7 @@ class Journal:
     def __init__(self, broker: Broker, names: Names) -> None:
         self._broker = broker
         self._names = names
-        self._next: _Reading | None = None
-        self._one_at_a_time = asyncio.Lock()
+        self._shared = Gathering(self._heard_of_all)
 
     async def entries(
         self, *, since: datetime | None = None, loop: str | None = None
@@ -182,31 +165,11 @@ class Journal:
                     yield entry
 
     async def heard_of(self, loop: LoopId, *, since: datetime) -> Heard:
-        """What was put of a loop: many who ask at once share a reading, as with `heard`."""
-        if self._next is None:
-            self._next = _Reading()
-            self._next.task = asyncio.create_task(self._read(self._next), name="journal")
-        reading = self._next
-        reading.asked[loop] = min(since, reading.asked.get(loop, since))
-        reading.waiting += 1
-        try:
-            return (await asyncio.shield(reading.result))[loop]
-        finally:
-            reading.waiting -= 1
-            if not reading.waiting and reading.task is not None:
-                reading.task.cancel()
+        """Return what was put of a loop, as `heard` does: many who ask at once share a reading."""
+        return (await self._shared.ask((loop, since)))[loop]
 
-    async def _read(self, reading: "_Reading") -> None:
-        try:
-            async with self._one_at_a_time:
-                self._next = None  # who asks from here on is served by another one
-                since = min(reading.asked.values())
-                reading.result.set_result(await self.heard(reading.asked, since=since))
-        except BrokerError as error:
-            reading.result.set_exception(error)
-        finally:
-            if self._next is reading:
-                self._next = None
+    async def _heard_of_all(self, asked: list[tuple[LoopId, datetime]]) -> dict[LoopId, Heard]:
+        return await self.heard([loop for loop, _ in asked], since=min(since for _, since in asked))
 
     async def heard(
         self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta = WITHIN
@@ -239,8 +202,9 @@ class Journal:
         """
         async with self._read_to_end(since, within) as messages:
             async for message in messages:
-                if (about := heard.get(_loop_named_by(claims_of(message)))) is not None:
-                    _note(message, self._names.namespace, about)
+                about = heard.get(_loop_named_by(claims_of(message)))
+                if about is not None and (token := self._token(message)) is not None:
+                    about.note(token)
 
     async def last_put(
         self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta = WITHIN
@@ -328,12 +292,6 @@ def _loop_named_by(claims: Mapping[str, Any]) -> LoopId:
     return LoopId(str(claims.get("task")), str(claims.get("key") or ""))
 
 
-def _note(message: Message, namespace: str, heard: Heard) -> None:
-    token = _token_of(message, namespace)
-    if token is not None:
-        heard.note(token)
-
-
 def put_in(message: Message) -> tuple[LoopId, Put] | None:
     """Return what a message of the journal claims to put, and of which loop; None: nothing."""
     claims = claims_of(message)
@@ -377,7 +335,7 @@ def _is_count(value: object, most: int) -> bool:
 def entry_of(message: Message, namespace: str) -> JournalEntry | None:
     """What a message of the stream tells; None: nothing that belongs into a history."""
     if is_record(message):
-        return _of_parked(message)
+        return entry_of_record(message)
     token = _token_of(message, namespace)
     return None if token is None else entry_of_token(token)
 
@@ -387,11 +345,6 @@ def entry_of_token(token: Token) -> JournalEntry | None:
     if token.act is not None:
         return _of_act(token, token.act)
     return None if token.last is None else _of_run(token, token.last)
-
-
-def entry_of_record(record: Message) -> JournalEntry:
-    """What a record tells of what was parked."""
-    return _of_parked(record)
 
 
 def _of_act(token: Token, act: Act) -> JournalEntry:
@@ -449,7 +402,8 @@ def _token_of(message: Message, namespace: str) -> Token | None:
         return None
 
 
-def _of_parked(record: Message) -> JournalEntry:
+def entry_of_record(record: Message) -> JournalEntry:
+    """Return what a record tells of what was parked."""
     parked = read_parked(record, queue="", routing_key="")
     note = f"{parked.reason}: {parked.error}" if parked.error else parked.reason
     seq = record.headers.get(PARKED_SEQ)

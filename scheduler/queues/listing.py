@@ -2,25 +2,137 @@
 
 An entry counts if it follows the loop's latest one (`epochs.accepted`). Another one of the same
 epoch and creator is a note: it tells nothing but a later checkpoint.
+
+A message of the roster is a JSON object that holds many: ``{"entries": [...]}``. Each is an object:
+
+====================  ============================================================
+``task``, ``key``     whose entry it is
+``epoch``, ``life``   the epoch that begins, and that of the loop's last start
+``base``              the epoch of the entry that it follows; 0: none, or a loop that is gone
+``asked``             the epoch of the last entry that neither repaired nor rescheduled the loop
+``state``             active, paused or gone
+``schedule, args``    with which it goes on
+``reason``            why it is paused, or gone
+``by``, ``at_ms``     who began the epoch, and when
+``checkpoint``        how far the loop had come, where that is known: its last token, as its message
+                      had it (``headers``, ``body``); nothing after it was put before ``until_ms``
+``override``          who has set the schedule in place of the code's (``by``), and when (``at_ms``)
+``inherited``         in a snapshot: only an earlier stream told of it
+====================  ============================================================
 """
 
 import heapq
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
+import json
+import logging
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any, ClassVar
 
-from scheduler.protocol.epochs import Entry, LoopState, accepted, learned
-from scheduler.protocol.tokens import LoopId
-from scheduler.queues.checkpoints import Checkpoint
-from scheduler.queues.snapshots import Bookmark
+from pydantic import ConfigDict, TypeAdapter
+
+from scheduler.errors import MessageError, ScheduleError
+from scheduler.protocol.epochs import Entry, LoopState, Position, accepted, learned
+from scheduler.protocol.messages import (
+    WIRE,
+    Flag,
+    Flattened,
+    Message,
+    Moment,
+    parsed_json,
+    validated,
+)
+from scheduler.protocol.tokens import (
+    TOKEN_TYPE,
+    LoopId,
+    Planned,
+    Token,
+    claims_of,
+    decode,
+    encode,
+)
+from scheduler.queues.snapshots import Bookmark, batches
 from scheduler.tasks.loops import Override
 from scheduler.timing.moments import UNIX_EPOCH
 from scheduler.timing.once import Once
-from scheduler.timing.schedules import Schedule
+
+ENTRY_TYPE = "scheduler.roster"
+MOST_ENTRIES = 100
+MOST_BYTES = 100_000  # the broker may accept no more
+LONG = timedelta(minutes=1)
+"""Who waits for longer has a checkpoint, so that the journal is not read for it."""
+MOST_NOTED = 100_000  # bytes of a body: what a token may carry, and what it says besides
+NOWHERE = Position(0, -1)
 
 DONE = "done"
 """Why a loop is gone: its one run has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """How far a loop had come: its last token, as its message had it.
+
+    Supervision notes it, or the processor that settled the run before, or the creator of the epoch.
+    What comes after a token is not put before it is due, unless a later epoch begins: so the
+    journal is read from then on, and not from when the token was put.
+
+    Attributes:
+        until: before this, nothing that comes after it was put.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
+    headers: dict[str, Any]
+    body: str
+    until: Moment
+
+    @property
+    def _message(self) -> Message:
+        return Message(self.body.encode(), self.headers, type=TOKEN_TYPE)
+
+    def token(self, namespace: str) -> Token:
+        """Return the token.
+
+        Raises:
+            Undecodable: it is not one of this format and namespace.
+        """
+        return decode(self._message, namespace)
+
+    def is_newer_than(self, other: "Checkpoint | None") -> bool:
+        """Return whether its token had come further; of two as far, the later epoch's had."""
+        return other is None or _rank(self.position) > _rank(other.position)
+
+    @property
+    def position(self) -> Position:
+        """Return the position that its token claims; `NOWHERE` if it cannot be read."""
+        claims = claims_of(self._message)
+        epoch, seq, attempt = (claims.get(name) for name in ("epoch", "seq", "attempt"))
+        if isinstance(epoch, int) and isinstance(seq, int) and isinstance(attempt, int):
+            return Position(epoch, seq, attempt, joined=not claims.get("first"))
+        return NOWHERE
+
+    def ended(self, at: datetime) -> "Checkpoint":
+        """Return the checkpoint, now that a later epoch has begun."""
+        return replace(self, until=min(self.until, at))
+
+
+def checkpoint_of(token: Token, namespace: str, until: datetime) -> Checkpoint | None:
+    """Return the checkpoint of a token; None if it is not joined, or too big.
+
+    Args:
+        until: before this, nothing that comes after it is put.
+    """
+    if token.first:
+        return None
+    message = encode(token, namespace)
+    if len(message.body) > MOST_NOTED:
+        return None
+    return Checkpoint(dict(message.headers), message.body.decode(), until)
+
+
+def _rank(position: Position) -> tuple[tuple[int, int, bool], int]:
+    return position.progress, position.epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +147,15 @@ class Listed:
         override: who has set the schedule in place of the code's; None: nobody has.
     """
 
-    loop: LoopId
-    schedule: Schedule
-    args: Mapping[str, Any]
-    entry: Entry = Entry(0, LoopState.ACTIVE, 0)
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
+    loop: Annotated[LoopId, Flattened()]
+    schedule: Planned
+    args: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    entry: Annotated[Entry, Flattened()] = Entry(0, LoopState.ACTIVE, 0)
     reason: str = ""
     by: str = ""
-    at: datetime = UNIX_EPOCH
+    at: Moment = UNIX_EPOCH
     checkpoint: Checkpoint | None = None
     override: Override | None = None
 
@@ -86,6 +200,75 @@ class Listed:
             and self.checkpoint is not None
             and self.checkpoint.is_newer_than(latest.checkpoint)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Minimum:
+    """What every entry says, and whether it is inherited."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
+    at: Moment
+    inherited: Flag = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    entries: list[Any]
+
+
+_LISTED, _MINIMUM, _BATCH = TypeAdapter(Listed), TypeAdapter(_Minimum), TypeAdapter(_Batch)
+
+
+def encoded(listed: Listed, *, is_inherited: bool = False) -> str:
+    """Encode an entry as JSON, in ASCII and in one line."""
+    members = _LISTED.dump_python(listed, by_alias=True, exclude_none=True)
+    wire = {**members.pop("loop"), **members.pop("entry"), **members}
+    return json.dumps(wire | {"inherited": True} if is_inherited else wire)
+
+
+def messages_of(entries: Iterable[Listed]) -> Iterator[Message]:
+    """Encode entries as messages of bounded size, one by one as they are asked for.
+
+    An entry that is too big for the bound travels alone.
+    """
+    return map(_message_of, batches(map(encoded, entries), MOST_ENTRIES, MOST_BYTES))
+
+
+def entries_of(message: Message) -> Iterator[Listed]:
+    """Decode the entries of a message; those that cannot be read are left out, with a warning."""
+    entries: list[Any] = []
+    with _left_out_if_bad():
+        entries = validated(_BATCH, parsed_json(message.body), "roster message").entries
+    for entry in entries:
+        with _left_out_if_bad():
+            yield _entry_of(entry)[0]
+
+
+def decoded(entry: bytes) -> tuple[Listed, bool] | None:
+    """Decode an entry of a snapshot, and whether it is inherited; None: it cannot be read."""
+    with _left_out_if_bad():
+        return _entry_of(parsed_json(entry))
+    return None
+
+
+def _entry_of(entry: Any) -> tuple[Listed, bool]:
+    minimum = validated(_MINIMUM, entry, "roster entry")
+    members = {**entry, "loop": entry, "entry": entry}
+    return validated(_LISTED, members, "roster entry"), minimum.inherited
+
+
+@contextmanager
+def _left_out_if_bad() -> Generator[None]:
+    try:
+        yield
+    except (MessageError, ScheduleError) as error:
+        logging.getLogger(__name__).warning("An entry of the roster is left out: %s", error)
+
+
+def _message_of(batch: list[str]) -> Message:
+    body = f'{{"entries": [{", ".join(batch)}]}}'
+    return Message(body.encode(), content_type="application/json", type=ENTRY_TYPE)
 
 
 class Listing(dict[LoopId, Listed]):
@@ -178,11 +361,6 @@ class Listing(dict[LoopId, Listed]):
                 self._inherited.discard(loop)
                 self._learned.pop(loop, None)
                 self.forgotten = learned(self.forgotten, listed.epoch)
-
-    def entry(self, loop: LoopId) -> Entry | None:
-        """The latest entry of a loop, if it has one."""
-        listed = self.get(loop)
-        return None if listed is None else listed.entry
 
     @property
     def there(self) -> list[Listed]:

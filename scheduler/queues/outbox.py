@@ -42,7 +42,7 @@ from scheduler.protocol.calls import new_call
 from scheduler.protocol.hatchery import check_length
 from scheduler.protocol.messages import Message, summary_of
 from scheduler.protocol.topology import Names
-from scheduler.queues.delays import send
+from scheduler.queues.timers import send
 from scheduler.queues.unsent import MessageId, Unsent, UnsentStore
 from scheduler.tasks.retries import Retry
 from scheduler.timing.backoff import backoff, dice
@@ -100,16 +100,38 @@ class Lent(NamedTuple):
     loop: asyncio.AbstractEventLoop | None
 
 
-class Connections:
-    """Connections to send over: one per event loop, opened on first use, or somebody else's.
+class Outbox:
+    """Sends the messages of a namespace, over one connection for each event loop.
+
+    It is opened on first use, or somebody else's. While it leads to RabbitMQ, what the fallback has
+    stored is sent, too.
 
     Args:
         connect: makes a broker, not yet opened.
+        emit: is told of each message.
+        around: stand around the sending of each call.
+        fallback: stores what could not be sent; None: `NotSent` is raised.
+        policy: returns how to send what is posted with nothing else.
     """
 
-    def __init__(self, clock: Clock, connect: Callable[[], Broker]) -> None:
+    def __init__(
+        self,
+        names: Names,
+        clock: Clock,
+        connect: Callable[[], Broker],
+        emit: Emit,
+        around: Sequence[AroundSending] = (),
+        fallback: UnsentStore | None = None,
+        policy: Callable[[], SendPolicy] = SendPolicy,
+    ) -> None:
+        self._names = names
         self._clock = clock
         self._connect = connect
+        self._emit = emit
+        self._around = around
+        self._fallback = fallback
+        self._policy = policy
+        self._resending: dict[Broker, asyncio.Task[None]] = {}
         self._lent: list[Lent] = []
         self._broker: Broker | None = None
         self._opened: AsyncExitStack | None = None
@@ -120,10 +142,13 @@ class Connections:
     def use(self, broker: Broker, clock: Clock, *, everywhere: bool = False) -> None:
         """Send what is sent in this event loop, or in all, over somebody else's connection."""
         self._lent.append(Lent(broker, clock, None if everywhere else asyncio.get_running_loop()))
+        self._resend_over(broker)
 
     def release(self, broker: Broker) -> None:
         """Do not send over this connection any more."""
         self._lent = [lent for lent in self._lent if lent.broker is not broker]
+        if (resending := self._resending.pop(broker, None)) is not None:
+            resending.cancel()
 
     @property
     def clock(self) -> Clock:
@@ -152,18 +177,25 @@ class Connections:
         return next(embedded, None)
 
     async def open(self) -> None:
-        """Connect now, rather than on first use."""
-        await self._current()
+        """Connect now, rather than on first use; with a fallback, later if the broker is away."""
+        try:
+            await self._current()
+        except BrokerUnavailable:
+            if self._fallback is None:
+                raise
         self._entered = asyncio.get_running_loop()
 
     async def close(self) -> None:
         """Close the connection, if this opened it."""
+        is_here = self._loop is asyncio.get_running_loop()
+        if self._broker is not None and is_here:
+            self.release(self._broker)
         opened, self._opened, self._broker, self._entered = self._opened, None, None, None
-        if opened is not None and self._loop is asyncio.get_running_loop():
+        if opened is not None and is_here:
             await opened.aclose()
 
     @property
-    def _lent_here(self) -> "Lent | None":
+    def _lent_here(self) -> Lent | None:
         # A connection belongs to the event loop that opened it.
         loop = asyncio.get_running_loop()
         return next((lent for lent in reversed(self._lent) if lent.loop in (loop, None)), None)
@@ -176,73 +208,19 @@ class Connections:
         return self._broker if is_ours else None
 
     async def _current(self) -> Broker:
-        if (broker := self._broker_here) is not None:
-            return broker
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop or self._opening is None:
-            self._loop, self._opening = loop, asyncio.Lock()
-            self._broker = self._opened = None
-        async with self._opening:
-            if self._opened is None:
-                opened = AsyncExitStack()
-                self._broker = await opened.enter_async_context(self._connect())
-                self._opened = opened
-        assert self._broker is not None
-        return self._broker
-
-
-class Outbox(Connections):
-    """Sends the messages of a namespace.
-
-    While it has a connection to RabbitMQ, it also sends those that the fallback has stored.
-
-    Args:
-        emit: is told of each message.
-        around: stand around the sending of each call.
-        fallback: stores what could not be sent; None: `NotSent` is raised.
-        policy: returns how to send what is posted with nothing else.
-    """
-
-    def __init__(
-        self,
-        names: Names,
-        clock: Clock,
-        connect: Callable[[], Broker],
-        emit: Emit,
-        around: Sequence[AroundSending] = (),
-        fallback: UnsentStore | None = None,
-        policy: Callable[[], SendPolicy] = SendPolicy,
-    ) -> None:
-        super().__init__(clock, connect)
-        self._names = names
-        self._emit = emit
-        self._around = around
-        self._fallback = fallback
-        self._policy = policy
-        self._resending: dict[Broker, asyncio.Task[None]] = {}
-
-    def use(self, broker: Broker, clock: Clock, *, everywhere: bool = False) -> None:
-        super().use(broker, clock, everywhere=everywhere)
+        if (broker := self._broker_here) is None:
+            loop = asyncio.get_running_loop()
+            if self._loop is not loop or self._opening is None:
+                self._loop, self._opening = loop, asyncio.Lock()
+                self._broker = self._opened = None
+            async with self._opening:
+                if self._opened is None:
+                    opened = AsyncExitStack()
+                    self._broker = await opened.enter_async_context(self._connect())
+                    self._opened = opened
+            assert (broker := self._broker) is not None
         self._resend_over(broker)
-
-    def release(self, broker: Broker) -> None:
-        super().release(broker)
-        if (resending := self._resending.pop(broker, None)) is not None:
-            resending.cancel()
-
-    async def open(self) -> None:
-        """Connect now, rather than on first use; with a fallback, later if the broker is away."""
-        try:
-            await super().open()
-        except BrokerUnavailable:
-            if self._fallback is None:
-                raise
-            self._entered = asyncio.get_running_loop()
-
-    async def close(self) -> None:
-        if self._broker is not None and self._loop is asyncio.get_running_loop():
-            self.release(self._broker)
-        await super().close()
+        return broker
 
     async def send(self, task: str, args: Mapping[str, Any], posting: Posting) -> MessageId:
         """Send a call, confirmed; returns its message id.
@@ -461,11 +439,6 @@ class Outbox(Connections):
                 return await self._current()
         except TimeoutError:
             raise BrokerUnavailable("The broker did not answer when it was connected to.") from None
-
-    async def _current(self) -> Broker:
-        broker = await super()._current()
-        self._resend_over(broker)
-        return broker
 
 
 async def run_in(loop: asyncio.AbstractEventLoop, main: Coroutine[Any, Any, R]) -> R:

@@ -1,35 +1,145 @@
-"""The roll call: telling all processors at once which epochs began, and asking what they have.
+"""The roll call: one stream over which processors tell each other what they do, and are asked.
 
-They are asked over the stream of `scheduler.queues.assembly`:
+Questions and answers travel over one stream, which every processor follows: a broadcast that needs
+no right to declare. How many are to answer, the broker tells: each of them consumes from a queue
+that nothing is ever put into. All is JSON; the correlation id names the question, the app id who
+asks, or answers, and the type of what. Unknown types are ignored. What runs is asked for by
+`scheduler.queues.running`; which epochs began, and what processors have of these loops, by these:
 
 - a question has ``loops``: task, key and epoch of each. Who hears it knows these epochs;
-- an answer has ``processor``; the ``version`` of its package, and ``since_ms``, when it began
-  (those before 0.1 lack both); ``known``, the epochs that are later than those asked with; and
-  ``hands``: of those loops, task, key, epoch, seq and attempt of each token in hand, 1 if it is the
-  first of its epoch, and 1 if its run has begun.
+- an answer has the ``version`` of its package, and ``since_ms``, when its processor began;
+  ``known``, the epochs that are later than those asked with; and ``hands``: of those loops, task,
+  key, epoch, seq and attempt of each token in hand, 1 if it is the first of its epoch, and 1 if its
+  run has begun.
+
+Whoever leaves says so; so who has answered a question before, and not this one, is missing.
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+import json
+import os
+import socket
+import uuid
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, TypeAdapter
 
-from scheduler.brokers.contract import Broker
-from scheduler.errors import BrokerError
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Consumer, Delivery
+from scheduler.errors import BrokerError, MessageError, QueueNotFound
 from scheduler.protocol.epochs import Answer, Position
-from scheduler.protocol.messages import Message, parsed
+from scheduler.protocol.messages import WIRE, Message, Moment, parsed
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
 from scheduler.queues.about import NOTHING_TOLD, About, about_this
-from scheduler.queues.assembly import TIMEOUT, Assembly, Question, Turnout
-from scheduler.queues.attendance import ANSWER, QUESTION
-from scheduler.timing.moments import LATEST_MS, optional_milliseconds, optional_moment
+from scheduler.timing.moments import optional_milliseconds
 
+TIMEOUT, SOON = timedelta(seconds=2), timedelta(seconds=0.5)
 TOGETHER = 0.01  # seconds in which questions are gathered, to be asked as one
+QUESTION, ANSWER, GOODBYE = "scheduler.question", "scheduler.answer", "scheduler.goodbye"
+RUNNING_QUESTION, RUNNING_ANSWER = "scheduler.running.question", "scheduler.running.answer"
+QUESTIONS, ANSWERS = (QUESTION, RUNNING_QUESTION), (ANSWER, RUNNING_ANSWER)
+REMEMBERED = 1_000  # of those who were killed, nobody says that they left
+
+A = TypeVar("A")
+
+
+class Attendance:
+    """Who answers roll calls, and has not left since."""
+
+    def __init__(self) -> None:
+        self._questions = 0
+        self._last_answered: dict[str, int] = {}
+
+    def hear(self, message: Message) -> None:
+        """Take note of a question, an answer, or a goodbye."""
+        name = message.app_id or ""
+        if message.type in QUESTIONS:
+            self._questions += 1
+        elif message.type in (*ANSWERS, GOODBYE):
+            self._last_answered.pop(name, None)
+        if message.type in ANSWERS:
+            self._last_answered[name] = self._questions
+            if len(self._last_answered) > REMEMBERED:
+                del self._last_answered[next(iter(self._last_answered))]
+
+    def missing(self, answered: Collection[str], many: int) -> list[str]:
+        """Return so many who have not answered now, and did so last; more if they are equal."""
+        others = {name: at for name, at in self._last_answered.items() if name not in answered}
+        latest = sorted(others.values(), reverse=True)[:many]
+        return sorted(name for name, at in others.items() if latest and at >= latest[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Turnout(Generic[A]):
+    """What a question to all processors brought.
+
+    Attributes:
+        expected: how many processors there are.
+        said: what each of those said that answered.
+        missing: who has answered a question before, but not this one: of those that may be silent,
+            who did so last.
+    """
+
+    expected: int
+    said: Mapping[str, A]
+    missing: Collection[str] = field(default=(), kw_only=True)
+
+    @property
+    def silent(self) -> int:
+        """How many have not answered."""
+        return max(self.expected - len(self.said), 0)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all have answered: only then does silence mean that nobody has a thing."""
+        return not self.silent
+
+    @property
+    def unheard(self) -> list[str]:
+        """Who has not answered, as far as that can be told."""
+        if len(self.missing) > self.silent > 0:
+            return [f"{self.silent} of {', '.join(sorted(self.missing))}"]
+        unknown = range(len(self.missing), self.silent)
+        names = [*sorted(self.missing), *(f"an unknown one ({number})" for number in unknown)]
+        return names[: self.silent]
+
+
+T = TypeVar("T", bound=Turnout[Any])
+
+
+@dataclass(slots=True)
+class Question(Generic[A]):
+    """A question that is being answered, and what has been said so far."""
+
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    said: dict[str, A] = field(default_factory=dict[str, A])
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def note(self, processor: str, answer: A) -> None:
+        """Take note of what one has said."""
+        self.said[processor] = answer
+        self._news.set()
+
+    async def until(self, enough: Callable[[], bool], timeout: timedelta) -> None:
+        """Wait until enough was said, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout.total_seconds()):
+                while not enough():
+                    self._news.clear()
+                    await self._news.wait()
 
 
 class InHand(NamedTuple):
@@ -57,9 +167,6 @@ class Hands(Protocol):
     def in_hand(self, loop: LoopId) -> Sequence[InHand]:
         """The tokens of a loop that it has."""
         ...
-
-
-Hand = dict[LoopId, list[InHand]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +198,46 @@ def _answer(epoch: int, hands: Sequence[InHand]) -> Answer:
     return Answer(epoch, min(running, default=None))
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    loops: list[tuple[str, str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
+    hands: list[tuple[str, str, int, int, int, int, int]]
+    known: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])
+    version: str = ""
+    since: Moment | None = None
+
+
+_ASKED, _ANSWERED = TypeAdapter(_Asked), TypeAdapter(_Answered)
+
+
 @dataclass(slots=True)
-class _Question(Question[Hand]):
-    """One roll call that is going on, and what it has brought so far."""
+class _Call(Question[_Answered]):
+    """A roll call that is going on.
+
+    Attributes:
+        waiting: how many wait for its answers.
+    """
 
     loops: dict[LoopId, int] = field(default_factory=dict[LoopId, int])
-    known: dict[LoopId, int] = field(default_factory=dict[LoopId, int])
-    about: dict[str, About] = field(default_factory=dict[str, About])
     asked: asyncio.Task[None] | None = None
     waiting: int = 0
 
 
-class RollCall(Assembly):
-    """Asks, and answers, on behalf of one process.
+class RollCall:
+    """One process's place among those who ask each other.
 
     Args:
-        hands: for whom it answers; None: for nobody, it only asks.
+        hands: for whom it answers, and is counted among those who do; None: it only asks.
         since: when that began.
+
+    Attributes:
+        processor: its name in what it says.
     """
 
     def __init__(
@@ -117,14 +247,188 @@ class RollCall(Assembly):
         hands: Hands | None = None,
         since: datetime | None = None,
     ) -> None:
-        super().__init__(broker, names, is_member=hands is not None)
-        self._hands = hands
+        self._broker = broker
+        self._names = names
+        self._is_member = hands is not None
         self._about = NOTHING_TOLD if hands is None else about_this(since)
-        self._gathering: _Question | None = None
-        self._asking: dict[str, _Question] = {}
-        self.on(ANSWER, self._note)
+        self.processor = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
+        self._handlers: dict[str, Callable[[Message], None]] = {}
+        self._questions: dict[str, Question[Any]] = {}
+        self._gathering: _Call | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+        self._following: Consumer | None = None
+        self._presence: Consumer | None = None
+        self._listeners = 0
+        self._changing = asyncio.Lock()
+        self._attendance = Attendance()
+        self._has_read_back = False
+        self.on_answer(ANSWER, lambda message: parsed(_ANSWERED, message.body, "answer"))
         if hands is not None:
-            self.on(QUESTION, self._learn)
+            self.on(QUESTION, lambda message: self._learn(hands, message))
+
+    @property
+    def present(self) -> bool:
+        """Whether it hears every question, and all who ask expect its answer."""
+        consumers = (self._following, self._presence)
+        return all(consumer is not None and consumer.active for consumer in consumers)
+
+    async def __aenter__(self) -> Self:
+        """Listen inside the block; blocks may overlap.
+
+        Raises:
+            QueueNotFound: nothing was seeded.
+        """
+        async with self._changing:
+            if self._following is None:
+                self._following = await self._broker.follow(self._names.roll_call, self._hear)
+            if self._presence is None and self._is_member:
+                # Who is counted must hear the question already.
+                self._presence = await self._broker.consume(
+                    self._names.presence, _ignore, prefetch=1
+                )
+            self._listeners += 1
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._listeners -= 1
+        async with self._changing:
+            if self._following is None or self._listeners:
+                return
+            # Who is not counted must not answer: it would be taken for one that is silent.
+            following, self._following = self._following, None
+            await following.cancel()
+            presence, self._presence = self._presence, None
+            if presence is not None:
+                await presence.cancel()
+            for answering in self._answering:
+                answering.cancel()
+            if presence is not None:
+                with suppress(BrokerError):  # then it is taken for missing for a while
+                    await self.say(GOODBYE, "", {}, timeout=SOON)
+
+    def on(self, kind: str, handler: Callable[[Message], None]) -> None:
+        """Have messages of this type handled; what is no such message may raise `MessageError`."""
+        self._handlers[kind] = handler
+
+    def on_answer(self, kind: str, read: Callable[[Message], Any]) -> None:
+        """Have messages of this type noted as answers to the questions that they name.
+
+        Args:
+            read: what is no such answer may raise `MessageError`.
+        """
+
+        def note(message: Message) -> None:
+            if (question := self._questions.get(message.correlation_id or "")) is not None:
+                question.note(message.app_id or "", read(message))
+
+        self.on(kind, note)
+
+    def answer(self, kind: str, question: str, answering: Coroutine[Any, Any, Any]) -> None:
+        """Answer in a task of its own, for as long as this listens.
+
+        Args:
+            question: its id.
+            answering: returns the body.
+        """
+
+        async def answer() -> None:
+            body = await answering
+            with suppress(BrokerError):  # whoever asked knows that an answer is missing
+                await self.say(kind, question, body)
+
+        task = asyncio.create_task(answer(), name="roll call")
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def say(
+        self,
+        kind: str,
+        question: str,
+        body: Mapping[str, Any],
+        *,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+    ) -> None:
+        """Say something to all.
+
+        Args:
+            question: the id of the question that it is, or answers.
+        """
+        await self._broker.publish(
+            Message(
+                json.dumps(body).encode(),
+                content_type="application/json",
+                type=kind,
+                correlation_id=question,
+                app_id=self.processor,
+            ),
+            exchange=self._names.control,
+            routing_key=self._names.roll_call,
+            timeout=timeout,
+        )
+
+    @asynccontextmanager
+    async def asking(self, question: Question[A]) -> AsyncGenerator[Question[A]]:
+        """Note the answers to a question inside the block."""
+        self._questions[question.id] = question
+        try:
+            yield question
+        finally:
+            del self._questions[question.id]
+
+    async def hear_all(
+        self, ask: Callable[[int, timedelta], Awaitable[T]], timeout: timedelta
+    ) -> T:
+        """Ask so that all answer who are there.
+
+        Args:
+            ask: asks so many processors, and waits so long for their answers.
+
+        Raises:
+            QueueNotFound: nothing was seeded.
+        """
+        answers = await self._hear_once(ask, min(SOON, timeout))
+        # Somebody may have left without an answer, who is not expected any more.
+        rest = timeout - SOON
+        if answers.silent and rest > timedelta(0):
+            answers = await self._hear_once(ask, rest)
+        if not answers.silent:
+            return answers
+        return replace(answers, missing=await self._missing(answers))
+
+    async def _hear_once(
+        self, ask: Callable[[int, timedelta], Awaitable[T]], timeout: timedelta
+    ) -> T:
+        answers = await ask(expected := await self._count(), timeout)
+        # One that came meanwhile may have answered in place of one that is silent.
+        now = await self._count() if expected else 0
+        return replace(answers, expected=max(expected, now))
+
+    async def _missing(self, answers: Turnout[Any]) -> list[str]:
+        if not self._has_read_back:
+            self._has_read_back = True  # once: many may wait for the same one
+            attendance = Attendance()
+            with suppress(BrokerError):
+                async with aclosing(self._broker.read(self._names.roll_call)) as messages:
+                    async for message in messages:
+                        attendance.hear(message)
+                self._attendance = attendance
+        return self._attendance.missing(answers.said, answers.silent)
+
+    async def _count(self) -> int:
+        present = await self._broker.depth(self._names.presence)
+        if present is None:  # then nobody knows who is there
+            raise QueueNotFound(
+                f"There is no {self._names.presence!r} in {self._broker.address}: processors "
+                "cannot be asked. Run `scheduler seed` first."
+            )
+        return present.consumers
+
+    def _hear(self, message: Message) -> None:
+        self._attendance.hear(message)
+        handler = self._handlers.get(message.type or "")
+        if handler is not None:
+            with suppress(MessageError):  # not ours
+                handler(message)
 
     async def ask_all(
         self, loops: Mapping[LoopId, int], *, timeout: timedelta = TIMEOUT
@@ -144,73 +448,66 @@ class RollCall(Assembly):
     async def ask(
         self, loops: Mapping[LoopId, int], *, expected: int, timeout: timedelta
     ) -> Answers:
-        """The same, of so many processors."""
+        """Ask so many processors, as `ask_all` does."""
         if not expected:
             return Answers(0, {})
-        question = self._gather(loops)
-        question.waiting += 1
+        call = self._gather(loops)
+        call.waiting += 1
         try:
-            await question.until(lambda: len(question.said) >= expected, timeout)
+            await call.until(lambda: len(call.said) >= expected, timeout)
         finally:
-            question.waiting -= 1
-            if not question.waiting:
-                self._forget(question)
-        hands = {name: _among(said, loops) for name, said in question.said.items()}
-        return Answers(expected, hands, _among(question.known, loops), question.about)
+            call.waiting -= 1
+            if not call.waiting:
+                self._forget(call)
+        hands = {name: _hands_in(said, loops) for name, said in call.said.items()}
+        known, about = dict[LoopId, int](), dict[str, About]()
+        for name, said in call.said.items():
+            about[name] = About(said.version, said.since)
+            for task, key, epoch in said.known:
+                if (loop := LoopId(task, key)) in loops:
+                    known[loop] = max(epoch, known.get(loop, 0))
+        return Answers(expected, hands, known, about)
 
-    def _gather(self, loops: Mapping[LoopId, int]) -> _Question:
-        question = self._gathering
-        if question is None:
-            question = self._gathering = _Question()
-            self._asking[question.id] = question
-            question.asked = asyncio.create_task(self._send(question), name="roll call")
+    def _gather(self, loops: Mapping[LoopId, int]) -> _Call:
+        call = self._gathering
+        if call is None:
+            call = self._gathering = _Call()
+            self._questions[call.id] = call
+            call.asked = asyncio.create_task(self._send(call), name="roll call")
         for loop, epoch in loops.items():
-            question.loops[loop] = max(epoch, question.loops.get(loop, 0))
-        return question
+            call.loops[loop] = max(epoch, call.loops.get(loop, 0))
+        return call
 
-    def _forget(self, question: _Question) -> None:
-        self._asking.pop(question.id, None)
-        if question is self._gathering:
+    def _forget(self, call: _Call) -> None:
+        self._questions.pop(call.id, None)
+        if call is self._gathering:
             self._gathering = None
-        if question.asked is not None:
-            question.asked.cancel()
+        if call.asked is not None:
+            call.asked.cancel()
 
-    async def _send(self, question: _Question) -> None:
+    async def _send(self, call: _Call) -> None:
         await asyncio.sleep(TOGETHER)
         self._gathering = None
-        loops = [(*loop, epoch) for loop, epoch in sorted(question.loops.items())]
+        loops = [(*loop, epoch) for loop, epoch in sorted(call.loops.items())]
         with suppress(BrokerError):  # not asked is not answered
-            await self.say(QUESTION, question.id, {"loops": loops})
+            await self.say(QUESTION, call.id, {"loops": loops})
 
-    def _learn(self, message: Message) -> None:
-        assert self._hands is not None
-        asked = parsed(_Asked, message.body, "question")
-        for task, key, epoch in asked.loops:
-            self._hands.learn(LoopId(task, key), epoch)
-        self.answer(self._answer(self._hands, message.correlation_id or "", asked))
-
-    def _note(self, message: Message) -> None:
-        if (question := self._asking.get(message.correlation_id or "")) is not None:
-            _note(question, parsed(_Answered, message.body, "answer"))
-
-    async def _answer(self, hands: Hands, name: str, asked: "_Asked") -> None:
-        if not self.present:
-            return  # who asked does not expect it
+    def _learn(self, hands: Hands, message: Message) -> None:
+        asked = parsed(_ASKED, message.body, "question")
         loops = {LoopId(task, key): epoch for task, key, epoch in asked.loops}
+        for loop, epoch in loops.items():
+            hands.learn(loop, epoch)
+        if self.present:  # else who asked does not expect it
+            self.answer(ANSWER, message.correlation_id or "", self._told(hands, loops))
+
+    async def _told(self, hands: Hands, loops: Mapping[LoopId, int]) -> Mapping[str, Any]:
         later = {loop: hands.known(loop) for loop in loops}
-        answer = {
-            "processor": self.processor,
+        return {
             "version": self._about.version,
             "since_ms": optional_milliseconds(self._about.since),
             "known": [(*loop, epoch) for loop, epoch in later.items() if epoch > loops[loop]],
             "hands": [_wire(loop, token) for loop in loops for token in hands.in_hand(loop)],
         }
-        with suppress(BrokerError):  # whoever asked knows that an answer is missing
-            await self.say(ANSWER, name, answer)
-
-
-def _among(said: Mapping[LoopId, Any], loops: Collection[LoopId]) -> dict[LoopId, Any]:
-    return {loop: each for loop, each in said.items() if loop in loops}
 
 
 def _wire(loop: LoopId, token: InHand) -> tuple[str | int, ...]:
@@ -218,29 +515,14 @@ def _wire(loop: LoopId, token: InHand) -> tuple[str | int, ...]:
     return *loop, epoch, seq, attempt, int(not joined), int(token.running)
 
 
-def _note(question: _Question, answer: "_Answered") -> None:
-    hands = question.said.get(answer.processor, {})
-    for task, key, epoch, seq, attempt, first, running in answer.hands:
-        position = Position(epoch, seq, attempt, joined=not first)
-        hands.setdefault(LoopId(task, key), []).append(InHand(position, bool(running)))
-    for task, key, epoch in answer.known:
-        loop = LoopId(task, key)
-        question.known[loop] = max(epoch, question.known.get(loop, 0))
-    question.about[answer.processor] = About(answer.version, optional_moment(answer.since_ms))
-    question.note(answer.processor, hands)
+def _hands_in(said: _Answered, loops: Collection[LoopId]) -> Mapping[LoopId, Sequence[InHand]]:
+    hands = dict[LoopId, list[InHand]]()
+    for task, key, epoch, seq, attempt, first, running in said.hands:
+        if (loop := LoopId(task, key)) in loops:
+            position = Position(epoch, seq, attempt, joined=not first)
+            hands.setdefault(loop, []).append(InHand(position, bool(running)))
+    return hands
 
 
-class _Asked(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    loops: list[tuple[str, str, int]]
-
-
-class _Answered(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    processor: str
-    version: str = ""
-    since_ms: int | None = Field(default=None, ge=0, le=LATEST_MS)
-    known: list[tuple[str, str, int]] = []
-    hands: list[tuple[str, str, int, int, int, int, int]]
+def _ignore(delivery: Delivery) -> None:
+    """Nothing is put there."""

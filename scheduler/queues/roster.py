@@ -20,9 +20,8 @@ from scheduler.errors import TooLarge
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
-from scheduler.queues.listing import Listed, Listing
-from scheduler.queues.roster_entries import ENTRY_TYPE as ENTRY_TYPE
-from scheduler.queues.roster_entries import decoded, encoded, entries_of, messages_of
+from scheduler.queues.concurrency import Gathering
+from scheduler.queues.listing import Listed, Listing, decoded, encoded, entries_of, messages_of
 from scheduler.queues.snapshots import SLICE, Bookmark, Snapshot, Snapshots
 from scheduler.timing.clock import Clock
 from scheduler.timing.moments import milliseconds_since_epoch
@@ -33,6 +32,7 @@ REMEMBERED = timedelta(days=1)  # what is gone: no clocks disagree by so much
 AT_ONCE = 16  # messages that are on their way
 
 Identity = tuple[LoopId, int, str]
+Refused = dict[Identity, TooLarge]
 
 
 class Roster:
@@ -45,10 +45,10 @@ class Roster:
         self._snapshots = Snapshots(broker, names)
         self._listing = Listing()
         self._since_snapshot = 0
-        self._turn = asyncio.Lock()
-        self._begun = self._done = 0
+        self._reading = Gathering(self._read)
         self._awaited: dict[Identity, bool] = {}
         self._last_ms = 0
+        self._appending = Gathering(self._note_all)  # 1,000 starts at once are a few messages
 
     def next_epoch_ms(self) -> int:
         """Return the time in milliseconds, later than at each call before.
@@ -73,7 +73,7 @@ class Roster:
         mine = {listed.identity: False for listed in entries}
         self._awaited |= mine
         try:
-            refused = await self._note(entries)
+            refused = await self._appending.ask(entries)
             listing = await self.read()
             return [
                 refused.get(listed.identity)
@@ -93,9 +93,12 @@ class Roster:
         for refusal in (await self._note(entries)).values():
             raise refusal
 
-    async def _note(self, entries: Iterable[Listed]) -> dict[Identity, TooLarge]:
+    async def _note_all(self, batch: Iterable[Sequence[Listed]]) -> Refused:
+        return await self._note(chain.from_iterable(batch))
+
+    async def _note(self, entries: Iterable[Listed]) -> Refused:
         """Append entries; return those that the broker does not accept."""
-        messages, refused = messages_of(entries), dict[Identity, TooLarge]()
+        messages, refused = messages_of(entries), Refused()
         publishing = [asyncio.create_task(self._publish(messages, refused)) for _ in range(AT_ONCE)]
         try:
             await asyncio.gather(*publishing)
@@ -105,9 +108,7 @@ class Roster:
                 each.cancel()
             await asyncio.gather(*publishing, return_exceptions=True)
 
-    async def _publish(
-        self, messages: Iterator[Message], refused: dict[Identity, TooLarge]
-    ) -> None:
+    async def _publish(self, messages: Iterator[Message], refused: Refused) -> None:
         for message in messages:
             try:
                 await self._broker.publish(
@@ -136,15 +137,12 @@ class Roster:
             QueueNotFound: there is no roster: nothing was seeded.
             BrokerUnavailable: it could not be read to its end.
         """
-        asked = self._begun
-        async with self._turn:
-            if self._done > asked:  # a reading that began since is done
-                return self._listing
-            self._begun += 1
-            await self._read_on_or_anew()
-            self._done = self._begun
-            self._listing.forget(self._clock.now() - REMEMBERED)
-            return self._listing
+        return await self._reading.ask(None)
+
+    async def _read(self, _: Sequence[None]) -> Listing:
+        await self._read_on_or_anew()
+        self._listing.forget(self._clock.now() - REMEMBERED)
+        return self._listing
 
     async def glimpse(self) -> Listing:
         """Read the roster without a mark in it, so that it takes no right but to read; of what was

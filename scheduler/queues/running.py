@@ -14,20 +14,26 @@ scheduler.cancel.answer      ``what``: cancelling, gone (it does not run here an
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from scheduler.errors import BrokerError
-from scheduler.protocol.messages import Message, one_line, parsed
+from scheduler.protocol.messages import WIRE, Message, Moment, one_line, parsed
 from scheduler.protocol.tokens import LoopId
-from scheduler.queues.assembly import TIMEOUT, Assembly, Question, Turnout
-from scheduler.queues.attendance import RUNNING_ANSWER, RUNNING_QUESTION
-from scheduler.timing.moments import LATEST, LATEST_MS, milliseconds_since_epoch, moment_of
+from scheduler.queues.roll_call import (
+    RUNNING_ANSWER,
+    RUNNING_QUESTION,
+    TIMEOUT,
+    Question,
+    RollCall,
+    Turnout,
+)
+from scheduler.timing.moments import LATEST
 
 CANCEL, CANCEL_ANSWER = "scheduler.cancel.question", "scheduler.cancel.answer"
 MOST_TOLD = 1_000  # runs of one processor
@@ -55,43 +61,54 @@ class RunningRun:
         stack: where it is now, outermost call first; None, unless that was asked for.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
     id: str
     task: str
-    loop: str | None
+    loop: Annotated[str | None, Field(exclude=True)] = None
     key: str
-    seq: int | None
+    seq: int | None = None
     attempt: int
-    started_at: datetime
-    deadline: datetime
+    started_at: Moment
+    deadline: Moment
     executor: Kind
-    processor: str
+    processor: Annotated[str, Field(exclude=True)] = ""
     cancelled_by: str | None = None
     progress: float | None = None
     text: str = ""
     stack: str | None = None
 
 
-class Told(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Account:
     """What one processor runs, and how many runs more than it has told of."""
 
-    runs: Sequence[RunningRun]
+    runs: list[RunningRun]
     more: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Running(Turnout[Told]):
+class Running(Turnout[Account]):
     """What all processors run that have answered; `unheard` names the others."""
 
     @property
     def runs(self) -> list[RunningRun]:
         """The runs, oldest first."""
-        runs = [run for told in self.said.values() for run in told.runs]
+        runs = [
+            replace(run, processor=processor, loop=_loop_of(run))
+            for processor, account in self.said.items()
+            for run in account.runs
+        ]
         return sorted(runs, key=lambda run: (run.started_at, run.id))
 
     @property
     def more(self) -> int:
         """How many further runs there are that were not told of: they are too many."""
-        return sum(told.more for told in self.said.values())
+        return sum(account.more for account in self.said.values())
+
+
+def _loop_of(run: RunningRun) -> str | None:
+    return None if run.seq is None else str(LoopId(run.task, run.key))
 
 
 class Demand(NamedTuple):
@@ -114,7 +131,8 @@ class What(StrEnum):
     ENDED = "ended"
 
 
-class Reply(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reply:
     """What a processor has said last of a run that is to end.
 
     Attributes:
@@ -146,27 +164,51 @@ class Runs(Protocol):
         ...
 
 
+class _Replies(Question[Reply]):
+    def note(self, processor: str, answer: Reply) -> None:
+        """Take note of a reply; that a run is being ended is no news once it has ended."""
+        if answer.what is not What.CANCELLING or processor not in self.said:
+            super().note(processor, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    stack_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Demanded:
+    run: str
+    processors: list[str]
+    by: str
+    escalate: bool = False
+
+
+_ACCOUNT, _REPLY = TypeAdapter(Account), TypeAdapter(Reply)
+_ASKED, _DEMANDED = TypeAdapter(_Asked), TypeAdapter(_Demanded)
+
+
 class Inquiry:
     """Asks what runs, and answers, on behalf of one process.
 
     Args:
-        assembly: it listens whenever something is asked; and all the time, where there is somebody
+        roll_call: it listens whenever something is asked; and all the time, where there is somebody
             to answer for.
         runs: for whom it answers; None: for nobody, it only asks.
     """
 
-    def __init__(self, assembly: Assembly, runs: Runs | None = None) -> None:
-        self._assembly = assembly
-        self._asking: dict[str, Question[Told]] = {}
-        self._cancelling: dict[str, Question[Reply]] = {}
-        assembly.on(RUNNING_ANSWER, self._note)
-        assembly.on(CANCEL_ANSWER, self._note_reply)
+    def __init__(self, roll_call: RollCall, runs: Runs | None = None) -> None:
+        self._roll_call = roll_call
+        roll_call.on_answer(
+            RUNNING_ANSWER, lambda message: parsed(_ACCOUNT, message.body, "answer")
+        )
+        roll_call.on_answer(CANCEL_ANSWER, lambda message: parsed(_REPLY, message.body, "answer"))
         if runs is not None:
-            assembly.on(RUNNING_QUESTION, partial(self._hear_question, runs))
-            assembly.on(CANCEL, partial(self._hear_demand, runs))
+            roll_call.on(RUNNING_QUESTION, partial(self._hear_question, runs))
+            roll_call.on(CANCEL, partial(self._hear_demand, runs))
 
     async def ask(self, *, stack_of: str | None = None, timeout: timedelta = TIMEOUT) -> Running:
-        """What all processors run now.
+        """Ask what all processors run now.
 
         Args:
             stack_of: the id of a run whose stack is to be told as well.
@@ -175,171 +217,63 @@ class Inquiry:
         Raises:
             QueueNotFound: nothing was seeded.
         """
-        async with self._assembly:
-            return await self._assembly.hear_all(partial(self._ask, stack_of), timeout)
+
+        async def ask(expected: int, timeout: timedelta) -> Running:
+            if not expected:
+                return Running(0, {})
+            async with self._roll_call.asking(Question[Account]()) as question:
+                with suppress(BrokerError):  # not asked is not answered
+                    await self._roll_call.say(RUNNING_QUESTION, question.id, {"stack_of": stack_of})
+                    await question.until(lambda: len(question.said) >= expected, timeout)
+            return Running(expected, question.said)
+
+        async with self._roll_call:
+            return await self._roll_call.hear_all(ask, timeout)
 
     async def cancel(
         self, run: str, demand: Demand, processors: Collection[str], *, timeout: timedelta
     ) -> Mapping[str, Reply]:
-        """Have a run end that these processors have; returns what each has said last in that time.
+        """Have a run end that these processors have; return what each has said last in that time.
 
         Raises:
             BrokerError: it could not be asked for.
         """
-        question = Question[Reply]()
-        self._cancelling[question.id] = question
         body = {"run": run, "processors": [*processors], **demand._asdict()}
+        async with self._roll_call, self._roll_call.asking(_Replies()) as question:
 
-        def have_all_ended() -> bool:
-            replies = [question.said.get(processor) for processor in processors]
-            return all(reply and reply.what is not What.CANCELLING for reply in replies)
+            def have_all_ended() -> bool:
+                replies = [question.said.get(processor) for processor in processors]
+                return all(reply and reply.what is not What.CANCELLING for reply in replies)
 
-        async with self._assembly:
-            try:
-                await self._assembly.say(CANCEL, question.id, body)
-                await question.until(have_all_ended, timeout)
-            finally:
-                del self._cancelling[question.id]
+            await self._roll_call.say(CANCEL, question.id, body)
+            await question.until(have_all_ended, timeout)
         return question.said
 
-    async def _ask(self, stack_of: str | None, expected: int, timeout: timedelta) -> Running:
-        if not expected:
-            return Running(0, {})
-        question = Question[Told]()
-        self._asking[question.id] = question
-        try:
-            with suppress(BrokerError):  # not asked is not answered
-                await self._assembly.say(RUNNING_QUESTION, question.id, {"stack_of": stack_of})
-                await question.until(lambda: len(question.said) >= expected, timeout)
-        finally:
-            del self._asking[question.id]
-        return Running(expected, question.said)
-
-    def _note(self, message: Message) -> None:
-        if (question := self._asking.get(message.correlation_id or "")) is not None:
-            processor = message.app_id or ""
-            question.note(processor, _told(processor, message))
-
-    def _note_reply(self, message: Message) -> None:
-        if (question := self._cancelling.get(message.correlation_id or "")) is not None:
-            processor, reply = message.app_id or "", _reply_of(message)
-            if reply.what is not What.CANCELLING or processor not in question.said:
-                question.note(processor, reply)
-
     def _hear_question(self, runs: Runs, message: Message) -> None:
-        asked = parsed(_Question, message.body, "question")
-        self._assembly.answer(self._answer(runs, message.correlation_id or "", asked.stack_of))
+        asked = parsed(_ASKED, message.body, "question")
 
-    async def _answer(self, runs: Runs, question: str, stack_of: str | None) -> None:
-        if not self._assembly.present:
-            return  # who asked does not expect it
-        told = await runs.told(self._assembly.processor, stack_of)
-        # The one that is looked for is told of, however many there are.
-        first = sorted(told, key=lambda run: run.id != stack_of)[:MOST_TOLD]
-        body = {"runs": [*map(_wire, first)], "more": len(told) - len(first)}
-        await self._reply(RUNNING_ANSWER, question, body)
+        async def told() -> Mapping[str, Any]:
+            found = await runs.told(self._roll_call.processor, asked.stack_of)
+            # The one that is looked for is told of, however many there are.
+            first = sorted(found, key=lambda run: run.id != asked.stack_of)[:MOST_TOLD]
+            known = [replace(run, deadline=min(run.deadline, LATEST)) for run in first]
+            account = Account(known, more=len(found) - len(first))
+            return _ACCOUNT.dump_python(account, by_alias=True, exclude_none=True)
+
+        if self._roll_call.present:  # else who asked does not expect it
+            self._roll_call.answer(RUNNING_ANSWER, message.correlation_id or "", told())
 
     def _hear_demand(self, runs: Runs, message: Message) -> None:
-        asked = parsed(_Demand, message.body, "question")
-        if self._assembly.processor not in asked.processors:
+        asked = parsed(_DEMANDED, message.body, "question")
+        if self._roll_call.processor not in asked.processors:
             return
-        question = message.correlation_id or ""
 
         def reply(what: What, ending: str | None = None) -> None:
-            said = {"what": what.value, "ending": ending}
-            self._assembly.answer(self._reply(CANCEL_ANSWER, question, said))
+            async def said() -> Mapping[str, Any]:
+                return {"what": what.value, "ending": ending}
+
+            self._roll_call.answer(CANCEL_ANSWER, message.correlation_id or "", said())
 
         demand = Demand(one_line(asked.by), asked.escalate)
         found = runs.cancel(asked.run, demand, partial(reply, What.ENDED))
         reply(What.CANCELLING if found else What.GONE)
-
-    async def _reply(self, kind: str, question: str, body: Mapping[str, Any]) -> None:
-        with suppress(BrokerError):  # whoever asked knows that an answer is missing
-            await self._assembly.say(kind, question, body)
-
-
-def _wire(run: RunningRun) -> dict[str, Any]:
-    wire = {
-        "id": run.id,
-        "task": run.task,
-        "key": run.key,
-        "seq": run.seq,
-        "attempt": run.attempt,
-        "started_at_ms": milliseconds_since_epoch(run.started_at),
-        "deadline_ms": milliseconds_since_epoch(min(run.deadline, LATEST)),
-        "executor": run.executor,
-        "cancelled_by": run.cancelled_by,
-        "progress": run.progress,
-        "text": run.text or None,
-        "stack": run.stack,
-    }
-    return {name: value for name, value in wire.items() if value is not None}
-
-
-def _told(processor: str, message: Message) -> Told:
-    answer = parsed(_Answer, message.body, "answer")
-    return Told([_run(processor, each) for each in answer.runs], answer.more)
-
-
-def _run(processor: str, wire: "_Run") -> RunningRun:
-    return RunningRun(
-        id=wire.id,
-        task=wire.task,
-        loop=None if wire.seq is None else str(LoopId(wire.task, wire.key)),
-        key=wire.key,
-        seq=wire.seq,
-        attempt=wire.attempt,
-        started_at=moment_of(wire.started_at_ms),
-        deadline=moment_of(wire.deadline_ms),
-        executor=wire.executor,
-        processor=processor,
-        cancelled_by=wire.cancelled_by,
-        progress=wire.progress,
-        text=wire.text,
-        stack=wire.stack,
-    )
-
-
-def _reply_of(message: Message) -> Reply:
-    reply = parsed(_Reply, message.body, "answer")
-    return Reply(reply.what, reply.ending)
-
-
-class _Heard(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _Question(_Heard):
-    stack_of: str | None = None
-
-
-class _Run(_Heard):
-    id: str
-    task: str
-    key: str
-    seq: int | None = None
-    attempt: int
-    started_at_ms: int = Field(ge=0, le=LATEST_MS)
-    deadline_ms: int = Field(ge=0, le=LATEST_MS)
-    executor: Kind
-    cancelled_by: str | None = None
-    progress: float | None = None
-    text: str = ""
-    stack: str | None = None
-
-
-class _Answer(_Heard):
-    runs: list[_Run]
-    more: int = 0
-
-
-class _Demand(_Heard):
-    run: str
-    processors: list[str]
-    by: str
-    escalate: bool = False
-
-
-class _Reply(_Heard):
-    what: What
-    ending: str | None = None

@@ -26,8 +26,9 @@ import zlib
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, TypeAdapter
 
 from scheduler.brokers.contract import Broker
 from scheduler.errors import (
@@ -38,7 +39,7 @@ from scheduler.errors import (
     TooLarge,
     Undecodable,
 )
-from scheduler.protocol.messages import Message, validated
+from scheduler.protocol.messages import Count, Message, validated
 from scheduler.protocol.topology import Names
 
 SNAPSHOT_TYPE = "scheduler.snapshot"
@@ -46,6 +47,7 @@ MOST_BYTES = 1_000_000  # of a part, compressed; only one large entry alone may 
 SLICE = 200  # so many entries are encoded or decoded before others have their turn,
 SLICE_BYTES = 100_000  # or so many bytes
 GZIP = zlib.MAX_WBITS | 16
+L = TypeVar("L", bytes, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,23 @@ class Snapshot:
     up_to: Bookmark
     entries: Iterable[bytes]
     forgotten: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    snapshot: str
+    part: Count
+    parts: Annotated[int, Field(strict=True, ge=1)]
+    offset: Count
+    digest: str
+    forgotten: Count = 0
+
+
+_ABOUT = TypeAdapter(_About)
+
+
+def _about(part: Message) -> _About:
+    return validated(_ABOUT, part.headers, "snapshot")
 
 
 class Snapshots:
@@ -166,7 +185,8 @@ async def _parts_of(snapshot: Snapshot, most_bytes: int) -> list[Message]:
 
 async def _bodies_of(entries: Iterable[bytes], most_bytes: int) -> AsyncGenerator[bytes]:
     compress, body = zlib.compressobj(1, wbits=GZIP), bytearray()
-    for lines in _sliced(entries, min(SLICE_BYTES, most_bytes // 2)):
+    for batch in batches(entries, SLICE, min(SLICE_BYTES, most_bytes // 2)):
+        lines = b"".join(entry + b"\n" for entry in batch)
         if body and len(body) + len(lines) > most_bytes:
             yield bytes(body + compress.flush())
             compress, body = zlib.compressobj(1, wbits=GZIP), bytearray()
@@ -176,15 +196,17 @@ async def _bodies_of(entries: Iterable[bytes], most_bytes: int) -> AsyncGenerato
     yield bytes(body + compress.flush())
 
 
-def _sliced(entries: Iterable[bytes], most_bytes: int) -> Iterator[bytes]:
-    lines, size = list[bytes](), 0
+def batches(entries: Iterable[L], many: int, size: int) -> Iterator[list[L]]:
+    """Split entries into batches of so many, or of so many bytes; a larger one is alone."""
+    batch, length = list[L](), 0
     for entry in entries:
-        if lines and (len(lines) == SLICE or size + len(entry) > most_bytes):
-            yield b"".join(lines)
-            lines, size = [], 0
-        lines.append(entry + b"\n")
-        size += len(entry) + 1
-    yield b"".join(lines)
+        if batch and (len(batch) == many or length + len(entry) > size):
+            yield batch
+            batch, length = [], 0
+        batch.append(entry)
+        length += len(entry)
+    if batch:
+        yield batch
 
 
 async def _entries_of(part: Message) -> AsyncGenerator[bytes]:
@@ -201,18 +223,3 @@ async def _entries_of(part: Message) -> AsyncGenerator[bytes]:
         for entry in entries:
             yield entry
         await asyncio.sleep(0)
-
-
-def _about(part: Message) -> "_About":
-    return validated(_About, part.headers, "snapshot")
-
-
-class _About(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
-    snapshot: str
-    part: int = Field(ge=0)
-    parts: int = Field(ge=1)
-    offset: int = Field(ge=0)
-    digest: str
-    forgotten: int = Field(default=0, ge=0)

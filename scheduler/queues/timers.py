@@ -1,13 +1,16 @@
-"""Publish tokens into the shared timers, or past them."""
+"""Publish tokens and calls into their timers, or past them."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker
-from scheduler.protocol.hatchery import LONGEST, NO_WAIT, route
+from scheduler.protocol.calls import retry_key, task_key
+from scheduler.protocol.hatchery import AT, LONGEST, NO_WAIT, STEP, route
+from scheduler.protocol.messages import LEAD, Message
 from scheduler.protocol.tokens import Token, encode
 from scheduler.protocol.topology import Names, rest_key, token_key
 from scheduler.timing.clock import Clock
-from scheduler.timing.durations import ZERO
+from scheduler.timing.durations import ZERO, milliseconds
 from scheduler.timing.lead import Lead
 from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.once import Once
@@ -111,3 +114,56 @@ def longest_leg(token: Token, now: datetime) -> timedelta:
 def waits_in_legs(token: Token) -> bool:
     """Return whether a token comes back from its timers now and then, before it is due."""
     return isinstance(token.schedule, Once) and token.epoch != token.life
+
+
+async def send(
+    broker: Broker,
+    names: Names,
+    task: str,
+    message: Message,
+    delay: timedelta,
+    timeout: timedelta | None,
+) -> None:
+    """Publish a call's message, confirmed, to come to its task after a delay.
+
+    Raises:
+        Unroutable: nothing was seeded for this task.
+        BrokerError: it may not have been taken.
+    """
+    message, waits = _routed(message, delay)
+    exchange = names.later if waits else names.calls
+    await broker.publish(message, exchange=exchange, routing_key=task_key(task), timeout=timeout)
+
+
+async def send_again(
+    broker: Broker,
+    names: Names,
+    task: str,
+    message: Message,
+    delay: timedelta,
+    timeout: timedelta | None,
+) -> None:
+    """Publish a call's message that has been there: it is taken, whatever became of its task.
+
+    Raises:
+        BrokerError: it may not have been taken.
+    """
+    message, waits = _routed(message, delay)
+    exchange = names.later_exchange(0) if waits else names.delayed
+    await broker.publish(message, exchange=exchange, routing_key=retry_key(task), timeout=timeout)
+
+
+def _routed(message: Message, delay: timedelta) -> tuple[Message, bool]:
+    """Write into a message which timers it takes, and how long it is held after them.
+
+    The message leaves its timers up to a step early, because its way through them takes time.
+
+    Returns:
+        It, and whether it takes any.
+    """
+    lead = min(delay, STEP)
+    way = route(delay - lead)
+    headers = {name: value for name, value in message.headers.items() if not name.startswith(AT)}
+    if delay:
+        headers |= {**way.headers, LEAD: milliseconds(way.rest + lead)}
+    return replace(message, headers=headers), any(way.digits)

@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
 
 from scheduler.errors import InvalidArguments, RegistrationError
+from scheduler.protocol.messages import WIRE, Moment
 from scheduler.protocol.tokens import LoopId
 from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.policy import Policy
@@ -21,8 +24,10 @@ SUPERVISION_TIMEOUT = timedelta(minutes=3)  # a busy journal takes its time to b
 class Override:
     """Who has set the schedule of a loop, in place of the code's, and when."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = WIRE
+
     by: str
-    at: datetime
+    at: Moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ async def measure(app: ManyLoops, url: str, rounds: int) -> None:
             program = Program(app, broker, clock)
             async with program.roll_call:
                 listing = await program.roster.read()
-                counting = supervisor(program, app, clock, listing)
+                counting = supervisor(program, listing)
                 await count(counting, rounds, BrokerCpu(url))
         finally:
             for queue in app.topology().queues:

@@ -43,7 +43,6 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names, Topology, token_key
 from scheduler.queues.timers import LANES
 from scheduler.sending import CallTask
-from scheduler.timing.clock import SystemClock
 from scheduler.timing.durations import SECOND
 from tests.benchmarks.broker_cpu import BrokerCpu, until_idle
 from tests.rabbitmq import PrivateNode
@@ -228,7 +227,7 @@ async def supervision(table: Table, url: str, fleet: Fleet, loops: int) -> None:
     async with AmqpBroker(url) as broker:
         program = program_of(fleet, broker)
         listing = await program.roster.read()
-        supervises = supervisor(program, fleet, SystemClock(), listing)
+        supervises = supervisor(program, listing)
         memory = await supervises.round(Memory())
         async with table.line(f"rounds of supervision, of {loops} loops", ROUNDS):
             for _ in range(ROUNDS):

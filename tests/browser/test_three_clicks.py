@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from scheduler.control.acting import acting_as
+from scheduler.control.reports import acting_as
 from scheduler.program import Program
 from scheduler.queues.outbox import Posting
 from tests.browser.conftest import Reader

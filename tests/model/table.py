@@ -121,7 +121,6 @@ SMALL = (
     row(Verb.RESUME, states=435, stops=1, lost=1),
     row(Verb.RESUME, states=7_481, stops=1, lost=1, repairs=1),
     # First tokens that creators exchange.
-    row(Verb.TRIGGER, states=15_004, outages=1),
     row(Verb.RESCHEDULE, states=8_643, races=1, lost=1),
     # One-offs.
     row(once=True, states=117, outages=1, races=1),
@@ -144,6 +143,7 @@ SMALL = (
 """Some seconds each."""
 
 LARGE = (
+    row(Verb.TRIGGER, states=15_004, outages=1),
     row(states=34_791, outages=3),
     row(*STARTED, states=6_526, repairs=1),
     row(Verb.RESCHEDULE, *PAUSED, states=14_298, at_once=3),

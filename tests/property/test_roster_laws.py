@@ -16,10 +16,8 @@ from scheduler.brokers.memory.server import MemoryServer
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.checkpoints import checkpoint_of
-from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.listing import Listed, Listing, checkpoint_of, encoded
 from scheduler.queues.roster import Roster
-from scheduler.queues.roster_entries import encoded
 from scheduler.queues.snapshots import Snapshot, Snapshots
 from scheduler.testing import run_virtually
 from scheduler.timing.clock import LoopClock

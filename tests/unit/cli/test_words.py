@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.control.repairs import DONE
+from scheduler.control.beginnings import REPAIRED
 from scheduler.control.supervision import ADVICE
 from scheduler.control.where import Where
 from scheduler.protocol.tokens import Ending
@@ -17,7 +17,9 @@ EXPLAINED = {word for cell in FIRST_CELLS for word in re.findall(r"`(\w+)`", cel
 
 @pytest.mark.parametrize(
     "word",
-    sorted({*map(str, Where), *map(str, Ending), *ADVICE, *DONE, "adopted", "parked", "delayed"}),
+    sorted(
+        {*map(str, Where), *map(str, Ending), *ADVICE, *REPAIRED, "adopted", "parked", "delayed"}
+    ),
 )
 def test_a_word_is_explained(word: str) -> None:
     assert word in EXPLAINED

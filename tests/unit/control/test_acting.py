@@ -4,7 +4,7 @@ import getpass
 
 import pytest
 
-from scheduler.control.acting import operator_here, user_here
+from scheduler.control.reports import operator_here, user_here
 
 
 @pytest.mark.parametrize("error", [ImportError, KeyError, OSError])

@@ -5,14 +5,12 @@ import asyncio
 import pytest
 
 from scheduler import Retry, Scheduler
-from scheduler.control.backlog import Backlog, Counts, backlogs, counted
 from scheduler.control.leftovers import Leftover
-from scheduler.control.processors import Processors
+from scheduler.control.status import Backlog, Counts
 from scheduler.errors import Unroutable
 from scheduler.protocol.messages import Message
 from scheduler.queues.failed import Selection
 from scheduler.queues.outbox import Posting
-from scheduler.tasks.registry import resting
 from scheduler.timing.durations import parse_duration
 from tests.stage import Stage, new_app, program_of
 
@@ -31,21 +29,10 @@ def shop() -> Scheduler:
     return app
 
 
-async def backlog(stage: Stage) -> list[Backlog]:
-    return await backlogs(
-        stage.broker,
-        stage.app.names,
-        Processors(stage.broker, stage.app.names, resting(stage.app)),
-        stage.app.tasks.values(),
-        {},
-    )
-
-
 async def counts(stage: Stage, app: Scheduler | None = None) -> Counts:
-    app = app or stage.app
-    program = program_of(app, stage.broker, stage.clock)
+    survey = program_of(app or stage.app, stage.broker, stage.clock).survey
     waiting = (await stage.tokens_by_loop()).total() if hasattr(stage, "app") else 0
-    return await counted(stage.broker, app, program.loops, program.leftovers, waiting)
+    return await survey.counts(waiting)
 
 
 async def send(stage: Stage, *names: str) -> None:
@@ -58,10 +45,10 @@ async def send(stage: Stage, *names: str) -> None:
 async def test_messages_wait_are_taken_and_are_parked(stage: Stage) -> None:
     await stage.seed(shop())
     await send(stage, "ada", "nobody", "bob")
-    assert await backlog(stage) == [Backlog("mail", ready=3, processors=0, parked=0)]
+    assert await stage.survey.backlogs() == [Backlog("mail", ready=3, processors=0, parked=0)]
     async with stage.processor():
         await asyncio.sleep(1)
-        assert await backlog(stage) == [Backlog("mail", ready=0, processors=1, parked=1)]
+        assert await stage.survey.backlogs() == [Backlog("mail", ready=0, processors=1, parked=1)]
 
 
 async def test_a_task_that_was_never_seeded_has_no_backlog(stage: Stage) -> None:
@@ -69,7 +56,7 @@ async def test_a_task_that_was_never_seeded_has_no_backlog(stage: Stage) -> None
     names = stage.app.names
     await stage.broker.delete(names.processor_queue("mail"))
     await stage.broker.delete(names.failed_queue("mail"))
-    assert await backlog(stage) == [Backlog("mail", ready=None, processors=0, parked=0)]
+    assert await stage.survey.backlogs() == [Backlog("mail", ready=None, processors=0, parked=0)]
 
 
 async def test_what_is_parked_or_delayed_is_counted_and_loops_that_the_code_does_not_have(
@@ -88,8 +75,7 @@ async def test_what_is_parked_or_delayed_is_counted_and_loops_that_the_code_does
     assert await counts(stage) == Counts(parked=3, delayed=3)
     other = new_app()
     other.periodic(every="1h")(nothing)
-    left = Leftover("loop", 0, 0), Leftover("mail", 0, 2)
-    assert await counts(stage, other) == Counts(parked=1, orphans=("loop",), leftovers=left)
+    assert await counts(stage, other) == Counts(parked=1, orphans=("loop",))
 
 
 async def test_nothing_is_counted_where_nothing_was_seeded(stage: Stage) -> None:
@@ -116,7 +102,6 @@ async def test_what_is_left_of_a_task_that_was_renamed_is_told_parked_and_sent_o
     program = program_of(renamed, stage.broker, stage.clock)
     found = await program.leftovers.found()
     assert found == [Leftover("loop", 0, 0), Leftover("mail", 2, 0)]
-    assert (await counts(stage)).leftovers == tuple(found)
     doctor = [each async for each in program.doctor.examine()]
     assert [each.verdict for each in doctor if each.about == "task mail"] == ["warning"]
     async with stage.processor(app=old):

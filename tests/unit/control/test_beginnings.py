@@ -16,14 +16,13 @@ from scheduler.control.reports import Did
 from scheduler.control.where import Where
 from scheduler.errors import BrokerUnavailable, Unconfirmed
 from scheduler.program import Program
-from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
-from scheduler.queues.assembly import TIMEOUT
+from scheduler.queues.roll_call import TIMEOUT
 from scheduler.sending import CallTask
 from scheduler.tasks.loops import Loop
 from tests.faulty import Call, Fault, FaultyBroker
-from tests.stage import START, Stage, new_app, program_of
+from tests.stage import Stage, new_app, program_of
 
 BONN, NEW = LoopId("report", "bonn"), LoopId("report", "new")
 ROUND = 5.0
@@ -80,7 +79,7 @@ async def started(stage: Stage, office: Office, every: str = "10s") -> Loop:
 
 
 async def repair(program: Program, loop: Loop) -> None:
-    await program.repairs.repair([loop], "lost")
+    await program.beginnings.repair([loop], "lost")
 
 
 CREATORS: dict[str, Callable[[Program, Loop], Awaitable[object]]] = {
@@ -196,14 +195,6 @@ async def test_whoever_dies_after_a_step_leaves_a_loop_that_comes_back_to_one_to
     assert not office.went_back
 
 
-async def test_a_stop_whose_creator_died_can_be_done_again(stage: Stage) -> None:
-    office = an_office()
-    loop = await started(stage, office)
-    await behead(stage, loop, "stop", "append")
-    assert await office.report.stop("bonn") is False  # it was stopped, and is again
-    assert (await stage.listing())[BONN].schedule == Every("10s")
-
-
 # What it goes on with
 
 
@@ -245,47 +236,6 @@ async def test_a_loop_that_the_roster_has_lost_goes_on_from_what_the_journal_hea
     assert (await stage.listing()).known(before.loop) == token.epoch
 
 
-async def test_a_loop_of_which_nothing_is_left_but_its_run_does_not_begin_beside_it(
-    stage: Stage,
-) -> None:
-    app, starts = new_app(), list[float]()
-
-    @app.periodic(every="10s")
-    async def task() -> None:
-        starts.append((stage.clock.now() - START).total_seconds())
-        await asyncio.sleep(60)
-
-    await stage.seed(app)
-    async with stage.processor(), stage.processor():
-        await asyncio.sleep(15)
-        await stage.broker.delete(app.names.roster)
-        (report,) = await stage.seeding.seed()
-        assert report.did is Did.REPAIRED
-        await asyncio.sleep(70)
-    assert starts == [10.0, pytest.approx(80, abs=1.1)]
-
-
-async def test_a_repair_keeps_what_the_roster_says_whatever_the_code_of_the_repairing_says(
-    stage: Stage,
-) -> None:
-    loop = await started(stage, an_office())
-    before = (await stage.listing())[BONN]
-    await repair(stage.program, replace(loop, schedule=Every("1s"), args={"city": "Köln"}))
-    after = (await stage.listing())[BONN]
-    assert (after.schedule, after.args) == (Every("10s"), {})
-    assert (after.entry.state, after.entry.life) == (LoopState.ACTIVE, before.entry.life)
-    assert after.epoch > before.epoch
-
-
-async def test_a_paused_loop_is_not_repaired(stage: Stage) -> None:
-    loop = await started(stage, an_office())
-    await stage.verbs.pause(loop, "stocktaking")
-    before = (await stage.listing())[BONN]
-    await repair(stage.program, loop)
-    assert (await stage.listing())[BONN] == before
-    assert stage.repairs() == []
-
-
 # All know of it
 
 
@@ -297,21 +247,6 @@ def mute(stage: Stage) -> tuple[FaultyBroker, Fault]:
 
 def is_answer(call: Call) -> bool:
     return call.message.type == "scheduler.answer"
-
-
-@pytest.mark.parametrize("verb", ["pause", "stop"])
-async def test_a_pause_and_a_stop_return_when_all_processors_know(stage: Stage, verb: str) -> None:
-    loop = await started(stage, an_office())
-    broker, silence = mute(stage)
-    async with stage.supervised(), stage.supervised(over=broker):
-        await asyncio.sleep(1)
-        deed = {"pause": stage.verbs.pause, "stop": stage.removal.remove}[verb]
-        at_work = asyncio.create_task(deed(loop))
-        await asyncio.wait([at_work], timeout=7)
-        assert not at_work.done()
-        await silence.cease()
-        await asyncio.wait([at_work], timeout=TIMEOUT.total_seconds())
-        assert (await at_work).silent == ()
 
 
 @pytest.mark.parametrize("verb", ["pause", "stop"])
@@ -328,32 +263,3 @@ async def test_a_pause_and_a_stop_return_in_time_and_tell_how_many_do_not_answer
         took = stage.clock.now() - before
     assert CALLING_TIMEOUT <= took <= CALLING_TIMEOUT + TIMEOUT
     assert timedelta(seconds=10) == CALLING_TIMEOUT
-
-
-async def test_a_stop_that_is_done_again_tells_too_who_does_not_answer(stage: Stage) -> None:
-    loop = await started(stage, an_office())
-    broker, _ = mute(stage)
-    async with stage.supervised(), stage.supervised(over=broker):
-        await asyncio.sleep(1)
-        dids = [await stage.removal.remove(loop) for _ in range(2)]
-    assert [report.did for report in dids] == [Did.REMOVED, Did.NOT_THERE]
-    assert [report.silent for report in dids] == [["an unknown one (0)"]] * 2
-
-
-async def test_a_pause_of_a_paused_loop_begins_an_epoch_calls_the_roll_and_keeps_its_reason(
-    stage: Stage,
-) -> None:
-    loop = await started(stage, an_office())
-    await behead(stage, loop, "pause", "append")
-    before = (await stage.listing())[BONN]
-    asked: list[Message] = []
-    following = await stage.broker.follow(stage.app.names.roll_call, asked.append)
-    async with stage.supervised():
-        await asyncio.sleep(1)
-        report = await stage.verbs.pause(loop, "another one")
-        await following.cancel()
-    after = (await stage.listing())[BONN]
-    assert (report.did, report.is_paused) == (Did.UNCHANGED, True)
-    assert after.epoch > before.epoch
-    assert after.reason == before.reason
-    assert [message.type for message in asked] == ["scheduler.question", "scheduler.answer"]

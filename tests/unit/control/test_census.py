@@ -11,7 +11,7 @@ from scheduler.control.census import LOOK_BACK, Census
 from scheduler.errors import StreamTooLong
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
-from scheduler.queues.checkpoints import LONG
+from scheduler.queues.listing import LONG
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import SECOND, ZERO
 from scheduler.timing.schedules import Every

@@ -9,15 +9,23 @@ import pytest
 from scheduler import Scheduler, Settings
 from scheduler.brokers.contract import BrokerInfo
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.control.doctor import Finding, check_version, explaining_refusals, require_fit
-from scheduler.errors import AccessRefused, IncompatibleBroker, Unconfirmed
+from scheduler.brokers.memory.server import MemoryServer
+from scheduler.control.doctor import (
+    Finding,
+    check_addresses,
+    check_version,
+    explaining_refusals,
+    require_fit,
+)
+from scheduler.errors import AccessRefused, BrokerUnavailable, IncompatibleBroker, Unconfirmed
 from scheduler.program import Program
 from scheduler.protocol.messages import Message
 from scheduler.protocol.rights import Rights
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Topology
 from scheduler.queues.failed import Reason
-from tests.faulty import Call, FaultyBroker, not_allowed
+from scheduler.timing.clock import LoopClock
+from tests.faulty import Call, FaultyBroker
 from tests.stage import Stage, failed_of, new_app, program_of
 
 REPORT = LoopId("report")
@@ -70,11 +78,6 @@ async def test_an_unfit_broker_is_refused_with_what_to_do():
     async with FaultyBroker(info=BrokerInfo("RabbitMQ", "3.13.1")) as broker:
         with pytest.raises(IncompatibleBroker, match=r"nothing was started\. Upgrade to 3\.13\.3"):
             require_fit(broker)
-
-
-async def test_the_embedded_broker_is_fit():
-    async with MemoryBroker() as broker:
-        require_fit(broker)
 
 
 def an_app(**options: Any) -> Scheduler:
@@ -139,18 +142,6 @@ async def test_queues_that_are_missing_are_a_problem_each(app: Scheduler, broker
     assert missing == {f"queue {queue.name}" for queue in app.topology().queues}
     assert {found[about].advice for about in missing} == {"Run `scheduler seed`."}
     assert "queues" not in found
-
-
-async def test_one_missing_queue_is_named(app: Scheduler, broker: MemoryBroker, program: Program):
-    await program.seeding.seed()
-    await broker.delete("shop.v1.failed.report")
-    found = await findings(app, broker)
-    assert found["queue shop.v1.failed.report"].detail == "does not exist"
-
-
-async def test_the_doctor_makes_nothing(app: Scheduler, broker: MemoryBroker):
-    await findings(app, broker)
-    assert {await broker.depth(queue.name) for queue in app.topology().queues} == {None}
 
 
 async def test_a_queue_with_other_arguments_is_a_problem(app: Scheduler, broker: MemoryBroker):
@@ -249,15 +240,6 @@ async def test_a_broker_that_makes_no_timer_queue_is_a_problem(stage: Stage) -> 
     assert found["loops"].verdict == "ok"
 
 
-async def test_who_may_not_declare_does_not_try_what_is_due(stage: Stage) -> None:
-    await stage.seed(app := new_app())
-    async with not_allowed(stage.server) as broker:
-        found = await findings(app, broker)
-    assert found["dead-lettering"].verdict == "ok"
-    assert found["dead-lettering"].detail.endswith("its queues: No right to configure.")
-    assert "`scheduler seed`" in found["dead-lettering"].advice
-
-
 @pytest.mark.parametrize(("timeout", "warned"), [("29m", False), ("30m", True), ("2h", True)])
 async def test_a_timeout_that_the_broker_does_not_wait_for_is_a_warning(
     broker: MemoryBroker, timeout: str, warned: bool
@@ -286,27 +268,6 @@ async def test_who_lacks_a_right_to_process_is_told_which_command_gives_it(app: 
     assert found.advice.startswith("rabbitmqctl set_permissions -p 'my vhost' mallory '^$' '^shop")
 
 
-async def test_the_rights_that_users_need_are_told_as_commands(
-    app: Scheduler, broker: MemoryBroker
-):
-    ours = r"'^shop\.v1\.'"
-    found = await findings(app, broker)
-    assert {about: each.advice for about, each in found.items() if "rights of a " in about} == {
-        "rights of a seed": f"rabbitmqctl set_permissions -p / shop-seed {ours} {ours} {ours}",
-        "rights of a processor": "rabbitmqctl set_permissions -p / shop-processor "
-        f"'^$' {ours} {ours}",
-        "rights of a viewer": f"rabbitmqctl set_permissions -p / shop-viewer '^$' '^$' {ours}",
-    }
-
-
-async def test_a_program_that_sends_needs_rights_if_there_is_something_to_send(
-    app: Scheduler, broker: MemoryBroker
-):
-    app.task(name="mail")(run)
-    found = await findings(app, broker)
-    assert "shop-client '^$' '^shop" in found["rights of a client"].advice
-
-
 async def test_a_refusal_tells_what_the_user_must_be_allowed():
     rights = Rights("^c$", "^w$", "^r$")
     async with forbidding() as broker:
@@ -317,12 +278,6 @@ async def test_a_refusal_tells_what_the_user_must_be_allowed():
         "Give this user the rights that the command needs, instead of those that it has: "
         "rabbitmqctl set_permissions -p 'my vhost' mallory '^c$' '^w$' '^r$'"
     )
-
-
-async def test_looking_twice_finds_the_same(app: Scheduler, broker: MemoryBroker, program: Program):
-    await program.seeding.seed()
-    await program.verbs.pause(app.loop("report"))
-    assert await findings(app, broker) == await findings(app, broker)
 
 
 async def test_a_processor_that_does_not_answer_is_named(stage: Stage) -> None:
@@ -341,3 +296,40 @@ async def test_a_processor_that_does_not_answer_is_named(stage: Stage) -> None:
         assert found["processors"].verdict == "warning"
         assert re.fullmatch(r"of 2, no answer from: \S+:\d+:\w{6}", found["processors"].detail)
         assert "stand still" in found["processors"].advice
+
+
+async def test_the_doctor_makes_nothing(app: Scheduler, broker: MemoryBroker):
+    await findings(app, broker)
+    assert {await broker.depth(queue.name) for queue in app.topology().queues} == {None}
+
+
+async def test_a_program_that_sends_needs_rights_if_there_is_something_to_send(
+    app: Scheduler, broker: MemoryBroker
+):
+    app.task(name="mail")(run)
+    found = await findings(app, broker)
+    assert "shop-client '^$' '^shop" in found["rights of a client"].advice
+
+
+class AwayBroker(MemoryBroker):
+    async def __aenter__(self) -> Any:
+        raise BrokerUnavailable("Cannot connect to amqp://two/: refused.")
+
+
+@pytest.mark.parametrize(
+    ("others", "verdict", "detail"),
+    [
+        ([], "ok", "2, and all of them answer"),
+        ([AwayBroker()], "warning", "1 of 3 cannot be used: Cannot connect to amqp://two/: ref"),
+        ([MemoryBroker()], "problem", "not of one cluster: memory:// is of 'memory-"),
+    ],
+)
+async def test_addresses_are_those_of_one_cluster(
+    clock: LoopClock, others: list[MemoryBroker], verdict: str, detail: str
+):
+    cluster = MemoryServer()
+    nodes = [MemoryBroker(cluster), *others, MemoryBroker(cluster)]
+    finding = await check_addresses(nodes)
+    assert finding.verdict == verdict
+    assert finding.detail.startswith(detail)
+    assert bool(finding.advice) is (verdict != "ok")

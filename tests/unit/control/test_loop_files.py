@@ -61,13 +61,13 @@ def write(file: Path, text: str) -> None:
 
 
 async def keyed(app: Scheduler, task: str) -> dict[str, Any]:
-    of_task = Keyed(app.tasks[task], app.names, app.operations)
+    of_task = Keyed(app.tasks[task], app.operations)
     return {loop.key: (loop.schedule, loop.args) for loop in await of_task.list()}
 
 
 async def test_loops_become_those_of_a_file(stage: Stage, file: Path) -> None:
     await stage.seed(app := coded())
-    other = Keyed(app.tasks["other"], app.names, app.operations)
+    other = Keyed(app.tasks["other"], app.operations)
     await other.start("a", every="1h")
     write(file, FILE)
     first = {"digest": Synced(["user-42", "user-43"]), "report": Synced(["north"])}
@@ -212,7 +212,7 @@ async def test_where_the_broker_fails_it_is_told_how_far_it_came(stage: Stage, f
         yield Failing(stage.program)
 
     with pytest.raises(BrokerUnavailable) as error:
-        await sync_file(file, app.tasks, app.names, connect)
+        await sync_file(file, app.tasks, connect)
     assert error.value.__notes__ == [
         "That was at the task 'report'; those before it are done: digest."
     ]

@@ -1,9 +1,8 @@
 """Named one-offs: one run of each name, from wherever and however often it is asked for."""
 
 import asyncio
-from collections import Counter
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -20,10 +19,10 @@ from scheduler.errors import (
 )
 from scheduler.events import RunStarted
 from scheduler.protocol.tokens import LoopId, claims_of
-from scheduler.queues.roster import ENTRY_TYPE, REMEMBERED
+from scheduler.queues.listing import ENTRY_TYPE
+from scheduler.queues.roster import REMEMBERED
 from scheduler.sending import CallTask
 from scheduler.tasks.tasks import SUPERVISION
-from scheduler.timing.moments import UNIX_EPOCH
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, Stage, new_app, of, program_of, seconds_of
 
@@ -103,7 +102,7 @@ async def test_asked_for_again_it_is_the_same_also_when_it_has_run(
 async def test_the_roster_forgets_in_a_day_what_has_run(stage: Stage) -> None:
     shop = a_shop()
     await stage.seed(shop.app)
-    async with stage.supervised():
+    async with stage.processor():
         at = START + 90 * SECOND
         await shop.remind.once("order-7", at=at)
         await asyncio.sleep(100)
@@ -136,32 +135,6 @@ async def test_what_waits_is_moved(
         await asyncio.sleep(200)
     assert [run[1] for run in shop.runs] == runs
     assert starts(stage) == pytest.approx(began, abs=0.5)
-
-
-async def test_what_runs_and_is_given_another_time_runs_again_after(stage: Stage) -> None:
-    shop = a_shop(takes=30)
-    await stage.seed(shop.app)
-    async with stage.supervised():
-        await shop.remind.once("order-7", args={"order": 7})
-        await asyncio.sleep(5)
-        assert await shop.remind.once("order-7", after="1s", args={"order": 8}) is Did.RESCHEDULED
-        await asyncio.sleep(100)
-        assert await is_over(stage)
-    assert [run[:3] for run in shop.runs] == [("order-7", 7, 0), ("order-7", 8, 1)]
-    assert starts(stage)[1] >= 30
-
-
-async def test_what_has_run_is_asked_for_anew_with_another_time(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
-    async with stage.processor():
-        await shop.remind.once("order-7")
-        await asyncio.sleep(5)
-        assert await is_over(stage)
-        assert await shop.remind.once("order-7", after="20s") is Did.CREATED
-        await asyncio.sleep(30)
-        assert [run[2] for run in shop.runs] == [0, 0]
-        assert await is_over(stage)
 
 
 async def test_it_is_taken_back(stage: Stage) -> None:
@@ -200,38 +173,12 @@ async def test_however_its_run_ends_it_is_over(
     assert len(await stage.parked()) == parked
 
 
-async def test_one_whose_token_was_lost_when_it_was_due_runs(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
-    await shop.remind.once("order-7", after="10s")
-    await stage.lose(SEVEN)
-    async with stage.supervised():
-        await asyncio.sleep(300)
-        assert await is_over(stage)
-    assert [run[0] for run in shop.runs] == ["order-7"]
-
-
 def is_a_token(call: Call) -> bool:
     return claims_of(call.message).get("task") == "remind"
 
 
 def says_gone(call: Call) -> bool:
     return call.message.type == ENTRY_TYPE and b'"gone"' in call.message.body
-
-
-async def test_what_could_not_be_removed_is_removed_later(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
-    faulty = FaultyBroker(stage.server)
-    async with stage.supervised(over=faulty):
-        await asyncio.sleep(1)
-        lost = faulty.on("publish", where=says_gone, times=1)
-        lost.fails(BrokerUnavailable("It went."))
-        await shop.remind.once("order-7")
-        await asyncio.sleep(30)
-        assert len(lost.met) == 1
-        assert await is_over(stage)
-    assert len(shop.runs) == 1
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "trigger"])
@@ -247,22 +194,6 @@ async def test_nothing_can_be_done_to_what_has_run(stage: Stage, verb: str) -> N
         ):
             await getattr(stage.verbs, verb)(loop)
         assert await is_over(stage)
-
-
-async def test_what_waits_is_triggered_paused_and_resumed(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
-    async with stage.supervised():
-        for name in ("now", "later"):
-            await shop.remind.once(name, after="1h")
-        now, later = [await stage.loops.find(f"remind.{name}") for name in ("now", "later")]
-        assert (await stage.verbs.trigger(now)).did is Did.TRIGGERED
-        assert (await stage.verbs.pause(later)).did is Did.PAUSED
-        await asyncio.sleep(7000)
-        assert [run[0] for run in shop.runs] == ["now"]
-        assert (await stage.verbs.resume(later)).did is Did.RESUMED
-        await asyncio.sleep(10)
-    assert [run[0] for run in shop.runs] == ["now", "later"]
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -316,19 +247,6 @@ async def test_what_is_moved_while_it_runs_is_run_whatever_happens_meanwhile(
     assert [run[1] for run in shop.runs] == [7, 8]
 
 
-async def test_what_is_moved_while_it_runs_and_moved_back_has_run(stage: Stage) -> None:
-    shop = a_shop(takes=30)
-    await stage.seed(shop.app)
-    async with stage.supervised():
-        first: dict[str, Any] = {"at": START, "args": {"order": 7}}
-        for asked in (first, MOVED, first):
-            await shop.remind.once("order-7", **asked)
-            await asyncio.sleep(5)
-        await asyncio.sleep(300)
-        assert await is_over(stage)
-    assert [run[1] for run in shop.runs] == [7]
-
-
 @pytest.mark.parametrize("verb", ["nothing", "pause", "put again"])
 async def test_a_recurring_loop_that_takes_the_name_of_what_runs_goes_on(
     stage: Stage, verb: str
@@ -345,7 +263,7 @@ async def test_a_recurring_loop_that_takes_the_name_of_what_runs_goes_on(
             await asyncio.sleep(60)
             await stage.verbs.resume(loop)
         if verb == "put again":
-            await stage.program.repairs.repair([loop], "lost")
+            await stage.program.beginnings.repair([loop], "lost")
         await asyncio.sleep(300)
     assert [run[1] for run in shop.runs[:3]] == [7, 0, 0]
 
@@ -407,20 +325,6 @@ async def test_what_is_overdue_and_moved_waits_for_its_moment(stage: Stage) -> N
         await asyncio.sleep(4000)
     assert starts(stage) == [0, 3600]
     assert [run[1] for run in shop.runs] == [7, 8]
-
-
-async def test_a_seed_leaves_them_alone(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
-    async with stage.processor():
-        await shop.remind.once("done")
-        await shop.remind.once("kept", unique="1s")
-        await shop.remind.once("waits", after="1h")
-        await asyncio.sleep(5)
-        dids = {str(report.loop): report.did for report in await stage.seeding.seed()}
-        await asyncio.sleep(5)
-    assert set(dids.values()) == {Did.UNCHANGED}
-    assert Counter(run[0] for run in shop.runs) == {"done": 1, "kept": 1}
 
 
 async def test_keyed_loops_and_one_offs_are_told_apart(stage: Stage) -> None:
@@ -486,11 +390,6 @@ async def test_what_travels_with_a_message_does_not_go_with_unique(others: dict[
         a_shop().remind.options(unique="1m", **others)
 
 
-async def test_many_are_not_sent_uniquely() -> None:
-    with pytest.raises(UsageError, match="take unique= away"):
-        await a_shop().remind.options(unique="1m").send_many([{"order": 1}])
-
-
 @pytest.mark.parametrize(
     ("name", "given", "error", "message"),
     [
@@ -518,24 +417,6 @@ async def test_what_cannot_be_used_is_refused(
     assert await shop.remind.scheduled() == []
 
 
-async def test_those_that_are_due_first_are_listed_first(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
-    for name, hours in (("b", 2), ("c", 1), ("a", 2)):
-        await shop.remind.once(name, at=START + timedelta(hours=hours))
-    assert [each.name for each in await shop.remind.scheduled()] == ["c", "a", "b"]
-
-
-async def test_a_moment_that_has_passed_means_now(stage: Stage) -> None:
-    shop = a_shop()
-    await stage.seed(shop.app)
-    async with stage.supervised():
-        await shop.remind.once("order-7", at=UNIX_EPOCH.astimezone(UTC))
-        await asyncio.sleep(1)
-    assert len(shop.runs) == 1
-    assert seconds_of([START])[0] <= starts(stage)[0] < 1
-
-
 @pytest.mark.parametrize("ask", ["once", "start"])
 async def test_what_the_broker_does_not_confirm_is_given_up(stage: Stage, ask: str) -> None:
     shop = a_shop()
@@ -551,3 +432,8 @@ async def test_what_the_broker_does_not_confirm_is_given_up(stage: Stage, ask: s
         ):
             await asked()
         assert stage.clock.now() - began <= 30 * SECOND
+
+
+async def test_many_are_not_sent_uniquely() -> None:
+    with pytest.raises(UsageError, match="take unique= away"):
+        await a_shop().remind.options(unique="1m").send_many([{"order": 1}])

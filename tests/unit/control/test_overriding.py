@@ -11,7 +11,7 @@ from scheduler import Context, Cron, Every, Scheduler
 from scheduler.control.doctor import Finding
 from scheduler.control.reports import Did
 from scheduler.control.where import Where
-from scheduler.errors import QueueNotFound, UsageError
+from scheduler.errors import UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.tasks.loops import Loop, Override
 from scheduler.timing.schedules import Recurring, Schedule
@@ -136,34 +136,6 @@ async def test_the_arguments_of_the_code_take_effect_under_a_schedule_that_was_s
     assert (await stage.token(TASK)).args == {"n": 2}
 
 
-async def test_what_is_cleared_is_the_schedule_of_the_code_that_clears_it(stage: Stage) -> None:
-    await overridden(stage)
-    app = coded(Cron("0 9 * * *"))
-    newer = program_of(app, stage.broker, stage.clock)
-    await newer.verbs.clear_schedule(await newer.loops.find("task"))
-    assert (await stage.token(TASK)).schedule == Cron("0 9 * * *")
-    await seed(stage, app)
-
-
-async def test_the_schedule_of_the_code_is_held_on_to_if_it_was_set(stage: Stage) -> None:
-    await stage.seed(coded())
-    await asyncio.sleep(10)
-    await stage.verbs.set_schedule(the_loop(stage), CODE, by="anna@host")
-    await seed(stage, coded(Every("1h")))
-    assert await holds(stage, CODE)
-
-
-async def test_a_loop_that_is_removed_and_comes_back_has_the_schedule_of_the_code(
-    stage: Stage,
-) -> None:
-    await overridden(stage)
-    without = program_of(new_app(), stage.broker, stage.clock)
-    await without.removal.remove(await without.loops.find("task"))
-    assert (await stage.listing())[TASK].override is None
-    await program_of(coded(), stage.broker, stage.clock).seeding.seed()
-    assert (await stage.token(TASK)).schedule == CODE
-
-
 async def test_a_paused_loop_stays_so_under_another_schedule(stage: Stage) -> None:
     await stage.seed(coded())
     await stage.verbs.pause(the_loop(stage), "stocktaking")
@@ -180,7 +152,7 @@ async def test_a_keyed_loop_gets_another_schedule_for_good(stage: Stage) -> None
     keyed: Any = app.tasks["task"]
     from scheduler.control.keyed import Keyed
 
-    tasks = Keyed(keyed, app.names, app.operations)
+    tasks = Keyed(keyed, app.operations)
     await tasks.start("a", every="1m", args={"n": 7})
     loop = await stage.loops.find("task.a")
     assert (await stage.verbs.set_schedule(loop, SET, by="anna@host")).did is Did.RESCHEDULED
@@ -216,15 +188,6 @@ async def test_no_schedule_is_set_where_nobody_runs_the_loop(stage: Stage) -> No
     with pytest.raises(UsageError, match="is not in the code"):
         await without.verbs.clear_schedule(orphan)
     assert await holds(stage)
-
-
-async def test_no_schedule_is_set_of_a_loop_that_was_never_seeded(stage: Stage) -> None:
-    await stage.seed(coded())
-    newer = program_of(app := coded(also="other"), stage.broker, stage.clock)
-    with pytest.raises(QueueNotFound, match="scheduler seed"):
-        await newer.verbs.set_schedule(app.loop("other"), SET, by="anna@host")
-    with pytest.raises(QueueNotFound, match="scheduler seed"):
-        await newer.verbs.clear_schedule(app.loop("other"))
 
 
 async def test_the_doctor_tells_of_a_schedule_that_was_set(stage: Stage) -> None:

@@ -13,7 +13,7 @@ from scheduler.errors import Unconfirmed
 from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.tasks.tasks import SUPERVISION
 from tests.faulty import FaultyBroker
-from tests.stage import START, Stage, new_app, program_of
+from tests.stage import START, Stage, new_app
 
 TASK = LoopId("task")
 
@@ -117,36 +117,6 @@ async def test_where_there_are_processors_what_they_say_of_a_loop_counts(
         assert (found.where, found.processors) == (where, 2)
 
 
-@pytest.mark.parametrize("age", [1, 100])
-async def test_a_loop_that_waits_is_not_lost_where_the_journal_is_gone_or_not_to_be_read(
-    stage: Stage, age: float
-) -> None:
-    app = new_app(supervision_interval="1h")
-    app.periodic(every="1h", name="task")(nothing_at_all)
-    await stage.seed(app)
-    async with stage.supervised():
-        await asyncio.sleep(age)
-        broker = FaultyBroker(stage.server)
-        broker.on("read", ".journal").fails(EOFError())
-        async with broker:
-            (found,) = await program_of(app, broker, stage.clock).survey.status()
-        assert found.where is not Where.LOST
-
-
-async def nothing_at_all() -> None: ...
-
-
-async def test_who_began_the_epoch_of_a_loop_and_when_is_told(stage: Stage) -> None:
-    await stage.seed(looping())
-    seeded = await status(stage)
-    await asyncio.sleep(5)
-    await pause(stage)
-    paused = await status(stage)
-    assert paused.epoch > seeded.epoch > 0
-    assert seeded.by == paused.by == stage.program.roll_call.processor
-    assert (seeded.since, paused.since) == (START, START + timedelta(seconds=5))
-
-
 async def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running(
     stage: Stage,
 ) -> None:
@@ -180,21 +150,6 @@ async def test_what_is_told_of_a_loop_is_the_same_whether_it_waits_or_only_the_j
         assert found.last.duration == timedelta(seconds=2)
 
 
-@pytest.mark.parametrize("hours", [0, 1, 20, 24 * 6])
-async def test_what_became_of_a_loop_is_told_however_long_nobody_has_taken_its_token(
-    stage: Stage, hours: int
-) -> None:
-    await stage.seed(looping())
-    async with stage.supervised():
-        await asyncio.sleep(70)
-    await asyncio.sleep(60 + 3600 * hours)
-    found = await status(stage)
-    assert (found.where, found.seq) == (Where.UNATTENDED, 1)
-    assert found.due_at == START + timedelta(seconds=120)
-    assert found.last is not None
-    assert found.last.ending is Ending.SUCCEEDED
-
-
 @pytest.mark.parametrize("days", [8, 20])
 async def test_where_the_journal_has_forgotten_a_loop_its_checkpoint_tells(
     stage: Stage, days: int
@@ -213,25 +168,6 @@ async def test_where_the_journal_has_forgotten_a_loop_its_checkpoint_tells(
     assert found.due_at == START + timedelta(days=14)
 
 
-@pytest.mark.parametrize(
-    ("deed", "seq", "due_in"), [(nothing, 0, 60), (wait, 0, 60), (pause, 0, None)]
-)
-async def test_before_the_first_run_of_a_loop_nothing_is_told_of_the_last(
-    stage: Stage, deed: Deed, seq: int, due_in: float | None
-) -> None:
-    await stage.seed(looping())
-    await deed(stage)
-    found = await status(stage)
-    due_at = None if due_in is None else START + timedelta(seconds=due_in)
-    assert (found.seq, found.attempt, found.due_at, found.last) == (seq, 0, due_at, None)
-
-
-async def test_a_pause_tells_its_reason(stage: Stage) -> None:
-    await stage.seed(looping())
-    await pause(stage)
-    assert (await status(stage)).reason == "stocktaking"
-
-
 async def test_the_loops_of_the_code_come_first_then_the_keyed_ones(stage: Stage) -> None:
     app = new_app()
 
@@ -246,15 +182,3 @@ async def test_the_loops_of_the_code_come_first_then_the_keyed_ones(stage: Stage
     await first.start("a", every="1h")
     found = await stage.survey.status()
     assert [str(each.loop) for each in found] == ["second", "first", "first.b", "first.a"]
-
-
-async def test_looking_changes_nothing(stage: Stage) -> None:
-    await stage.seed(looping())
-    before = await stage.token(TASK)
-    for _ in range(50):
-        await stage.survey.status()
-    assert await stage.token(TASK) == before
-    assert await stage.history("task") == ["seeded"]
-    async with stage.supervised():
-        await asyncio.sleep(61)
-    assert await stage.history("task") == ["seeded", "succeeded"]

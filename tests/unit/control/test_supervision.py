@@ -14,7 +14,7 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.control import supervision
 from scheduler.control.supervision import BREATHE_EVERY, Memory
 from scheduler.control.where import Where
-from scheduler.errors import BrokerUnavailable, QueueNotFound, Rejected, Unconfirmed
+from scheduler.errors import BrokerUnavailable, QueueNotFound, Rejected
 from scheduler.events import (
     CensusTaken,
     Connected,
@@ -26,18 +26,18 @@ from scheduler.events import (
     TokenDelayed,
 )
 from scheduler.protocol.epochs import LoopState
-from scheduler.protocol.hatchery import NO_WAIT, timers
+from scheduler.protocol.hatchery import timers
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, State, Token, decode
-from scheduler.protocol.topology import Topology, token_key
+from scheduler.protocol.tokens import LoopId, Token, decode
+from scheduler.protocol.topology import Topology
 from scheduler.tasks.loops import loop_of
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import recording
 from scheduler.timing.durations import MILLISECOND, SECOND, ZERO
-from tests.faulty import Call, Fault, FaultyBroker, not_allowed
-from tests.stage import Stage, new_app, of, processor_of, program_of, seconds_of
+from tests.faulty import Call, FaultyBroker, not_allowed
+from tests.stage import Stage, new_app, of, processor_of, seconds_of
 
-TASK, OTHER, BONN = LoopId("task"), LoopId("other"), LoopId("report", "bonn")
+TASK, BONN = LoopId("task"), LoopId("report", "bonn")
 ROUND = 15.0
 PERIOD = 600.0
 UNTIL_FOUND = 5 + ROUND + 2  # overdue, by the next round, with the time for it
@@ -45,13 +45,6 @@ LONG = (
     "The stream 'test.v1.journal' could not be read to its end in time: it holds too much. "
     "It is read on."
 )
-
-
-def mute(stage: Stage) -> tuple[FaultyBroker, Fault]:
-    """A broker for a processor that does not answer to roll calls, until that ceases."""
-    broker = FaultyBroker(stage.server)
-    silence = broker.on("publish", where=is_answer).fails(Unconfirmed())
-    return broker, silence
 
 
 def counting(every: str = "10m", **options: Any) -> tuple[Scheduler, list[Any]]:
@@ -74,10 +67,6 @@ def beating(*loops: str, every: str = "1m", **settings: Any) -> Scheduler:
     for name in loops:
         app.periodic(every=every, name=name)(beat)
     return app
-
-
-def is_answer(call: Call) -> bool:
-    return call.message.type == "scheduler.answer"
 
 
 async def run_once(stage: Stage) -> None:
@@ -120,32 +109,6 @@ async def test_a_token_that_is_lost_is_put_again_as_soon_as_it_is_overdue(
     assert await stage.history("task") == [
         *("seeded", "triggered", "succeeded", "repaired", "succeeded")
     ]
-
-
-async def test_a_token_of_another_format_is_parked_and_its_loop_goes_on(stage: Stage) -> None:
-    app, carried = counting()
-    await stage.seed(app)
-    await stage.lose(TASK)
-    foreign = Message(b'{"format":"another"}', type=TOKEN_TYPE)
-    await stage.publish(foreign, token_key(TASK, NO_WAIT.key), app.names.scheduler)
-    async with stage.supervised():
-        await asyncio.sleep(PERIOD + UNTIL_FOUND)
-    assert [each.reason for each in await stage.parked()] == ["undecodable"]
-    assert carried == [(0, None)]
-
-
-async def test_a_token_that_the_journal_does_not_know_is_a_new_one(stage: Stage) -> None:
-    app, carried = counting()
-    await stage.seed(app)
-    async with stage.supervised():
-        await run_once(stage)
-        await stage.broker.delete(app.names.journal)
-        await stage.lose(TASK)
-        await asyncio.sleep(PERIOD + UNTIL_FOUND)
-        assert stage.repairs() == [("task", "lost")]
-        await asyncio.sleep(PERIOD)
-    assert of(PlaceLost, stage.events) == [PlaceLost(TASK)]
-    assert carried[:2] == [(0, None), (0, None)]
 
 
 async def test_a_loop_does_not_begin_anew_because_the_journal_is_not_to_be_read(
@@ -243,23 +206,6 @@ async def test_a_loop_for_which_the_journal_is_long_waits_for_it_and_keeps_no_ot
 async def nothing() -> None: ...
 
 
-async def test_a_long_run_is_claimed_and_left_alone(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s", timeout="2h")
-    async def task() -> None:
-        await asyncio.sleep(3600)
-
-    await stage.seed(app)
-    async with stage.supervised(), stage.supervised():
-        await asyncio.sleep(3000)
-        assert await stage.where(TASK) is Where.RUNNING
-        await asyncio.sleep(650)
-        assert starts_of("task", stage) == [10.0, 3620.0]
-    assert len(of(CensusTaken, stage.events)) > 200
-    assert stage.repairs() == []
-
-
 async def test_ticks_that_wait_in_a_full_queue_are_not_repaired_but_those_passed_over_are(
     stage: Stage,
 ) -> None:
@@ -310,44 +256,6 @@ async def test_a_tick_that_is_settled_while_a_round_looks_for_it_is_not_repaired
 # Where not all answer
 
 
-async def test_while_not_all_answer_a_token_that_is_nowhere_is_left_to_its_run(
-    stage: Stage,
-) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s")
-    async def task(ctx: Context) -> None:
-        await asyncio.sleep(300)
-        ctx.carry("done")
-
-    await stage.seed(app)
-    async with stage.supervised(over=mute(stage)[0]):
-        await asyncio.sleep(200)
-        assert await stage.where(TASK) is Where.RUNNING
-        await asyncio.sleep(115)
-        token = await stage.token(TASK)
-        assert (token.state, token.seq, token.carry) == (State.ARMED, 1, "done")
-        assert seconds_of([token.due_at]) == [320.0]
-    assert starts_of("task", stage) == [10.0]
-    assert stage.repairs() == []
-
-
-async def test_a_token_that_was_lost_is_put_again_once_all_answer(stage: Stage) -> None:
-    app, carried = counting()
-    await stage.seed(app)
-    async with stage.supervised():
-        await run_once(stage)
-    await stage.lose(TASK)
-    broker, silence = mute(stage)
-    async with stage.supervised(over=broker):
-        await asyncio.sleep(PERIOD + 10 * ROUND)
-        assert stage.repairs() == []
-        await silence.cease()
-        await asyncio.sleep(2 * ROUND)
-        assert carried == [(0, None), (1, 1)]
-    assert stage.repairs() == [("task", "lost")]
-
-
 # Wrong, and doubled
 
 
@@ -370,17 +278,6 @@ async def test_a_repair_that_is_wrong_does_no_harm(stage: Stage) -> None:
     assert max(at_once) == 1
     assert seqs == list(range(len(seqs)))
     assert len(seqs) >= 5
-
-
-async def test_a_loop_of_which_another_epoch_began_meanwhile_is_not_repaired(stage: Stage) -> None:
-    app, _ = counting()
-    await stage.seed(app)
-    seen = {TASK: (await stage.listing()).known(TASK)}
-    await stage.verbs.pause(app.loop("task"))
-    paused = (await stage.listing())[TASK]
-    await stage.program.repairs.repair([app.loop("task")], "doubled", epochs=seen)
-    assert (await stage.listing())[TASK] == paused
-    assert stage.repairs() == []
 
 
 @pytest.mark.parametrize("apart", [50 * MILLISECOND, 7 * SECOND])
@@ -460,13 +357,6 @@ async def test_many_loops_are_noted_without_holding_up_the_event_loop(
     assert all(each.checkpoint for each in (await stage.listing()).there if each.loop.key)
 
 
-async def test_a_loop_that_soon_comes_again_is_not_noted(stage: Stage) -> None:
-    await stage.seed(beating("task", every="20s"))
-    async with stage.supervised():
-        await asyncio.sleep(10 * ROUND)
-    assert (await stage.listing())[TASK].checkpoint is None
-
-
 async def while_it_waits(stage: Stage) -> None:
     await stage.verbs.pause(stage.app.loop("task"))
 
@@ -527,7 +417,7 @@ async def test_a_paused_loop_that_the_journal_has_forgotten_goes_on_from_where_i
         elif pause is while_it_runs:
             return  # a run that ends after the pause is noted by supervision
         await stage.broker.delete(app.names.journal)
-        await stage.program.declaring.everything()
+        await stage.program.installation.declare_all()
         await stage.verbs.resume(loop, at_once=True)
         await asyncio.sleep(6)
     assert done == runs
@@ -576,22 +466,6 @@ async def test_what_all_loops_share_is_declared_again_and_a_lost_loop_goes_on(
         await asyncio.sleep(PERIOD + UNTIL_FOUND)
         assert stage.repairs() == [("task", "lost")]
     assert len(carried) == 2
-
-
-async def test_when_everything_is_deleted_all_comes_back(stage: Stage) -> None:
-    app = beating("task", "other")
-    await stage.seed(app)
-    async with stage.supervised(), stage.supervised():
-        await asyncio.sleep(70)
-        for queue in app.topology().queues:
-            await stage.broker.delete(queue.name)
-        stage.events.clear()
-        await asyncio.sleep(150)
-        assert starts_of("task", stage)
-        assert starts_of("other", stage)
-        assert await stage.tokens() == 2
-        assert of(CensusTaken, stage.events)
-    assert {loop for loop, _ in stage.repairs()} == {"_supervision", "task", "other"}
 
 
 class BreakingOff(MemoryBroker):
@@ -667,27 +541,6 @@ async def test_a_broker_that_kept_nothing_but_snapshots_gets_back_what_they_say(
     assert after.known(TASK) >= before.known(TASK) > 1
 
 
-@pytest.mark.parametrize("is_new", [False, True])
-async def test_an_old_release_brings_back_neither_a_removed_loop_nor_an_old_schedule(
-    stage: Stage, is_new: bool
-) -> None:
-    old, latest = beating("task", "other", every="1h"), beating("task", every="2h")
-    await stage.seed(old)
-    async with AsyncExitStack() as processors:
-        if not is_new:
-            await processors.enter_async_context(stage.supervised())
-            await asyncio.sleep(1)
-        await program_of(latest, stage.broker, stage.clock).seeding.seed(prune=True)
-        if is_new:
-            await stage.broker.delete(old.names.processor_queue("task"))
-            await processors.enter_async_context(stage.supervised())
-        await asyncio.sleep(2 * 3600 + UNTIL_FOUND + ROUND)
-    assert (await stage.token(TASK)).schedule == Every("2h")
-    assert [str(each.loop) for each in (await stage.listing()).there] == ["_supervision", "task"]
-    assert starts_of("other", stage) == []
-    assert of(CensusTaken, stage.events)[-1].counted == 1
-
-
 async def test_who_may_not_declare_is_told_what_to_do_and_starts_nothing(stage: Stage) -> None:
     app, _ = counting()
     await stage.seed(app)
@@ -712,17 +565,6 @@ async def test_supervision_comes_back_when_its_own_token_is_gone(stage: Stage) -
         stage.events.clear()
         await asyncio.sleep(4 * ROUND)
         assert 3 <= len(of(CensusTaken, stage.events)) <= 5
-
-
-async def test_supervision_comes_back_when_its_own_queue_is_gone(stage: Stage) -> None:
-    app, _ = counting()
-    await stage.seed(app)
-    async with stage.supervised(), stage.supervised():
-        await asyncio.sleep(20)
-        await stage.broker.delete(app.names.processor_queue(SUPERVISION.task))
-        stage.events.clear()
-        await asyncio.sleep(5 * ROUND)
-        assert of(CensusTaken, stage.events)
 
 
 async def test_a_queue_of_supervision_that_may_not_be_declared_is_told_within_a_round(
@@ -766,14 +608,6 @@ async def test_supervision_is_looked_after_though_that_failed_before(
     assert stage.repairs() == [("_supervision", "lost")]
 
 
-async def test_where_there_is_no_loop_a_round_counts_none(stage: Stage) -> None:
-    await stage.seed(new_app())
-    async with stage.supervised():
-        await asyncio.sleep(ROUND + 1)
-        assert (await stage.token(SUPERVISION)).carry is not None  # it has come to its end
-    assert [(each.counted, each.loops) for each in of(CensusTaken, stage.events)] == [(0, 0)]
-
-
 @pytest.mark.parametrize("carried", ["garbage", {"reported": 7}, [1], {"cursor": -7}])
 async def test_what_another_version_remembered_is_forgotten(stage: Stage, carried: Any) -> None:
     app, _ = counting()
@@ -786,25 +620,6 @@ async def test_what_another_version_remembered_is_forgotten(stage: Stage, carrie
         assert (await stage.token(SUPERVISION)).carry == Memory().model_dump()
     assert [census.counted for census in of(CensusTaken, stage.events)] == [1]
     assert of(SupervisionDelayed, stage.events) == []
-
-
-async def test_a_round_that_the_broker_fails_at_is_told_and_the_next_one_repairs(
-    stage: Stage,
-) -> None:
-    app, _ = counting(every="20s")
-    await stage.seed(app)
-    broker = FaultyBroker(stage.server)
-    failing = broker.on("depth", app.names.snapshots)
-    async with stage.supervised(over=broker):
-        await stage.lose(TASK)
-        failing.fails(BrokerUnavailable("It has no leader."))
-        await asyncio.sleep(2 * ROUND + 5)
-        assert stage.repairs() == []
-        told = {event.reason for event in of(SupervisionDelayed, stage.events)}
-        assert told == {"It has no leader."}
-        await failing.cease()
-        await asyncio.sleep(ROUND)
-        assert stage.repairs() == [("task", "lost")]
 
 
 # After a reconnect
@@ -855,17 +670,6 @@ async def test_of_several_processors_that_reconnect_one_triggers_supervision(
     assert stage.repairs() == []
 
 
-async def test_a_reconnect_in_a_reconnect_begins_the_rounds_again(stage: Stage) -> None:
-    await stage.seed(beating("task", every="1h", supervision_interval="1h"))
-    async with stage.supervised():
-        await asyncio.sleep(2)
-        for _ in range(5):
-            reconnect(stage)
-            await asyncio.sleep(0.2)
-        await asyncio.sleep(60)
-    assert len(of(CensusTaken, stage.events)) == 5
-
-
 # Reports
 
 
@@ -895,16 +699,6 @@ async def test_a_loop_that_is_due_where_nobody_consumes_is_reported_whenever_it_
     assert stage.repairs() == []
 
 
-async def test_a_queue_that_may_not_be_declared_is_reported(stage: Stage) -> None:
-    app, _ = counting()
-    await stage.seed(app)
-    async with stage.supervised(over=not_allowed(stage.server)):
-        await asyncio.sleep(1)
-        await stage.broker.delete(app.names.processor_queue("task"))
-        await asyncio.sleep(5 * ROUND)
-    assert reported(stage.events) == [("task", "missing")]
-
-
 async def test_a_processor_that_is_still_preparing_answers_to_no_roll_call(stage: Stage) -> None:
     app, _ = counting()
     await stage.seed(app)
@@ -924,3 +718,49 @@ async def test_a_processor_that_is_still_preparing_answers_to_no_roll_call(stage
         await asyncio.sleep(5)
         answers = await asking.ask({TASK: 1}, expected=1, timeout=2 * SECOND)
         assert len(answers.said) == 1
+
+
+async def test_a_loop_of_which_another_epoch_began_meanwhile_is_not_repaired(stage: Stage) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    seen = {TASK: (await stage.listing()).known(TASK)}
+    await stage.verbs.pause(app.loop("task"))
+    paused = (await stage.listing())[TASK]
+    await stage.program.beginnings.repair([app.loop("task")], "doubled", epochs=seen)
+    assert (await stage.listing())[TASK] == paused
+    assert stage.repairs() == []
+
+
+async def test_a_reconnect_in_a_reconnect_begins_the_rounds_again(stage: Stage) -> None:
+    await stage.seed(beating("task", every="1h", supervision_interval="1h"))
+    async with stage.supervised():
+        await asyncio.sleep(2)
+        for _ in range(5):
+            reconnect(stage)
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(60)
+    assert len(of(CensusTaken, stage.events)) == 5
+
+
+async def test_a_queue_that_may_not_be_declared_is_reported(stage: Stage) -> None:
+    app, _ = counting()
+    await stage.seed(app)
+    async with stage.supervised(over=not_allowed(stage.server)):
+        await asyncio.sleep(1)
+        await stage.broker.delete(app.names.processor_queue("task"))
+        await asyncio.sleep(5 * ROUND)
+    assert reported(stage.events) == [("task", "missing")]
+
+
+async def test_a_token_that_the_journal_does_not_know_is_a_new_one(stage: Stage) -> None:
+    app, carried = counting()
+    await stage.seed(app)
+    async with stage.supervised():
+        await run_once(stage)
+        await stage.broker.delete(app.names.journal)
+        await stage.lose(TASK)
+        await asyncio.sleep(PERIOD + UNTIL_FOUND)
+        assert stage.repairs() == [("task", "lost")]
+        await asyncio.sleep(PERIOD)
+    assert of(PlaceLost, stage.events) == [PlaceLost(TASK)]
+    assert carried[:2] == [(0, None), (0, None)]

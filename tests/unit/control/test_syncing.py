@@ -7,7 +7,6 @@ import pytest
 
 from scheduler import Context, Cron, Every, Scheduler
 from scheduler.control.keyed import Synced
-from scheduler.control.seeding import Seeding
 from scheduler.errors import BrokerUnavailable, RegistrationError, UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.sending import CallTask
@@ -35,7 +34,7 @@ async def listed(digest: CallTask[Any, Any, Any]) -> dict[str, Any]:
 
 
 async def test_loops_are_started_rescheduled_and_stopped(stage: Stage) -> None:
-    app, digest, ran = await with_digest(stage)
+    _, digest, ran = await with_digest(stage)
     first = {"a": Every("1m"), "b": (Every("1m"), {"user": 2}), "c": Every("1m")}
     assert await digest.sync(first) == Synced(["a", "b", "c"], [], [], [])
     assert await digest.sync(first) == Synced([], [], [], ["a", "b", "c"])
@@ -49,33 +48,6 @@ async def test_loops_are_started_rescheduled_and_stopped(stage: Stage) -> None:
     async with stage.processor():
         await asyncio.sleep(61)
     assert sorted(ran) == ["a:0", "b:3"]
-    assert [loop.key for loop in await app_task(app, "other").list()] == ["a"]
-
-
-def app_task(app: Scheduler, name: str) -> Any:
-    from scheduler.control.keyed import Keyed
-
-    return Keyed(app.tasks[name], app.names, app.operations)
-
-
-async def test_what_is_as_it_should_be_is_not_touched(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, digest, _ = await with_digest(stage)
-    await digest.sync({"a": Every("1m")})
-    before = await stage.token(LoopId("digest", "a"))
-    await asyncio.sleep(30)
-    await digest.sync({"a": Every("1m"), "b": Every("1m")})
-    assert await stage.token(LoopId("digest", "a")) == before
-    monkeypatch.setattr(Seeding, "start", None)
-    assert (await digest.sync({"a": Every("1m"), "b": Every("1m")})).unchanged == ["a", "b"]
-
-
-async def test_an_empty_mapping_stops_all(stage: Stage) -> None:
-    _, digest, _ = await with_digest(stage)
-    await digest.sync({"a": Every("1m"), "b": Every("1m")})
-    assert (await digest.sync({})).stopped == ["a", "b"]
-    assert await listed(digest) == {}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 
@@ -23,16 +22,16 @@ from scheduler.events import LoopSeeded, RunFinished, RunStarted
 from scheduler.program import Program
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.tokens import LoopId, State
-from scheduler.queues.attendance import QUESTION
+from scheduler.queues.listing import ENTRY_TYPE
+from scheduler.queues.roll_call import QUESTION
 from scheduler.queues.roll_call import TOGETHER as A_ROLL_CALL
-from scheduler.queues.roster import ENTRY_TYPE
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.durations import SECOND
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, Stage, new_app, of, program_of, seconds_of
 
-TASK, GONE = LoopId("task"), LoopId("gone")
+TASK = LoopId("task")
 HOUR = 3600.0
 
 
@@ -76,16 +75,6 @@ async def test_a_pause_keeps_the_loop_from_running_until_it_is_resumed(stage: St
     ]
 
 
-async def test_a_loop_that_is_resumed_at_once_runs_at_once(stage: Stage) -> None:
-    await stage.seed(looping())
-    async with stage.processor():
-        await stage.verbs.pause(the_loop(stage))
-        await asyncio.sleep(10)
-        assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Did.RESUMED
-        await asyncio.sleep(1)
-    assert stage.starts() == [10 + 2 * A_ROLL_CALL]
-
-
 AFTER = 600.0
 
 
@@ -117,14 +106,6 @@ async def test_a_loop_that_is_resumed_after_a_moment_makes_up_for_what_was_due_s
     assert stage.starts() == pytest.approx(starts, abs=1)
 
 
-async def test_a_loop_may_be_resumed_after_a_moment_to_come(stage: Stage) -> None:
-    await stage.seed(looping(every="1m"))
-    await stage.verbs.pause(the_loop(stage))
-    report = await stage.verbs.resume(the_loop(stage), after=START + timedelta(hours=1))
-    assert report.due_at is not None
-    assert seconds_of([report.due_at]) == [HOUR + 60]
-
-
 async def test_a_trigger_has_the_one_token_hatch_now(stage: Stage) -> None:
     await stage.seed(looping())
     async with stage.processor():
@@ -136,13 +117,6 @@ async def test_a_trigger_has_the_one_token_hatch_now(stage: Stage) -> None:
     assert stage.starts() == [ran]
     assert await stage.tokens() == 1
     assert await stage.history("task") == ["seeded", "triggered", "succeeded"]
-
-
-async def test_a_paused_loop_is_not_triggered(stage: Stage) -> None:
-    await stage.seed(looping())
-    await stage.verbs.pause(the_loop(stage))
-    assert (await stage.verbs.trigger(the_loop(stage))).did is Did.IS_PAUSED
-    assert await stage.where(TASK) is Where.PAUSED
 
 
 def starts_of_task(stage: Stage) -> list[float]:
@@ -214,21 +188,6 @@ async def test_a_run_during_which_its_loop_is_paused_ends_and_the_next_goes_on_f
     assert stage.repairs() == []
 
 
-async def test_a_loop_that_is_paused_and_resumed_during_a_run_goes_on_when_that_has_ended(
-    stage: Stage,
-) -> None:
-    await stage.seed(looping(takes=60))
-    async with stage.supervised(), stage.supervised():
-        await stage.verbs.trigger(the_loop(stage))
-        await asyncio.sleep(10)
-        await stage.verbs.pause(the_loop(stage))
-        assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Did.RESUMED
-        await asyncio.sleep(120)
-        token = await stage.token(TASK)
-        assert (token.state, token.seq, token.carry) == (State.ARMED, 2, 2)
-    assert starts_of_task(stage) == [A_ROLL_CALL, pytest.approx(60, abs=1)]
-
-
 async def test_a_loop_whose_token_was_lost_goes_on_where_it_was_when_it_is_resumed(
     stage: Stage,
 ) -> None:
@@ -247,19 +206,6 @@ async def test_a_loop_whose_token_was_lost_goes_on_where_it_was_when_it_is_resum
         assert (token.seq, token.carry) == (2, 2)
 
 
-async def test_a_tick_that_waits_for_a_processor_when_its_loop_is_paused_does_not_run(
-    stage: Stage,
-) -> None:
-    await stage.seed(looping(every="1m"))
-    await asyncio.sleep(70)
-    assert await stage.where(TASK) is Where.UNATTENDED
-    await stage.verbs.pause(the_loop(stage))
-    async with stage.supervised():
-        await asyncio.sleep(300)
-        assert await stage.where(TASK) is Where.PAUSED
-    assert starts_of_task(stage) == []
-
-
 async def test_a_token_that_was_on_its_way_does_not_go_on_beside_its_pause(stage: Stage) -> None:
     await stage.seed(looping(every="5s"))
     async with stage.supervised():
@@ -271,16 +217,6 @@ async def test_a_token_that_was_on_its_way_does_not_go_on_beside_its_pause(stage
         assert await stage.where(TASK) is Where.PAUSED
         assert (await stage.listing())[TASK].reason == "stocktaking"
     assert starts_of_task(stage) == []
-
-
-async def test_pausing_a_loop_that_runs_does_not_wait_for_its_end(stage: Stage) -> None:
-    await stage.seed(looping(takes=60))
-    async with stage.supervised():
-        await stage.verbs.trigger(the_loop(stage))
-        await asyncio.sleep(10)
-        before = stage.clock.now()
-        assert (await stage.verbs.pause(the_loop(stage))).silent == ()
-        assert stage.clock.now() - before < SECOND
 
 
 @pytest.mark.parametrize("by_an_operator_too", [False, True])
@@ -307,20 +243,6 @@ async def test_a_loop_is_resumed_that_its_own_run_has_paused(
         assert (await stage.verbs.resume(the_loop(stage), at_once=True)).did is Did.RESUMED
         await asyncio.sleep(10)
     assert runs == [(0, None), (1, "the file"), (2, "the file")]
-
-
-async def test_a_roster_that_grows_by_verbs_alone_gets_its_snapshots(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few = 10
-    monkeypatch.setattr("scheduler.queues.roster.FEW", few)
-    await stage.seed(looping())
-    for _ in range(few):
-        await stage.verbs.pause(the_loop(stage))
-        await stage.verbs.resume(the_loop(stage))
-    depth = await stage.broker.depth(stage.app.names.snapshots)
-    assert depth is not None
-    assert 0 < depth.ready <= 2
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "trigger"])
@@ -418,25 +340,6 @@ async def test_a_loop_that_is_seeded_paused_waits_until_it_is_resumed(stage: Sta
     assert len(starts_of_task(stage)) == 1
 
 
-async def test_a_loop_that_was_removed_begins_paused_when_it_is_seeded_so(stage: Stage) -> None:
-    await stage.seed(looping("task", "gone"))
-    await newer(stage).seeding.seed(prune=True)
-    await stage.seeding.seed(paused=True)
-    listing = await stage.listing()
-    assert listing[GONE].entry.state is LoopState.PAUSED
-    assert listing[TASK].entry.state is LoopState.ACTIVE
-
-
-async def test_a_seed_tells_of_each_loop_what_it_did(stage: Stage) -> None:
-    await stage.seed(looping("task", "other"))
-    await stage.seeding.seed()
-    seeded = of(LoopSeeded, stage.events)
-    assert [(str(each.loop), each.did) for each in seeded] == [
-        *(("task", "created"), ("other", "created")),
-        *(("task", "unchanged"), ("other", "unchanged")),
-    ]
-
-
 async def test_a_plan_says_what_a_seed_would_do_and_does_nothing(stage: Stage) -> None:
     await stage.seed(looping())
     plans = [
@@ -497,29 +400,14 @@ def newer(stage: Stage) -> Program:
 async def test_a_loop_that_the_code_does_not_have_is_removed_with_its_queues(stage: Stage) -> None:
     await stage.seed(looping("task", "gone"))
     program, names = newer(stage), stage.app.names
-    assert [str(loop) for loop in await program.loops.orphans()] == ["gone"]
     orphan = await program.loops.find("gone")
     assert (await program.removal.remove(orphan)).did is Did.REMOVED
-    assert await program.loops.orphans() == []
     for queue in (names.processor_queue("gone"), names.failed_queue("gone")):
         assert await stage.broker.depth(queue) is None
     assert await stage.history("gone") == ["seeded", "removed"]
     assert (await program.removal.remove(orphan)).did is Did.NOT_THERE
     with pytest.raises(UnknownLoop):
         await program.loops.find("gone")
-
-
-async def test_only_a_seed_that_was_told_to_prunes(stage: Stage) -> None:
-    await stage.seed(looping("task", "gone"))
-    program = newer(stage)
-    assert [(str(each.loop), each.did) for each in await program.seeding.seed()] == [
-        ("task", Did.UNCHANGED)
-    ]
-    assert (await stage.token(GONE)).seq == 0
-    assert [(str(each.loop), each.did) for each in await program.seeding.seed(prune=True)] == [
-        *(("task", Did.UNCHANGED), ("gone", Did.REMOVED))
-    ]
-    assert len(await program.seeding.seed(prune=True)) == 1
 
 
 async def test_what_is_in_the_queue_of_a_task_that_is_removed_is_parked(stage: Stage) -> None:
@@ -554,35 +442,6 @@ async def test_all_the_loops_of_a_task_that_is_gone_are_pruned(stage: Stage) -> 
     left = [await stage.broker.depth(queue.name) for queue in looping().topology().queues]
     assert None not in left
     assert await stage.broker.depth(stage.app.names.processor_queue("report")) is None
-
-
-async def test_while_older_processors_work_on_a_task_its_queue_stays(stage: Stage) -> None:
-    old = looping("task", "gone", every="1m")
-    await stage.seed(old)
-    async with stage.processor():
-        await asyncio.sleep(1)
-        await newer(stage).seeding.seed(prune=True)
-        depth = await stage.broker.depth(stage.app.names.processor_queue("gone"))
-        assert depth is not None
-        assert depth.consumers == 1
-        await asyncio.sleep(120)
-    assert await stage.history("gone") == ["seeded", "removed"]
-
-
-async def test_a_loop_that_was_removed_and_is_seeded_again_begins_anew(stage: Stage) -> None:
-    old = looping("task", "gone", every="1m")
-    await stage.seed(old)
-    async with stage.supervised():
-        await asyncio.sleep(130)
-        assert (await stage.token(GONE)).seq == 2
-        await newer(stage).seeding.seed(prune=True)
-        _, report = await stage.seeding.seed()
-        assert (str(report.loop), report.did) == ("gone", Did.CREATED)
-        token = await stage.token(GONE)
-        assert (token.seq, token.carry) == (0, None)
-        await asyncio.sleep(130)
-        token = await stage.token(GONE)
-        assert (token.seq, token.carry) == (2, 2)
 
 
 # At once
@@ -622,29 +481,6 @@ async def test_who_is_overtaken_again_and_again_is_told(stage: Stage) -> None:
     assert (await stage.listing())[TASK].entry.state is LoopState.ACTIVE
 
 
-async def test_twenty_seeds_at_once_begin_each_loop_once(stage: Stage) -> None:
-    names = [f"task{n}" for n in range(5)]
-    await stage.seed(looping("first"))
-    app = looping("first", *names, every="1m")
-    async with AsyncExitStack() as brokers:
-        programs = [
-            program_of(
-                app, await brokers.enter_async_context(FaultyBroker(stage.server)), stage.clock
-            )
-            for _ in range(20)
-        ]
-        reports = await asyncio.gather(*(program.seeding.seed() for program in programs))
-    did = Counter((str(report.loop), report.did) for each in reports for report in each)
-    assert did == {
-        ("first", Did.RESCHEDULED): 1,
-        ("first", Did.UNCHANGED): 19,
-        **{(name, Did.CREATED): 1 for name in names},
-        **{(name, Did.UNCHANGED): 19 for name in names},
-    }
-    found = await stage.tokens_by_loop()
-    assert [found[LoopId(name)] for name in ("first", *names)] == [1] * 6
-
-
 async def test_many_loops_are_paused_and_resumed_in_bulk(stage: Stage) -> None:
     names = [f"task{n}" for n in range(100)]
     app = looping(*names, every="1m")
@@ -665,3 +501,30 @@ async def test_many_loops_are_paused_and_resumed_in_bulk(stage: Stage) -> None:
         assert {report.did for report in resumed} == {Did.RESUMED}
         await asyncio.sleep(10)
     assert {str(run.loop) for run in of(RunStarted, stage.events)} >= set(names)
+
+
+async def test_a_roster_that_grows_by_verbs_alone_gets_its_snapshots(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = 10
+    monkeypatch.setattr("scheduler.queues.roster.FEW", few)
+    await stage.seed(looping())
+    for _ in range(few):
+        await stage.verbs.pause(the_loop(stage))
+        await stage.verbs.resume(the_loop(stage))
+    depth = await stage.broker.depth(stage.app.names.snapshots)
+    assert depth is not None
+    assert 0 < depth.ready <= 2
+
+
+async def test_while_older_processors_work_on_a_task_its_queue_stays(stage: Stage) -> None:
+    old = looping("task", "gone", every="1m")
+    await stage.seed(old)
+    async with stage.processor():
+        await asyncio.sleep(1)
+        await newer(stage).seeding.seed(prune=True)
+        depth = await stage.broker.depth(stage.app.names.processor_queue("gone"))
+        assert depth is not None
+        assert depth.consumers == 1
+        await asyncio.sleep(120)
+    assert await stage.history("gone") == ["seeded", "removed"]

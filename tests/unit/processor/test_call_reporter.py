@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Retry, Scheduler
-from scheduler.control.backlog import recent_calls
 from scheduler.control.doctor import Finding
 from scheduler.protocol.messages import Message
 from scheduler.queues.history import MOST_TOLD, Attempt, Summary, Totals, totals_of
@@ -120,7 +119,7 @@ async def test_a_task_whose_calls_fail_is_told_by_the_backlog_and_the_doctor(sta
         await app.senders["mail"].send("ada")
         await asyncio.sleep(12)
         (finding,) = await findings()
-        recent = (await recent_calls(app, program.history, stage.clock))["mail"]
+        recent = (await program.survey.recent_calls())["mail"]
     assert (recent.lost, recent.is_failing) == (3, True)
     assert recent.last_succeeded_at is not None
     assert finding.verdict == "problem"

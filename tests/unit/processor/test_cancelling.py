@@ -10,7 +10,7 @@ import pytest
 
 from scheduler import Context, NotRunning, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.control.acting import operator_here
+from scheduler.control.reports import operator_here
 from scheduler.control.where import Where
 from scheduler.errors import UsageError
 from scheduler.events import Escalated, RunFinished

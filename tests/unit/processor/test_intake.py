@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Retry
-from scheduler.control.backlog import backlogs
 from scheduler.events import RunSettled
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
@@ -273,13 +272,9 @@ async def test_who_rests_is_known_to_be_there_though_no_consumer_is(stage: Stage
         await asyncio.sleep(1)
         assert worker.listening == [queues["other"]]
         assert worker.silent == []
-        found = await backlogs(
-            stage.broker, app.names, stage.program.processors, app.tasks.values(), {}
-        )
+        found = await stage.survey.backlogs()
         assert [backlog.processors for backlog in found] == [1, 1, 1]
-    found = await backlogs(
-        stage.broker, app.names, stage.program.processors, app.tasks.values(), {}
-    )
+    found = await stage.survey.backlogs()
     assert [backlog.processors for backlog in found] == [0, 0, 0]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.control.joining import joined
+from scheduler.control.first_tokens import joined
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, State, Token
 from scheduler.queues.journal import Heard

@@ -24,8 +24,7 @@ from scheduler.processor.loop_turns import LoopTurns
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names
-from scheduler.queues.checkpoints import Checkpoint, checkpoint_of
-from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.listing import Checkpoint, Listed, Listing, checkpoint_of
 from scheduler.queues.roll_call import RollCall
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.schedules import Every

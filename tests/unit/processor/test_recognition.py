@@ -31,9 +31,8 @@ from scheduler.protocol.hatchery import NO_WAIT, route, timers
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LoopId, State, Token, claims_of, decode, encode
 from scheduler.protocol.topology import Names, loop_named_by, rest_key, token_key
-from scheduler.queues.listing import Listing
+from scheduler.queues.listing import ENTRY_TYPE, Listing
 from scheduler.queues.roll_call import RollCall
-from scheduler.queues.roster import ENTRY_TYPE
 from scheduler.tasks.tasks import SUPERVISION
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, Stage, at_work, new_app, of, processor_of, program_of, seconds_of

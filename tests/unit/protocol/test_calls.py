@@ -6,19 +6,10 @@ from typing import Any
 import pytest
 
 from scheduler.errors import Undecodable
-from scheduler.protocol.calls import (
-    Call,
-    decode_call,
-    is_call,
-    new_call,
-    placed,
-    retried,
-    spent,
-    task_key,
-)
+from scheduler.protocol.calls import Call, decode_call, is_call, new_call, retried, spent, task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import is_token
-from scheduler.timing.moments import LATEST_MS, UNIX_EPOCH
+from scheduler.timing.moments import LATEST_MS
 
 SENT = datetime(2026, 6, 1, 9, 0, 0, 250_000, tzinfo=UTC)
 SENT_MS = 1_780_304_400_250
@@ -89,12 +80,6 @@ def test_a_call_looks_like_this_on_the_wire():
     assert not is_token(CALL)
 
 
-def test_a_call_that_never_expires_does_not_say_when():
-    message = new_call("shop", "t", {}, message_id="id", sent_at=SENT, due_at=SENT)
-    assert "scheduler-expires-at-ms" not in message.headers
-    assert message.priority is message.correlation_id is read(message, task="t").expires_at is None
-
-
 def test_headers_of_the_sender_do_not_replace_ours():
     headers = {"scheduler-task": "other", "scheduler-version": 9}
     message = new_call("s", "t", {}, message_id="id", sent_at=SENT, due_at=SENT, headers=headers)
@@ -119,11 +104,6 @@ def test_a_message_of_somebody_else_is_left_as_it_is():
     call = read(FOREIGN)
     assert call == Call("send_sms", replace(FOREIGN, expiration=None), "orders", "order.paid")
     assert read(Message()).id == ""
-
-
-def test_what_brokers_wrote_into_it_is_not_taken_along():
-    message = replace(CALL, headers={**CALL.headers, **FROM_BROKER})
-    assert read(message).message == CALL
 
 
 @pytest.mark.parametrize("message", [CALL, FOREIGN], ids=["ours", "foreign"])
@@ -155,23 +135,11 @@ def test_every_retry_counts_and_remembers_the_first(message: Message):
         message = replace(back, headers={**back.headers, **FROM_BROKER})
 
 
-def test_a_call_is_due_again_when_its_retry_is():
-    again = retried(read(CALL), due_at=SENT + HOUR, failed_at=SENT)
-    assert read(again).due_at == SENT + HOUR
-    assert read(again).sent_at == SENT
-
-
 def test_a_spent_call_has_its_last_attempt_counted():
     last = spent(replace(read(CALL), attempt=3, first_failed_at=SENT), failed_at=SENT + HOUR)
     assert last.headers["scheduler-attempt"] == 4
     assert last.headers["scheduler-first-failed-at-ms"] == SENT_MS
     assert last.headers["scheduler-due-at-ms"] == CALL.headers["scheduler-due-at-ms"]
-
-
-def test_where_a_message_was_published_first_is_written_down_once():
-    once = placed(FOREIGN, "orders", "order.paid")
-    assert read(once).routing_key == "order.paid"
-    assert placed(once, "shop.v1.processor", "task.send_sms") == once
 
 
 def call_with(**headers: Any) -> Message:
@@ -224,14 +192,6 @@ def test_headers_that_are_not_ours_are_named(headers: dict[str, Any], told: str)
         read(call_with(**headers))
 
 
-def test_every_moment_from_1970_to_9000_may_be_named():
-    moments = dict.fromkeys(["sent_at_ms", "due_at_ms", "first_failed_at_ms"], 0)
-    call = read(call_with(**moments, expires_at_ms=LATEST_MS, attempt=0))
-    assert call.sent_at == call.due_at == call.first_failed_at == UNIX_EPOCH
-    assert call.expires_at == datetime(9000, 1, 1, tzinfo=UTC)
-    assert call.attempt == 0
-
-
 @pytest.mark.parametrize(
     ("headers", "told"),
     [({"scheduler-attempt": "x"}, "attempt: "), ({"scheduler-key": 5}, "key: ")],
@@ -241,18 +201,6 @@ def test_broken_retry_headers_are_named_in_the_messages_of_others_too(
 ):
     with pytest.raises(Undecodable, match=told):
         read(replace(FOREIGN, headers=headers))
-
-
-def test_headers_that_nobody_knows_do_no_harm():
-    extra: dict[str, Any] = {
-        "scheduler-colour": [[]],
-        "scheduler-": None,
-        "": 1,
-        "scheduler-seq": "x",
-    }
-    call = read(replace(CALL, headers={**CALL.headers, **extra}))
-    assert call.args == read(CALL).args
-    assert extra.items() <= dict(call.message.headers).items()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 import pytest
 
 from scheduler.protocol.epochs import (
-    STARTING,
     Answer,
     Beginning,
     Entry,
@@ -12,13 +11,10 @@ from scheduler.protocol.epochs import (
     accepted,
     adopted,
     awaited,
-    base_of,
     begun,
     ends,
     is_behind,
     is_doubled,
-    is_void,
-    learned,
     stays_ended,
     steps,
     unaware,
@@ -49,11 +45,6 @@ def test_a_later_epoch_is_ahead_and_within_an_epoch_the_greater_progress(
     behind: Position, ahead: Position
 ):
     assert behind < ahead
-
-
-def test_progress_is_the_same_in_each_epoch():
-    assert Position(1, 7, 2).progress == Position(2, 7, 2).progress
-    assert Position(1, 7, 2).progress > Position(2, 7, 2, joined=False).progress
 
 
 @pytest.mark.parametrize(
@@ -87,11 +78,6 @@ def test_a_loop_may_be_started_paused(latest: Entry | None):
     beginning = begun(Verb.START, latest, paused=True)
     assert beginning is not None
     assert (beginning.entry.state, beginning.token) == (PAUSED, None)
-
-
-@pytest.mark.parametrize("verb", [verb for verb in Verb if verb is not Verb.START])
-def test_only_a_start_says_that_a_loop_is_to_be_paused(verb: Verb):
-    assert begun(verb, entry(ACTIVE), paused=True) == begun(verb, entry(ACTIVE))
 
 
 @pytest.mark.parametrize(
@@ -138,14 +124,6 @@ def test_epochs_are_numbered_by_the_time_but_always_onwards(
     assert beginning.token.epoch == epoch
 
 
-def test_a_loop_whose_roster_was_lost_begins_after_all_that_was_before():
-    before = begun(Verb.TRIGGER, entry(ACTIVE, epoch=1_000), at_ms=2_000)
-    after = begun(Verb.START, None, at_ms=2_001)
-    assert before is not None
-    assert after is not None
-    assert is_void(before.entry.epoch, known=after.entry.epoch)
-
-
 @pytest.mark.parametrize("verb", list(Verb))
 @pytest.mark.parametrize("token", [None, FIRST, FIRST._replace(joined=True)])
 def test_a_creator_appends_before_it_puts_before_it_calls(verb: Verb, token: Position | None):
@@ -153,15 +131,6 @@ def test_a_creator_appends_before_it_puts_before_it_calls(verb: Verb, token: Pos
     puts = (Step.EXCHANGE, *puts) if token == FIRST else puts
     calls = (Step.CALL,) if verb in (Verb.PAUSE, Verb.GONE) else ()
     assert steps(verb, token) == (Step.APPEND, *puts, *calls)
-
-
-@pytest.mark.parametrize(
-    ("latest", "base"), [(None, 0), (entry(GONE), 0), (entry(ACTIVE), 4), (entry(PAUSED), 4)]
-)
-def test_an_entry_is_based_on_the_latest_one_unless_that_loop_is_gone(
-    latest: Entry | None, base: int
-):
-    assert base_of(latest) == base
 
 
 @pytest.mark.parametrize(
@@ -185,32 +154,6 @@ def test_an_entry_counts_if_it_is_based_on_the_latest_accepted_one(
     latest: Entry | None, epoch: int, base: int, counts: bool
 ):
     assert accepted(Entry(epoch, ACTIVE, 2, base), latest) is counts
-
-
-@pytest.mark.parametrize("verb", [Verb.PAUSE, Verb.GONE])
-def test_the_end_that_a_run_makes_of_its_loop_counts_once_and_not_after_a_later_epoch(verb: Verb):
-    its_epoch = entry(ACTIVE)
-    ends = [begun(verb, its_epoch, at_ms=at_ms) for at_ms in (0, 1_000)]
-    once, again = [each.entry for each in ends if each]
-    assert accepted(once, its_epoch)
-    assert not accepted(again, once)
-    overtaken = begun(Verb.TRIGGER, its_epoch)
-    assert overtaken is not None
-    assert not accepted(again, overtaken.entry)
-
-
-def test_who_starts_subscribes_before_it_reads():
-    assert STARTING == (Step.SUBSCRIBE, Step.READ)
-
-
-@pytest.mark.parametrize(("known", "epoch", "after"), [(2, 3, 3), (3, 3, 3), (3, 2, 3)])
-def test_known_is_the_greatest_epoch_seen(known: int, epoch: int, after: int):
-    assert learned(known, epoch) == after
-
-
-@pytest.mark.parametrize(("epoch", "known", "void"), [(1, 2, True), (2, 2, False), (3, 2, False)])
-def test_a_token_of_an_epoch_before_the_known_one_is_void(epoch: int, known: int, void: bool):
-    assert is_void(epoch, known) is void
 
 
 @pytest.mark.parametrize(
@@ -264,16 +207,6 @@ def test_a_first_run_waits_for_who_does_not_know_and_for_older_runs(
     answers = {"a": answer, "b": Answer(known=3)}
     assert unaware(3, answers) == ["a"] * is_unaware
     assert awaited(3, answers) == ["a"] * is_awaited
-
-
-def test_a_first_run_waits_for_each_of_them():
-    answers = {"a": Answer(3, running=2), "b": Answer(3), "c": None, "d": Answer(2, running=1)}
-    assert unaware(3, answers) == ["c", "d"]
-    assert awaited(3, answers) == ["a", "c", "d"]
-
-
-def test_nobody_is_awaited_where_nobody_is_subscribed():
-    assert unaware(3, {}) == awaited(3, {}) == []
 
 
 @pytest.mark.parametrize(

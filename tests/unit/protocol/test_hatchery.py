@@ -6,10 +6,8 @@ from scheduler.errors import SettingsError, UsageError
 from scheduler.protocol.hatchery import (
     LONGEST,
     SHORT_BY,
-    STEP,
     UNITS,
     Timer,
-    check_length,
     end_pattern,
     route,
     timer_pattern,
@@ -67,29 +65,12 @@ def test_a_route_names_the_timer_for_each_exchange_on_the_way(delay: str, header
     assert route(parse_duration(delay)).headers == headers
 
 
-def test_what_is_less_than_a_millisecond_is_left_to_the_rest():
-    assert route(850 * MILLISECOND - MICROSECOND).key == "0.0.0.0.0.0.0.0.0.0.8"
-    assert route(850 * MILLISECOND + MICROSECOND).rest == MICROSECOND
-
-
-def test_the_longest_delay_is_more_than_three_years():
-    assert timedelta(days=1343, hours=23, minutes=59, seconds=59, milliseconds=900) == LONGEST
-    assert route(LONGEST).digits[:2] == (6, 5)
-
-
 @pytest.mark.parametrize(
     "delay", [-MICROSECOND, LONGEST + MICROSECOND, timedelta.max, timedelta.min]
 )
 def test_what_the_timers_cannot_hold_is_refused(delay: timedelta):
     with pytest.raises(UsageError, match=r"from 0 to 1343 days, got .*send it from a loop"):
         route(delay)
-
-
-def test_a_delay_that_is_refused_is_shown_as_it_was_given():
-    with pytest.raises(UsageError, match=r"got 5 years\. For later"):
-        check_length(timedelta(days=5 * 365), given="5 years")
-    with pytest.raises(UsageError, match=r"got 1825 days, 0:00:00\. For later"):
-        check_length(timedelta(days=5 * 365))
 
 
 def test_each_timer_has_a_name_and_a_wait_of_its_own():
@@ -105,12 +86,6 @@ def test_each_timer_has_a_name_and_a_wait_of_its_own():
     ]
     # No timer is called like one of the exchanges.
     assert not set(names) & {unit.name for unit in UNITS}
-
-
-def test_a_timer_of_a_second_or_more_is_short_of_its_name():
-    assert Timer(7, 5).wait == parse_duration("5m") - SHORT_BY
-    assert Timer(9, 1).wait == parse_duration("1s") - SHORT_BY
-    assert Timer(10, 9).wait == 9 * STEP
 
 
 def test_a_digit_leads_straight_to_its_timer_and_zeros_to_the_end():
@@ -143,35 +118,8 @@ def test_a_lead_may_be_as_long_as_the_longest_rest_and_the_longest_lead():
     assert milliseconds(longest + longest_lead) <= LONGEST_LEAD_MS
 
 
-def spans(*texts: str) -> list[timedelta]:
-    return list(map(parse_duration, texts))
-
-
-def early(arrived: list[tuple[timedelta, timedelta]]) -> list[timedelta]:
-    return [delay - after for delay, after in arrived]
-
-
-def test_a_short_delay_does_not_wait_for_a_long_one_that_was_sent_before(queue_type: QueueType):
-    delays = spans("5m", "1s", "1000d", "500ms", "0s", "59.9s")
-    assert [delay for delay, _ in hatched(delays, queue_type)] == sorted(delays)
-
-
-def test_delays_through_the_same_timer_are_each_as_long_as_they_should_be(queue_type: QueueType):
-    delays = spans("5m", "1h5m", "5m2s", "1d5m", "5.1s", "2h5m2.1s")
-    arrived = hatched(delays, queue_type)
-    assert [delay for delay, _ in arrived] == sorted(delays)
-    assert all(STEP <= each <= 2 * SHORT_BY for each in early(arrived))
-
-
 def test_messages_of_one_delay_arrive_in_the_order_in_which_they_were_sent(queue_type: QueueType):
     delays = [timedelta(seconds=1) + n * MICROSECOND for n in range(1, 51)]
     arrived = hatched(delays, queue_type)
     assert [sent for sent, _ in arrived] == delays
     assert {after for _, after in arrived} == {Timer(9, 1).wait}
-
-
-def test_a_delay_that_is_shorter_than_the_way_through_a_timer_takes_goes_straight(
-    queue_type: QueueType,
-):
-    for delay in STEP + SHORT_BY, STEP, MICROSECOND:
-        assert hatched([delay], queue_type) == [(delay, timedelta(0))]

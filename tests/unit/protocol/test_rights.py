@@ -12,15 +12,7 @@ from scheduler.protocol.rights import (
     rights_to_seed,
     rights_to_send,
 )
-from scheduler.protocol.topology import (
-    Binding,
-    Exchange,
-    Names,
-    Queue,
-    Subscription,
-    Topology,
-    topology,
-)
+from scheduler.protocol.topology import Exchange, Names, Queue, Subscription, Topology, topology
 
 NAMES = Names("shop")
 OURS = r"^shop\.v1\."
@@ -39,18 +31,6 @@ def allowed(pattern: str, names: Sequence[str]) -> list[str]:
 
 def test_an_app_of_its_own_needs_its_namespace_and_no_more():
     assert to_seed() == Rights(OURS, OURS, OURS)
-
-
-def test_the_exchange_of_somebody_else_is_read_from():
-    assert to_seed(Subscription("bill", "orders", "#")) == Rights(
-        OURS, OURS, r"^(shop\.v1\.|orders$)"
-    )
-
-
-def test_an_exchange_that_is_declared_here_is_configured_too():
-    assert to_seed(Subscription("bill", "orders", "#", "topic")) == Rights(
-        r"^(shop\.v1\.|orders$)", OURS, r"^(shop\.v1\.|orders$)"
-    )
 
 
 def test_several_exchanges_are_named_once_each_in_order():
@@ -84,24 +64,12 @@ def test_what_a_declaration_names_is_written_to_and_what_is_declared_is_read(kin
     )
 
 
-@pytest.mark.parametrize("to", ["queue", "exchange"])
-def test_a_binding_writes_to_its_destination_and_reads_from_its_source(to: Any):
-    wanted = Topology(bindings=(Binding("source", "destination", "#", to),))
-    assert rights_to_seed(NAMES, wanted) == Rights(
-        OURS, r"^(shop\.v1\.|destination$)", r"^(shop\.v1\.|source$)"
-    )
-
-
 def test_a_processor_declares_nothing():
     rights = rights_to_process(NAMES)
     assert rights == Rights("^$", OURS, OURS)
     every = topology("shop", ["mail"], called=["mail"])
     objects = [each.name for each in (*every.exchanges, *every.queues)]
     assert allowed(rights.read, objects) == allowed(rights.write, objects) == objects
-
-
-def test_who_only_looks_changes_nothing():
-    assert rights_to_look(NAMES) == Rights("^$", "^$", OURS)
 
 
 def test_one_namespace_is_not_another():
@@ -132,4 +100,10 @@ def test_the_command_is_ready_for_a_shell():
     odd = Rights("^(it's$)", "", "^$")
     assert command(odd, user="a b", vhost="my vhost").split(" -p ")[1] == (
         "'my vhost' 'a b' '^(it'\"'\"'s$)' '' '^$'"
+    )
+
+
+def test_an_exchange_that_is_declared_here_is_configured_too():
+    assert to_seed(Subscription("bill", "orders", "#", "topic")) == Rights(
+        r"^(shop\.v1\.|orders$)", OURS, r"^(shop\.v1\.|orders$)"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.errors import NotAllSeen, QueueNotFound, TooLarge, Undecodable, UsageError
+from scheduler.errors import NotAllSeen, QueueNotFound, TooLarge, UsageError
 from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import LINE_LENGTH, Message, own_headers
 from scheduler.protocol.tokens import TOKEN_TYPE, LoopId, encode
@@ -96,11 +96,6 @@ def test_a_parked_message_is_as_it_was_with_the_reason_added():
     )
 
 
-def test_an_error_that_was_never_raised_has_no_traceback():
-    put = parked(Message(), REPORT, Reason.UNDECODABLE, Undecodable("no token"), AT)
-    assert put.headers["scheduler-parked-traceback"] == ""
-
-
 def test_of_a_long_error_the_beginning_is_kept_and_of_its_traceback_the_end():
     try:
         raise ValueError("x" * 100_000 + "the end")
@@ -109,15 +104,6 @@ def test_of_a_long_error_the_beginning_is_kept_and_of_its_traceback_the_end():
     assert len(put.headers["scheduler-parked-error"]) == LINE_LENGTH
     assert len(put.headers["scheduler-parked-traceback"]) == TRACEBACK_LENGTH
     assert put.headers["scheduler-parked-traceback"].endswith("the end\n")
-
-
-def test_a_message_that_is_parked_again_tells_the_newer_reason():
-    once = parked(Message(headers=OWN), REPORT, Reason.EXHAUSTED, failure(), AT)
-    twice = parked(once, REPORT, Reason.REJECTED, KeyError("k"), AT + timedelta(hours=1))
-    again = read_parked(twice, QUEUE, REPORT)
-    assert (again.reason, again.error) == ("rejected", "KeyError: 'k'")
-    assert again.parked_at == AT + timedelta(hours=1)
-    assert again.headers == OWN
 
 
 SIZES = {"small": "x", "large": "x" * 500, "table": {"a": ["x" * 200]}, "scheduler-key": "x" * 900}
@@ -141,48 +127,6 @@ def test_the_largest_headers_are_left_out_and_named_those_of_others_first(
     kept = {name: value for name, value in SIZES.items() if name not in left_out}
     left = {"scheduler-left-out": ", ".join(left_out)}
     assert light == Message(b"b", kept | left, message_id="id")
-
-
-def test_what_is_left_out_later_is_named_too():
-    light = lightened(lightened(Message(headers=SIZES), 1), 1)
-    assert light.headers["scheduler-left-out"] == "large, table"
-
-
-def test_of_many_names_as_many_are_told_as_fit_in_a_line():
-    light = lightened(Message(headers={f"header {n}": n for n in range(10_000)}), 10**9)
-    (told,) = light.headers.values()
-    assert len(told) == LINE_LENGTH
-    assert told.startswith("header ")
-
-
-def test_what_has_no_headers_cannot_be_lightened():
-    with pytest.raises(TooLarge):
-        lightened(Message(b"b", {"scheduler-left-out": "a"}), 1)
-
-
-def test_what_brokers_write_into_headers_is_stripped():
-    assert own_headers(OWN | FROM_BROKERS) == OWN
-
-
-def test_a_parked_message_tells_what_was_put_into_it():
-    message = parked(
-        Message(b"b", OWN, message_id="shop/report/3/0"),
-        REPORT,
-        Reason.BROKEN,
-        failure(),
-        AT,
-    )
-    told = read_parked(message, QUEUE, BERLIN)
-    assert told.id == f"shop/report/3/0@{AT_MS}"
-    assert (told.queue, told.loop, told.routing_key) == (
-        QUEUE,
-        "report.berlin",
-        BERLIN,
-    )
-    assert (told.reason, told.error) == ("broken", "ValueError: no way")
-    assert told.parked_at == AT
-    assert "in failure" in told.traceback
-    assert told.message is message
 
 
 @pytest.mark.parametrize(
@@ -285,22 +229,6 @@ async def test_parked_messages_are_found_in_the_queues_of_their_tasks(failed: Fa
     ]
 
 
-async def test_looking_at_parked_messages_leaves_them_where_they_are(failed: FailedQueues):
-    await park_some(failed)
-    for _ in range(3):
-        assert {each.message.message_id for each in await failed.browse(TASKS)} == set("1234")
-
-
-@pytest.mark.parametrize("limit", [0, 1, 3])
-async def test_no_more_are_shown_than_were_asked_for(failed: FailedQueues, limit: int):
-    await park_some(failed)
-    assert len(await failed.browse(TASKS, limit=limit)) == limit
-
-
-async def test_nothing_is_parked_at_first(failed: FailedQueues):
-    assert await failed.browse(TASKS) == []
-
-
 async def test_a_queue_that_is_not_there_says_what_to_do(failed: FailedQueues):
     with pytest.raises(QueueNotFound, match="scheduler seed"):
         await failed.browse(["gone"])
@@ -324,18 +252,6 @@ async def test_a_replayed_message_goes_back_to_its_task_as_it_was(
     )
     assert await broker.get(NAMES.processor_queue("report")) is None
     assert len(await failed.browse(TASKS)) == 3
-
-
-async def test_all_parked_messages_can_be_replayed(broker: MemoryBroker, failed: FailedQueues):
-    await park_some(failed)
-    assert await failed.replay(TASKS, EVERYTHING) == 4
-    # The one that no task is known for is tried once more, before it is back here.
-    unrouted = await broker.get(NAMES.unrouted)
-    assert unrouted is not None
-    assert unrouted.message.message_id == "4"
-    depth = await broker.depth(NAMES.processor_queue("report"))
-    assert depth is not None
-    assert depth.ready == 2
 
 
 def test_an_id_can_be_typed_whatever_somebody_else_wrote_into_our_headers():
@@ -428,17 +344,6 @@ async def test_what_is_too_large_to_be_parked_is_parked_with_less(
     assert len(refusing.met) == 1
 
 
-async def test_headers_of_a_thousand_others_are_left_out_in_a_few_steps(
-    narrow: FaultyBroker, refusing: Fault
-):
-    full = Message(headers={f"header-{n}": "x" * (n % 7) for n in range(2000)})
-    failed = failed_of(NAMES, narrow)
-    await failed.park(full, "task.report", Reason.BROKEN, failure())
-    (parked,) = await failed.browse(["report"])
-    assert parked.reason == "broken"
-    assert 0 < len(refusing.met) < 10
-
-
 async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_no_room(
     narrow: FaultyBroker, refusing: Fault
 ):
@@ -462,31 +367,6 @@ async def test_what_the_broker_parked_is_replayed_with_less_if_our_headers_find_
         "scheduler-key": "order.paid",
         "scheduler-left-out": "blob",
     }
-
-
-async def test_purging_deletes_what_was_named_and_nothing_else(
-    broker: MemoryBroker, failed: FailedQueues
-):
-    await park_some(failed)
-    first, *others = await failed.browse(TASKS)
-    assert await failed.purge(TASKS, Selection(ids=frozenset([first.id, "unknown"]))) == 1
-    kept = [each.id for each in await failed.browse(TASKS)]
-    assert sorted(kept) == sorted(each.id for each in others)
-    assert await failed.purge(TASKS, EVERYTHING) == 3
-    assert await failed.browse(TASKS) == []
-    assert await broker.get(NAMES.processor_queue("report")) is None
-
-
-async def test_naming_no_message_takes_none(failed: FailedQueues):
-    await park_some(failed)
-    assert await failed.purge(TASKS, Selection(ids=frozenset([]))) == 0
-    assert len(await failed.browse(TASKS)) == 4
-
-
-async def test_two_operators_can_look_at_once(failed: FailedQueues):
-    await park_some(failed)
-    await asyncio.gather(failed.browse(["mail"]), failed.browse(["report"]))
-    assert len(await failed.browse(TASKS)) == 4
 
 
 @pytest.mark.parametrize(
@@ -551,19 +431,6 @@ async def test_parked_messages_are_chosen_by_all_that_is_given(
 def test_of_the_deaths_of_a_message_the_last_one_tells_why_it_is_here(deaths: Any, reason: str):
     headers = {"x-death": deaths, "x-first-death-reason": "expired"}
     assert read_parked(Message(headers=headers), QUEUE, "task.gone").reason == reason
-
-
-async def test_what_was_replayed_or_purged_does_not_come_back(stage: Stage):
-    await stage.seed(new_app())
-    await stage.broker.declare(topology("shop", TASKS))
-    async with MemoryBroker(stage.server) as broker:
-        failed = failed_of(NAMES, broker, stage.clock)
-        await park_some(failed)
-        await failed.replay(["report"], Selection(task="report"))
-        await failed.purge(["mail"], Selection(task="mail"))
-    # With the connection, what it had not acked is back in its queue.
-    left = [await stage.broker.depth(NAMES.failed_queue(task)) for task in TASKS]
-    assert [depth.ready for depth in left if depth] == [0, 0]
 
 
 @pytest.fixture
@@ -650,14 +517,6 @@ async def test_a_verb_that_loses_its_connection_says_how_many_are_left(
             await failed.replay(TASKS, EVERYTHING)
     assert told.value.left == 3
     assert {each.message.message_id for each in await slow.browse(TASKS)} == set("234")
-
-
-async def test_who_looks_hears_of_what_could_not_be_looked_at(stage: Stage, slow: FailedQueues):
-    looked_at = slow.look(TASKS)
-    assert (await anext(looked_at)).message.message_id == "1"
-    stage.server.queue(NAMES.failed).take()
-    with pytest.raises(NotAllSeen, match="^1 of the messages"):
-        assert {each.message.message_id async for each in looked_at} == set("23")
 
 
 async def test_an_id_is_meant_by_how_it_begins_if_no_other_does(stage: Stage, slow: FailedQueues):

@@ -10,21 +10,11 @@ from typing import Any
 import pytest
 
 from scheduler import Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoop
-from scheduler.errors import BrokerUnavailable, QueueNotFound
+from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.epochs import Verb
-from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import (
-    TOKEN_TYPE,
-    Act,
-    Ending,
-    LastRun,
-    LoopId,
-    State,
-    Token,
-    encode,
-)
-from scheduler.protocol.topology import UNROUTED_CALL_FOR, token_key
+from scheduler.protocol.tokens import Act, Ending, LastRun, LoopId, Token, encode
+from scheduler.protocol.topology import UNROUTED_CALL_FOR
 from scheduler.queues.journal import (
     MARGIN,
     Heard,
@@ -38,13 +28,10 @@ from scheduler.timing.clock import LoopClock
 from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch
 from scheduler.timing.schedules import Recurring
 from tests.faulty import Call, FaultyBroker
-from tests.stage import START, Stage, journal_of, new_app, program_of, seconds_of
+from tests.stage import START, Stage, journal_of, new_app, seconds_of
 
 TASK = LoopId("task")
 EVERY_HOUR, EVERY_MINUTE = Every("1h"), Every("1m")
-TOO_OFTEN = (
-    "DeliveredTooOften: It was delivered too often without an ack: it may kill its processors."
-)
 ONE_RETRY = Retry(1, delays=["1s"], jitter=0)
 
 
@@ -94,17 +81,6 @@ async def test_each_ending_of_a_run_is_told_once(
         await stage.verbs.trigger(app.loop("task"))
         await asyncio.sleep(10)
     assert await stage.history("task") == ["seeded", "triggered", *whats]
-
-
-async def test_a_tick_that_came_too_late_is_told_as_skipped(stage: Stage) -> None:
-    app = looping(schedule=Cron("0 * * * *", catch_up="skip", grace="1m"))
-    await stage.seed(app)
-    await asyncio.sleep(3600 + 300)
-    async with stage.processor():
-        await asyncio.sleep(1)
-    skipped = (await told(stage, "task"))[-1]
-    assert (skipped.what, skipped.seq) == (Ending.SKIPPED, 0)
-    assert skipped.note == "late by 300.000 s"
 
 
 async def test_what_an_entry_holds(stage: Stage) -> None:
@@ -182,22 +158,6 @@ async def test_each_verb_is_told_once_and_what_was_in_vain_is_not(
     assert await stage.history("task") == whats
 
 
-async def test_a_new_schedule_is_told(stage: Stage) -> None:
-    new = looping(schedule=Every("2h"))
-    await stage.seed(looping())
-    await program_of(new, stage.broker, stage.clock).seeding.seed()
-    rescheduled = (await told(stage, "task"))[-1]
-    assert rescheduled.what == Verb.RESCHEDULE
-    assert rescheduled.due_at == START + timedelta(hours=2)
-
-
-async def test_a_pause_tells_its_reason_and_that_no_tick_is_due(stage: Stage) -> None:
-    await stage.seed(looping())
-    await pause(stage)
-    paused = (await told(stage, "task"))[-1]
-    assert (paused.what, paused.note, paused.due_at) == (Verb.PAUSE, "stocktaking", None)
-
-
 @pytest.mark.parametrize(
     ("deed", "whats"),
     [
@@ -217,18 +177,6 @@ async def test_what_is_done_during_a_run_does_not_make_its_end_told_twice(
         await deed(stage)
         await asyncio.sleep(10)
     assert await stage.history("task") == whats
-
-
-async def test_a_new_schedule_does_not_make_the_end_of_a_run_told_twice(stage: Stage) -> None:
-    app = looping(takes=10)
-    await stage.seed(app)
-    async with stage.processor():
-        await trigger(stage)
-        await asyncio.sleep(5)
-        await program_of(looping(schedule=Every("2h")), stage.broker, stage.clock).seeding.seed()
-        await asyncio.sleep(10)
-    assert await stage.history("task") == ["seeded", "triggered", "rescheduled", "succeeded"]
-    assert (await stage.token(TASK)).schedule == Every("2h")
 
 
 # What was parked
@@ -255,22 +203,6 @@ async def test_a_message_of_ours_that_was_parked_tells_its_task_and_its_error(st
     ]
 
 
-async def test_messages_of_others_are_told_each_even_if_they_are_the_same(stage: Stage) -> None:
-    app = new_app()
-
-    @app.task(retry=Retry(0), subscribe=[("orders", "order.*", "topic")], concurrency=2)
-    async def bill(order: bytes) -> None:
-        raise ValueError("no such order")
-
-    await stage.seed(app)
-    for _ in range(2):
-        await stage.publish(Message(b"tea"), "order.paid", "orders")
-    async with stage.processor():
-        await asyncio.sleep(1)
-    entries = await told(stage, "bill")
-    assert [each.note for each in entries] == ["exhausted: ValueError: no such order"] * 2
-
-
 async def test_of_what_the_broker_parks_by_itself_there_is_no_record(stage: Stage) -> None:
     app = new_app()
     await stage.seed(app)
@@ -279,31 +211,6 @@ async def test_of_what_the_broker_parks_by_itself_there_is_no_record(stage: Stag
     await asyncio.sleep(1 + UNROUTED_CALL_FOR.total_seconds())
     assert len(await stage.parked()) == 2
     assert not [each for each in await told(stage) if each.what == "parked"]
-
-
-async def test_a_token_that_kills_its_processors_is_told_as_parked(stage: Stage) -> None:
-    app = looping(takes=60, schedule=EVERY_MINUTE)
-    await stage.seed(app)
-    async with stage.processor():
-        await asyncio.sleep(61)
-        for _ in range(app.settings.delivery_limit):
-            stage.server.disconnect_all()
-            await asyncio.sleep(1)
-    *_, parked, escalated = await told(stage, "task")
-    assert (parked.what, parked.seq) == ("parked", 0)
-    assert (escalated.what, escalated.seq) == ("escalated", 0)
-    assert parked.note == f"delivery-limit: {TOO_OFTEN}"
-
-
-async def test_a_loops_message_that_cannot_be_decoded_is_told_as_parked(stage: Stage) -> None:
-    await stage.seed(looping())
-    garbage = Message(b"{", type=TOKEN_TYPE)
-    async with stage.processor():
-        await stage.publish(garbage, token_key(TASK, NO_WAIT.key))
-        await asyncio.sleep(1)
-    *_, parked = await told(stage, "task")
-    assert (parked.what, parked.seq) == ("parked", None)
-    assert parked.note.startswith("undecodable: Undecodable: The body is not JSON")
 
 
 # Which of it
@@ -324,13 +231,6 @@ async def test_the_journal_can_be_read_from_a_moment_on_and_of_one_loop(stage: S
     assert [each.loop for each in await told(stage, since=since)] == ["task", "other", "task"]
     assert [each.what for each in await told(stage, "other")] == ["seeded", *["succeeded"] * 2]
     assert await told(stage, "tas") == []
-
-
-async def test_where_nothing_was_seeded_there_is_no_journal(stage: Stage) -> None:
-    await stage.seed(looping())
-    await stage.broker.delete(stage.app.names.journal)
-    with pytest.raises(QueueNotFound):
-        await told(stage)
 
 
 # How far a loop has come
@@ -365,35 +265,6 @@ def test_of_each_epoch_the_furthest_token_is_remembered(
     noted: list[Token], furthest: dict[int, Token]
 ) -> None:
     assert heard_of(*noted).furthest == furthest
-
-
-def test_of_a_token_that_was_put_again_the_last_put_is_remembered() -> None:
-    held = replace(token(seq=3), state=State.PAUSED)
-    assert heard_of(token(seq=3), held).last == held
-
-
-def test_the_last_token_is_one_of_the_latest_epoch() -> None:
-    assert heard_of().last is None
-    assert heard_of(token(6), token(seq=9)).last == token(6)
-
-
-@pytest.mark.parametrize(
-    ("noted", "adopted"),
-    [
-        ([], None),
-        ([token(seq=9)], token(seq=9)),
-        ([token(4, seq=9), token(5, seq=8)], token(4, seq=9)),
-        ([token(5, seq=1)], None),
-        ([token(5, seq=2, first=True)], None),
-        ([token(2, seq=9)], None),
-        ([token(2, seq=9), token(3, seq=2, attempt=1)], token(3, seq=2, attempt=1)),
-    ],
-)
-def test_a_first_token_goes_on_with_the_furthest_of_its_life(
-    noted: list[Token], adopted: Token | None
-) -> None:
-    first = token(6, seq=2, first=True)
-    assert heard_of(first, *noted).adopted_by(first) == (adopted or first)
 
 
 @pytest.mark.parametrize(
@@ -433,22 +304,6 @@ async def test_what_was_put_of_some_loops_is_heard(stage: Stage) -> None:
     await write(stage, token(seq=3), other, replace(token(seq=9), loop=LoopId("task", "third")))
     found = await heard(stage, TASK, other.loop, LoopId("task", "never there"))
     assert [each.furthest.get(5) for each in found.values()] == [token(seq=3), other, None]
-
-
-async def test_it_is_heard_since_a_moment(stage: Stage) -> None:
-    await stage.seed(looping())
-    await write(stage, token(seq=3))
-    await asyncio.sleep(10)
-    await write(stage, token(seq=2))
-    found = await heard(stage, since=START + timedelta(seconds=5))
-    assert found[TASK].furthest == {5: token(seq=2)}
-
-
-async def test_what_is_no_token_of_ours_is_not_heard(stage: Stage) -> None:
-    await stage.seed(looping())
-    await write(stage, token(seq=3), namespace="bank")
-    await write(stage, token(seq=3), state="guard")
-    assert (await heard(stage))[TASK].furthest.get(5) is None
 
 
 START_MS = milliseconds_since_epoch(START)
@@ -508,16 +363,6 @@ COUNTS = ("epoch", "life", "seq", "attempt")
 def test_what_no_token_of_a_line_can_claim_puts_nothing(members: dict[str, Any]) -> None:
     assert put_in(message_of(token())) is not None
     assert put_in(message_of(token(), **members)) is None
-
-
-def test_a_message_that_is_no_token_puts_nothing() -> None:
-    assert put_in(replace(message_of(token()), type="scheduler.mark")) is None
-
-
-@pytest.mark.parametrize("state", State)
-def test_what_rests_waits_nowhere(state: State) -> None:
-    put = Put(5, 3, 0, 0, False, state, START_MS)
-    assert put.rests is (state in (State.PAUSED, State.DONE))
 
 
 @pytest.mark.parametrize(

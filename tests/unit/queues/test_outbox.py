@@ -16,16 +16,13 @@ from scheduler.brokers.contract import BrokerInfo
 from scheduler.brokers.memory.broker import LARGEST_BODY, MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import (
-    AccessRefused,
     BrokerUnavailable,
     ConfirmationTimeout,
     NotAllSent,
     NotSent,
     Rejected,
-    TooLarge,
     Unconfirmed,
     Unroutable,
-    UsageError,
 )
 from scheduler.events import (
     CallNotSent,
@@ -124,21 +121,6 @@ async def office(clock: LoopClock) -> Office:
 AWAY = BrokerUnavailable("Cannot connect to amqp://nowhere/: refused.")
 
 
-async def test_a_connection_is_opened_on_first_use_and_used_again(office: Office) -> None:
-    assert office.opened == []
-    for _ in range(3):
-        await office.outbox.send("sms", {}, Posting())
-    assert len(office.opened) == 1
-    assert await office.received() == 3
-
-
-async def test_all_that_send_at_once_share_one_connection(office: Office) -> None:
-    office.suffers(connecting=[1.0])
-    sending = [office.outbox.send("sms", {}, Posting()) for _ in range(20)]
-    assert len(set(await asyncio.gather(*sending))) == 20
-    assert len(office.opened) == 1
-
-
 async def test_a_call_is_told_of_before_it_is_sent_and_after(
     office: Office, clock: LoopClock
 ) -> None:
@@ -153,18 +135,6 @@ async def test_a_call_is_told_of_before_it_is_sent_and_after(
         CallSending("sms", "b", {"x": 1}, {}, clock.now()),
         CallSent("sms", "b"),
     ]
-
-
-async def test_a_connection_that_was_closed_is_opened_again(office: Office) -> None:
-    await office.outbox.open()
-    await office.outbox.send("sms", {}, Posting())
-    await office.outbox.close()
-    await office.outbox.close()
-    assert len(office.opened) == office.closed == 1
-    await office.outbox.send("sms", {}, Posting())
-    assert len(office.opened) == 2
-    await office.outbox.close()
-    assert office.closed == 2
 
 
 def test_a_connection_is_not_taken_from_one_event_loop_to_another() -> None:
@@ -254,12 +224,6 @@ async def test_nothing_is_published_while_an_alarm_blocks_senders(
     assert 3 < tried.at < 7
 
 
-async def test_connecting_is_tried_again_too(office: Office) -> None:
-    office.suffers(connecting=[AWAY] * 4)
-    await office.outbox.send("sms", {}, Posting())
-    assert await office.received() == 1
-
-
 @pytest.mark.parametrize(
     ("moods", "connecting", "told"),
     [
@@ -308,34 +272,12 @@ async def test_a_task_that_was_never_seeded_is_told_at_once(office: Office) -> N
         assert loop.time() == began
 
 
-async def test_wrong_credentials_do_not_get_better_by_trying_again(office: Office) -> None:
-    office.suffers(connecting=[AccessRefused("Wrong password.")])
-    with pytest.raises(AccessRefused):
-        await office.outbox.send("sms", {}, Posting())
-    assert asyncio.get_running_loop().time() == 0
-
-
-async def test_what_is_larger_than_a_broker_takes_is_not_sent(office: Office) -> None:
-    fits = "x" * (LARGEST_BODY - len('{"args":{"a":""}}'))
-    await office.outbox.send("sms", {"a": fits}, Posting())
-    with pytest.raises(TooLarge, match=r"is 16\.00 MiB.*It was not sent"):
-        await office.outbox.send("sms", {"a": fits + "x"}, Posting())
-    assert await office.received() == 1
-
-
 async def test_of_many_calls_one_that_cannot_be_sent_keeps_no_other(office: Office) -> None:
     calls = [{"a": "x" * (LARGEST_BODY if n == 3 else 1)} for n in range(1000)]
     with pytest.raises(NotAllSent, match="999 of 1000") as failed:
         await office.outbox.send_all("sms", calls, Posting())
     assert [n for n, id in enumerate(failed.value.ids) if id is None] == [3]
     assert await office.received() == 999
-
-
-async def test_what_is_longer_than_the_timers_can_hold_is_not_sent(office: Office) -> None:
-    with pytest.raises(UsageError, match="from 0 to 1343 days, got "):
-        await office.outbox.send("sms", {}, Posting(delay=timedelta(days=1344)))
-    with pytest.raises(UsageError, match="from 0 to 1343 days, got "):
-        await office.outbox.send("sms", {}, Posting(at=START + timedelta(days=1344)))
 
 
 # The fallback
@@ -441,14 +383,6 @@ def test_a_blocking_caller_waits_for_one_thread_that_all_of_them_share() -> None
     bridge = BlockingBridge()
     assert {bridge.run(thread_name()) for _ in range(3)} == {"scheduler sender"}
     assert [t.name for t in threading.enumerate()].count("scheduler sender") >= 1
-
-
-def test_what_goes_wrong_is_raised_where_it_was_called() -> None:
-    async def fails() -> None:
-        raise NotSent("no")
-
-    with pytest.raises(NotSent, match="no"):
-        BlockingBridge().run(fails())
 
 
 async def test_a_coroutine_waits_for_that_thread_without_blocking_its_event_loop() -> None:

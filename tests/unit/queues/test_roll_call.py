@@ -2,104 +2,36 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
 import pytest
 
-from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import QueueNotFound, Unconfirmed
 from scheduler.protocol.epochs import Answer, Position, awaited, unaware
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import Names, topology
 from scheduler.queues.about import DISTRIBUTION, About
-from scheduler.queues.assembly import TIMEOUT
-from scheduler.queues.attendance import ANSWER, QUESTION
-from scheduler.queues.roll_call import Answers, InHand, RollCall
-from scheduler.timing.clock import LoopClock
-from tests.faulty import Call, FaultyBroker
+from scheduler.queues.roll_call import (
+    ANSWER,
+    GOODBYE,
+    QUESTION,
+    TIMEOUT,
+    Answers,
+    Attendance,
+    InHand,
+    RollCall,
+)
+from tests.faulty import Call
 from tests.stage import START
+from tests.unit.queues.conftest import NAMES, Hand, Room, took
 
-NAMES = Names("test")
 A, B, C = LoopId("a"), LoopId("a", "key"), LoopId("c")
 A3 = InHand(Position(7, 3))
 A3_RUNS = InHand(Position(7, 3), running=True)
 A4 = InHand(Position(7, 4, attempt=2), running=True)
 B_FIRST = InHand(Position(9, 2, joined=False))
-
-
-@dataclass
-class Hand:
-    """What a processor has in hand, and knows."""
-
-    has: Mapping[LoopId, Sequence[InHand]] = field(default_factory=dict[LoopId, Sequence[InHand]])
-    epochs: dict[LoopId, int] = field(default_factory=dict[LoopId, int])
-
-    def learn(self, loop: LoopId, epoch: int) -> None:
-        self.epochs[loop] = max(epoch, self.known(loop))
-
-    def known(self, loop: LoopId) -> int:
-        return self.epochs.get(loop, 0)
-
-    def in_hand(self, loop: LoopId) -> Sequence[InHand]:
-        return self.has.get(loop, ())
-
-
-class Room:
-    """A broker with processors that have something in hand, and somebody who asks."""
-
-    def __init__(self, server: MemoryServer, opened: AsyncExitStack) -> None:
-        self._server = server
-        self._opened = opened
-
-    async def open(self) -> None:
-        self.broker = await self.connect()
-        await self.broker.declare(topology("test", []))
-        asking = RollCall(self.broker, NAMES)
-        self.asking = await self._opened.enter_async_context(asking)
-
-    async def connect(self) -> FaultyBroker:
-        return await self._opened.enter_async_context(FaultyBroker(self._server))
-
-    async def seat(self, *hands: Hand) -> list[RollCall]:
-        """Have a processor for each of these hands."""
-        return [
-            await self._opened.enter_async_context(RollCall(await self.connect(), NAMES, hand))
-            for hand in hands
-        ]
-
-    async def ask(self, *loops: LoopId) -> Answers:
-        return await self.asking.ask_all(dict.fromkeys(loops, 5))
-
-    async def present(self) -> int:
-        depth = await self.broker.depth(NAMES.presence)
-        assert depth is not None
-        return depth.consumers
-
-    async def said(self) -> list[str]:
-        """The kinds of all questions and answers so far."""
-        return [message.type or "" async for message in self.broker.read(NAMES.roll_call)]
-
-    async def say(self, body: bytes, **properties: str) -> None:
-        message = Message(body, **properties)  # pyright: ignore[reportArgumentType]
-        await self.broker.publish(message, exchange=NAMES.control, routing_key=NAMES.roll_call)
-
-
-@pytest.fixture
-async def room(clock: LoopClock) -> AsyncIterator[Room]:
-    async with AsyncExitStack() as opened:
-        room = Room(MemoryServer(clock), opened)
-        await room.open()
-        yield room
-
-
-def took() -> float:
-    return asyncio.get_running_loop().time()
 
 
 # What they have
@@ -126,27 +58,6 @@ async def test_who_has_what_is_gathered_from_all(
     assert found == {loop: sorted(tokens) for loop, tokens in told.items()}
 
 
-async def test_where_there_is_no_processor_nobody_is_asked(room: Room) -> None:
-    answers = await room.ask(A)
-    assert (answers.complete, answers.expected, answers.said) == (True, 0, {})
-    assert took() == 0
-    await asyncio.sleep(1)
-    assert await room.said() == []
-
-
-async def test_one_who_only_asks_is_not_counted_and_does_not_answer(room: Room) -> None:
-    await room.seat(Hand())
-    assert await room.present() == 1
-    assert len((await room.ask(A)).said) == 1
-    assert await room.said() == ["scheduler.question", "scheduler.answer"]
-
-
-async def test_an_answer_is_awaited_no_longer_than_it_takes(room: Room) -> None:
-    await room.seat(Hand(), Hand())
-    await room.ask(A)
-    assert took() < 0.02
-
-
 # What they know
 
 
@@ -155,25 +66,6 @@ async def test_who_is_asked_knows_the_epochs_of_the_question(room: Room) -> None
     await room.seat(*hands)
     await room.asking.ask_all({A: 7, B: 9})
     assert [hand.epochs for hand in hands] == [{A: 7, B: 9}, {A: 8, B: 9}]
-
-
-async def test_who_answers_that_it_has_nothing_takes_nothing_older_afterwards(room: Room) -> None:
-    """The answer is of a moment at which the epoch was known."""
-    known_when_asked: list[int] = []
-
-    class Asked(Hand):
-        def in_hand(self, loop: LoopId) -> Sequence[InHand]:
-            known_when_asked.append(self.known(loop))
-            return ()
-
-    await room.seat(Asked())
-    await room.asking.ask_all({A: 7})
-    assert known_when_asked == [7]
-
-
-async def test_whoever_asks_is_told_of_later_epochs(room: Room) -> None:
-    await room.seat(Hand(epochs={A: 9}), Hand(epochs={A: 8, B: 3, C: 99}), Hand())
-    assert (await room.asking.ask_all({A: 7, B: 7})).known == {A: 9}
 
 
 @pytest.mark.parametrize(
@@ -317,16 +209,6 @@ async def test_who_lost_its_place_does_not_answer_for_another(room: Room) -> Non
     assert await room.said() == ["scheduler.question"]
 
 
-async def test_listening_blocks_may_overlap(room: Room) -> None:
-    asking = room.asking
-    await room.seat(Hand({A: [A3]}))
-    async with asking:
-        async with asking:
-            await room.ask(A)
-        assert (await room.ask(A)).complete
-    assert (await room.ask(A)).complete
-
-
 # Questions
 
 
@@ -358,28 +240,20 @@ async def test_what_nobody_understands_disturbs_nobody(room: Room) -> None:
             b'{"loops": 7}',
             b'{"loops": [["a"]]}',
             b'{"loops": [["a", "", "x"]]}',
-            b'{"processor": "p", "hands": [["a", "", 9, 9]]}',
+            b'{"hands": [["a", "", 9, 9]]}',
         ):
             await room.say(body, type=kind, correlation_id="x")
     answers = await asking
     assert (answers.complete, list(answers.tokens(A)), hand.epochs) == (True, [A3], {A: 5})
 
 
-async def test_an_answer_to_another_question_is_none_to_this(room: Room) -> None:
-    answer = {"processor": "p", "hands": [["a", "", 9, 9, 0, 0, 1]]}
-    asking = asyncio.create_task(room.asking.ask({A: 5}, expected=1, timeout=timedelta(seconds=1)))
-    await asyncio.sleep(0.1)
-    await room.say(json.dumps(answer).encode(), type="scheduler.answer", correlation_id="old")
-    assert (await asking).said == {}
-
-
 async def test_what_a_question_and_an_answer_hold(room: Room) -> None:
     (processor,) = await room.seat(Hand({A: [A4], B: [B_FIRST]}, epochs={A: 8}))
     await room.asking.ask_all({A: 7, B: 9})
-    question, answer = [message async for message in room.broker.read(NAMES.roll_call)]
+    question, answer = await room.all_said()
+    assert answer.app_id == processor.processor
     assert json.loads(question.body) == {"loops": [["a", "", 7], ["a", "key", 9]]}
     assert json.loads(answer.body) == {
-        "processor": processor.processor,
         "version": version(DISTRIBUTION),
         "since_ms": None,
         "known": [["a", "", 8]],
@@ -391,19 +265,58 @@ async def test_what_a_question_and_an_answer_hold(room: Room) -> None:
 # What they tell of themselves
 
 
+async def test_one_of_a_version_that_does_not_tell_it_is_heard_all_the_same(room: Room) -> None:
+    async with RollCall(await room.connect(), NAMES, Hand()) as older:
+
+        async def told() -> dict[str, Any]:
+            return {"hands": []}
+
+        older.on(
+            QUESTION,
+            lambda message: older.answer(ANSWER, message.correlation_id or "", told()),
+        )
+        answers = await room.ask(A)
+    assert answers.complete
+    assert answers.about == {older.processor: About()}
+
+
+async def test_an_answer_to_another_question_is_none_to_this(room: Room) -> None:
+    answer = {"hands": [["a", "", 9, 9, 0, 0, 1]]}
+    asking = asyncio.create_task(room.asking.ask({A: 5}, expected=1, timeout=timedelta(seconds=1)))
+    await asyncio.sleep(0.1)
+    await room.say(json.dumps(answer).encode(), type="scheduler.answer", correlation_id="old")
+    assert (await asking).said == {}
+
+
 async def test_each_tells_its_version_and_since_when_it_is_there(room: Room) -> None:
     async with RollCall(await room.connect(), NAMES, Hand(), START) as processor:
         answers = await room.ask(A)
     assert answers.about == {processor.processor: About(version(DISTRIBUTION), START)}
 
 
-async def test_one_of_a_version_that_does_not_tell_it_is_heard_all_the_same(room: Room) -> None:
-    async with RollCall(await room.connect(), NAMES, Hand()) as older:
+def attendance(*said: str) -> Attendance:
+    """What is known after a question ("?"), answers ("a") and goodbyes ("-a")."""
+    attendance = Attendance()
+    for each in said:
+        kind = QUESTION if each == "?" else GOODBYE if each.startswith("-") else ANSWER
+        attendance.hear(Message(type=kind, app_id=each.strip("?-")))
+    return attendance
 
-        async def answer(question: str) -> None:
-            await older.say(ANSWER, question, {"processor": "old", "known": [], "hands": []})
 
-        older.on(QUESTION, lambda message: older.answer(answer(message.correlation_id or "")))
-        answers = await room.ask(A)
-    assert answers.complete
-    assert answers.about == {"old": About()}
+@pytest.mark.parametrize(
+    ("said", "missing"),
+    [
+        ("", []),
+        ("?", []),
+        ("? here", []),
+        ("? here a", ["a"]),
+        ("? here a ? here ? here ? here ? here ? here ? here", ["a"]),
+        ("? here a -a", []),
+        ("? here a -a ? here a", ["a"]),
+        ("? here a b ? b here", ["b"]),
+        ("? here a b ? here", ["a", "b"]),
+        ("? a here ? b here ? here", ["b"]),
+    ],
+)
+def test_who_answered_last_but_not_now_is_missing(said: str, missing: list[str]) -> None:
+    assert attendance(*said.split()).missing({"here"}, 1) == missing

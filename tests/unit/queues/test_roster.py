@@ -13,18 +13,16 @@ import pytest
 from scheduler import Cron, Every
 from scheduler.brokers.memory.broker import LARGEST_BODY
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.errors import BrokerUnavailable, QueueNotFound, TooLarge, Undecodable
+from scheduler.errors import BrokerUnavailable, TooLarge, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.protocol.topology import Names, topology
-from scheduler.queues.checkpoints import Checkpoint, checkpoint_of
-from scheduler.queues.listing import DONE, Listed, Listing
-from scheduler.queues.roster import ENTRY_TYPE, REMEMBERED, Roster
+from scheduler.queues.listing import DONE, ENTRY_TYPE, Checkpoint, Listed, Listing, checkpoint_of
+from scheduler.queues.roster import REMEMBERED, Roster
 from scheduler.tasks.context import CARRY_LIMIT
-from scheduler.tasks.loops import Override
 from scheduler.timing.clock import LoopClock
-from scheduler.timing.moments import UNIX_EPOCH, milliseconds_since_epoch
+from scheduler.timing.moments import milliseconds_since_epoch
 from scheduler.timing.once import Once
 from tests.faulty import Call, FaultyBroker
 from tests.stage import START, roster_of
@@ -35,7 +33,6 @@ A = Listed(LoopId("a"), Every("1m"), {}, Entry(7, ACTIVE, 7), by="me", at=START)
 A_PAUSED = replace(A, entry=Entry(8, PAUSED, 7, base=7), reason="stocktaking")
 A_GONE = replace(A, entry=Entry(9, GONE, 7, base=7))
 A_AGAIN = replace(A, entry=Entry(10, ACTIVE, 10))
-A_OVERRIDDEN = replace(A, override=Override("anna@host", START))
 B = Listed(
     LoopId("b", "bonn"),
     Cron("0 9 * * MON-FRI", tz="Europe/Berlin"),
@@ -43,7 +40,6 @@ B = Listed(
     Entry(8, ACTIVE, 8),
     at=START,
 )
-B_PAUSED = replace(B, entry=Entry(9, PAUSED, 8, base=8))
 
 
 @pytest.fixture
@@ -56,38 +52,6 @@ async def broker(clock: LoopClock) -> AsyncIterator[FaultyBroker]:
 @pytest.fixture
 def roster(broker: FaultyBroker, clock: LoopClock) -> Roster:
     return roster_of(NAMES, broker, clock)
-
-
-async def test_of_each_loop_the_entry_of_its_latest_epoch_holds(roster: Roster) -> None:
-    assert await roster.read() == {}
-    for listed in A, B, A_PAUSED:
-        assert await roster.append([listed]) == [listed]
-    listing = await roster.read()
-    assert listing == {A.loop: A_PAUSED, B.loop: B}
-    assert [listing.entry(loop) for loop in (A.loop, B.loop)] == [A_PAUSED.entry, B.entry]
-    assert listing.entry(LoopId("never", "there")) is None
-
-
-async def test_an_entry_tells_who_has_set_a_schedule_only_where_somebody_has(
-    roster: Roster, broker: FaultyBroker
-) -> None:
-    await roster.append([A_OVERRIDDEN, B])
-    assert await roster.read() == {A.loop: A_OVERRIDDEN, B.loop: B}
-    reading = broker.read_to_end(NAMES.roster, exchange=NAMES.control, routing_key=NAMES.roster)
-    (told,) = [json.loads(each.body) async for each in reading if each.type == ENTRY_TYPE]
-    entries = told["entries"]
-    assert [entry.get("override") for entry in entries] == [
-        {"by": "anna@host", "at_ms": START.timestamp() * 1000},
-        None,
-    ]
-
-
-async def test_loops_that_are_gone_are_known_and_not_there(roster: Roster) -> None:
-    await roster.append([A, B, A_GONE])
-    listing = await roster.read()
-    assert (listing[A.loop].is_gone, listing.there) == (True, [B])
-    await roster.append([A_AGAIN])
-    assert (await roster.read()).there == [B, A_AGAIN]
 
 
 A_TOO = replace(A_PAUSED, by="another")
@@ -128,17 +92,6 @@ async def test_of_what_follows_the_same_entry_the_first_is_accepted(
     assert listing == await roster.read() == await roster_of(NAMES, broker, clock).read()
 
 
-async def test_of_two_that_append_at_once_one_learns_that_the_other_was_first(
-    roster: Roster, broker: FaultyBroker, clock: LoopClock
-) -> None:
-    other = roster_of(NAMES, broker, clock)
-    await roster.append([A, B])
-    mine, theirs = await asyncio.gather(
-        roster.append([A_PAUSED, B_PAUSED]), other.append([A_TOO, B_PAUSED])
-    )
-    assert (mine, theirs) == ([A_PAUSED, B_PAUSED], [None, B_PAUSED])
-
-
 async def test_who_was_accepted_is_told_so_though_another_one_follows_before_it_has_read(
     roster: Roster, broker: FaultyBroker, clock: LoopClock
 ) -> None:
@@ -150,15 +103,6 @@ async def test_who_was_accepted_is_told_so_though_another_one_follows_before_it_
     broker.on("publish", key=NAMES.roster, times=1).then(follow_up)
     assert await roster.append([A]) == [A]
     assert (await roster.read())[A.loop].epoch == 8
-
-
-async def test_epochs_that_one_program_begins_are_numbered_on_and_on(
-    roster: Roster, clock: LoopClock
-) -> None:
-    now = milliseconds_since_epoch(clock.now())
-    assert [roster.next_epoch_ms() for _ in range(3)] == [now, now + 1, now + 2]
-    await asyncio.sleep(1)
-    assert roster.next_epoch_ms() == now + 1_000
 
 
 async def test_epochs_begin_after_all_that_are_forgotten_though_a_clock_was_ahead(
@@ -193,7 +137,7 @@ async def test_who_reads_at_once_shares_what_is_read(roster: Roster, broker: Fau
     listings = await asyncio.gather(*(roster.read() for _ in range(20)))
     assert all(each is listings[0] for each in listings)
     marks = [call for call in broker.calls if call.routing_key == NAMES.roster]
-    assert len(marks) == 2
+    assert len(marks) == 1
 
 
 def entries_in(message: Message) -> int:
@@ -290,13 +234,6 @@ def test_a_checkpoint_holds_for_the_epoch_of_its_entry(entries: list[Listed], ho
     assert listing == {A.loop: holds}
 
 
-def test_a_checkpoint_holds_no_longer_than_until_a_later_epoch_begins() -> None:
-    checkpoint = checkpoint_at(1)
-    earlier, later = START + timedelta(hours=1), START + timedelta(days=2)
-    assert checkpoint.ended(later) == checkpoint
-    assert checkpoint.ended(earlier).ended(later) == replace(checkpoint, until=earlier)
-
-
 @pytest.mark.parametrize(
     ("entered", "learned", "known"),
     [
@@ -327,67 +264,6 @@ async def test_a_roster_that_was_not_read_to_its_end_is_none(
     broker.on("read", NAMES.roster, where=lambda call: call.position == 1).fails(EOFError())
     with pytest.raises(BrokerUnavailable, match="could not be read to its end"):
         await roster.read()
-
-
-async def test_who_follows_hears_what_comes_after_what_was_read(
-    roster: Roster, broker: FaultyBroker, clock: LoopClock
-) -> None:
-    await roster.append([A])
-    listing = await roster_of(NAMES, broker, clock).read()
-    await roster.append([B])  # between the reading and the following
-    told: list[Listed] = []
-    following = await roster.follow(listing, lambda listed, _: told.append(listed))
-    await roster.append([A_GONE])
-    await asyncio.sleep(0.1)
-    assert listing == {B.loop: B, A.loop: A_GONE}
-    assert told == [B, A_GONE]
-    await following.cancel()
-    await roster.append([A_AGAIN])
-    await asyncio.sleep(0.1)
-    assert listing.entry(A.loop) == A_GONE.entry
-
-
-async def test_who_has_read_nothing_follows_from_the_first_entry(roster: Roster) -> None:
-    listing = await roster.glimpse()
-    await roster.append([A])
-    await roster.follow(listing)
-    await asyncio.sleep(0.1)
-    assert listing == {A.loop: A}
-
-
-@pytest.mark.parametrize("entries", [1, 2, 5])
-async def test_where_the_roster_was_recreated_its_first_entry_takes_the_place_of_what_is_known(
-    broker: FaultyBroker, roster: Roster, clock: LoopClock, entries: int
-) -> None:
-    await appended(roster, range(1, 3), loops=2)
-    listing = await roster_of(NAMES, broker, clock).read()
-    await made_anew(broker, roster, entries)
-    await roster.follow(listing)
-    await asyncio.sleep(0.1)
-    assert {loop: each.epoch for loop, each in listing.items()} == all_at(2, 2) | all_at(
-        199 + entries, loops=1
-    )
-
-
-async def test_who_follows_does_not_forget_what_it_learned_otherwise(roster: Roster) -> None:
-    listing = Listing()
-    listing.learn(A.loop, 9)
-    await roster.follow(listing)
-    await roster.append([A, A_PAUSED])
-    await asyncio.sleep(0.1)
-    assert (listing[A.loop], listing.known(A.loop)) == (A_PAUSED, 9)
-
-
-async def test_a_reader_leaves_no_trace_for_others(
-    roster: Roster, caplog: pytest.LogCaptureFixture
-) -> None:
-    await roster.append([A])
-    await roster.follow(listing := Listing())
-    for _ in range(2):
-        assert await roster.read() == {A.loop: A}
-    await asyncio.sleep(0.1)
-    assert listing == {A.loop: A}
-    assert caplog.text == ""
 
 
 NOTED: dict[str, Any] = {"headers": {}, "body": "{}", "until_ms": 1}
@@ -438,21 +314,6 @@ async def test_an_entry_that_cannot_be_read_is_left_out_and_told(
     assert "An entry of the roster is left out" in caplog.text
 
 
-async def test_an_entry_says_no_more_than_it_must(broker: FaultyBroker, roster: Roster) -> None:
-    short = entry(args="none", key="none")
-    assert (await read_with(broker, roster, short))[LoopId("b")].entry == Entry(1, ACTIVE, 1)
-
-
-async def test_an_entry_may_be_as_old_as_the_epoch_of_unix(
-    broker: FaultyBroker, roster: Roster
-) -> None:
-    oldest = entry(epoch=0, life=0, at_ms=0, checkpoint=NOTED | {"until_ms": 0})
-    listed = (await read_with(broker, roster, oldest))[LoopId("b", "x")]
-    assert listed.entry == Entry(0, ACTIVE, 0)
-    assert listed.checkpoint is not None
-    assert listed.checkpoint.until == listed.at == UNIX_EPOCH
-
-
 async def test_what_an_entry_holds(broker: FaultyBroker, roster: Roster) -> None:
     await asyncio.sleep(5)
     entry = A_PAUSED.entry._replace(asked=8)
@@ -474,14 +335,6 @@ async def test_what_an_entry_holds(broker: FaultyBroker, roster: Roster) -> None
         "by": "me",
         "at_ms": int(START.timestamp() + 5) * 1000,
     }
-
-
-async def test_where_nothing_was_seeded_there_is_no_roster(
-    broker: FaultyBroker, roster: Roster
-) -> None:
-    await broker.delete(NAMES.roster)
-    with pytest.raises(QueueNotFound):
-        await roster.read()
 
 
 # Long ones
@@ -556,52 +409,6 @@ async def test_what_was_read_once_is_not_read_again(
     assert await measured(broker, clock, by=roster) == (all_at(19) | all_at(22, loops=1), 1)
 
 
-async def test_a_listing_changes_as_its_program_reads_on(roster: Roster) -> None:
-    await roster.append([A])
-    listing = await roster.read()
-    await roster.append([A_PAUSED])
-    assert await roster.read() is listing
-    assert listing == {A.loop: A_PAUSED}
-
-
-@pytest.mark.parametrize("entries", [0, 1, 3, 4])
-async def test_a_roster_made_anew_is_read_as_if_for_the_first_time(
-    broker: FaultyBroker, roster: Roster, entries: int
-) -> None:
-    await appended(roster, range(1, 2), loops=3)
-    assert await roster.read()
-    await made_anew(broker, roster, entries)
-    latest = all_at(199 + entries, loops=1) if entries else {}
-    for _ in range(2):
-        assert {loop: listed.epoch for loop, listed in (await roster.read()).items()} == latest
-
-
-async def test_who_could_not_read_on_goes_on_from_where_it_was(
-    broker: FaultyBroker, roster: Roster, clock: LoopClock
-) -> None:
-    await appended(roster, range(1, 2))
-    await roster.read()
-    await appended(roster, range(2, 3))
-    broker.on("read", NAMES.roster, where=lambda call: call.position == 2, times=1).fails(
-        EOFError()
-    )
-    with pytest.raises(BrokerUnavailable):
-        await roster.read()
-    assert await measured(broker, clock, by=roster) == (all_at(2), 1 + 4)
-
-
-@pytest.mark.usefixtures("_short")
-async def test_a_snapshot_tells_all_of_an_entry(
-    broker: FaultyBroker, roster: Roster, clock: LoopClock
-) -> None:
-    paused = replace(A_PAUSED, override=A_OVERRIDDEN.override)
-    for listed in (A, *[paused] * MANY, B):
-        await roster.append([listed])
-    await roster.compacted()
-    assert await roster_of(NAMES, broker, clock).read() == {A.loop: paused, B.loop: B}
-    assert (await measured(broker, clock))[1] == 1
-
-
 @pytest.mark.usefixtures("_short")
 @pytest.mark.parametrize(("came", "written"), [(MANY - 1, 0), (MANY, 1)])
 async def test_a_snapshot_is_written_where_there_was_much_to_read(
@@ -615,52 +422,6 @@ async def test_a_snapshot_is_written_where_there_was_much_to_read(
     for _ in range(3):  # what it tells is not told again
         await roster.compacted()
         assert await snapshots(broker) == written
-
-
-@pytest.mark.usefixtures("_short")
-async def test_much_is_more_than_a_quarter_of_what_the_snapshot_tells(
-    broker: FaultyBroker, roster: Roster
-) -> None:
-    await appended(roster, range(1, 2), loops=100)
-    await roster.compacted()
-    for many, written in (25, 1), (1, 2):
-        await appended(roster, range(2, 2 + many), loops=1)
-        await roster.compacted()
-        assert await snapshots(broker) == written
-
-
-@pytest.mark.usefixtures("_short")
-async def test_what_others_append_while_a_snapshot_is_made_is_known(
-    broker: FaultyBroker, roster: Roster, clock: LoopClock
-) -> None:
-    async def append_more(call: Call) -> None:
-        await roster.append([loop_number(3, 100)])
-
-    await appended(roster, range(1, 100))
-    broker.on("publish", key=NAMES.snapshots).first(append_more)
-    await roster.compacted()
-    assert await measured(broker, clock) == (all_at(99) | {loop_number(3, 0).loop: 100}, 2)
-
-
-@pytest.mark.usefixtures("_short")
-async def test_an_older_snapshot_means_more_to_read(
-    broker: FaultyBroker, roster: Roster, clock: LoopClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    held_back: list[Message] = []
-
-    async def hold_back(call: Call) -> None:
-        held_back.append(call.message)
-        raise BrokerUnavailable("It went.")
-
-    await appended(roster, range(1, 10))
-    broker.on("publish", key=NAMES.snapshots, times=1).first(hold_back)
-    assert {each.epoch for each in (await roster.compacted()).values()} == {9}
-    assert "No snapshot of the roster can be written" in caplog.text
-    await appended(roster, range(10, 20))
-    await roster.compacted()
-    assert await measured(broker, clock) == (all_at(19), 1)
-    await broker.publish(held_back[0], exchange=NAMES.control, routing_key=NAMES.snapshots)
-    assert await measured(broker, clock) == (all_at(19), 1 + 5 * 10)
 
 
 async def made_anew(broker: FaultyBroker, roster: Roster, entries: int) -> None:
@@ -780,22 +541,6 @@ def test_what_is_gone_for_long_is_forgotten_and_its_tokens_stay_void() -> None:
     assert copy.known(A.loop) == A_GONE.epoch
 
 
-def test_the_name_of_a_one_off_that_has_run_is_remembered_for_as_long_as_it_is_kept() -> None:
-    kept = Once(START, timedelta(hours=1))
-    listing = Listing()
-    listing.enter(replace(A_GONE, schedule=kept, reason=DONE))
-    listing.forget(kept.kept_until)
-    assert A.loop in listing
-    listing.forget(kept.kept_until + timedelta(milliseconds=1))
-    assert A.loop not in listing
-
-
-def test_a_loop_that_was_forgotten_can_be_started_again_with_a_later_epoch() -> None:
-    listing = Listing(forgotten=A_GONE.epoch)
-    assert listing.enter(A_AGAIN)
-    assert listing.known(A.loop) == A_AGAIN.epoch
-
-
 async def test_a_reader_forgets_what_is_gone_for_long(
     broker: FaultyBroker, roster: Roster, clock: LoopClock
 ) -> None:
@@ -822,3 +567,21 @@ async def test_a_snapshot_tells_what_was_forgotten(
     assert [call.target for call in broker.calls if call.operation == "last"][-1:] == [
         NAMES.snapshots
     ]
+
+
+async def test_of_each_loop_the_entry_of_its_latest_epoch_holds(roster: Roster) -> None:
+    assert await roster.read() == {}
+    for listed in A, B, A_PAUSED:
+        assert await roster.append([listed]) == [listed]
+    listing = await roster.read()
+    assert listing == {A.loop: A_PAUSED, B.loop: B}
+
+
+def test_the_name_of_a_one_off_that_has_run_is_remembered_for_as_long_as_it_is_kept() -> None:
+    kept = Once(START, timedelta(hours=1))
+    listing = Listing()
+    listing.enter(replace(A_GONE, schedule=kept, reason=DONE))
+    listing.forget(kept.kept_until)
+    assert A.loop in listing
+    listing.forget(kept.kept_until + timedelta(milliseconds=1))
+    assert A.loop not in listing

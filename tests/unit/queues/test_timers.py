@@ -8,7 +8,6 @@ import pytest
 
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.errors import Unroutable
 from scheduler.protocol.hatchery import LONGEST, Timer, route
 from scheduler.protocol.messages import LEAD
 from scheduler.protocol.tokens import LoopId, Token
@@ -92,15 +91,3 @@ async def test_a_one_off_that_is_moved_often_waits_in_short_legs(
     found = await broker.get(NAMES.timer(first))
     assert found is not None
     assert LEAD not in found.message.headers  # it comes too early, and is put again
-
-
-async def test_an_overdue_token_comes_at_once(broker: MemoryBroker, timers: Timers) -> None:
-    await broker.declare(topology("test", ["report"]))
-    await timers.put(token(-timedelta(days=1)))
-    assert await broker.get("test.v1.processor.report") is not None
-
-
-async def test_a_put_into_a_namespace_that_was_not_seeded_is_unroutable(timers: Timers) -> None:
-    for put in timers.put, timers.put_now, timers.tell:
-        with pytest.raises(Unroutable):
-            await put(token(timedelta(minutes=1)))

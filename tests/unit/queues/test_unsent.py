@@ -1,6 +1,5 @@
 """The store of messages that could not be sent."""
 
-import pickle
 import sqlite3
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 from scheduler import RegistrationError, Scheduler
 from scheduler.protocol.messages import Message
-from scheduler.queues.unsent import MessageId, SqliteStore, Unsent
+from scheduler.queues.unsent import SqliteStore, Unsent
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 CLAIM = timedelta(minutes=1)
@@ -88,11 +87,6 @@ def test_it_is_on_disk_when_it_is_kept(path: str) -> None:
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program, path], timeout=30)
     assert done.returncode == -9
     assert [each.id for each in SqliteStore(path, "shop").read()] == ["a", "child", "parent"]
-
-
-def test_an_id_says_whether_its_message_is_stored() -> None:
-    stored = pickle.loads(pickle.dumps(MessageId("a", stored=True)))
-    assert (stored, stored.stored, MessageId("a").stored) == ("a", True, False)
 
 
 @pytest.mark.parametrize("fallback", ["unsent.db", "sqlite:///", "postgresql://x/y", 3, object()])

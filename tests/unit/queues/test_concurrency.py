@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from scheduler.control.concurrency import both, side_by_side
+from scheduler.queues.concurrency import Gathering, side_by_side
 from scheduler.timing.clock import LoopClock
 
 
@@ -52,28 +52,23 @@ async def test_where_one_fails_its_error_is_told_once_the_others_have_left_off()
     assert now() == pytest.approx(3)
 
 
-async def test_of_two_things_each_brings_its_own() -> None:
-    async def wait(seconds: float) -> float:
-        await asyncio.sleep(seconds)
-        return seconds
+async def test_who_asks_while_others_are_served_is_served_with_all_who_do() -> None:
+    batches, asked = list[list[str]](), list[asyncio.Task[str]]()
 
-    assert await both(wait(3), wait(2)) == (3, 2)
-    assert now() == pytest.approx(3)
-
-
-async def test_where_one_of_two_things_fails_the_other_leaves_off() -> None:
-    left_off = list[float]()
-
-    async def fail() -> None:
+    async def serve(batch: list[str]) -> str:
+        batches.append(batch)
         await asyncio.sleep(1)
-        raise ValueError("the first to fail")
+        return "".join(batch)
 
-    async def go_on() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            left_off.append(now())
-
-    with pytest.raises(ValueError, match="the first to fail"):
-        await both(go_on(), fail())
-    assert left_off == [pytest.approx(1)]
+    gathering = Gathering(serve)
+    for names in ("a", "bcd"):
+        asked += [asyncio.create_task(gathering.ask(name)) for name in names]
+        await asyncio.sleep(0.5)
+    asked[1].cancel()  # who leaves takes nobody along
+    found = await asyncio.gather(*asked[:1], *asked[2:])
+    assert (found, batches) == (["a", "bcd", "bcd"], [["a"], ["b", "c", "d"]])
+    alone = asyncio.create_task(gathering.ask("e"))
+    await asyncio.sleep(0)
+    alone.cancel()
+    await asyncio.wait([alone])
+    assert await gathering.ask("f") == "f"

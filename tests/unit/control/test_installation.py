@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Scheduler, Settings
-from scheduler.errors import UsageError
+from scheduler.errors import AccessRefused, BrokerError, QueueNotFound, UsageError
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Topology
-from tests.stage import Stage, new_app, processor_of, program_of
+from tests.faulty import FaultyBroker, Operation
+from tests.stage import Stage, at_work, new_app, processor_of, program_of
 
 
 def an_app(module: str = "shop", **task: Any) -> Scheduler:
@@ -62,8 +63,8 @@ async def test_an_imprint_that_nobody_can_read_is_none(stage: Stage) -> None:
     names = stage.app.names
     for body in b"", b"[]", b'{"version": 2, "app": "billing", "queues": {}}':
         await stage.broker.publish(Message(body), exchange=names.control, routing_key=names.imprint)
-        assert await stage.program.fit.other_app() is None
-        await stage.program.fit.require(["work"])
+        assert await stage.program.installation.other_app() is None
+        await stage.program.installation.require(["work"])
 
 
 async def test_the_last_imprint_stays_alone(stage: Stage) -> None:
@@ -90,7 +91,7 @@ async def test_a_migration_that_was_broken_off_is_gone_through_again(stage: Stag
     program = program_of(changed, stage.broker, stage.clock)
     names, queue = changed.names, changed.names.processor_queue("work")
     second = changed.topology().in_place_of(queue, names.moving(queue))
-    await program.fit.note(being_made_anew=[queue])
+    await program.installation.leave_imprint(being_made_anew=[queue])
     for app in stage.app, changed:
         with pytest.raises(UsageError, match="being made anew: run `scheduler seed --migrate` ag"):
             await processor_of(app, stage.broker, stage.clock).run()
@@ -118,4 +119,23 @@ async def test_a_seed_that_is_only_tried_tells_what_it_would_remove(stage: Stage
 
 
 def test_an_app_knows_the_module_that_it_was_made_in() -> None:
-    assert Scheduler("shop", Settings()).module == "test_fit"
+    assert Scheduler("shop", Settings()).module == "test_installation"
+
+
+@pytest.mark.parametrize(
+    ("refused", "error", "said"),
+    [
+        ("depth", AccessRefused, "^ACCESS_REFUSED$"),
+        ("declare", QueueNotFound, "presence' is not in .*, and this user may not declare it"),
+    ],
+)
+async def test_who_may_not_look_is_not_told_that_something_is_missing(
+    stage: Stage, refused: Operation, error: type[BrokerError], said: str
+) -> None:
+    await stage.seed(app := new_app())
+    await stage.broker.delete(app.names.presence)
+    async with FaultyBroker(stage.server) as broker:
+        broker.on(refused).fails(AccessRefused("ACCESS_REFUSED"))
+        with pytest.raises(error, match=said):
+            async with at_work(processor_of(app, broker, stage.clock)):
+                pass

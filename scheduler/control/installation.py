@@ -1,0 +1,261 @@
+"""The exchanges and queues of an app in the broker: whose they are, and whether they fit its code.
+
+A broker tells nobody the arguments of a queue, and whoever may not declare cannot compare them. So
+whoever seeds leaves an imprint, a message of which the last one stays: a JSON object with these
+members.
+
+===================  =================================================================
+version              1, the version of this format
+app                  the module that the app was made in
+queues               the arguments of each queue that code or settings may change
+===================  =================================================================
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+from scheduler.brokers.contract import Broker
+from scheduler.brokers.management import management_of
+from scheduler.errors import (
+    BrokerUnavailable,
+    OtherArguments,
+    QueueNotFound,
+    Undecodable,
+    UsageError,
+)
+from scheduler.protocol.messages import FORMAT_VERSION, Message, compact_json, parsed
+from scheduler.protocol.policies import Harm, harms
+from scheduler.protocol.topology import Topology
+from scheduler.queues.concurrency import side_by_side
+from scheduler.queues.heads import look_into
+from scheduler.tasks.registry import App
+from scheduler.tasks.tasks import SUPERVISION
+from scheduler.timing.backoff import backoff
+
+IMPRINT_TYPE = "scheduler.imprint"
+LOOKS = 50  # of many who start at once, one has it in hand for a moment
+FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=0.1), timedelta(seconds=3)
+LONGEST_ABSENCE = timedelta(minutes=5)
+
+# What code or settings change, by the arguments that it changes: the first that differs tells.
+QUEUE_TYPE = "SCHEDULER_QUEUE_TYPE"
+OF_SETTINGS = {
+    "x-queue-type": QUEUE_TYPE,
+    "x-max-age": "SCHEDULER_JOURNAL_MAX_AGE",
+    "x-max-length-bytes": "SCHEDULER_JOURNAL_MAX_BYTES",
+}
+OF_TASKS = {
+    "x-single-active-consumer": "ordered=",
+    "x-delivery-limit": "ordered=",
+    "x-max-priority": "the use",
+}
+Arguments = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Imprint:
+    """What was seeded last.
+
+    Attributes:
+        app: the module that the app was made in.
+        queues: the arguments of each.
+    """
+
+    app: str
+    queues: Mapping[str, Arguments]
+    version: Annotated[int, Field(strict=True, ge=1, le=1)] = FORMAT_VERSION
+
+
+_IMPRINT = TypeAdapter(Imprint)
+
+
+class Installation:
+    """The exchanges and queues of an app in a broker."""
+
+    def __init__(self, app: App, broker: Broker) -> None:
+        self._app = app
+        self._broker = broker
+        self._management = management_of(app.settings)
+
+    async def imprint(self) -> Imprint | None:
+        """Return what was seeded last; None: nothing, or it cannot be read."""
+        try:
+            found = await look_into(self._broker, self._app.names.imprint, LOOKS)
+            return found and parsed(_IMPRINT, found.body, "imprint")
+        except (
+            QueueNotFound,
+            Undecodable,
+        ):  # of another version: the next seed leaves its own
+            return None
+
+    async def other_app(self) -> str | None:
+        """Return the module of the app that has the namespace; None: it is this one, or none."""
+        imprint = await self.imprint()
+        return None if imprint is None or imprint.app == self._app.module else imprint.app
+
+    async def require(self, tasks: Iterable[str] = ()) -> None:
+        """Refuse the namespace of another app, and queues of tasks declared for other code.
+
+        Raises:
+            UsageError: the message says what to change.
+        """
+        if (imprint := await self.imprint()) is None:
+            return
+        if imprint.app != self._app.module:
+            raise UsageError(
+                f"The namespace {self._app.namespace!r} in {self._broker.address} is that of "
+                f"another app: it was seeded from the module {imprint.app!r}, and this one is in "
+                f"{self._app.module!r}. Nothing was started or changed. Give this app a namespace "
+                'of its own, Scheduler("..."); or, if it is the same app that has moved, run '
+                "`scheduler seed --take-over` once."
+            )
+        of_tasks = set(map(self._app.names.processor_queue, tasks))
+        for queue in self._app.topology().queues:
+            known = imprint.queues.get(queue.name)
+            if queue.name in of_tasks and known is not None and known != queue.arguments:
+                told = self._explained(queue.name, known, queue.arguments)
+                raise UsageError(f"{told} Nothing was started.")
+
+    async def other_tasks(self) -> set[str]:
+        """Return the tasks that were seeded and have a queue, and that the code does not have."""
+        return set(await self._seeded_of_others(await self.imprint()))
+
+    async def _seeded_of_others(self, imprint: Imprint | None) -> dict[str, Arguments]:
+        """Return the arguments of the queues of such tasks, by task."""
+        prefix = self._app.names.processor_queue("")
+        if imprint is None:
+            return {}
+        seeded = {
+            queue.removeprefix(prefix): arguments
+            for queue, arguments in imprint.queues.items()
+            if queue.startswith(prefix)
+        }
+        gone = seeded.keys() - {SUPERVISION.task, *self._app.tasks}
+        return {task: seeded[task] for task in gone if await self._has_queue_of(task)}
+
+    async def _has_queue_of(self, task: str) -> bool:
+        names = self._app.names
+        queues = [names.processor_queue(task), names.failed_queue(task)]
+        return len(await self.absent(queues)) < len(queues)
+
+    async def leave_imprint(
+        self, before: Imprint | None = None, *, being_made_anew: Collection[str] = ()
+    ) -> None:
+        """Replace the imprint by that of this app, confirmed.
+
+        Args:
+            before: what was seeded before: it tells of the tasks that are gone.
+            being_made_anew: queues that are not yet as it needs them.
+        """
+        names = self._app.names
+        kept = {names.journal, *map(names.processor_queue, self._app.tasks)}
+        others = await self._seeded_of_others(before)
+        queues = {names.processor_queue(task): others[task] for task in others} | {
+            queue.name: {} if queue.name in being_made_anew else dict(queue.arguments)
+            for queue in self._app.topology().queues
+            if queue.name in kept
+        }
+        imprint = _IMPRINT.dump_python(Imprint(self._app.module, queues))
+        message = Message(compact_json(imprint), content_type="application/json", type=IMPRINT_TYPE)
+        await self._broker.publish(message, exchange=names.control, routing_key=names.imprint)
+
+    async def absent(self, queues: Iterable[str]) -> list[str]:
+        """Return those of these queues that do not exist."""
+        names = list(queues)
+        depths = await side_by_side(self._broker.depth, names)
+        return [name for name, depth in zip(names, depths, strict=True) if depth is None]
+
+    async def declare_all(self) -> set[str]:
+        """Declare all that the code needs; return the queues that were not there."""
+        wanted = self._app.topology()
+        gone = await self.absent(queue.name for queue in wanted.queues)
+        try:
+            await self._declare(wanted)
+        except OtherArguments as error:
+            raise await self.refusal_of(error) from None
+        return set(gone)
+
+    async def declare_missing(self, *only: str) -> set[str]:
+        """Declare those queues that are not there, with what leads to them; return them.
+
+        Args:
+            only: those to look for; none: all that the code needs.
+
+        Raises:
+            AccessRefused: this user may not declare.
+        """
+        wanted = self._app.topology()
+        gone = set(await self.absent(only or (queue.name for queue in wanted.queues)))
+        if gone:
+            await self._declare(wanted.only(gone))
+        return gone
+
+    async def _declare(self, wanted: Topology) -> None:
+        try:
+            await self._broker.declare(wanted)
+        except BrokerUnavailable:
+            # What was begun is declared to its end: a queue that exists is taken for bound.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST_ABSENCE.total_seconds()):
+                    for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
+                        await asyncio.sleep(pause)
+                        with suppress(BrokerUnavailable):
+                            return await self._broker.declare(wanted)
+            raise
+
+    async def harms(self) -> list[Harm] | None:
+        """Return what policies of the broker's operators change of the queues; None: unknown.
+
+        Raises:
+            BrokerUnavailable: the management API does not answer.
+            AccessRefused: its user may not read them.
+        """
+        if self._management is None:
+            return None
+        policies = await self._management.policies(self._broker.info.vhost)
+        return harms(self._app.topology().queues, policies)
+
+    async def refusal_of(self, error: OtherArguments) -> UsageError:
+        """Return what declaring has refused, in words of the app."""
+        imprint = await self.imprint()
+        declared: Arguments = imprint.queues.get(error.queue, {}) if imprint else {}
+        wanted = {queue.name: queue.arguments for queue in self._app.topology().queues}
+        known = declared or {**wanted[error.queue], error.argument: None}
+        told = self._explained(error.queue, known, wanted[error.queue])
+        return UsageError(f"{told} What exists was left as it is.")
+
+    def _explained(self, queue: str, known: Arguments, wanted: Arguments) -> str:
+        names = self._app.names
+        if not known:
+            return (
+                f"{queue!r} is being made anew: run `scheduler seed --migrate` again, if that was "
+                "broken off."
+            )
+        kept = (
+            "begins a new journal: loops go on, and what `scheduler history` tells begins anew"
+            if queue == names.journal
+            else "makes the queue anew and keeps what waits in it"
+        )
+        return (
+            f"{queue!r} was declared before {self._changed(queue, known, wanted)} was changed. "
+            "Change it back; or stop all processors of the app and run `scheduler seed --migrate`, "
+            f"which {kept}."
+        )
+
+    def _changed(self, queue: str, known: Arguments, wanted: Arguments) -> str:
+        """What has changed, as users write it."""
+        tasks = {self._app.names.processor_queue(task): task for task in self._app.tasks}
+        for argument in (*OF_SETTINGS, *OF_TASKS):
+            if known.get(argument) == wanted.get(argument):
+                continue
+            if argument in OF_SETTINGS:
+                return OF_SETTINGS[argument]
+            if queue in tasks:
+                return f"{OF_TASKS[argument]} of the task {tasks[queue]!r}"
+        return QUEUE_TYPE

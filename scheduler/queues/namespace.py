@@ -1,0 +1,33 @@
+"""What is in the queues and streams of a namespace, over one connection."""
+
+from scheduler.brokers.contract import Broker
+from scheduler.queues.failed import FailedQueues
+from scheduler.queues.heads import Heads
+from scheduler.queues.history import History
+from scheduler.queues.journal import Journal
+from scheduler.queues.roll_call import Hands, RollCall
+from scheduler.queues.roster import Roster
+from scheduler.queues.timers import Timers
+from scheduler.tasks.registry import App
+from scheduler.timing.clock import Clock
+from scheduler.timing.lead import Lead
+
+
+class Namespace:
+    """The queues and streams of an app, each built once for a connection.
+
+    Args:
+        hands: what it answers to roll calls; None: it only asks.
+    """
+
+    def __init__(self, app: App, broker: Broker, clock: Clock, hands: Hands | None = None) -> None:
+        names = app.names
+        self.app, self.broker, self.clock = app, broker, clock
+        self.failed = FailedQueues(broker, names, clock)
+        self.lead = Lead(app.settings.longest_lead)
+        self.timers = Timers(broker, names, clock, self.lead)
+        self.heads = Heads(broker, names)
+        self.journal = Journal(broker, names)
+        self.history = History(broker, names)
+        self.roster = Roster(broker, names, clock)
+        self.roll_call = RollCall(broker, names, hands, clock.now())
