@@ -24,8 +24,7 @@ from time import monotonic
 from typing import Any, Self, cast
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import Broker
+from scheduler.brokers.contract import Broker, cancelled
 from scheduler.errors import BrokerError
 from scheduler.processor.worker import Worker
 

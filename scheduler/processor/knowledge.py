@@ -5,8 +5,7 @@ from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import Consumer
+from scheduler.brokers.contract import Consumer, cancelled
 from scheduler.errors import BrokerError, QueueNotFound, Undecodable
 from scheduler.events import (
     Connected,

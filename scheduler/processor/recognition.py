@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery, cancelled
 from scheduler.control.joining import joined
 from scheduler.errors import BrokerError, DeliveryLost, StreamTooLong, Undecodable
 from scheduler.events import Emit, PlaceLost, TokenDelayed

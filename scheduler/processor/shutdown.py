@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import Delivery
+from scheduler.brokers.contract import Delivery, cancelled
 
 T = TypeVar("T")
 

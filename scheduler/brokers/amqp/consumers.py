@@ -8,14 +8,12 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self
 
-from scheduler.brokers.amqp.channels import Receiver, closed
-from scheduler.brokers.amqp.closing import closing_of, reason_of
 from scheduler.brokers.amqp.connection import Connection, pauses
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
-from scheduler.brokers.amqp.frames import Taken
+from scheduler.brokers.amqp.driver import Receiver, closed, closing_of, lost_with, reason_of
+from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.amqp.session import Session
-from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import Delivery
+from scheduler.brokers.contract import Delivery, cancelled
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.events import ConsumerInterrupted, ConsumerResumed
 from scheduler.protocol.messages import summary_of
@@ -58,21 +56,21 @@ class RecoveringConsumer(ABC):
             # A channel that is gone has cancelled it already.
             with suppress(BrokerError), self._connection.translated:
                 await self._deliveries.channel.cancel(self._tag)
-        self._interrupt("cancelled")
-        self._consumers.discard(self)
-        deliveries, self._deliveries = self._deliveries, None
-        if deliveries is not None:
+        if (deliveries := self._let_go("cancelled")) is not None:
             deliveries.retire()
 
     async def leave(self) -> None:
         await self.stop()
-        self._interrupt("left")
-        self._consumers.discard(self)
-        deliveries, self._deliveries = self._deliveries, None
-        if deliveries is not None:
+        if (deliveries := self._let_go("left")) is not None:
             # With its channel, the broker forgets the consumer and takes back what it held at once.
             with suppress(BrokerError), self._connection.translated:
                 await closed(deliveries.channel)
+
+    def _let_go(self, reason: str) -> DeliveryChannel | None:
+        self._interrupt(reason)
+        self._consumers.discard(self)
+        deliveries, self._deliveries = self._deliveries, None
+        return deliveries
 
     async def stop(self) -> None:
         """Do not consume again, once interrupted."""
@@ -104,14 +102,11 @@ class RecoveringConsumer(ABC):
 
     async def _open(self, session: Session) -> DeliveryChannel:
         channel = await session.open_channel()
-        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        deliveries = DeliveryChannel(self._connection, channel, lost)
+        deliveries = DeliveryChannel(self._connection, channel, lost_with(channel))
 
         def on_close(closing: asyncio.Future[Any]) -> None:
             if self._deliveries is deliveries:
                 self._interrupt(reason_of(closing))
-            if (deliveries.held or not deliveries.retired) and not lost.done():
-                lost.set_result(None)
 
         closing_of(channel).add_done_callback(on_close)
         channel.on_consumer_cancel_callbacks.add(
@@ -129,15 +124,15 @@ class RecoveringConsumer(ABC):
         return False
 
     def _receiver(self, deliveries: DeliveryChannel) -> Receiver:
-        def receive(taken: Taken) -> None:
+        def receive(raw: RawMessage) -> None:
             if deliveries is self._deliveries and self._tag is None:
-                self._tag = taken.consumer  # the answer may be read a moment later
-            self._receive(deliveries, taken)
+                self._tag = raw.consumer  # the answer may be read a moment later
+            self._receive(deliveries, raw)
 
         return receive
 
     @abstractmethod
-    def _receive(self, deliveries: DeliveryChannel, taken: Taken) -> None: ...
+    def _receive(self, deliveries: DeliveryChannel, raw: RawMessage) -> None: ...
 
     def _arguments(self) -> dict[str, Any]:
         return {}
@@ -185,5 +180,5 @@ class AmqpConsumer(RecoveringConsumer):
         super().__init__(connection, queue, prefetch)
         self._handler = handler
 
-    def _receive(self, deliveries: DeliveryChannel, taken: Taken) -> None:
-        self._handler(deliveries.delivery(taken, self._queue))
+    def _receive(self, deliveries: DeliveryChannel, raw: RawMessage) -> None:
+        self._handler(deliveries.delivery(raw, self._queue))

@@ -198,7 +198,7 @@ async def test_it_knows_what_was_said_before_it_listened_and_what_is_said_then(
 async def test_it_does_not_read_before_it_hears_roll_calls_and_roster_again(stage: Stage) -> None:
     await due_at_ten(stage)
     async with knowing(stage) as known:
-        (connection,) = [each for each in stage.server.connections if each.followers]
+        (connection,) = [each for each in stage.server.connections if each.subscriptions]
         lost, back = LOST
         connection.detach()
         known.knowledge.hear(lost)
