@@ -15,8 +15,7 @@ from scheduler.control.reports import Report
 from scheduler.control.where import Where
 from scheduler.errors import QueueNotFound
 from scheduler.events import Event, LoopRepaired, RunStarted
-from scheduler.processor.processor import Processor
-from scheduler.processor.worker import Worker
+from scheduler.processor.processor import Processor, Worker
 from scheduler.program import Program, processor
 from scheduler.protocol.epochs import LoopState, is_void
 from scheduler.protocol.messages import Message

@@ -26,7 +26,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from scheduler.brokers.contract import Broker, cancelled
 from scheduler.errors import BrokerError
-from scheduler.processor.worker import Worker
+from scheduler.processor.processor import Worker
 
 BEAT_S = 1.0
 BLOCKED_AFTER_S = 10.0
@@ -68,7 +68,6 @@ class Health:
 
     @property
     def pages(self) -> Mapping[str, WSGIApplication]:
-        """What answers, by path."""
         return {
             "/livez": _page("live", self.why_not_live),
             "/readyz": _page("ready", self.why_not_ready),
