@@ -201,7 +201,10 @@ class Pipeline:
         if run.head.begun >= self.app.settings.delivery_limit:
             return run._replace(started_at=now, outcome=Raised(DeliveredTooOften()))
         if isinstance(run.subject, Call):
-            return _admit_call(run._replace(started_at=now), run.subject)
+            expires_at, skipped = run.subject.expires_at, None
+            if expires_at is not None and now > expires_at:
+                skipped = Skipped(f"it expired {(now - expires_at).total_seconds():.1f} s ago")
+            return run._replace(started_at=now, outcome=skipped)
         tick, outcome, missed = _admit_token(run, run.subject, now)
         if missed:
             self._emit(TicksSkipped(*run.about, missed, "late"))
@@ -304,13 +307,6 @@ def _admit_token(run: Run, token: Token, now: datetime) -> tuple[datetime, Skipp
     late = now - admission.tick
     skipped = None if admission.run else Skipped(f"late by {late.total_seconds():.3f} s")
     return admission.tick, skipped, admission.missed
-
-
-def _admit_call(run: Run, call: Call) -> Run:
-    if call.expires_at is None or run.started_at <= call.expires_at:
-        return run
-    age = (run.started_at - call.expires_at).total_seconds()
-    return run._replace(outcome=Skipped(f"it expired {age:.1f} s ago"))
 
 
 def _decided(run: Run) -> Settlement:

@@ -243,7 +243,7 @@ class Execution:
         return functools.partial(self._in_thread, work) if task.blocks else work
 
     async def _in_process(self, child: Child) -> Any:
-        starting = self._threads.begin_start(child.start)
+        starting = self._threads.begin(child.start, starts=True)
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:

@@ -230,32 +230,28 @@ def _retry(
     delay = policy.retry.delay_after(run.token.attempt, error, chance())
     if delay is None or run.token.state is State.REPLAY:
         return None
-    successor = replace(
-        run.token,
-        state=State.ARMED,
-        act=None,
-        attempt=run.token.attempt + 1,
-        scheduled_at=run.tick,
-        due_at=run.ended_at + delay,
-        last=_record(run, Ending.RETRIED, summary_of(error)),
-    )
-    return Settlement(Ending.RETRIED, put=successor)
+    again = _failed(run, State.ARMED, Ending.RETRIED, summary_of(error))
+    return Settlement(Ending.RETRIED, put=replace(again, due_at=run.ended_at + delay))
 
 
 def _escalate(run: Finished, error: Exception, policy: Policy) -> Settlement:
     summary = summary_of(error)
-    parked = replace(
-        run.token,
-        state=State.REPLAY,
-        act=None,
-        attempt=run.token.attempt + 1,
-        scheduled_at=run.tick,
-        last=_record(run, Ending.ESCALATED, summary),
-    )
+    parked = _failed(run, State.REPLAY, Ending.ESCALATED, summary)
     next_up = _go_on(run, Ending.ESCALATED, error=summary, carry=run.token.carry)
     if policy.after_failure == "pause":
         next_up = _paused(next_up, f"paused after a failure: {summary}")
     return replace(next_up, park=Parking(parked, _reason_of(error), error))
+
+
+def _failed(run: Finished, state: State, ending: Ending, summary: str) -> Token:
+    return replace(
+        run.token,
+        state=state,
+        act=None,
+        attempt=run.token.attempt + 1,
+        scheduled_at=run.tick,
+        last=_record(run, ending, summary),
+    )
 
 
 def _stop(run: Finished, reason: str) -> Settlement:

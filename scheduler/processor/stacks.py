@@ -60,11 +60,7 @@ def _text(frames: list[tuple[FrameType, int]], ours: Collection[str]) -> str:
         return f"  (it cannot be told: {summary_of(error)})\n"
     if left_out > 0:
         lines.insert(0, f"  ({left_out} calls before these are left out)\n")
-    return _bounded(printable("".join(lines)))
-
-
-def _bounded(text: str) -> str:
-    """The innermost calls, if it is too long."""
+    text = printable("".join(lines))
     if len(text) <= LIMIT:
         return text
     kept = text[-LIMIT:].partition("\n")[2]

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
@@ -39,16 +39,18 @@ class Threads:
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="start")
         self._shutdown = shutdown
 
-    def begin(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+    def begin(self, work: Callable[[], Any], *, starts: bool = False) -> asyncio.Future[Any]:
         """Have a thread do some work, in a copy of this context; returns what tells how it ended.
 
-        None may be waiting for a thread: the processor has as much room as it has threads.
+        None may be waiting for a thread: the processor has as much room as it has threads. What
+        starts a process waits for those that were asked for before.
         """
-        return self._begin(self._pool, work)
-
-    def begin_start(self, start: Callable[[], None]) -> asyncio.Future[Any]:
-        """Have a process started, after those that were asked for before."""
-        return self._begin(self._starter, start)
+        context, loop = copy_context(), asyncio.get_running_loop()
+        threads = self._starter if starts else self._pool
+        thread = loop.run_in_executor(threads, lambda: context.run(called, work))
+        self.going += 1
+        thread.add_done_callback(self._note_end)
+        return thread
 
     async def result_of(
         self, thread: asyncio.Future[Any], *, stop: Callable[[], None] | None = None
@@ -71,14 +73,6 @@ class Threads:
             if isinstance(thread.exception(), Unfinished):
                 raise
             return thread.result()
-
-    def _begin(self, threads: Executor, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        context = copy_context()
-        loop = asyncio.get_running_loop()
-        thread = loop.run_in_executor(threads, lambda: context.run(called, work))
-        self.going += 1
-        thread.add_done_callback(self._note_end)
-        return thread
 
     async def _outlast(self, thread: asyncio.Future[Any]) -> None:
         aborted = self._shutdown.aborted

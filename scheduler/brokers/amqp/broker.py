@@ -20,10 +20,11 @@ from yarl import URL
 from scheduler.brokers.amqp import streams
 from scheduler.brokers.amqp.browsing import Browsing
 from scheduler.brokers.amqp.connection import Connection
-from scheduler.brokers.amqp.consumers import AmqpConsumer, RecoveringConsumer
+from scheduler.brokers.amqp.consumers import AmqpConsumer
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.driver import DriverChannel, closed
 from scheduler.brokers.amqp.endpoint import Endpoint
+from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.contract import (
@@ -87,7 +88,7 @@ class AmqpBroker:
         read_urls = partial(parse_urls, url) if isinstance(url, str) else url
         endpoint = Endpoint(read_urls, tls=tls or Tls(), heartbeat=heartbeat)
         self._connection = Connection(endpoint, emit=emit, patient=patient)
-        self._consumers: set[RecoveringConsumer] = set()
+        self._consumers: set[AmqpConsumer] = set()
 
     @property
     def address(self) -> str:
@@ -175,7 +176,10 @@ class AmqpBroker:
     async def consume(
         self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
     ) -> AmqpConsumer:
-        consumer = AmqpConsumer(self._connection, queue, handler, prefetch)
+        def receive(deliveries: DeliveryChannel, raw: RawMessage) -> None:
+            handler(deliveries.delivery(raw, queue))
+
+        consumer = AmqpConsumer(self._connection, queue, prefetch, receive)
         return await consumer.start(self._consumers)
 
     async def follow(

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -10,10 +9,10 @@ from typing import Any, Self
 
 from scheduler.brokers.amqp.connection import Connection, pauses
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
-from scheduler.brokers.amqp.driver import Receiver, closed, closing_of, lost_with, reason_of
+from scheduler.brokers.amqp.driver import closed, closing_of, lost_with, reason_of
 from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.amqp.session import Session
-from scheduler.brokers.contract import Delivery, cancelled
+from scheduler.brokers.contract import cancelled
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.events import ConsumerInterrupted, ConsumerResumed
 from scheduler.protocol.messages import summary_of
@@ -23,18 +22,25 @@ FIRST_TRIES = 9
 BEFORE_RESUMING = timedelta(seconds=0.1)
 
 
-class RecoveringConsumer(ABC):
+class AmqpConsumer:
     """A consumer with a channel of its own: what the broker closes is opened again."""
 
-    def __init__(self, connection: Connection, queue: str, prefetch: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        queue: str,
+        prefetch: int,
+        receive: Callable[[DeliveryChannel, RawMessage], None],
+    ) -> None:
         self._connection = connection
         self._queue = queue
         self._prefetch = prefetch
+        self._receive = receive
         self._deliveries: DeliveryChannel | None = None
         self._tag: str | None = None
         self._interrupted: asyncio.Future[str] | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._consumers: set[RecoveringConsumer] = set()
+        self._consumers: set[AmqpConsumer] = set()
 
     @property
     def active(self) -> bool:
@@ -42,7 +48,7 @@ class RecoveringConsumer(ABC):
             return False
         return not self._interrupted.done()
 
-    async def start(self, consumers: "set[RecoveringConsumer]") -> Self:
+    async def start(self, consumers: "set[AmqpConsumer]") -> Self:
         """Consume from now on, and be among these consumers until it is cancelled."""
         await self._begin_patiently()
         self._consumers = consumers
@@ -92,12 +98,16 @@ class RecoveringConsumer(ABC):
         with self._connection.translated:
             if self._deliveries is None or self._deliveries.channel.is_closed:
                 self._deliveries = await self._open(session)
+            deliveries = self._deliveries
+
+            def receive(raw: RawMessage) -> None:
+                if deliveries is self._deliveries and self._tag is None:
+                    self._tag = raw.consumer  # the answer may be read a moment later
+                self._receive(deliveries, raw)
+
             self._interrupted, self._tag = interrupted, None
-            self._tag = await self._deliveries.channel.consume(
-                self._queue,
-                self._receiver(self._deliveries),
-                prefetch=self._prefetch,
-                arguments=self._arguments(),
+            self._tag = await deliveries.channel.consume(
+                self._queue, receive, prefetch=self._prefetch, arguments=self._arguments()
             )
 
     async def _open(self, session: Session) -> DeliveryChannel:
@@ -122,17 +132,6 @@ class RecoveringConsumer(ABC):
         """Wait until it has to begin anew; says whether by its own doing."""
         await asyncio.wait([interrupted])
         return False
-
-    def _receiver(self, deliveries: DeliveryChannel) -> Receiver:
-        def receive(raw: RawMessage) -> None:
-            if deliveries is self._deliveries and self._tag is None:
-                self._tag = raw.consumer  # the answer may be read a moment later
-            self._receive(deliveries, raw)
-
-        return receive
-
-    @abstractmethod
-    def _receive(self, deliveries: DeliveryChannel, raw: RawMessage) -> None: ...
 
     def _arguments(self) -> dict[str, Any]:
         return {}
@@ -165,20 +164,3 @@ class RecoveringConsumer(ABC):
                 self._connection.emit(ConsumerInterrupted(self._queue, summary_of(error)))
             await asyncio.sleep(delay)
         return told
-
-
-class AmqpConsumer(RecoveringConsumer):
-    """Hands over what a queue delivers, to be acked by whoever has it in hand."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        queue: str,
-        handler: Callable[[Delivery], None],
-        prefetch: int,
-    ) -> None:
-        super().__init__(connection, queue, prefetch)
-        self._handler = handler
-
-    def _receive(self, deliveries: DeliveryChannel, raw: RawMessage) -> None:
-        self._handler(deliveries.delivery(raw, self._queue))

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from aiormq.exceptions import ChannelInvalidStateError
 
 from scheduler.brokers.amqp.connection import OFFSET, Connection
-from scheduler.brokers.amqp.consumers import RecoveringConsumer
+from scheduler.brokers.amqp.consumers import AmqpConsumer
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
 from scheduler.brokers.amqp.driver import DriverChannel, closed, closing_of
 from scheduler.brokers.amqp.frames import RawMessage
@@ -236,7 +236,7 @@ async def _reading(
             connection.close_soon(channel)
 
 
-class AmqpFollower(RecoveringConsumer):
+class AmqpFollower(AmqpConsumer):
     """Hands over what a stream holds, and knows the place where it goes on after a break.
 
     A stream may have been made anew meanwhile, and nothing but its entries says so. Therefore it
@@ -254,7 +254,7 @@ class AmqpFollower(RecoveringConsumer):
         handler: Callable[[Message], None],
         since: Literal["first", "next"] | int,
     ) -> None:
-        super().__init__(connection, stream, FOLLOW_PREFETCH)
+        super().__init__(connection, stream, FOLLOW_PREFETCH, self._read)
         self._handler = handler
         self._since = since
         self._began: float | None = None
@@ -314,7 +314,7 @@ class AmqpFollower(RecoveringConsumer):
         self._deliveries = self._last = self._recognised = None
         self._since = "first"
 
-    def _receive(self, deliveries: DeliveryChannel, raw: RawMessage) -> None:
+    def _read(self, deliveries: DeliveryChannel, raw: RawMessage) -> None:
         if (
             deliveries is not self._deliveries
             or self._interrupted is None
