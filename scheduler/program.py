@@ -22,24 +22,19 @@ from scheduler.control.supervision import Supervisor
 from scheduler.control.timer_watch import TimerWatch
 from scheduler.control.verbs import Verbs
 from scheduler.processor.call_reporter import CallReporter
-from scheduler.processor.capacity import Capacity
-from scheduler.processor.ends import Ends
-from scheduler.processor.escalation import Escalation
 from scheduler.processor.insight import Insight
 from scheduler.processor.knowledge import Knowledge
 from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.loop_turns import LoopTurns
-from scheduler.processor.order import Order
 from scheduler.processor.pipeline import Pipeline
-from scheduler.processor.processor import ProcessedApp, Processor
+from scheduler.processor.processor import ProcessedApp, Processor, Worker
 from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.punctuality import Punctuality
 from scheduler.processor.recognition import Recognition
 from scheduler.processor.runs import Executions
 from scheduler.processor.shutdown import Shutdown
-from scheduler.processor.successors import Successors
+from scheduler.processor.successors import Order, Successors
 from scheduler.processor.threads import Threads
-from scheduler.processor.worker import Worker
 from scheduler.queues.listing import Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roll_call import Hands
@@ -102,73 +97,49 @@ def processor(
         grace: how long runs may take to finish once it is stopped, before they are cancelled.
         supervises: whether it takes its part in supervision.
     """
+    emit, names = app.events.emit, app.names
     shutdown, turns = Shutdown(), LoopTurns(listing := Listing())
-    lifespan = Lifespan(app, shutdown)
+    lifespan = Lifespan(app, app.lifespan, shutdown)
     threads = Threads(app.settings.threads, shutdown)
-    executions = Executions(clock, shutdown, lifespan, app.around_runs, threads)
+    executions = Executions(clock, shutdown, lifespan, app.around_runs, threads, concurrency)
     insight = Insight(executions, app.events)
     program = Program(app, broker, clock, hands=turns, runs=insight)
-    publisher = PatientPublisher(shutdown, app.events.emit)
+    publisher = PatientPublisher(shutdown, emit)
     supervises_with = supervisor(program, listing) if supervises else None
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
-    knowledge = Knowledge(app.names, program.roster, program.roll_call, listing, app.events.emit)
-    ends = Ends(program.timers, program.endings, publisher)
+    knowledge = Knowledge(names, program.roster, program.roll_call, listing, emit)
     recognition = Recognition(
         knowledge,
         turns,
         program.journal,
         program.roll_call,
         program.timers,
-        ends,
+        program.endings,
         publisher,
         shutdown,
         clock,
-        app.events.emit,
-    )
-    escalation = Escalation(
-        app.names, program.failed, ends, publisher, app.escalation_hooks, clock, app.events.emit
+        emit,
     )
     order = Order(program.heads, publisher)
-    punctuality = Punctuality(program.lead, shutdown, clock)
+    punctuality = Punctuality(
+        broker, names, program.lead, recognition, publisher, shutdown, clock, emit
+    )
     successors = Successors(
         broker,
-        app.names,
-        program.timers,
-        turns,
+        names,
+        program.failed,
         recognition,
-        ends,
         publisher,
-        escalation,
         order,
-        punctuality,
+        app.escalation_hooks,
         clock,
-        app.events.emit,
+        emit,
     )
-    capacity = Capacity(concurrency, app.settings.threads)
     pipeline = Pipeline(
-        app,
-        clock,
-        turns,
-        capacity,
-        recognition,
-        order,
-        punctuality,
-        escalation,
-        successors,
-        executions,
-        shutdown,
+        app, clock, recognition, order, punctuality, successors, executions, shutdown
     )
     worker = Worker(
-        app,
-        broker,
-        pipeline,
-        capacity,
-        executions,
-        shutdown,
-        clock,
-        worked_on,
-        concurrency,
-        grace,
+        app, broker, pipeline, executions, shutdown, clock, worked_on, concurrency, grace
     )
     return Processor(
         app,

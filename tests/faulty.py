@@ -16,8 +16,9 @@ from scheduler.brokers.contract import (
     Delivery,
     Depth,
     Since,
+    silent,
+    too_long,
 )
-from scheduler.brokers.marks import silent, too_long
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import AccessRefused, Unconfirmed

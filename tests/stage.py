@@ -15,8 +15,7 @@ from scheduler.control.reports import Report
 from scheduler.control.where import Where
 from scheduler.errors import QueueNotFound
 from scheduler.events import Event, LoopRepaired, RunStarted
-from scheduler.processor.processor import Processor
-from scheduler.processor.worker import Worker
+from scheduler.processor.processor import Processor, Worker
 from scheduler.program import Program, processor
 from scheduler.protocol.epochs import LoopState, is_void
 from scheduler.protocol.messages import Message
@@ -254,7 +253,7 @@ class Stage:
         names, tokens = self.app.names, list[Token]()
         places = f"{names.prefix}.hatchery.", names.processor_queue("")
         async with MemoryBroker(self.server) as broker:
-            for queue in [each for each in self.server.router.queues if each.startswith(places)]:
+            for queue in [each for each in self.server.queues if each.startswith(places)]:
                 while taken := await broker.get(queue):
                     if not is_token(taken.message):
                         continue
@@ -318,7 +317,7 @@ class Stage:
             names.imprint,
         )
         queues = {queue.name for queue in self.app.topology().queues}.difference(not_theirs)
-        there = [queue for name, queue in self.server.router.queues.items() if name in queues]
+        there = [queue for name, queue in self.server.queues.items() if name in queues]
         letters = [letter for queue in there for letter in queue.letters()]
         return sum(claims_of(each.message).get("task") != SUPERVISION.task for each in letters)
 

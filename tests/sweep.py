@@ -21,6 +21,12 @@ from scheduler.queues.concurrency import side_by_side
 LANES = 8
 
 
+async def empty(broker: Broker, queue: str) -> None:
+    """Take all that is ready in a queue away."""
+    while (delivery := await broker.get(queue)) is not None:
+        await delivery.ack()
+
+
 async def sweep(broker: Broker, queues: Iterable[str]) -> None:
     """Delete queues, also if the test is being cancelled."""
     await asyncio.shield(side_by_side(broker.delete, list(queues)))

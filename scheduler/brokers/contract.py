@@ -30,37 +30,47 @@
    Where nothing more comes may be its end, or a node that lags behind. So `read_to_end` writes a
    mark into the stream: who has read as far as to that has read all that was confirmed before.
    Marks stay there, and nobody is handed one.
-   `get`, `consume` and `purge` are for queues: RabbitMQ answers a `get` or a `purge` of a
-   stream by closing the connection.
+   `get` and `consume` are for queues: RabbitMQ answers a `get` of a stream by closing the
+   connection.
 8. Of a queue with `x-single-active-consumer`, the first consumer gets all. When it is cancelled,
    the next one may get what comes after the deliveries that the first still holds; when it leaves,
    or its connection goes, the next one gets these first.
+9. What names a queue or a stream that is not there raises `QueueNotFound`; what is for a stream and
+   names a queue, or the other way round, `IncompatibleBroker`; what the connection goes in the
+   middle of, `BrokerUnavailable`.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+import uuid
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+)
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from scheduler.errors import IncompatibleBroker
+from scheduler.errors import (
+    BrokerUnavailable,
+    IncompatibleBroker,
+    QueueNotFound,
+    StreamTooLong,
+    Unroutable,
+)
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Topology
 
-
-def missing_exchange(name: str) -> IncompatibleBroker:
-    """What declaring says of an exchange that is somebody else's, and is not there."""
-    return IncompatibleBroker(
-        f"The exchange {name!r} does not exist. A task subscribes to it, and it is somebody "
-        "else's: have its owner declare it first, or name its type in subscribe= to do it here."
-    )
-
-
 EMBEDDED = "memory"
+MARK_TYPE = "scheduler.barrier"
 DEFAULT_TIMEOUT = timedelta(seconds=30)
 LONGEST_SILENCE = timedelta(seconds=10)
 DEFAULT_QUIET = timedelta(milliseconds=500)
+BEFORE_TELLING_AGAIN = timedelta(seconds=0.5)
 AS_LONG_AS_IT_TAKES = None
 """For what must not be given up: published again, it would be there twice."""
 
@@ -70,7 +80,6 @@ class BrokerInfo:
     """Who is at the other end, and what we are there.
 
     Attributes:
-        vhost: the virtual host that we are in.
         user: whom the broker takes us for.
         cluster: the name of the broker's cluster, of one node or many; empty: it sends none.
     """
@@ -114,19 +123,11 @@ class Delivery:
     _requeue: Callable[[], Awaitable[None]] = field(repr=False)
 
     async def ack(self) -> None:
-        """Tell the broker that the message is done with.
-
-        Raises:
-            DeliveryLost: the broker has given it to somebody else.
-        """
+        """Tell the broker that the message is done with (statement 4)."""
         await self._ack()
 
     async def requeue(self) -> None:
-        """Put the message back in its place.
-
-        Raises:
-            DeliveryLost: it is there already.
-        """
+        """Put the message back in its place (statement 4)."""
         await self._requeue()
 
 
@@ -204,19 +205,11 @@ class Broker(Protocol):
         Args:
             timeout: None: as long as it takes.
             lane: messages of one lane keep their order; a slow queue holds up one lane alone.
-
-        Raises:
-            TooLarge: the broker does not accept so large a body, or such headers.
-            Unencodable: no message can carry it.
         """
         ...
 
     async def get(self, queue: str) -> Delivery | None:
-        """Take the message at the head of a queue, if one is ready.
-
-        Raises:
-            QueueNotFound: there is no such queue.
-        """
+        """Take the message at the head of a queue, if one is ready."""
         ...
 
     def browse(self, queue: str, *, limit: int) -> Browsed:
@@ -229,21 +222,13 @@ class Broker(Protocol):
 
         Args:
             limit: it ends after so many.
-
-        Raises:
-            QueueNotFound: there is no such queue.
-            BrokerUnavailable: the connection went before the end. What was not acked is back.
         """
         ...
 
     async def consume(
         self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
     ) -> Consumer:
-        """Have the handler called with each message of the queue.
-
-        Raises:
-            QueueNotFound: there is no such queue.
-        """
+        """Have the handler called with each message of the queue."""
         ...
 
     async def follow(
@@ -260,10 +245,6 @@ class Broker(Protocol):
         Args:
             since: where to begin: with the first message, the next that comes, or that of this
                 offset. A stream that does not reach so far is followed from its first.
-
-        Raises:
-            QueueNotFound: there is no such stream.
-            IncompatibleBroker: it is a queue.
         """
         ...
 
@@ -277,11 +258,6 @@ class Broker(Protocol):
                 came shortly before; or from this offset on, if it is reached. None: all of it.
             quiet: it ends when nothing more has come for so long (the first may take longer), be
                 that all or not.
-
-        Raises:
-            QueueNotFound: there is no such stream, or no longer.
-            IncompatibleBroker: it is a queue.
-            BrokerUnavailable: the connection went before the end.
         """
         ...
 
@@ -303,14 +279,11 @@ class Broker(Protocol):
             timeout: for the whole of it, with all that is done between two messages.
 
         Raises:
-            QueueNotFound: there is no such stream, or no longer; or nothing gets anywhere by this
-                exchange and routing key.
-            IncompatibleBroker: it is a queue.
+            QueueNotFound: nothing gets anywhere by this exchange and routing key, either.
             AccessRefused: the user may not publish there.
             StreamTooLong: the timeout was over before the mark came. Who reads on from where it
                 was reached, leaves nothing out.
-            BrokerUnavailable: the connection went before it came; or nothing at all came, for
-                `LONGEST_SILENCE` or until the timeout.
+            BrokerUnavailable: nothing at all came, for `LONGEST_SILENCE` or until the timeout.
         """
         ...
 
@@ -318,10 +291,6 @@ class Broker(Protocol):
         """One of the last messages of a stream that no marks are written into.
 
         None: it holds none, or its first ones came only seconds ago.
-
-        Raises:
-            QueueNotFound: there is no such stream.
-            IncompatibleBroker: it is a queue.
         """
         ...
 
@@ -332,10 +301,64 @@ class Broker(Protocol):
         """
         ...
 
-    async def purge(self, queue: str) -> int:
-        """Delete what is ready in the queue; returns how many messages that were."""
-        ...
-
     async def delete(self, queue: str) -> None:
         """Delete the queue with all that is in it."""
         ...
+
+
+def new_mark() -> Message:
+    """Make a mark that is told from all others by its name (statement 7)."""
+    return Message(message_id=uuid.uuid4().hex, type=MARK_TYPE)
+
+
+def is_mark(message: Message) -> bool:
+    return message.type == MARK_TYPE
+
+
+@contextmanager
+def written_into(stream: str, exchange: str, routing_key: str) -> Generator[None]:
+    """Have it told, inside the block, that a mark was published and routed to nothing."""
+    try:
+        yield
+    except Unroutable:
+        raise QueueNotFound(
+            f"What is published to the exchange {exchange!r} for {routing_key!r} does not get into "
+            f"the stream {stream!r}: it is not there, or not bound."
+        ) from None
+
+
+def silent(stream: str) -> BrokerUnavailable:
+    """Make the error of who has not found the mark, and is handed nothing."""
+    return BrokerUnavailable(
+        f"The stream {stream!r} could not be read to its end: nothing more came. The broker may "
+        "be busy, or the node that was asked may lag behind. Try again later."
+    )
+
+
+def too_long(stream: str, reached: int | None) -> StreamTooLong:
+    """Make the error of who has not found the mark in time, though much came."""
+    return StreamTooLong(
+        f"The stream {stream!r} could not be read to its end in time: it holds too much.",
+        reached=reached,
+    )
+
+
+def missing_exchange(name: str) -> IncompatibleBroker:
+    """Make the error of who declares bindings of an exchange of another owner that is missing."""
+    return IncompatibleBroker(
+        f"The exchange {name!r} does not exist. A task subscribes to it, and it is somebody "
+        "else's: have its owner declare it first, or name its type in subscribe= to do it here."
+    )
+
+
+async def cancelled(task: asyncio.Future[Any]) -> None:
+    """Cancel a task that asks a broker, and wait for its end.
+
+    aiormq may answer a cancellation with the error of a channel that closes at that moment, which
+    the task takes for one to recover from: so it is told again.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=BEFORE_TELLING_AGAIN.total_seconds())
+    if not task.cancelled():
+        task.exception()  # or asyncio logs that nobody has asked for it

@@ -46,21 +46,13 @@ def broker_urls(settings: Settings) -> Sequence["URL"]:
 
 
 def is_embedded(settings: Settings) -> bool:
-    """Whether the broker is the one that lives within the process.
-
-    Raises:
-        SettingsError: the file of the URL cannot be read.
-    """
+    """Whether the broker is the one that lives within the process."""
     url = _broker_url(settings)
     return url.startswith("memory:") and not BETWEEN_URLS.search(url)
 
 
 def parse_urls(text: str) -> Sequence["URL"]:
-    """The URLs of the nodes of one cluster, with commas between them.
-
-    Raises:
-        SettingsError: one is none, or they are not of one cluster; the message does not show them.
-    """
+    """The URLs of the nodes of one cluster, with commas between them."""
     urls = [parse_url(part) for part in BETWEEN_URLS.split(text.strip())]
     for what, part in _SHARED.items():
         if len({part(url) for url in urls}) > 1:
@@ -72,11 +64,7 @@ def parse_urls(text: str) -> Sequence["URL"]:
 
 
 def parse_url(text: str) -> "URL":
-    """The URL of an AMQP broker.
-
-    Raises:
-        SettingsError: it is none; the message does not show it, as it may hold a password.
-    """
+    """The URL of an AMQP broker; the error of another text does not show it."""
     if not text:
         raise SettingsError(
             f"The broker URL is empty. Write {FORM}, or unset SCHEDULER_BROKER_URL."
@@ -114,11 +102,7 @@ def user_of(url: "URL") -> str:
 
 
 def read_secret(setting: str, path: Path) -> str:
-    """The one value that a file holds, without the newline at its end.
-
-    Raises:
-        SettingsError: there is none.
-    """
+    """The one value that a file holds, without the newline at its end."""
     # What cannot be decoded is replaced, because an error would carry all of it.
     value = read_file(setting, path).decode(errors="replace").rstrip("\r\n")
     if not value or "\ufffd" in value:
@@ -128,11 +112,7 @@ def read_secret(setting: str, path: Path) -> str:
 
 
 def read_file(setting: str, path: Path) -> bytes:
-    """What a file holds that a setting names.
-
-    Raises:
-        SettingsError: it cannot be read.
-    """
+    """What a file holds that a setting names."""
     try:
         return path.read_bytes()
     except OSError as error:

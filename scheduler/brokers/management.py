@@ -5,7 +5,6 @@ import base64
 import http.client
 import json
 import ssl
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -23,17 +22,13 @@ FORM = "http://host:15672 or https://host:15671"
 
 
 class Management:
-    """The management API of a broker.
-
-    Args:
-        url: with user and password.
-        context: for `https://`.
-    """
+    """The management API of a broker, at a URL with user and password."""
 
     def __init__(self, url: "URL", context: ssl.SSLContext | None = None) -> None:
-        self._url = url
-        self._context = context
+        self._user, secret = url.user, f"{url.user}:{url.password}".encode()
+        self._headers = {"Authorization": f"Basic {base64.b64encode(secret).decode()}"}
         self._address = str(url.with_user(None).with_password(None))
+        self._context = context
 
     async def policies(self, vhost: str) -> list[Policy]:
         """Read the policies of a virtual host, operator policies included.
@@ -42,52 +37,44 @@ class Management:
             BrokerUnavailable: the API does not answer.
             AccessRefused: this user may not read them.
         """
-        return await asyncio.to_thread(self._policies, vhost)
-
-    def _policies(self, vhost: str) -> list[Policy]:
-        found = list[Policy]()
-        for path, is_operator in KINDS.items():
-            found += _parsed(self._get(f"api/{path}/{quote(vhost, safe='')}"), is_operator)
-        return found
+        return [
+            Policy(
+                each["name"],
+                each["pattern"],
+                each["definition"],
+                each["apply-to"],
+                each["priority"],
+                is_operator,
+            )
+            for kind, is_operator in KINDS.items()
+            for each in await asyncio.to_thread(self._get, f"api/{kind}/{quote(vhost, safe='')}")
+        ]
 
     def _get(self, path: str) -> Any:
-        try:
-            status, body = self._answer(f"{self._url.raw_path.rstrip('/')}/{path}")
-            if status in (401, 403):
-                raise AccessRefused(
-                    f"{self._address} refused user {self._url.user!r}, who needs the tag "
-                    "'management' and a right in the virtual host."
-                )
-            if status != 200:
-                raise BrokerUnavailable(f"{self._address} answered {status} to {path}.")
-            return json.loads(body)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise BrokerUnavailable(f"{self._address} does not answer: {error}.") from None
+        from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, Request
 
-    def _answer(self, path: str) -> tuple[int, bytes]:
-        host, port = self._url.host or "", self._url.port
-        if self._context is None:
-            connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-        else:
-            connection = http.client.HTTPSConnection(
-                host, port, timeout=TIMEOUT_S, context=self._context
-            )
+        # Neither proxies nor redirections: they would be told the password.
+        opener = OpenerDirector()
+        opener.add_handler(HTTPHandler())
+        opener.add_handler(HTTPSHandler(context=self._context))
+        request = Request(f"{self._address.rstrip('/')}/{path}", headers=self._headers)
         try:
-            secret = f"{self._url.user}:{self._url.password}".encode()
-            authorization = f"Basic {base64.b64encode(secret).decode()}"
-            connection.request("GET", path, headers={"Authorization": authorization})
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+            with opener.open(request, timeout=TIMEOUT_S) as answer:
+                if answer.status in (401, 403):
+                    raise AccessRefused(
+                        f"{self._address} refused user {self._user!r}, who needs the tag "
+                        "'management' and a right in the virtual host."
+                    )
+                if answer.status != 200:
+                    raise BrokerUnavailable(f"{self._address} answered {answer.status} to {path}.")
+                return json.load(answer)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            why = getattr(error, "reason", error)
+            raise BrokerUnavailable(f"{self._address} does not answer: {why}.") from None
 
 
 def management_of(settings: Settings) -> Management | None:
-    """Return the management API that the settings name; None: they name none.
-
-    Raises:
-        SettingsError: its URL cannot be used, or a file of the settings cannot be read.
-    """
+    """Return the management API that the settings name; None: they name none."""
     if settings.management_url is None or is_embedded(settings):
         return None
     from yarl import URL
@@ -102,17 +89,3 @@ def management_of(settings: Settings) -> Management | None:
     if url.scheme == "http":
         return Management(url)
     return Management(url, tls_of(settings).context(url.with_scheme("amqps")))
-
-
-def _parsed(policies: Iterable[dict[str, Any]], is_operator: bool) -> list[Policy]:
-    return [
-        Policy(
-            each["name"],
-            each["pattern"],
-            each["definition"],
-            each["apply-to"],
-            each["priority"],
-            is_operator,
-        )
-        for each in policies
-    ]

@@ -32,9 +32,6 @@ def broker_of(
     Args:
         patient: keep trying to connect, instead of failing at once.
         embedded: what `memory://` leads to; None: to a new one.
-
-    Raises:
-        SettingsError: its URL cannot be used, or a file of the settings cannot be read.
     """
     if is_embedded(settings):
         from scheduler.brokers.memory.broker import MemoryBroker
@@ -44,11 +41,7 @@ def broker_of(
 
 
 def nodes_of(settings: Settings) -> Sequence[Broker]:
-    """A broker for each address of RabbitMQ that the settings name, not yet connected.
-
-    Raises:
-        SettingsError: one cannot be used, or a file of the settings cannot be read.
-    """
+    """A broker for each address of RabbitMQ that the settings name, not yet connected."""
     return [
         _amqp_broker(settings, lambda url=url: [url], emit=lambda _: None, patient=False)
         for url in broker_urls(settings)

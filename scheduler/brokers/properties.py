@@ -61,11 +61,7 @@ FRAME = 8 + 12  # bytes that a frame, and the header in it, take besides the pro
 
 
 def encoded(message: Message) -> bytes:
-    """The properties of a message: which it has, and what they are.
-
-    Raises:
-        Unencodable: one of them cannot travel.
-    """
+    """The properties of a message: which it has, and what they are."""
     flags, parts = 0, list[bytes]()
     for flag, of, write in _WRITERS:
         if (value := of(message)) is not None:
@@ -87,11 +83,7 @@ def decoded(properties: bytes, body: bytes = b"", *, offset: str | None = None) 
 
 
 def check_key(routing_key: str) -> None:
-    """See that a message can be published with this routing key.
-
-    Raises:
-        Unencodable: it is too long, or no text.
-    """
+    """See that a message can be published with this routing key."""
     try:
         routing_key.encode()
     except UnicodeEncodeError:
@@ -103,9 +95,6 @@ def check_size(properties: bytes, frame_max: int, address: str) -> None:
     """See that properties fit in a frame; a `frame_max` of 0 is no limit.
 
     RabbitMQ closes the connection of who sends larger ones.
-
-    Raises:
-        TooLarge: they do not.
     """
     size = len(properties) + FRAME
     excess = size - frame_max
@@ -122,24 +111,14 @@ def check_body(body: bytes, largest: int | None, place: str, address: str) -> No
     """See that the broker accepts a body of this size; no limit is known where `largest` is None.
 
     RabbitMQ closes the channel of who sends a larger one, with all that is in flight over it.
-
-    Args:
-        place: where the message goes.
-
-    Raises:
-        TooLarge: it is larger.
     """
     if largest is not None and len(body) > largest:
         raise TooLarge(
-            f"The message to {place} is {_mebibytes(len(body))}, and {address} accepts "
-            f"{_mebibytes(largest)} (its max_message_size). It was not sent: store the data "
+            f"The message to {place} is {len(body) / 2**20:.2f} MiB, and {address} accepts "
+            f"{largest / 2**20:.2f} MiB (its max_message_size). It was not sent: store the data "
             "elsewhere and send where it is, or raise max_message_size in rabbitmq.conf.",
             limit=largest,
         )
-
-
-def _mebibytes(size: int) -> str:
-    return f"{size / 2**20:.2f} MiB"
 
 
 def _decoded(properties: bytes, body: bytes, offset: str | None) -> Message:
@@ -185,14 +164,6 @@ _READERS: dict[str, Callable[[bytes, int], tuple[Any, int]]] = {
 }
 
 
-def _always_persistent(_: Message) -> bytes:
-    return PERSISTENT
-
-
-def _text_writer(name: str) -> Callable[[Any], bytes]:
-    return partial(short_string, what=f"The property {name}")
-
-
 def _headers(headers: object) -> bytes:
     if not isinstance(headers, Mapping):
         raise Unencodable(f"The headers are of type {type(headers).__name__}, not a mapping.")
@@ -209,7 +180,11 @@ def _priority(priority: object) -> bytes:
 
 
 _WRITTEN: dict[str, Callable[[Any], bytes]] = {
-    **{name: _text_writer(name) for name in NAMES if name not in NOT_OURS_TO_GIVE},
+    **{
+        name: partial(short_string, what=f"The property {name}")
+        for name in NAMES
+        if name not in NOT_OURS_TO_GIVE
+    },
     "headers": _headers,
     "delivery_mode": bytes,
     "priority": _priority,
@@ -217,6 +192,6 @@ _WRITTEN: dict[str, Callable[[Any], bytes]] = {
     "timestamp": lambda moment: time_of(moment, "The property timestamp"),
 }
 _WRITERS: list[tuple[int, Callable[[Message], Any], Callable[[Any], bytes]]] = [
-    (FLAGS[name], _always_persistent if name == "delivery_mode" else attrgetter(name), write)
+    (FLAGS[name], (lambda _: PERSISTENT) if name == "delivery_mode" else attrgetter(name), write)
     for name, write in _WRITTEN.items()
 ]

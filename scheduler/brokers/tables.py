@@ -53,11 +53,7 @@ def read_short(data: bytes, at: int) -> tuple[str, int]:
 
 
 def read_table(data: bytes, at: int = 0, depth: int = 0) -> tuple[dict[str, Any], int]:
-    """The table that begins there, and where it ends.
-
-    Raises:
-        Malformed: it is none.
-    """
+    """The table that begins there, and where it ends."""
     try:
         (size,), at = SIZE.unpack_from(data, at), at + 4
         end, table = at + size, dict[str, Any]()
@@ -83,9 +79,9 @@ def _read_value(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     return read(data, at + 1, depth)
 
 
-def _read_text(data: bytes, at: int, _: int) -> tuple[str, int]:
-    start, end = _sized_part(data, at)
-    return data[start:end].decode("utf-8", "surrogateescape"), end
+def _read_text(data: bytes, at: int, depth: int) -> tuple[str, int]:
+    found, end = _read_bytes(data, at, depth)
+    return found.decode("utf-8", "surrogateescape"), end
 
 
 def _read_bytes(data: bytes, at: int, _: int) -> tuple[bytes, int]:
@@ -134,20 +130,12 @@ def _read_array(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
 
 
 def table_of(headers: Mapping[str, Any]) -> bytes:
-    """The table that holds these headers.
-
-    Raises:
-        Unencodable: a name or a value cannot travel.
-    """
+    """The table that holds these headers."""
     return _table(headers, ())
 
 
 def short_string(text: object, what: str) -> bytes:
-    """A text as short strings travel: up to 255 bytes.
-
-    Raises:
-        Unencodable: it is longer, or no text.
-    """
+    """A text as short strings travel: up to 255 bytes."""
     if not isinstance(text, str):
         raise Unencodable(f"{what} is of type {type(text).__name__}: it has to be a text.")
     data = _encoded_text(text, what)
@@ -230,16 +218,8 @@ def _decimal(value: Decimal, path: Path) -> bytes:
     return b"D" + struct.pack(">Bi", scale, whole)
 
 
-def _time(value: datetime, path: Path) -> bytes:
-    return b"T" + time_of(value, _shown(path))
-
-
 def time_of(value: datetime, what: str) -> bytes:
-    """A moment as it travels.
-
-    Raises:
-        Unencodable: it has no time zone, or is before 1970.
-    """
+    """A moment as it travels."""
     if value.tzinfo is None or value < UNIX_EPOCH:
         raise Unencodable(f"{what} holds {value}: moments have a time zone, and come after 1970.")
     return int((value - UNIX_EPOCH).total_seconds()).to_bytes(8)
@@ -260,22 +240,6 @@ def _refuse_depth(path: Path) -> None:
         raise Unencodable(f"The header {path[0]!r} is nested more than {MOST_DEEP} deep.")
 
 
-def _truth(value: bool, _: Path) -> bytes:
-    return b"t\1" if value else b"t\0"
-
-
-def _nothing(_: None, __: Path) -> bytes:
-    return b"V"
-
-
-def _opaque(value: Opaque, _: Path) -> bytes:
-    return bytes(value)
-
-
-def _bytes(value: bytes | bytearray, _: Path) -> bytes:
-    return b"x" + _sized([bytes(value)])
-
-
 Read = Callable[[bytes, int, int], tuple[Any, int]]
 READERS: Mapping[int, Read] = {
     ord("S"): _read_text,
@@ -293,13 +257,13 @@ READERS: Mapping[int, Read] = {
 }
 WRITERS: Mapping[Any, Callable[[Any, Path], bytes]] = {
     str: _text,
-    bool: _truth,
+    bool: lambda value, _: b"t\1" if value else b"t\0",
     int: _number,
-    type(None): _nothing,
+    type(None): lambda _, __: b"V",
     float: _float,
-    Opaque: _opaque,
-    (bytes, bytearray): _bytes,
-    datetime: _time,
+    Opaque: lambda value, _: bytes(value),
+    (bytes, bytearray): lambda value, _: b"x" + _sized([bytes(value)]),
+    datetime: lambda value, path: b"T" + time_of(value, _shown(path)),
     Decimal: _decimal,
     (list, tuple): _array,
     Mapping: _nested,

@@ -42,9 +42,8 @@ from scheduler.errors import SettingsError
 from scheduler.events import Emit
 from scheduler.processor.health import Health
 from scheduler.processor.pages import serving
-from scheduler.processor.processor import Processor
+from scheduler.processor.processor import Processor, Worker
 from scheduler.processor.watchdog import Watchdog
-from scheduler.processor.worker import Worker
 from scheduler.program import Program, processor
 from scheduler.protocol.rights import rights_to_process
 from scheduler.queues.about import DISTRIBUTION

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.text import Text
 
 from scheduler.app import Scheduler
-from scheduler.brokers.cancellation import cancelled
+from scheduler.brokers.contract import cancelled
 from scheduler.cli.arguments import (
     AppArgument,
     Json,

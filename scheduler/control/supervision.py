@@ -39,8 +39,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import Depth
+from scheduler.brokers.contract import Depth, cancelled
 from scheduler.control.beginnings import Beginnings, Wanted, in_parts
 from scheduler.control.census import Census
 from scheduler.control.first_tokens import triggered

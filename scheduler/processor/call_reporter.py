@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from scheduler.brokers.cancellation import cancelled
+from scheduler.brokers.contract import cancelled
 from scheduler.errors import BrokerError
 from scheduler.events import Event, MessageParked, RunFinished
 from scheduler.protocol.calls import Call

@@ -40,17 +40,13 @@ PLAIN = str, int, float, bool, type(None)
 OURS = __file__, processor_threads.__file__
 WRAPPED = "__wrapped__"  # where `functools.update_wrapper` puts it
 
-Told = tuple[Progress | None, str]
+Whereabouts = tuple[Progress | None, str]
 """How far a run has come, and its stack."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a process does: the function is found there by its name.
-
-    Attributes:
-        carries: whether there is a next run to carry to.
-    """
+    """What a process does: the function is found there by its name."""
 
     task: str
     module: str
@@ -89,19 +85,10 @@ class Lines:
         self._rest = bytearray()
 
     def tell(self, what: str, value: Any = None) -> None:
-        """Tell a word and a value.
-
-        Raises:
-            OSError: the other end does not exist any more.
-        """
         self._socket.sendall(json.dumps([what, value]).encode() + b"\n")
 
     def read(self) -> Sequence[tuple[str, Any]] | None:
-        """Read what has arrived, and wait for that only if nothing has.
-
-        Returns:
-            What was told in the lines that are whole now; None: no more will be.
-        """
+        """Wait until something arrives, and return what whole lines tell; None: no more will."""
         try:
             data = self._socket.recv(CHUNK)
         except OSError:
@@ -153,12 +140,7 @@ class ProcessSide:
         Finalize(None, self._leave, exitpriority=LAST)
 
     def tell(self, what: str, value: Any) -> None:
-        """Tell the processor.
-
-        Raises:
-            UsageError: this process was forked off the one that may.
-        """
-        if os.getpid() != self._process:
+        if os.getpid() != self._process:  # it was forked off the one that may
             _unreachable()
         with self._telling:
             self._lines.tell(what, value)
@@ -225,11 +207,7 @@ def checked_progress(fraction: float, text: object) -> Progress:
 
 
 def refuse_to_carry(_: Any) -> NoReturn:
-    """Stand for carrying in a run that has no next one.
-
-    Raises:
-        CarryError: always.
-    """
+    """Stand for carrying in a run that has no next one."""
     raise CarryError("A one-off run has no next run to carry to: only loops carry.")
 
 

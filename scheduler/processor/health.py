@@ -25,10 +25,9 @@ from time import monotonic
 from typing import Any, Self, cast
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import Broker
+from scheduler.brokers.contract import Broker, cancelled
 from scheduler.errors import BrokerError
-from scheduler.processor.worker import Worker
+from scheduler.processor.processor import Worker
 
 BEAT_S = 1.0
 BLOCKED_AFTER_S = 10.0
@@ -70,7 +69,6 @@ class Health:
 
     @property
     def pages(self) -> Mapping[str, WSGIApplication]:
-        """What answers, by path."""
         return {
             "/livez": _page("live", self.why_not_live),
             "/readyz": _page("ready", self.why_not_ready),

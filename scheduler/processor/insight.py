@@ -26,22 +26,13 @@ class Insight:
         self._events = events
 
     async def told(self, processor: str, stack_of: str | None) -> Sequence[RunningRun]:
-        """The runs that are going on.
-
-        Args:
-            processor: its name.
-            stack_of: the run whose stack is told.
-        """
+        """The runs that are going on in a processor of this name, and the stack of one of them."""
         return await asyncio.gather(
             *(_told(each, processor, each.id == stack_of) for each in self._going_on())
         )
 
     def cancel(self, run: str, demand: Demand, ended: Callable[[str], None]) -> bool:
-        """Have a run end; says whether there is one.
-
-        Args:
-            ended: called when it is settled, with how it has ended.
-        """
+        """Have a run end, and be told how when it is settled; says whether there is one."""
         found = [each for each in self._going_on() if each.id == run and each.cancel(demand)]
         for each in found:
             logging.getLogger(__name__).info("%s is to end: %s has it cancelled", run, demand.by)

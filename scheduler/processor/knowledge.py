@@ -1,12 +1,11 @@
 """What a processor has to know before it runs a token: which epochs have begun (P0)."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
-from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import Consumer
+from scheduler.brokers.contract import Consumer, cancelled
 from scheduler.errors import BrokerError, QueueNotFound, Undecodable
 from scheduler.events import (
     Connected,
@@ -30,20 +29,15 @@ ENTERED_WITHIN_S = 5.0
 INTERRUPTIONS = ConnectionLost, Connected, ConsumerInterrupted, ConsumerResumed
 
 
-class Noted(NamedTuple):
-    """A token of which supervision has taken note, and until when nothing was put after it."""
-
-    token: Token
-    until: datetime
+LastNote = tuple[Token, datetime]
+"""A token of which supervision has taken note, and until when nothing was put after it."""
 
 
 class Knowledge:
     """Follows the roster, and hears the roll calls, for as long as its processor lives.
 
-    After each interruption it starts anew; until that is done, its processor runs no token.
-
-    Args:
-        listing: where what is read is entered.
+    After each interruption it starts anew; until that is done, its processor runs no token. What it
+    reads is entered in the listing.
     """
 
     def __init__(
@@ -84,19 +78,24 @@ class Knowledge:
         """Whether it knows all epochs that had begun before its last interruption ended."""
         return self._current.is_set()
 
-    async def current(self) -> None:
+    async def current(self) -> bool:
         """Wait until it is current."""
-        await self._current.wait()
+        return await self._current.wait()
 
     async def entry_of(self, first: Token) -> Entry | None:
         """Return the latest entry of a loop, its first token's epoch or later; None: it is late."""
+
+        def has_come() -> bool:
+            listed = self._listing.get(first.loop)
+            return listed is not None and listed.epoch >= first.epoch
+
         with suppress(TimeoutError):
             async with asyncio.timeout(ENTERED_WITHIN_S):
-                await self._until_entered(first)
+                await _until(has_come)
         listed = self._listing.get(first.loop)
-        return None if listed is None or listed.epoch < first.epoch else listed.entry
+        return listed.entry if listed is not None and has_come() else None
 
-    async def noted(self, first: Token) -> Noted | None:
+    async def noted(self, first: Token) -> LastNote | None:
         """How far a loop had come before this epoch of it.
 
         None: that is not noted; or its entry, which may come after its token, does not come.
@@ -107,30 +106,21 @@ class Knowledge:
         if listed.epoch != first.epoch:
             return None
         try:
-            return Noted(listed.checkpoint.token(self._namespace), listed.checkpoint.until)
+            return listed.checkpoint.token(self._namespace), listed.checkpoint.until
         except Undecodable:  # the journal is read
             return None
 
     def hear(self, event: Event) -> None:
         """Learn of `INTERRUPTIONS`, and of their ends."""
         match event:
-            case ConnectionLost():
+            case ConsumerInterrupted() | ConsumerResumed() if event.queue not in self._queues:
+                pass
+            case ConnectionLost() | ConsumerInterrupted():
                 self._interrupt()
-            case ConsumerInterrupted(queue=queue) if queue in self._queues:
-                self._interrupt()
-            case Connected():
-                self._start_anew()
-            case ConsumerResumed(queue=queue) if queue in self._queues:
+            case Connected() | ConsumerResumed():
                 self._start_anew()
             case _:
                 pass
-
-    async def _until_entered(self, token: Token) -> None:
-        for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
-            listed = self._listing.get(token.loop)
-            if listed is not None and listed.epoch >= token.epoch:
-                return
-            await asyncio.sleep(pause)
 
     def _tell(self, listed: Listed, lag: timedelta) -> None:
         self._emit(EpochHeard(listed.loop, listed.epoch, lag))
@@ -157,7 +147,7 @@ class Knowledge:
 
     async def _catch_up(self) -> None:
         # Of what begins after this, a roll call tells; what began before is in the roster.
-        await self._until_subscribed()
+        await _until(self._is_subscribed)
         async with self._turn:
             await self._merge(await self._roster.read())
         self._current.set()
@@ -178,9 +168,13 @@ class Knowledge:
         if following is not None:
             await following.cancel()
 
-    async def _until_subscribed(self) -> None:
-        for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
-            is_following = self._following is None or self._following.active
-            if self._roll_call.present and is_following:
-                return
-            await asyncio.sleep(pause)
+    def _is_subscribed(self) -> bool:
+        is_following = self._following is None or self._following.active
+        return self._roll_call.present and is_following
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
+        if condition():
+            return
+        await asyncio.sleep(pause)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from scheduler.errors import LifespanError
 from scheduler.processor.shutdown import Shutdown
@@ -15,13 +15,6 @@ from scheduler.user_code import UserCode
 CLOSING_TIMEOUT = timedelta(seconds=5)
 
 
-class HasLifespan(Protocol):
-    """An app that says what its runs share."""
-
-    @property
-    def lifespan(self) -> LifespanFunction | None: ...
-
-
 class Lifespan:
     """The state of a processor's runs. It is opened and closed in one task, as some libraries need.
 
@@ -30,19 +23,20 @@ class Lifespan:
         is_open: whether runs can have it: not where the processor was told to stop before.
     """
 
-    def __init__(self, app: HasLifespan, shutdown: Shutdown) -> None:
+    def __init__(self, app: Any, function: LifespanFunction | None, shutdown: Shutdown) -> None:
         self.state: Any = None
         self.is_open = False
         self._app = app
+        self._function = function
         self._shutdown = shutdown
         self._opening: asyncio.Timeout | None = None
         self._manager: AbstractAsyncContextManager[Any] | None = None
 
     async def __aenter__(self) -> "Lifespan":
-        if self._app.lifespan is None:
+        if self._function is None:
             self.is_open = True
         elif not self._shutdown.stopping:
-            await self._open(self._app.lifespan)
+            await self._open(self._function)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -54,7 +48,7 @@ class Lifespan:
                 with UserCode("it"):
                     await self._manager.__aexit__(None, None, None)
         except Exception as error:
-            name = name_of(self._app.lifespan)
+            name = name_of(self._function)
             logging.getLogger(__name__).exception("The lifespan %s could not be closed", name)
             if kind is asyncio.CancelledError:  # a task group in it does so when a task has failed
                 raise LifespanError(

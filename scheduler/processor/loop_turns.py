@@ -17,11 +17,7 @@ MOST_REMEMBERED = 100_000
 
 @dataclass(slots=True)
 class LoopTurn:
-    """The tokens of one loop that this processor has in hand.
-
-    Attributes:
-        running: the one that it runs.
-    """
+    """The tokens of one loop that this processor has in hand, and the one that it runs."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     tokens: list[Token] = field(default_factory=list[Token])
@@ -36,17 +32,10 @@ class LoopTurns:
     """
 
     def __init__(self, listing: Listing) -> None:
-        self._listing = listing
+        self.learn = listing.learn
+        self.known = listing.known
         self._turns: dict[LoopId, LoopTurn] = {}
         self._settled: dict[LoopId, Position] = {}
-
-    def learn(self, loop: LoopId, epoch: int) -> None:
-        """Take note that this epoch of a loop has begun."""
-        self._listing.learn(loop, epoch)
-
-    def known(self, loop: LoopId) -> int:
-        """The greatest epoch of a loop that is known here."""
-        return self._listing.known(loop)
 
     def is_void(self, token: Token) -> bool:
         """Whether a token is acked without a run (R1)."""

@@ -15,8 +15,10 @@ Each step may end it:
 Then, at one place, the delivery is acked or given back.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -33,10 +35,6 @@ from scheduler.events import (
     TicksSkipped,
     TokenSuperseded,
 )
-from scheduler.processor.capacity import Capacity
-from scheduler.processor.escalation import Escalation
-from scheduler.processor.loop_turns import LoopTurns
-from scheduler.processor.order import Order
 from scheduler.processor.publishing import LONGEST_PAUSE
 from scheduler.processor.punctuality import Punctuality
 from scheduler.processor.recognition import JOINED, VOID, Interrupted, Recognition
@@ -55,7 +53,7 @@ from scheduler.processor.settlement import (
     settle_call,
 )
 from scheduler.processor.shutdown import Shutdown
-from scheduler.processor.successors import Successors
+from scheduler.processor.successors import Order, Successors
 from scheduler.protocol.calls import Call, decode_call, is_call, unclaimed
 from scheduler.protocol.messages import lead_of, one_line
 from scheduler.protocol.tokens import State, Token, decode
@@ -66,9 +64,6 @@ from scheduler.timing.backoff import dice
 from scheduler.timing.clock import Clock
 from scheduler.timing.schedules import admit
 from scheduler.user_code import UserCode
-
-Held = list[Callable[[], None]]
-"""What lets go of what a delivery has taken on its way, in the order in which it was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,42 +79,27 @@ class Verdict:
     not_before: datetime | None = None
 
 
+@dataclass(eq=False)
 class Pipeline:
-    """Takes the deliveries of a processor through their steps."""
+    """Takes the deliveries of a processor through their steps.
 
-    def __init__(
-        self,
-        app: App,
-        clock: Clock,
-        turns: LoopTurns,
-        capacity: Capacity,
-        recognition: Recognition,
-        order: Order,
-        punctuality: Punctuality,
-        escalation: Escalation,
-        successors: Successors,
-        executions: Executions,
-        shutdown: Shutdown,
-    ) -> None:
-        self._app = app
-        self._clock = clock
-        self._events = app.events
-        self._emit = app.events.emit
-        self._turns = turns
-        self._capacity = capacity
-        self._recognition = recognition
-        self._order = order
-        self._punctuality = punctuality
-        self._escalation = escalation
-        self._successors = successors
-        self._executions = executions
-        self._shutdown = shutdown
-        self._returned = 0
+    Attributes:
+        returned: how many messages were given back since the processor was told to stop.
+    """
 
-    @property
-    def returned(self) -> int:
-        """How many messages were given back since the processor was told to stop."""
-        return self._returned
+    app: App
+    clock: Clock
+    recognition: Recognition
+    order: Order
+    punctuality: Punctuality
+    successors: Successors
+    executions: Executions
+    shutdown: Shutdown
+    returned: int = 0
+
+    def __post_init__(self) -> None:
+        self._turns = self.recognition.turns
+        self._emit = self.app.events.emit
 
     async def handle(self, delivery: Delivery, task: TaskSpec) -> datetime | None:
         """Take a delivery through all steps, and be rid of it.
@@ -127,45 +107,42 @@ class Pipeline:
         Returns:
             Before which moment its message, which was given back, is not to be run.
         """
-        held: Held = []
-        if not self._app.names.bring_retries(delivery.exchange, delivery.routing_key):
+        if not self.app.names.bring_retries(delivery.exchange, delivery.routing_key):
             delivery.message = unclaimed(delivery.message)
-        try:
+        with ExitStack() as held:
             verdict = await self._verdict(delivery, task, held)
             await self._dispose(delivery, verdict)
-        finally:
-            for let_go in reversed(held):
-                let_go()
         return verdict.not_before
 
-    async def _verdict(self, delivery: Delivery, task: TaskSpec, held: Held) -> Verdict:
+    async def _verdict(self, delivery: Delivery, task: TaskSpec, held: ExitStack) -> Verdict:
         try:
             return await self._process(delivery, task, held)
         except DeliveryLost:
             return Verdict(Disposition.NOTHING)  # somebody else has it already
         except Interrupted:
-            await self._shutdown.until_unsubscribed()
+            await asyncio.wait([self.shutdown.unsubscribed])
             return Verdict(Disposition.REQUEUE)
         except BrokerError:
             return Verdict(Disposition.REQUEUE)
         except Exception:
             logging.getLogger(__name__).exception("A message of %s is given back", task.name)
-            await self._shutdown.pause(delivery, LONGEST_PAUSE.total_seconds())
+            await self.shutdown.pause(delivery, LONGEST_PAUSE.total_seconds())
             return Verdict(Disposition.REQUEUE)
 
-    async def _process(self, delivery: Delivery, task: TaskSpec, held: Held) -> Verdict:
+    async def _process(self, delivery: Delivery, task: TaskSpec, held: ExitStack) -> Verdict:
         try:
             subject = self._decode(delivery, task)
-            if (why_not := await self._recognise(delivery, subject, held)) is not None:
-                return _superseded(delivery, subject, why_not)
-            run = await self._order.resumed(self._resolve(delivery, task, subject))
-            await self._punctuality.until_due(run)
-            if await self._successors.go_back(run):
+            if isinstance(subject, Token):
+                held.callback(await self._turns.take(subject))
+                if (why_not := await self.recognition.why_not(delivery, subject)) is not None:
+                    return _superseded(delivery, subject, why_not)
+            run = await self.order.resumed(self._resolve(delivery, task, subject))
+            if not await self.punctuality.is_due(run):
                 return Verdict(Disposition.ACK)
-            held.append(await self._capacity.take(task))
+            await self.executions.take_room(task, held)
             if (declined := await self._decline(run)) is not None:
                 return declined
-            await self._order.begin(run)
+            await self.order.begin(run)
             # A later epoch may have begun meanwhile. Between this and the run, nothing is awaited.
             if isinstance(subject, Token) and self._turns.is_void(subject):
                 return _superseded(delivery, subject, VOID)
@@ -175,14 +152,14 @@ class Pipeline:
         except BrokerError:
             raise
         except Exception as error:
-            await self._escalation.refuse(delivery, task, error)
+            await self.successors.refuse(delivery, task, error)
             return Verdict(Disposition.ACK)
 
     def _decode(self, delivery: Delivery, task: TaskSpec) -> Token | Call:
         message, exchange, key = delivery.message, delivery.exchange, delivery.routing_key
         lead_of(message.headers)  # refuses one that cannot be kept
-        if self._app.names.bring_tokens(exchange):
-            token = decode(message, self._app.namespace)
+        if self.app.names.bring_tokens(exchange):
+            token = decode(message, self.app.namespace)
             if loop_named_by(key) != token.loop or token.loop.task != task.name:
                 came = f"by {key!r} to {task.name!r}"
                 raise Undecodable(f"The token is one of {token.loop}, and came {came}.")
@@ -191,7 +168,7 @@ class Pipeline:
             raise Undecodable("It is no call, and did not come the way of the loops' tokens.")
         return decode_call(
             message,
-            self._app.namespace,
+            self.app.namespace,
             task.name,
             exchange=exchange,
             routing_key=key,
@@ -199,38 +176,35 @@ class Pipeline:
         )
 
     def _resolve(self, delivery: Delivery, task: TaskSpec, subject: Token | Call) -> Run:
-        now = self._clock.now()
+        now = self.clock.now()
         with UserCode("a type of the arguments"):
             if isinstance(subject, Call):
                 arguments, tick = _arguments_of(subject, task), subject.due_at or now
             else:
-                arguments, tick = _arguments_of_loop(subject, task, self._app), subject.scheduled_at
+                arguments, tick = _arguments_of_loop(subject, task, self.app), subject.scheduled_at
         return Run(delivery, task, subject, arguments, tick, received_at=now)
-
-    async def _recognise(self, delivery: Delivery, subject: Token | Call, held: Held) -> str | None:
-        if isinstance(subject, Call):
-            return None
-        held.append(await self._turns.take(subject))
-        return await self._recognition.why_not(delivery, subject)
 
     async def _decline(self, run: Run) -> Verdict | None:
         """What becomes of a message that is not ours to run now; None: it is."""
         if run.delivery.lost.done():
             return Verdict(Disposition.NOTHING)
-        if self._shutdown.stopping:
+        if self.shutdown.stopping:
             # Given back while we still consume from its queue, it would come straight back to us.
-            await self._shutdown.until_unsubscribed()
+            await asyncio.wait([self.shutdown.unsubscribed])
             return Verdict(Disposition.REQUEUE)
-        if run.head.due_at is not None and self._clock.now() < run.head.due_at:
+        if run.head.due_at is not None and self.clock.now() < run.head.due_at:
             return Verdict(Disposition.REQUEUE, not_before=run.head.due_at)
         return None
 
     def _admit(self, run: Run) -> Run:
-        now = self._clock.now()
-        if run.head.begun >= self._app.settings.delivery_limit:
+        now = self.clock.now()
+        if run.head.begun >= self.app.settings.delivery_limit:
             return run._replace(started_at=now, outcome=Raised(DeliveredTooOften()))
         if isinstance(run.subject, Call):
-            return _admit_call(run._replace(started_at=now), run.subject)
+            expires_at, skipped = run.subject.expires_at, None
+            if expires_at is not None and now > expires_at:
+                skipped = Skipped(f"it expired {(now - expires_at).total_seconds():.1f} s ago")
+            return run._replace(started_at=now, outcome=skipped)
         tick, outcome, missed = _admit_token(run, run.subject, now)
         if missed:
             self._emit(TicksSkipped(*run.about, missed, "late"))
@@ -239,14 +213,14 @@ class Pipeline:
     async def _execute(self, run: Run) -> Run:
         outcome = run.outcome
         if outcome is None:
-            if self._events.has_listeners(RunStarted):
+            if self.app.events.has_listeners(RunStarted):
                 self._emit(_started(run))
-            outcome = await self._executions.outcome_of(run)
-        return run._replace(outcome=outcome, ended_at=self._clock.now())
+            outcome = await self.executions.outcome_of(run)
+        return run._replace(outcome=outcome, ended_at=self.clock.now())
 
     async def _settle(self, run: Run) -> Verdict:
         settlement = self._announced(run, _decided(run))
-        not_before = await self._successors.perform(run, settlement)
+        not_before = await self.successors.perform(run, settlement)
         match settlement.disposition:
             case Disposition.ACK if not_before is None:
                 return Verdict(Disposition.ACK, RunSettled(*run.about))
@@ -278,7 +252,7 @@ class Pipeline:
                     await delivery.ack()
                 case Disposition.REQUEUE:
                     await delivery.requeue()
-                    self._returned += self._shutdown.stopping  # an ordered retry goes back as well
+                    self.returned += self.shutdown.stopping  # an ordered retry goes back as well
                 case Disposition.NOTHING:
                     pass
         except DeliveryLost:
@@ -299,10 +273,10 @@ def _texts(trace: Mapping[Any, Any]) -> dict[str, str]:
     return texts
 
 
-def _superseded(delivery: Delivery, subject: Token | Call, why: str) -> Verdict:
-    if why == JOINED or not isinstance(subject, Token):
+def _superseded(delivery: Delivery, token: Token, why: str) -> Verdict:
+    if why == JOINED:
         return Verdict(Disposition.ACK)
-    about = subject.loop, subject.seq, subject.attempt, delivery.message.message_id or ""
+    about = token.loop, token.seq, token.attempt, delivery.message.message_id or ""
     return Verdict(Disposition.ACK, TokenSuperseded(*about, reason=why))
 
 
@@ -333,13 +307,6 @@ def _admit_token(run: Run, token: Token, now: datetime) -> tuple[datetime, Skipp
     late = now - admission.tick
     skipped = None if admission.run else Skipped(f"late by {late.total_seconds():.3f} s")
     return admission.tick, skipped, admission.missed
-
-
-def _admit_call(run: Run, call: Call) -> Run:
-    if call.expires_at is None or run.started_at <= call.expires_at:
-        return run
-    age = (run.started_at - call.expires_at).total_seconds()
-    return run._replace(outcome=Skipped(f"it expired {age:.1f} s ago"))
 
 
 def _decided(run: Run) -> Settlement:

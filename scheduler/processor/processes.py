@@ -25,7 +25,7 @@ from multiprocessing.connection import wait
 from time import monotonic
 from typing import Any
 
-from scheduler.processor.child import STOPPING, Job, Lines, Told, error_of, unpickled, work
+from scheduler.processor.child import STOPPING, Job, Lines, Whereabouts, error_of, unpickled, work
 from scheduler.processor.threads import Unfinished
 from scheduler.protocol.messages import summary_of
 from scheduler.tasks.context import Context, Progress
@@ -38,7 +38,7 @@ STARTING: Any = multiprocessing.get_context(WAY)  # its type has no processes
 STARTS = 3
 LEAVING = timedelta(seconds=5)
 REAPED_WITHIN_S = 1
-NOTHING_TOLD: Told = None, ""
+NOTHING_TOLD: Whereabouts = None, ""
 
 
 class ProcessEnded(Unfinished):
@@ -55,12 +55,7 @@ def prepare(tasks: Iterable[TaskSpec]) -> None:
 
 
 class Child:
-    """The process of one run.
-
-    Args:
-        context: of the run: what the function does with it is done here.
-        carries: whether there is a next run to carry to.
-    """
+    """The process of one run; what its function does with its context is done here."""
 
     def __init__(self, task: TaskSpec, context: Context[Any], *, carries: bool) -> None:
         self._context = context
@@ -69,14 +64,10 @@ class Child:
         self._process: _Process | None = None
         self._killed = False
         self._asked = False
-        self._askers: list[Future[Told]] = []
+        self._askers: list[Future[Whereabouts]] = []
 
     def start(self) -> None:
-        """Start the process, which then waits for `run`. It may take as long as the fork server.
-
-        Raises:
-            ProcessEnded: it was killed, or cannot be started.
-        """
+        """Start the process, which then waits for `run`. It may take as long as the fork server."""
         problem = ""
         for _ in range(STARTS):
             if self._killed:
@@ -94,11 +85,7 @@ class Child:
         raise ProcessEnded(f"its process cannot be started: {problem}")
 
     def run(self) -> Any:
-        """Let the process begin, and wait for it to end; returns what its function returns.
-
-        Raises:
-            ProcessEnded: it ended before.
-        """
+        """Let the process begin, and wait for it to end; returns what its function returns."""
         process = self._process
         assert process is not None
         try:
@@ -130,9 +117,9 @@ class Child:
             process.close()
         self._answer(NOTHING_TOLD)
 
-    def ask(self) -> Future[Told]:
+    def ask(self) -> Future[Whereabouts]:
         """Ask where its run is, and how far. A process that cannot answer does not."""
-        asker: Future[Told] = Future()
+        asker: Future[Whereabouts] = Future()
         with self._lock:
             if self._process is None:  # yet, or any more
                 asker.set_result(NOTHING_TOLD)
@@ -188,7 +175,7 @@ class Child:
                 fraction, text, stack = value
                 self._answer((None if fraction is None else Progress(fraction, text), stack))
 
-    def _answer(self, told: Told) -> None:
+    def _answer(self, told: Whereabouts) -> None:
         with self._lock:
             askers, self._askers, self._asked = self._askers, [], False
         for asker in askers:
@@ -208,11 +195,7 @@ class _Process:
     """A process that was started, and waits for its first line.
 
     Attributes:
-        socket: what it tells comes from it.
         end: is readable when it has ended.
-
-    Raises:
-        EOFError, ConnectionError: what it was to be forked off has ended.
     """
 
     def __init__(self, job: Job) -> None:
@@ -232,9 +215,8 @@ class _Process:
     def kill(self) -> None:
         """Kill it, and what it has forked; it may have ended."""
         if hasattr(os, "killpg"):
-            with suppress(
-                ProcessLookupError, PermissionError
-            ):  # it leads no group, yet or any more
+            # It may lead no group, yet or any more.
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._popen.pid, signal.SIGKILL)
         if self._descriptor is None:
             self._popen.kill()
@@ -243,7 +225,6 @@ class _Process:
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     def close(self) -> None:
-        """Forget it."""
         self.socket.close()
         self._popen.close()
         if self._descriptor is not None:

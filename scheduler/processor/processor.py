@@ -1,27 +1,194 @@
 """One process that works on tasks until it is stopped."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
-from typing import Protocol
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Protocol
 
-from scheduler.brokers.contract import Broker
+from scheduler.brokers.contract import Broker, Delivery
 from scheduler.control.seeding import Seeding
 from scheduler.control.supervision import Supervisor
-from scheduler.events import Connected, EscalationHook, MessageParked, RunFinished
+from scheduler.errors import QueueNotFound
+from scheduler.events import (
+    Connected,
+    EscalationHook,
+    MessageParked,
+    ProcessorStarted,
+    ProcessorStopped,
+    ProcessorStopping,
+    RunFinished,
+)
 from scheduler.middleware import Around
 from scheduler.processor.call_reporter import CallReporter
+from scheduler.processor.intake import Flow, InOrder, Intake, Paced
 from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
-from scheduler.processor.lifespan import HasLifespan, Lifespan
+from scheduler.processor.lifespan import Lifespan
+from scheduler.processor.pipeline import Pipeline
 from scheduler.processor.processes import prepare
+from scheduler.processor.runs import Executions
+from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
-from scheduler.processor.worker import Worker
+from scheduler.tasks.lifespan import LifespanFunction
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
+from scheduler.timing.rates import Pacer
+
+CLOSING_TIMEOUT = timedelta(seconds=5)
 
 
-class ProcessedApp(App, HasLifespan, Protocol):
+@dataclass(eq=False)
+class Worker:
+    """Consumes from the queues of its tasks, and hands what comes to the pipeline.
+
+    Attributes:
+        concurrency: how many runs may go on at once, over all tasks.
+        grace: how long runs may take to finish, once it is stopped, before they are cancelled and
+            their messages given back.
+    """
+
+    app: App
+    broker: Broker
+    pipeline: Pipeline
+    executions: Executions
+    shutdown: Shutdown
+    clock: Clock
+    tasks: Sequence[TaskSpec]
+    concurrency: int
+    grace: timedelta
+
+    def __post_init__(self) -> None:
+        self._why = ""
+        self._intakes: dict[str, Intake] = {}
+        self._handling: set[asyncio.Task[datetime | None]] = set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was told to stop, and takes no more messages."""
+        return self.shutdown.stopping
+
+    @property
+    def queues(self) -> list[str]:
+        """Where it takes messages from."""
+        return [self.app.names.processor_queue(task.name) for task in self.tasks]
+
+    @property
+    def silent(self) -> list[str]:
+        """Those of its queues that nothing is delivered from, as far as this end knows.
+
+        May be asked by another thread.
+        """
+        intakes = dict(self._intakes)
+        return [queue for queue in self.queues if queue not in intakes or not intakes[queue].active]
+
+    @property
+    def listening(self) -> list[str]:
+        """Those of its queues that the broker should know a consumer of now."""
+        intakes = dict(self._intakes)
+        return [queue for queue in self.queues if queue in intakes and intakes[queue].listening]
+
+    async def run(self) -> None:
+        """Process messages until `stop` is called.
+
+        Raises:
+            QueueNotFound: a task has no queue yet; the message says how to make it.
+        """
+        try:
+            for task in self.tasks:
+                await self._take_in(task)
+            named = tuple(task.name for task in self.tasks if not task.builtin)
+            address, emit = self.broker.address, self.app.events.emit
+            emit(ProcessorStarted(self.app.namespace, address, named, self.concurrency))
+            await asyncio.wait([self.shutdown.begun])
+        finally:
+            await self._shut_down()
+
+    def stop(self, why: str = "") -> None:
+        """Take no more messages, and end when those in hand are settled. May be called again.
+
+        Args:
+            why: what is told of it, such as the name of a signal.
+        """
+        self._why = self._why or why
+        self.shutdown.begin()
+
+    def abort(self) -> None:
+        """Stop, and do not wait for runs: cancel them and give their messages back."""
+        self.shutdown.abort()
+
+    async def _take_in(self, task: TaskSpec) -> None:
+        intake = self._intake(task)
+        try:
+            await intake.open()
+        except QueueNotFound:
+            raise QueueNotFound(
+                f"The task {task.name!r} has no queue in {self.broker.address} yet. "
+                "Nothing was started; run `scheduler seed` once, then this again."
+            ) from None
+        self._intakes[intake.queue] = intake
+
+    def _intake(self, task: TaskSpec) -> Intake:
+        queue = self.app.names.processor_queue(task.name)
+
+        def handle(delivery: Delivery) -> asyncio.Task[datetime | None]:
+            handling = asyncio.create_task(
+                self.pipeline.handle(delivery, task), name=f"handle {queue}"
+            )
+            self._handling.add(handling)
+            handling.add_done_callback(self._handling.discard)
+            return handling
+
+        of = self.broker, queue, handle, self.shutdown
+        pacer = Pacer(task.rate) if task.rate is not None else None
+        if task.ordered:
+            return InOrder(*of, pacer=pacer, clock=self.clock)
+        if pacer is not None:
+            return Paced(*of, pacer=pacer, places=asyncio.Semaphore(task.concurrency))
+        return Flow(*of, prefetch=min(task.concurrency, self.concurrency))
+
+    async def _shut_down(self) -> None:
+        """Stop consuming; let runs finish; cancel the others; wait until all are given back."""
+        self.shutdown.begin()
+        # A broker that is blocked by an alarm does not answer; closing the connection does it too.
+        await _all_within_timeout([each.close() for each in self._intakes.values()])
+        self.shutdown.unsubscribe()
+        if self._handling:
+            emit = self.app.events.emit
+            emit(ProcessorStopping(len(self.executions), self.grace, self._why))
+            self.executions.let_through(len(self._handling))
+            await self._drain()
+        await _all_within_timeout([each.ended() for each in self._intakes.values()])
+        self.app.events.emit(ProcessorStopped(self.pipeline.returned, self._why))
+
+    async def _drain(self) -> None:
+        drained = asyncio.create_task(self._all_handled())
+        ends, grace = [self.shutdown.aborted, drained], self.grace.total_seconds()
+        await asyncio.wait(ends, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        self.shutdown.abort()
+        self.executions.cancel()
+        # A task that swallows its cancellation may never end: the broker gives its message to
+        # somebody else when the connection is closed.
+        await asyncio.wait(ends, timeout=CLOSING_TIMEOUT.total_seconds())
+        drained.cancel()
+
+    async def _all_handled(self) -> None:
+        while self._handling:
+            await asyncio.wait(self._handling)
+
+
+async def _all_within_timeout(waits: Sequence[Coroutine[Any, Any, None]]) -> None:
+    if waits:
+        tasks = [asyncio.ensure_future(each) for each in waits]
+        await asyncio.wait(tasks, timeout=CLOSING_TIMEOUT.total_seconds())
+
+
+class ProcessedApp(App, Protocol):
     """What a processor needs of an app, besides what all others need."""
+
+    @property
+    def lifespan(self) -> LifespanFunction | None: ...
 
     @property
     def escalation_hooks(self) -> Sequence[EscalationHook]: ...
@@ -32,43 +199,26 @@ class ProcessedApp(App, HasLifespan, Protocol):
     def lending(self, broker: Broker, clock: Clock) -> AbstractContextManager[None]: ...
 
 
+@dataclass(eq=False)
 class Processor:
     """A worker, what it knows of its loops, and its part in supervision.
 
-    Args:
-        tasks: the tasks to work on.
-        supervisor: None: somebody else supervises.
-
     Attributes:
-        worker: does the work, and is told to stop.
+        supervisor: None: somebody else supervises.
         threads: of its runs; they may outlast it.
     """
 
-    def __init__(
-        self,
-        app: ProcessedApp,
-        broker: Broker,
-        clock: Clock,
-        worker: Worker,
-        knowledge: Knowledge,
-        reporter: CallReporter,
-        seeding: Seeding,
-        supervisor: Supervisor | None,
-        lifespan: Lifespan,
-        threads: Threads,
-        tasks: Sequence[TaskSpec],
-    ) -> None:
-        self.worker = worker
-        self.threads = threads
-        self._app = app
-        self._broker = broker
-        self._clock = clock
-        self._knowledge = knowledge
-        self._reporter = reporter
-        self._seeding = seeding
-        self._supervisor = supervisor
-        self._lifespan = lifespan
-        self._tasks = tasks
+    app: ProcessedApp
+    broker: Broker
+    clock: Clock
+    worker: Worker
+    knowledge: Knowledge
+    reporter: CallReporter
+    seeding: Seeding
+    supervisor: Supervisor | None
+    lifespan: Lifespan
+    threads: Threads
+    tasks: Sequence[TaskSpec]
 
     async def run(self) -> None:
         """Process messages until the worker is told to stop.
@@ -80,19 +230,19 @@ class Processor:
             LifespanError: what the runs share could not be opened, or has failed.
         """
         async with AsyncExitStack() as stack:
-            if self._supervisor is not None:
-                await self._seeding.prepare(self._tasks)
-            listening = self._app.events.listening
-            stack.enter_context(listening(self._knowledge.hear, *INTERRUPTIONS))
-            await stack.enter_async_context(self._knowledge)
-            if any(task.called for task in self._tasks):
-                await stack.enter_async_context(self._reporter)
-                stack.enter_context(listening(self._reporter.hear, MessageParked, RunFinished))
-            if self._supervisor is not None:
-                await stack.enter_async_context(self._supervisor)
-                stack.enter_context(listening(self._supervisor.hear, Connected))
-            stack.enter_context(self._app.lending(self._broker, self._clock))
-            prepare(self._tasks)
+            if self.supervisor is not None:
+                await self.seeding.prepare(self.tasks)
+            listening = self.app.events.listening
+            stack.enter_context(listening(self.knowledge.hear, *INTERRUPTIONS))
+            await stack.enter_async_context(self.knowledge)
+            if any(task.called for task in self.tasks):
+                await stack.enter_async_context(self.reporter)
+                stack.enter_context(listening(self.reporter.hear, MessageParked, RunFinished))
+            if self.supervisor is not None:
+                await stack.enter_async_context(self.supervisor)
+                stack.enter_context(listening(self.supervisor.hear, Connected))
+            stack.enter_context(self.app.lending(self.broker, self.clock))
+            prepare(self.tasks)
             # Last, as it may send; what is told to stop before it is open, takes nothing in.
-            if (await stack.enter_async_context(self._lifespan)).is_open:
+            if (await stack.enter_async_context(self.lifespan)).is_open:
                 await self.worker.run()

@@ -43,15 +43,14 @@ class PatientPublisher:
             DeliveryLost: the broker has given the message to somebody else.
             BrokerError: not confirmed yet, and told to stop waiting.
         """
-        pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0)
         is_again = False
-        while True:
+        for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0):
             if delivery.lost.done():
                 raise DeliveryLost
             try:
-                if is_again and was_taken is not None and await was_taken():
-                    return None
-                return await self._confirmed(delivery, publish)
+                if not (is_again and was_taken is not None and await was_taken()):
+                    await self._confirmed(delivery, publish)
+                return
             except DeliveryLost:
                 raise
             except BrokerError as error:
@@ -59,9 +58,7 @@ class PatientPublisher:
                     raise DeliveryLost from None
                 if self._shutdown.aborting:
                     raise
-                is_again = True
-                pause = next(pauses)
-                next_in = timedelta(seconds=pause)
+                is_again, next_in = True, timedelta(seconds=pause)
                 self._emit(SettlementDelayed(delivery.routing_key, str(error), next_in))
             await asyncio.wait([delivery.lost], timeout=pause)
 
@@ -102,9 +99,6 @@ class PatientPublisher:
 
 class Confirmation:
     """What a broker is asked to confirm, for as long as that is waited for.
-
-    Args:
-        at_once: it is not waited for.
 
     Attributes:
         since: when it was told of last, by the event loop's time.

@@ -4,18 +4,27 @@ It leaves its timers early by what the way to a processor takes. That is the one
 so short that it makes no difference: no run takes place meanwhile, and an epoch that an operator
 begins makes the token void.
 
-A message that comes earlier goes back to its timers (`Successors.go_back`). Neither that nor its
-time is trusted to the queue: a policy of the broker's operators may cut every wait short.
+A message that comes earlier goes back to its timers. Neither that nor its time is trusted to the
+queue: a policy of the broker's operators may cut every wait short.
 """
 
 import asyncio
 import math
+from dataclasses import dataclass
 from datetime import timedelta
 
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker
+from scheduler.events import Emit, HatchedEarly
+from scheduler.processor.publishing import PatientPublisher
+from scheduler.processor.recognition import Recognition
 from scheduler.processor.runs import NO_TIME, Run
 from scheduler.processor.shutdown import Shutdown
-from scheduler.protocol.messages import LONGEST_LEAD_MS, lead_of
+from scheduler.protocol.calls import Call
+from scheduler.protocol.hatchery import LONGEST
+from scheduler.protocol.messages import LONGEST_LEAD_MS, lead_of, taken_out_by
 from scheduler.protocol.tokens import Token
+from scheduler.protocol.topology import Names
+from scheduler.queues.timers import send_again, waits_in_legs
 from scheduler.timing.clock import Clock
 from scheduler.timing.lead import Lead
 
@@ -25,36 +34,61 @@ ROUND_S = 1.0
 """A message that leaves its timers at once goes back no sooner than that after the last time."""
 
 
+@dataclass(eq=False)
 class Punctuality:
     """Has runs wait for their time, and learns how early they have to come for that."""
 
-    def __init__(self, lead: Lead, shutdown: Shutdown, clock: Clock) -> None:
-        self._lead = lead
-        self._shutdown = shutdown
-        self._clock = clock
-        self._went_back = dict[tuple[str, str | None], float]()
+    broker: Broker
+    names: Names
+    lead: Lead
+    recognition: Recognition
+    publisher: PatientPublisher
+    shutdown: Shutdown
+    clock: Clock
+    emit: Emit
 
-    async def until_due(self, run: Run) -> None:
-        """Wait for the rest of the time of a message that came shortly before it."""
+    def __post_init__(self) -> None:
+        self._went_back: dict[tuple[str, str | None], float] = {}
+
+    async def is_due(self, run: Run) -> bool:
+        """Wait until a run may begin; put a message that came too early back into its timers."""
         lead = lead_of(run.delivery.message.headers)
         if lead and isinstance(run.subject, Token) and not run.delivery.redelivered:
             trip = run.received_at - (run.subject.due_at - lead)
-            self._lead.learn(trip, run.received_at)
-        while NO_TIME < (rest := run.may_begin_at - self._clock.now()) <= HELD_AT_MOST:
+            self.lead.learn(trip, run.received_at)
+        while NO_TIME < (rest := run.may_begin_at - self.clock.now()) <= HELD_AT_MOST:
             await _pass(rest)
+        if rest <= NO_TIME:
+            return True
+        await self._put_back(run, rest)
+        return False
 
-    async def until_next_round(self, run: Run) -> None:
+    async def _put_back(self, run: Run, early: timedelta) -> None:
+        if not (isinstance(run.subject, Token) and waits_in_legs(run.subject)):
+            reason, queue = taken_out_by(run.delivery.message)
+            reason = "unrouted" if run.is_rerouted else reason or "early"
+            self.emit(HatchedEarly(*run.about, reason, queue, early))
+        await self._until_next_round(run)
+        if isinstance(subject := run.subject, Token):
+            await self.recognition.put(run.delivery, subject, subject)
+        else:
+            await self.publisher.insist(run.delivery, lambda: self._send_again(run, subject))
+
+    async def _send_again(self, run: Run, call: Call) -> None:
+        rest = min(max(run.may_begin_at - self.clock.now(), NO_TIME), LONGEST)
+        await send_again(
+            self.broker, self.names, call.task, call.message, rest, AS_LONG_AS_IT_TAKES
+        )
+
+    async def _until_next_round(self, run: Run) -> None:
         """Wait before a message goes back, if it went back less than a round ago."""
-        loop = asyncio.get_running_loop()
+        now, known = asyncio.get_running_loop().time, self._went_back
+        while known and known[oldest := next(iter(known))] + ROUND_S <= now():
+            del known[oldest]
         key = run.task.name, run.delivery.message.message_id
-        while self._went_back and self._is_over(next(iter(self._went_back))):
-            del self._went_back[next(iter(self._went_back))]
-        if (before := self._went_back.pop(key, None)) is not None:
-            await self._shutdown.pause(run.delivery, before + ROUND_S - loop.time())
-        self._went_back[key] = loop.time()  # the last one comes last
-
-    def _is_over(self, key: tuple[str, str | None]) -> bool:
-        return self._went_back[key] + ROUND_S <= asyncio.get_running_loop().time()
+        if (before := known.pop(key, None)) is not None:
+            await self.shutdown.pause(run.delivery, before + ROUND_S - now())
+        known[key] = now()  # the last one comes last
 
 
 async def _pass(time: timedelta) -> None:

@@ -3,17 +3,17 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery, cancelled
 from scheduler.control.first_tokens import joined
+from scheduler.control.removal import Endings
 from scheduler.errors import BrokerError, DeliveryLost, StreamTooLong, Undecodable
 from scheduler.events import Emit, PlaceLost, TokenDelayed
-from scheduler.processor.ends import Ends
-from scheduler.processor.knowledge import Knowledge, Noted
+from scheduler.processor.knowledge import Knowledge, LastNote
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.publishing import LONGEST_PAUSE, REPORT_AFTER, PatientPublisher
 from scheduler.processor.shutdown import Shutdown
@@ -39,32 +39,20 @@ class Interrupted(BrokerError):
     """The processor stops."""
 
 
+@dataclass(eq=False)
 class Recognition:
-    """Keeps the rules of `scheduler.protocol.epochs` for whoever receives a token."""
+    """Keeps the rules of `scheduler.protocol.epochs` for whoever receives and puts a token."""
 
-    def __init__(
-        self,
-        knowledge: Knowledge,
-        turns: LoopTurns,
-        journal: Journal,
-        roll_call: RollCall,
-        timers: Timers,
-        ends: Ends,
-        publisher: PatientPublisher,
-        shutdown: Shutdown,
-        clock: Clock,
-        emit: Emit,
-    ) -> None:
-        self._knowledge = knowledge
-        self._turns = turns
-        self._journal = journal
-        self._roll_call = roll_call
-        self._timers = timers
-        self._ends = ends
-        self._publisher = publisher
-        self._shutdown = shutdown
-        self._clock = clock
-        self._emit = emit
+    knowledge: Knowledge
+    turns: LoopTurns
+    journal: Journal
+    roll_call: RollCall
+    timers: Timers
+    endings: Endings
+    publisher: PatientPublisher
+    shutdown: Shutdown
+    clock: Clock
+    emit: Emit
 
     async def why_not(self, delivery: Delivery, token: Token) -> str | None:
         """Why a token whose turn it is is not run, if it is not.
@@ -76,35 +64,59 @@ class Recognition:
         """
         if token.state is State.REPLAY:
             return None
-        if not self._knowledge.is_current:
-            await self._unless_interrupted(delivery, self._knowledge.current)
-        self._learn(token)
-        if self._turns.is_void(token):
+        if not self.knowledge.is_current:
+            await self._unless_interrupted(delivery, self.knowledge.current)
+        # An epoch of the future would make the loop's true tokens void for long.
+        latest = milliseconds_since_epoch(self.clock.now() + CLOCKS_DIFFER_BY)
+        if token.epoch > max(latest, self.turns.known(token.loop)):
+            raise Undecodable(f"Its epoch, {token.epoch}, lies in the future.")
+        self.turns.learn(token.loop, token.epoch)
+        if self.turns.is_void(token):
             return VOID
-        if self._turns.is_behind(token):
+        if self.turns.is_behind(token):
             return SETTLED
         # A node of a cluster that stood still takes a token back from a processor whose connection
         # goes on, and does not tell it (seen on 3.10).
         came_back = delivery.redelivered
         if came_back and not await self._is_nobody_before(delivery, token, came_back=True):
             return VOID
-        if came_back and await self.was_settled(delivery, token):
+        if came_back and await self._was_settled(delivery, token):
             return SETTLED
         return await self._exchanged(delivery, token) if token.first else None
 
-    def _learn(self, token: Token) -> None:
-        """Take note of its epoch, unless that would make the loop's true tokens void for long."""
-        latest = milliseconds_since_epoch(self._clock.now() + CLOCKS_DIFFER_BY)
-        if token.epoch > max(latest, self._turns.known(token.loop)):
-            raise Undecodable(f"Its epoch, {token.epoch}, lies in the future.")
-        self._turns.learn(token.loop, token.epoch)
-
-    async def was_settled(self, delivery: Delivery, token: Token) -> bool:
-        """Return whether the journal has heard what comes after a token (R3, R3p).
+    async def put(self, delivery: Delivery, token: Token, after: Token) -> None:
+        """Publish a token that comes after another one, or takes its place.
 
         Raises:
-            DeliveryLost, BrokerError: as `why_not`.
+            DeliveryLost, BrokerError: it may not be known.
         """
+        if token.rests:
+            await self.rest(delivery, token)
+        else:
+            # After a void run only the journal needs to hear how far its loop came.
+            put = self.timers.tell if self.turns.is_void(token) else self.timers.put
+            await self.publisher.insist(
+                delivery,
+                lambda: put(token, timeout=AS_LONG_AS_IT_TAKES),
+                was_taken=lambda: self._was_settled(delivery, after),
+            )
+        if token is not after:  # else it came too early, and goes back to its timer
+            self.turns.settle(after)
+
+    async def rest(self, delivery: Delivery, token: Token) -> None:
+        """Publish a token that waits nowhere: the journal hears how its loop has ended, then the
+        roster."""
+        await self.publisher.insist(
+            delivery, lambda: self.timers.tell(token, timeout=AS_LONG_AS_IT_TAKES)
+        )
+        await self._enter(delivery, token)
+
+    async def _enter(self, delivery: Delivery, token: Token) -> None:
+        if token.rests:
+            await self.publisher.insist(delivery, lambda: self.endings.enter(token))
+
+    async def _was_settled(self, delivery: Delivery, token: Token) -> bool:
+        """Return whether the journal has heard what comes after a token (R3, R3p)."""
         came = token.due_at if token.act is None else min(token.due_at, token.act.at)
         heard = await self._unless_interrupted(
             delivery, partial(self._heard_since, delivery, token.loop, came - MARGIN)
@@ -112,7 +124,7 @@ class Recognition:
         if not was_settled(token.position, heard.positions):
             return False
         # The processor that put it may have died before the roster heard of it.
-        await self._ends.enter(delivery, heard.furthest[token.epoch])
+        await self._enter(delivery, heard.furthest[token.epoch])
         return True
 
     async def _exchanged(self, delivery: Delivery, first: Token) -> str:
@@ -121,20 +133,12 @@ class Recognition:
             return VOID
         is_start = first.epoch == first.life
         heard = Heard() if is_start else await self._history(delivery, first)
-        token = joined(first, heard, await self._knowledge.entry_of(first))
-        if self._turns.is_void(first):
+        token = joined(first, heard, await self.knowledge.entry_of(first))
+        if self.turns.is_void(first):
             return VOID
-        if token.rests:
-            await self._ends.rest(delivery, token)
-        else:
-            await self._publisher.insist(
-                delivery,
-                lambda: self._timers.put(token, timeout=AS_LONG_AS_IT_TAKES),
-                was_taken=lambda: self.was_settled(delivery, first),
-            )
-        self._turns.settle(first)
+        await self.put(delivery, token, first)
         if not is_start and heard.lacks_place_of(first):
-            self._emit(PlaceLost(first.loop))
+            self.emit(PlaceLost(first.loop))
         return JOINED
 
     async def _is_nobody_before(
@@ -145,63 +149,63 @@ class Recognition:
         Returns:
             Whether it has not become void meanwhile.
         """
-        told_at = self._clock.now()
+        told_at = self.clock.now()
         for pause in backoff(FIRST_PAUSE, SECOND, jitter=0):
             answers = await self._unless_interrupted(
-                delivery, lambda: self._roll_call.ask_all({token.loop: token.epoch})
+                delivery, lambda: self.roll_call.ask_all({token.loop: token.epoch})
             )
             for loop, epoch in answers.known.items():
-                self._turns.learn(loop, epoch)
-            if self._turns.is_void(token):
+                self.turns.learn(loop, epoch)
+            if self.turns.is_void(token):
                 return False
             said = answers.of(token.loop, token.epoch)
             if not (others := awaited(token.epoch, said, came_back=came_back)):
                 return True
-            if self._clock.now() - told_at >= REPORT_AFTER:
-                told_at = self._clock.now()
+            if self.clock.now() - told_at >= REPORT_AFTER:
+                told_at = self.clock.now()
                 reason = f"it waits for older runs, or to hear of none, of: {', '.join(others)}"
-                self._emit(TokenDelayed(delivery.routing_key, reason))
-            await self._shutdown.pause(delivery, pause)
+                self.emit(TokenDelayed(delivery.routing_key, reason))
+            await self.shutdown.pause(delivery, pause)
         raise AssertionError("it goes on without end")
 
     async def _history(self, delivery: Delivery, first: Token) -> Heard:
         """Read the history of its loop, as far back as needed."""
         heard = Heard()
-        noted = await self._unless_interrupted(delivery, lambda: self._knowledge.noted(first))
+        noted = await self._unless_interrupted(delivery, lambda: self.knowledge.noted(first))
         for since in self._look_backs(first, noted):
             heard = await self._unless_interrupted(
                 delivery, partial(self._heard_since, delivery, first.loop, since)
             )
             if noted is not None:
-                heard.note(noted.token)
+                heard.note(noted[0])
             if heard.has_line(first.life):
                 break
         return heard
 
-    def _look_backs(self, first: Token, noted: Noted | None) -> tuple[datetime | None, ...]:
+    def _look_backs(self, first: Token, noted: LastNote | None) -> tuple[datetime | None, ...]:
         if noted is not None:
-            return (noted.until - MARGIN,)
+            return (noted[1] - MARGIN,)
         born = born_at(first.life)
-        return *(max(each, born) for each in look_backs([first.schedule], self._clock)), born
+        return *(max(each, born) for each in look_backs([first.schedule], self.clock)), born
 
     async def _heard_since(self, delivery: Delivery, loop: LoopId, since: datetime | None) -> Heard:
-        if since is not None and self._clock.now() - since <= SHARED:
+        if since is not None and self.clock.now() - since <= SHARED:
             with suppress(StreamTooLong):
-                return await self._journal.heard_of(loop, since=since)
+                return await self.journal.heard_of(loop, since=since)
         heard, part = Heard(), since
         while True:
             try:
-                await self._journal.hear({loop: heard}, since=part, within=LONGEST_READING)
+                await self.journal.hear({loop: heard}, since=part, within=LONGEST_READING)
                 return heard
             except StreamTooLong as error:
                 part = part if error.reached is None else error.reached
-                self._emit(TokenDelayed(delivery.routing_key, f"{error} It is read on."))
+                self.emit(TokenDelayed(delivery.routing_key, f"{error} It is read on."))
 
     async def _unless_interrupted(self, delivery: Delivery, ask: Callable[[], Awaitable[R]]) -> R:
         """What is asked for, again and again, for as long as the delivery is ours to run."""
         for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0):
             asking = asyncio.ensure_future(ask())
-            ends = [asking, delivery.lost, self._shutdown.begun]
+            ends = [asking, delivery.lost, self.shutdown.begun]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 await cancelled(asking)
@@ -209,6 +213,6 @@ class Recognition:
             try:
                 return asking.result()
             except BrokerError as error:
-                self._emit(TokenDelayed(delivery.routing_key, str(error)))
-            await self._shutdown.pause(delivery, pause)
+                self.emit(TokenDelayed(delivery.routing_key, str(error)))
+            await self.shutdown.pause(delivery, pause)
         raise AssertionError("it goes on without end")

@@ -6,6 +6,7 @@ import functools
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, NamedTuple, cast
@@ -54,13 +55,10 @@ class Run(NamedTuple):
     """A delivery on its way through a processor: each step adds what it found.
 
     Attributes:
-        subject: the token of a loop, or a one-off call.
         tick: the nominal time that it stands for.
         head: what became of its message before.
         received_at: when this processor got it.
         started_at: when it was its turn.
-        ended_at: when the task had ended.
-        outcome: how it ended; None: it has not.
     """
 
     delivery: Delivery
@@ -151,17 +149,12 @@ class Execution:
 
     Args:
         state: what the runs of the processor share.
-        around: stand around the task.
-        threads: for functions that block.
 
     Attributes:
-        id: what somebody names it by who has it cancelled.
         handling: ends when it is settled.
-        deadline: when it is cancelled for its timeout.
         demand: that it is to end, and who has asked for that; None: nobody has.
         progress: what it has told of it last.
         thread: where its function is going on, if that blocks: a `threading.get_ident()`.
-        child: the process that it has, if it has one.
     """
 
     def __init__(
@@ -187,19 +180,19 @@ class Execution:
 
     async def ended(self) -> None:
         """Wait until it has ended, in whatever way."""
-        run = self.run
+        lost = self.run.delivery.lost
 
         def cancel(_: object) -> None:
             self.task.cancel()
 
-        run.delivery.lost.add_done_callback(cancel)
+        lost.add_done_callback(cancel)
         try:
             await self.task
         except BaseException:  # what it raised is its outcome
             if not self.task.done():
                 raise
         finally:
-            run.delivery.lost.remove_done_callback(cancel)
+            lost.remove_done_callback(cancel)
 
     def cancel(self, demand: Demand) -> bool:
         """Have it end, as somebody asks for it; says whether it was going on."""
@@ -210,11 +203,7 @@ class Execution:
         return going_on
 
     def outcome(self, *, interrupted: bool) -> Outcome:
-        """How it ended.
-
-        Args:
-            interrupted: whether it may have been cancelled as the processor stops.
-        """
+        """How it ended; it may have been interrupted as the processor stops."""
         error = None if self.task.cancelled() else cast("Exception | None", self.task.exception())
         if self._thread is not None and not self._thread.done():
             return Broken.LEFT_BEHIND
@@ -254,7 +243,7 @@ class Execution:
         return functools.partial(self._in_thread, work) if task.blocks else work
 
     async def _in_process(self, child: Child) -> Any:
-        starting = self._threads.begin_start(child.start)
+        starting = self._threads.begin(child.start, starts=True)
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -281,10 +270,9 @@ class Execution:
         loop = self.task.get_loop()
 
         def extend() -> datetime:
-            until = self._clock.now() + span
             deadline.reschedule(loop.time() + span.total_seconds())
-            self.deadline = until
-            return until
+            self.deadline = self._clock.now() + span
+            return self.deadline
 
         async def extend_from_thread() -> datetime:
             return extend()
@@ -325,7 +313,11 @@ class Execution:
 
 
 class Executions:
-    """The runs of a processor that go on now."""
+    """The runs of a processor that go on now, and the room that there is for more.
+
+    Args:
+        concurrency: how many may go on at once, over all tasks.
+    """
 
     def __init__(
         self,
@@ -334,12 +326,15 @@ class Executions:
         lifespan: Lifespan,
         around: Sequence[Around],
         threads: Threads,
+        concurrency: int,
     ) -> None:
         self._clock = clock
         self._shutdown = shutdown
         self._lifespan = lifespan
         self._around = around
         self._threads = threads
+        self._free = asyncio.Semaphore(concurrency)
+        self._free_threads = asyncio.Semaphore(threads.size)
         self._going: set[Execution] = set()
 
     def __len__(self) -> int:
@@ -347,6 +342,20 @@ class Executions:
 
     def __iter__(self) -> Iterator[Execution]:
         return iter(tuple(self._going))
+
+    async def take_room(self, task: TaskSpec, held: ExitStack) -> None:
+        """Wait until there is room for a run of a task, and hold it."""
+        if task.builtin:  # supervision does not wait for the runs that it supervises
+            return
+        for room in (self._free_threads, self._free) if task.blocks else (self._free,):
+            await room.acquire()
+            held.callback(room.release)
+
+    def let_through(self, waiting: int) -> None:
+        """Have as many as may be waiting go on, to find that the processor stops."""
+        for _ in range(waiting):
+            self._free.release()
+            self._free_threads.release()
 
     async def outcome_of(self, run: Run) -> Outcome:
         """Run a task to its end."""

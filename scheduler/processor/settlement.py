@@ -60,12 +60,7 @@ class RunCancelled(Reject):
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Somebody has cancelled the run.
-
-    Attributes:
-        error: says who.
-        escalate: whether it counts as failed for the last time.
-    """
+    """The error says by whom, and `escalate` whether it counts as failed for the last time."""
 
     error: RunCancelled
     escalate: bool = False
@@ -83,6 +78,7 @@ class Broken(Enum):
     LEFT_BEHIND = "the processor ends before its thread does"
 
 
+ParkedFor = Literal["exhausted", "rejected", "cancelled", "expired", "too-large", "delivery-limit"]
 Outcome = Returned | Raised | Cancelled | Skipped | Broken
 
 
@@ -99,14 +95,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Parking:
-    """A copy for the failed queue.
-
-    Attributes:
-        token: as it is parked; None for a call, which is parked as it is.
-    """
+    """A copy for the failed queue: of a token, or of a call (None), which is parked as it is."""
 
     token: Token | None
-    reason: Literal["exhausted", "rejected", "cancelled", "expired", "too-large", "delivery-limit"]
+    reason: ParkedFor
     error: Exception
 
 
@@ -145,19 +137,18 @@ class Settlement:
 
 
 CANCELLED = Settlement(Ending.CANCELLED)
+BROKEN_OFF = {
+    Broken.INTERRUPTED: Settlement(None, disposition=Disposition.REQUEUE),
+    Broken.LOST: Settlement(None, disposition=Disposition.NOTHING),
+    Broken.LEFT_BEHIND: Settlement(None, disposition=Disposition.NOTHING),
+}
 
 
 def settle(run: Finished, policy: Policy, *, chance: Callable[[], float]) -> Settlement:
-    """Decide what a finished run does to its token.
-
-    Args:
-        chance: gives a random number in [0, 1), for the jitter of a retry.
-    """
+    """Decide what a finished run does to its token; `chance` is in [0, 1), for a retry's jitter."""
     match run.outcome:
-        case Broken.LOST | Broken.LEFT_BEHIND:
-            return Settlement(None, disposition=Disposition.NOTHING)
-        case Broken.INTERRUPTED:
-            return Settlement(None, disposition=Disposition.REQUEUE)
+        case Broken():
+            return BROKEN_OFF[run.outcome]
         case Returned(carry):
             return _go_on(run, Ending.SUCCEEDED, carry=carry)
         case Skipped(reason):
@@ -176,17 +167,10 @@ def settle(run: Finished, policy: Policy, *, chance: Callable[[], float]) -> Set
 def settle_call(
     attempt: int, outcome: Outcome, policy: Policy, *, chance: Callable[[], float]
 ) -> Settlement:
-    """Decide what a finished run of a one-off call does to its message.
-
-    Args:
-        attempt: how many attempts had failed before this one.
-        chance: gives a random number in [0, 1), for the jitter of a retry.
-    """
+    """Decide what a finished run of a one-off call does to its message, after some attempts."""
     match outcome:
-        case Broken.LOST | Broken.LEFT_BEHIND:
-            return Settlement(None, disposition=Disposition.NOTHING)
-        case Broken.INTERRUPTED:
-            return Settlement(None, disposition=Disposition.REQUEUE)
+        case Broken():
+            return BROKEN_OFF[outcome]
         case Returned():
             return Settlement(Ending.SUCCEEDED)
         case Skipped(reason):
@@ -205,9 +189,7 @@ def settle_call(
             return Settlement(Ending.ESCALATED, park=Parking(None, _reason_of(error), error))
 
 
-def _reason_of(
-    error: Exception,
-) -> Literal["exhausted", "rejected", "cancelled", "delivery-limit"]:
+def _reason_of(error: Exception) -> ParkedFor:
     match error:
         case RunCancelled():
             return "cancelled"
@@ -248,32 +230,28 @@ def _retry(
     delay = policy.retry.delay_after(run.token.attempt, error, chance())
     if delay is None or run.token.state is State.REPLAY:
         return None
-    successor = replace(
-        run.token,
-        state=State.ARMED,
-        act=None,
-        attempt=run.token.attempt + 1,
-        scheduled_at=run.tick,
-        due_at=run.ended_at + delay,
-        last=_record(run, Ending.RETRIED, summary_of(error)),
-    )
-    return Settlement(Ending.RETRIED, put=successor)
+    again = _failed(run, State.ARMED, Ending.RETRIED, summary_of(error))
+    return Settlement(Ending.RETRIED, put=replace(again, due_at=run.ended_at + delay))
 
 
 def _escalate(run: Finished, error: Exception, policy: Policy) -> Settlement:
     summary = summary_of(error)
-    parked = replace(
-        run.token,
-        state=State.REPLAY,
-        act=None,
-        attempt=run.token.attempt + 1,
-        scheduled_at=run.tick,
-        last=_record(run, Ending.ESCALATED, summary),
-    )
+    parked = _failed(run, State.REPLAY, Ending.ESCALATED, summary)
     next_up = _go_on(run, Ending.ESCALATED, error=summary, carry=run.token.carry)
     if policy.after_failure == "pause":
         next_up = _paused(next_up, f"paused after a failure: {summary}")
     return replace(next_up, park=Parking(parked, _reason_of(error), error))
+
+
+def _failed(run: Finished, state: State, ending: Ending, summary: str) -> Token:
+    return replace(
+        run.token,
+        state=state,
+        act=None,
+        attempt=run.token.attempt + 1,
+        scheduled_at=run.tick,
+        last=_record(run, ending, summary),
+    )
 
 
 def _stop(run: Finished, reason: str) -> Settlement:

@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import Delivery
+from scheduler.brokers.contract import Delivery, cancelled
 
 T = TypeVar("T")
 
@@ -32,12 +31,10 @@ class Shutdown:
 
     @property
     def stopping(self) -> bool:
-        """Whether no more messages are taken."""
         return self.begun.done()
 
     @property
     def aborting(self) -> bool:
-        """Whether runs are not waited for any more."""
         return self.aborted.done()
 
     def begin(self) -> None:
@@ -53,17 +50,14 @@ class Shutdown:
         _reach(self.aborted)
         self.begin()
 
-    async def until_begun(self) -> None:
-        """Wait for step 1."""
-        await asyncio.wait([self.begun])
-
-    async def until_unsubscribed(self) -> None:
-        """Wait for step 2."""
-        await asyncio.wait([self.unsubscribed])
-
     async def sleep(self, seconds: float) -> None:
         """Wait so long, or until step 1."""
         await asyncio.wait([self.begun], timeout=seconds)
+
+    async def pause(self, delivery: Delivery, seconds: float) -> None:
+        """Wait so long, or until step 1, or the delivery is lost."""
+        ends = [delivery.lost, self.begun]
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def unless_begun(self, awaitable: Coroutine[Any, Any, T]) -> T | None:
         """Wait for it, or until step 1; then it is cancelled, and None."""
@@ -73,12 +67,6 @@ class Shutdown:
             await cancelled(waiting)
             return None
         return waiting.result()
-
-    async def pause(self, delivery: Delivery, seconds: float) -> None:
-        """Wait so long, or until the delivery is lost or the processor stops."""
-        await asyncio.wait(
-            [delivery.lost, self.begun], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
-        )
 
 
 def _reach(step: asyncio.Future[None]) -> None:

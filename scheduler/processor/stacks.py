@@ -18,20 +18,12 @@ Frames = Iterator[tuple[FrameType, int]]
 
 
 def of_coroutine(task: Task[Any], ours: Collection[str]) -> str:
-    """What a task of this event loop awaits.
-
-    Args:
-        ours: files whose calls come before those of the run, and are left out.
-    """
+    """What a task of this event loop awaits, without the calls before it, of our files."""
     return _text([*_awaited(task.get_coro())], ours)
 
 
 def of_thread(thread: int | None, ours: Collection[str]) -> str:
-    """Where a thread of this process is; empty, if it is in no run.
-
-    Args:
-        thread: its `threading.get_ident()`.
-    """
+    """Where a thread of this process is; empty, if it is in no run."""
     frame = sys._current_frames().get(thread or 0)  # pyright: ignore[reportPrivateUsage]
     return "" if frame is None else _text([*traceback.walk_stack(frame)][::-1], ours)
 
@@ -68,11 +60,7 @@ def _text(frames: list[tuple[FrameType, int]], ours: Collection[str]) -> str:
         return f"  (it cannot be told: {summary_of(error)})\n"
     if left_out > 0:
         lines.insert(0, f"  ({left_out} calls before these are left out)\n")
-    return _bounded(printable("".join(lines)))
-
-
-def _bounded(text: str) -> str:
-    """The innermost calls, if it is too long."""
+    text = printable("".join(lines))
     if len(text) <= LIMIT:
         return text
     kept = text[-LIMIT:].partition("\n")[2]

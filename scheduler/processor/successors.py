@@ -1,59 +1,107 @@
-"""What comes after a run, published and confirmed, as its settlement has decided."""
+"""What comes after a message: published and confirmed, as a settlement has decided, or parked."""
 
-from dataclasses import replace
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker
-from scheduler.errors import TooLarge
-from scheduler.events import Emit, HatchedEarly, SuccessorConfirmed
-from scheduler.processor.ends import Ends
-from scheduler.processor.escalation import Escalation
-from scheduler.processor.loop_turns import LoopTurns
-from scheduler.processor.order import Order
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker, Delivery
+from scheduler.errors import InvalidArguments, TooLarge, Undecodable
+from scheduler.events import (
+    Emit,
+    Escalated,
+    EscalationHook,
+    MessageParked,
+    SuccessorConfirmed,
+)
 from scheduler.processor.publishing import PatientPublisher
-from scheduler.processor.punctuality import Punctuality
 from scheduler.processor.recognition import Recognition
-from scheduler.processor.runs import NO_TIME, Run
-from scheduler.processor.settlement import Disposition, Settlement
-from scheduler.protocol.calls import Call, retried
+from scheduler.processor.runs import Run
+from scheduler.processor.settlement import Disposition, Parking, Settlement
+from scheduler.protocol.calls import Call, placed, retried, spent, task_key
+from scheduler.protocol.epochs import Verb
 from scheduler.protocol.hatchery import LONGEST
-from scheduler.protocol.messages import Message, taken_out_by
-from scheduler.protocol.tokens import Ending, Token
-from scheduler.protocol.topology import Names
-from scheduler.queues.timers import Timers, send_again, waits_in_legs
+from scheduler.protocol.messages import Message, failed_deliveries, one_line, summary_of
+from scheduler.protocol.tokens import Act, Ending, LoopId, State, Token, decode, encode
+from scheduler.protocol.topology import Names, loop_named_by
+from scheduler.queues.failed import FailedQueues, Reason
+from scheduler.queues.heads import Head, Heads
+from scheduler.queues.timers import send_again
+from scheduler.tasks.context import current_run
+from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
+from scheduler.user_code import UserCode
+
+HOOK_TIMEOUT = timedelta(seconds=30)
 
 
+@dataclass(eq=False)
+class Order:
+    """Keeps the notes on the heads of ordered queues; of other tasks, the broker's own count.
+
+    The attempts, delays and deaths of the message at the head are noted in the broker, so that
+    whichever processor gets it next goes on from there.
+    """
+
+    heads: Heads
+    publisher: PatientPublisher
+
+    async def resumed(self, run: Run) -> Run:
+        """The run, with what became of its message before."""
+        if not run.delivery.redelivered:
+            return run
+        message = run.delivery.message
+        if not run.task.ordered:
+            return run._replace(head=Head(begun=failed_deliveries(message)))
+        head = await self.heads.of(run.task.name, message)
+        if not isinstance(call := run.subject, Call):
+            return run._replace(head=head)
+        first = call.first_failed_at or head.first_failed_at
+        call = replace(call, attempt=max(call.attempt, head.attempt), first_failed_at=first)
+        return run._replace(subject=call, head=head)
+
+    async def begin(self, run: Run) -> None:
+        """Note that a run begins: should it end its processor, the next one knows."""
+        if run.task.ordered and run.delivery.redelivered:
+            await self._note(run, replace(run.head, begun=run.head.begun + 1))
+
+    async def wait(self, run: Run, delay: timedelta, failed_at: datetime) -> datetime:
+        """Note that an attempt failed; returns when the next one may begin."""
+        assert isinstance(call := run.subject, Call)
+        due_at, first = failed_at + delay, call.first_failed_at or failed_at
+        await self._note(run, Head(call.attempt + 1, due_at=due_at, first_failed_at=first))
+        return due_at
+
+    async def end(self, run: Run) -> None:
+        """Forget what was noted: the message is done with."""
+        if run.task.ordered and run.delivery.redelivered:
+            await self.heads.forget(run.task.name)
+
+    async def _note(self, run: Run, head: Head) -> None:
+        task, message = run.task.name, run.delivery.message
+        await self.publisher.insist(
+            run.delivery, lambda: self.heads.note(task, message, head, AS_LONG_AS_IT_TAKES)
+        )
+
+
+@dataclass(eq=False)
 class Successors:
-    """Publishes what the settlements of a processor's runs decide."""
+    """Publishes what the settlements of a processor's runs decide, and parks its messages.
 
-    def __init__(
-        self,
-        broker: Broker,
-        names: Names,
-        timers: Timers,
-        turns: LoopTurns,
-        recognition: Recognition,
-        ends: Ends,
-        publisher: PatientPublisher,
-        escalation: Escalation,
-        order: Order,
-        punctuality: Punctuality,
-        clock: Clock,
-        emit: Emit,
-    ) -> None:
-        self._broker = broker
-        self._names = names
-        self._timers = timers
-        self._turns = turns
-        self._recognition = recognition
-        self._ends = ends
-        self._publisher = publisher
-        self._escalation = escalation
-        self._order = order
-        self._punctuality = punctuality
-        self._clock = clock
-        self._emit = emit
+    Attributes:
+        hooks: called for each message that is parked; may grow.
+    """
+
+    broker: Broker
+    names: Names
+    failed: FailedQueues
+    recognition: Recognition
+    publisher: PatientPublisher
+    order: Order
+    hooks: Iterable[EscalationHook]
+    clock: Clock
+    emit: Emit
 
     async def perform(self, run: Run, settlement: Settlement) -> datetime | None:
         """Publish what the settlement asks for.
@@ -62,50 +110,18 @@ class Successors:
             Until when the message waits in its place, for another attempt; None: it has none there.
         """
         if (parking := settlement.park) is not None:
-            await self._escalation.escalate(run, settlement, parking)
+            await self._escalate(run, settlement, parking)
         if (successor := settlement.put) is not None:
-            await self._insist_on(run, successor)
-            self._emit(SuccessorConfirmed(*run.about))
+            assert isinstance(run.subject, Token)
+            await self.recognition.put(run.delivery, successor, run.subject)
+            self.emit(SuccessorConfirmed(*run.about))
         if (delay := settlement.retry_in) is not None:
             if run.task.ordered:
-                return await self._order.wait(run, delay, self._clock.now())
+                return await self.order.wait(run, delay, self.clock.now())
             await self._retry(run, settlement, delay)
         if settlement.disposition is Disposition.ACK:
-            await self._order.end(run)
+            await self.order.end(run)
         return None
-
-    async def go_back(self, run: Run) -> bool:
-        """Put a message that came too early back into its timers; return whether it was early."""
-        early = run.may_begin_at - self._clock.now()
-        if early <= NO_TIME:
-            return False
-        if not (isinstance(run.subject, Token) and waits_in_legs(run.subject)):
-            self._emit(HatchedEarly(*run.about, *_taken_out_by(run), early))
-        await self._punctuality.until_next_round(run)
-        if isinstance(subject := run.subject, Token):
-            await self._insist_on(run, subject)
-        else:
-            await self._publisher.insist(run.delivery, lambda: self._wait_on(run, subject))
-        return True
-
-    async def _wait_on(self, run: Run, call: Call) -> None:
-        rest = max(run.may_begin_at - self._clock.now(), NO_TIME)
-        await self._send_again(call.task, call.message, rest)
-
-    async def _insist_on(self, run: Run, token: Token) -> None:
-        assert isinstance(subject := run.subject, Token)
-        if token.rests:
-            await self._ends.rest(run.delivery, token)
-        else:
-            # After a void run only the journal needs to hear how far its loop came.
-            put = self._timers.tell if self._turns.is_void(token) else self._timers.put
-            await self._publisher.insist(
-                run.delivery,
-                lambda: put(token, timeout=AS_LONG_AS_IT_TAKES),
-                was_taken=lambda: self._recognition.was_settled(run.delivery, subject),
-            )
-        if token is not subject:  # else it came too early, and goes back to its timer
-            self._turns.settle(subject)
 
     async def _retry(self, run: Run, settlement: Settlement, delay: timedelta) -> None:
         """Send the call through the timers of calls.
@@ -114,26 +130,113 @@ class Successors:
         run the task on less than was sent is not for us to decide, so it is parked at once.
         """
         assert isinstance(call := run.subject, Call)
+
+        async def send() -> None:
+            now = self.clock.now()
+            message = retried(call, due_at=now + delay, failed_at=now)
+            # What is longer than the timers can hold comes back in between, too early.
+            wait = min(delay, LONGEST)
+            await send_again(self.broker, self.names, call.task, message, wait, AS_LONG_AS_IT_TAKES)
+
         try:
-            await self._publisher.insist(run.delivery, lambda: self._send_retry(call, delay))
+            await self.publisher.insist(run.delivery, send)
         except TooLarge:
             assert (parking := settlement.otherwise) is not None
             given_up = replace(settlement, ending=Ending.ESCALATED)
-            await self._escalation.escalate(run, given_up, parking)
+            await self._escalate(run, given_up, parking)
         else:
-            self._emit(SuccessorConfirmed(*run.about))
+            self.emit(SuccessorConfirmed(*run.about))
 
-    async def _send_retry(self, call: Call, delay: timedelta) -> None:
-        now = self._clock.now()
-        message = retried(call, due_at=now + delay, failed_at=now)
-        await self._send_again(call.task, message, delay)
+    async def refuse(self, delivery: Delivery, task: TaskSpec, error: Exception) -> None:
+        """Park a message that cannot be run."""
+        reason, message = _reason_of(error), delivery.message
+        paused = reason is Reason.INVALID_ARGUMENTS and await self._suspend(delivery, error)
+        if task.reads is not None:
+            message = placed(message, delivery.exchange, delivery.routing_key)
+        await self._park(delivery, task, message, reason, error)
+        loop = self.names.bring_tokens(delivery.exchange) and loop_named_by(delivery.routing_key)
+        about = loop or LoopId(task.name), None, 0, message.message_id or ""
+        await self._announce(Escalated(*about, error=error, paused=paused, reason=reason.value))
 
-    async def _send_again(self, task: str, message: Message, delay: timedelta) -> None:
-        # What is longer than the timers can hold comes back in between, too early.
-        delay = min(delay, LONGEST)
-        await send_again(self._broker, self._names, task, message, delay, AS_LONG_AS_IT_TAKES)
+    async def _escalate(self, run: Run, settlement: Settlement, parking: Parking) -> None:
+        """Park a copy of a run's message, and tell the hooks."""
+        message = self._copy(run, parking)
+        await self._park(run.delivery, run.task, message, Reason(parking.reason), parking.error)
+        paused = settlement.put is not None and settlement.put.state is State.PAUSED
+        event = Escalated(
+            *run.about, error=parking.error, paused=paused, reason=str(parking.reason)
+        )
+        if settlement.ending is Ending.ESCALATED:
+            self.emit(event)
+        await self._announce(event)
+
+    async def _suspend(self, delivery: Delivery, error: Exception) -> bool:
+        """Pause the loop whose token does not fit its task: the next one would not either.
+
+        Returns:
+            Whether there is one.
+        """
+        if not self.names.bring_tokens(delivery.exchange):
+            return False
+        token = decode(delivery.message, self.names.namespace)
+        if token.state is State.REPLAY:
+            return False
+        act = Act(Verb.PAUSE, self.clock.now())
+        paused = replace(token, state=State.PAUSED, reason=one_line(str(error)), act=act)
+        await self.recognition.rest(delivery, paused)
+        return True
+
+    def _copy(self, run: Run, parking: Parking) -> Message:
+        if parking.token is not None:
+            return encode(parking.token, self.names.namespace)
+        assert isinstance(call := run.subject, Call)
+        if parking.reason == "expired":  # this was no attempt
+            return placed(call.message, call.exchange, call.routing_key)
+        return spent(call, failed_at=self.clock.now())
+
+    async def _park(
+        self,
+        delivery: Delivery,
+        task: TaskSpec,
+        message: Message,
+        reason: Reason,
+        error: Exception,
+    ) -> None:
+        # The failed exchange knows our keys, not those of somebody else's exchange.
+        brought = self.names.bring_tokens(delivery.exchange)
+        key = delivery.routing_key if brought else task_key(task.name)
+        await self.publisher.insist(
+            delivery,
+            lambda: self.failed.park(message, key, reason, error, timeout=AS_LONG_AS_IT_TAKES),
+        )
+        self.emit(MessageParked(key, message.message_id, reason.value, summary_of(error)))
+
+    async def _announce(self, event: Escalated) -> None:
+        # For what the hooks log.
+        current_run.set((str(event.loop), event.message_id if event.seq is None else event.seq))
+        for hook in self.hooks:
+            # In a task of its own: what a hook cancels is not the settlement.
+            told = asyncio.create_task(_tell(hook, event), name="escalation hook")
+            await asyncio.wait([told])
+            error = None if told.cancelled() else told.exception()
+            if told.cancelled() or error is not None:
+                logging.getLogger(__name__).error(
+                    "The escalation hook %r failed", hook, exc_info=error
+                )
 
 
-def _taken_out_by(run: Run) -> tuple[str, str]:
-    reason, queue = taken_out_by(run.delivery.message)
-    return ("unrouted" if run.is_rerouted else reason or "early"), queue
+async def _tell(hook: EscalationHook, event: Escalated) -> None:
+    async with asyncio.timeout(HOOK_TIMEOUT.total_seconds()):
+        with UserCode("the hook"):
+            if (awaitable := hook(event)) is not None:
+                await awaitable
+
+
+def _reason_of(error: Exception) -> Reason:
+    match error:
+        case Undecodable():
+            return Reason.UNDECODABLE
+        case InvalidArguments():
+            return Reason.INVALID_ARGUMENTS
+        case _:
+            return Reason.BROKEN

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
@@ -24,47 +24,43 @@ class Unfinished(Exception):
 
 
 class Threads:
-    """The threads of a processor's runs, and one that starts processes.
+    """The threads of a processor's runs, so many at most, and one that starts processes.
 
     That one may wait for long, without keeping any other run from its thread.
 
-    Args:
-        size: how many there are at most.
+    Attributes:
+        going: how many have not ended.
     """
 
     def __init__(self, size: int, shutdown: Shutdown) -> None:
+        self.size = size
+        self.going = 0
         self._pool = ThreadPoolExecutor(size, thread_name_prefix="run")
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="start")
         self._shutdown = shutdown
-        self._going = 0
 
-    @property
-    def going(self) -> int:
-        """How many have not ended."""
-        return self._going
-
-    def begin(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+    def begin(self, work: Callable[[], Any], *, starts: bool = False) -> asyncio.Future[Any]:
         """Have a thread do some work, in a copy of this context; returns what tells how it ended.
 
-        None may be waiting for a thread: the processor has as much capacity as it has threads.
+        None may be waiting for a thread: the processor has as much room as it has threads. What
+        starts a process waits for those that were asked for before.
         """
-        return self._begin(self._pool, work)
-
-    def begin_start(self, start: Callable[[], None]) -> asyncio.Future[Any]:
-        """Have a process started, after those that were asked for before."""
-        return self._begin(self._starter, start)
+        context, loop = copy_context(), asyncio.get_running_loop()
+        threads = self._starter if starts else self._pool
+        thread = loop.run_in_executor(threads, lambda: context.run(called, work))
+        self.going += 1
+        thread.add_done_callback(self._note_end)
+        return thread
 
     async def result_of(
         self, thread: asyncio.Future[Any], *, stop: Callable[[], None] | None = None
     ) -> Any:
-        """What a thread returns, or raises.
+        """What a thread returns, or raises; if this is cancelled, the thread has ended, or the
+        processor aborts.
 
         Args:
             stop: makes the thread end soon, with `Unfinished` unless it has finished before;
                 None: nothing does.
-
-        Raises:
-            CancelledError: this was cancelled; the thread has ended, or the processor aborts.
         """
         try:
             return await asyncio.shield(thread)
@@ -77,14 +73,6 @@ class Threads:
             if isinstance(thread.exception(), Unfinished):
                 raise
             return thread.result()
-
-    def _begin(self, threads: Executor, work: Callable[[], Any]) -> asyncio.Future[Any]:
-        context = copy_context()
-        loop = asyncio.get_running_loop()
-        thread = loop.run_in_executor(threads, lambda: context.run(called, work))
-        self._going += 1
-        thread.add_done_callback(self._note_end)
-        return thread
 
     async def _outlast(self, thread: asyncio.Future[Any]) -> None:
         aborted = self._shutdown.aborted
@@ -102,17 +90,13 @@ class Threads:
                 await asyncio.wait([thread, *unless], return_when=asyncio.FIRST_COMPLETED)
 
     def _note_end(self, thread: asyncio.Future[Any]) -> None:
-        self._going -= 1
+        self.going -= 1
         if not thread.cancelled():
             thread.exception()  # of a run whose time is over, nobody asks for it
 
 
 def called(work: Callable[[], Any]) -> Any:
-    """Return what the work of a task returns.
-
-    Raises:
-        TypeError: that is a coroutine, which nobody would await.
-    """
+    """Return what the work of a task returns, unless that is a coroutine."""
     with UserCode("the task"):
         result = work()
     if inspect.iscoroutine(result):

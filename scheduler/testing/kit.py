@@ -103,7 +103,7 @@ class Kit:
     @property
     def parked(self) -> Records[Parked]:
         """The messages that are parked now."""
-        failed, queues = self._app.names.failed, self._server.router.queues.values()
+        failed, queues = self._app.names.failed, self._server.queues.values()
         return Records(
             self._app,
             [
@@ -205,7 +205,7 @@ class Kit:
         """Whether something runs, or will as soon as its task's rate lets it."""
         if any(self._is_due(hold.entry.letter.message) for hold in self._connection.holds):
             return True
-        queues = self._server.router.queues
+        queues = self._server.queues
         paced = [task.name for task in self._tasks if task.rate and not task.ordered]
         return any(queues[self._app.names.processor_queue(name)].letters() for name in paced)
 

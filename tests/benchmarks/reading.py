@@ -35,7 +35,7 @@ from broker_cpu import BrokerCpu
 
 from scheduler import Every
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.brokers.amqp.readings import PREFETCH
+from scheduler.brokers.amqp.streams import PREFETCH
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, Token, encode
 from scheduler.protocol.topology import Queue, Topology

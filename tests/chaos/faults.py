@@ -21,6 +21,7 @@ from tests.chaos.arena import HEARTBEAT, Arena, Member
 from tests.chaos.storm import OPERATED, app
 from tests.contract.proxy import Way
 from tests.rabbitmq import PrivateNode
+from tests.sweep import empty
 from tests.tokens import lose, waiting
 
 # Both ends notice a dead peer after three heartbeats.
@@ -410,7 +411,7 @@ class PurgeTimers(Fault):
 
     async def _empty(self, broker: Broker, queue: str) -> None:
         with suppress(QueueNotFound):
-            await broker.purge(queue)
+            await empty(broker, queue)
 
 
 class DeleteTimer(PurgeTimers):

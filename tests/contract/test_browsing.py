@@ -65,13 +65,6 @@ async def test_what_is_acked_meanwhile_is_gone_and_the_rest_keeps_its_order(
     assert await broker.get(queue) is None
 
 
-async def test_messages_that_are_all_acked_do_not_come_again(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
-    await send(broker, queue, *BODIES)
-    assert await look(broker, queue, lambda body: True) == BODIES
-    await has_depth(broker, queue, ready=0)
-
-
 @pytest.mark.parametrize("limit", [0, 1, PAGE, PAGE + 1])
 async def test_no_more_are_looked_at_than_was_asked_for(
     wire: Wire, broker: Broker, limit: int

@@ -142,7 +142,7 @@ async def test_a_closed_connection_leaves_its_deliveries_to_others(
     assert sorted(await take_all(broker, queue, 2)) == [b"a", b"b"]
 
 
-@pytest.mark.parametrize("operation", ["depth", "get", "purge"])
+@pytest.mark.parametrize("operation", ["depth", "get"])
 async def test_an_operation_that_is_cancelled_does_no_harm(
     wire: Wire, broker: Broker, operation: str
 ) -> None:

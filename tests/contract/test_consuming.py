@@ -85,15 +85,6 @@ async def test_what_was_taken_first_and_put_back_first_comes_first(
     assert await take_all(broker, queue, 4) == [b"a", b"b", b"c", b"d"]
 
 
-async def test_a_consumer_gets_again_what_it_puts_back(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
-    inbox = await Inbox.open(broker, queue, prefetch=1)
-    await send(broker, queue, b"a", b"b")
-    await (await inbox.next()).requeue()
-    again = await inbox.next()
-    assert (again.message.body, again.redelivered) == (b"a", True)
-
-
 whose: ContextVar[str] = ContextVar("whose", default="nobody's")
 
 
@@ -118,7 +109,8 @@ async def test_a_cancelled_consumer_keeps_what_it_holds(wire: Wire, broker: Brok
     inbox = await Inbox.open(broker, queue, prefetch=2)
     await send(broker, queue, b"a", b"b", b"c")
     first, second = await inbox.next(), await inbox.next()
-    await inbox.consumer.cancel()
+    for _ in range(2):  # the second time, there is nothing to do
+        await inbox.consumer.cancel()
     assert not inbox.consumer.active
     await first.ack()
     await second.requeue()
@@ -126,12 +118,6 @@ async def test_a_cancelled_consumer_keeps_what_it_holds(wire: Wire, broker: Brok
     assert inbox.is_empty
     assert not first.lost.done()
     assert await take_all(broker, queue, 2) == [b"b", b"c"]
-
-
-async def test_cancelling_twice_is_fine(wire: Wire, broker: Broker) -> None:
-    inbox = await Inbox.open(broker, await wire.declare_queue())
-    await inbox.consumer.cancel()
-    await inbox.consumer.cancel()
 
 
 async def test_a_consumer_goes_on_when_its_queue_was_deleted_and_made_again(

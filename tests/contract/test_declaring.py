@@ -141,22 +141,10 @@ async def test_a_missing_queue_cannot_be_read(wire: Wire, broker: Broker) -> Non
         await broker.get(missing)
     with pytest.raises(QueueNotFound, match=missing):
         await Inbox.open(broker, missing)
-    with pytest.raises(QueueNotFound, match=missing):
-        await broker.purge(missing)
 
 
 async def test_an_empty_queue_gives_nothing(wire: Wire, broker: Broker) -> None:
     assert await broker.get(await wire.declare_queue()) is None
-
-
-async def test_purging_deletes_what_is_ready(wire: Wire, broker: Broker) -> None:
-    queue = await wire.declare_queue()
-    await send(broker, queue, b"a", b"b", b"c")
-    taken = await take(broker, queue)
-    assert await broker.purge(queue) == 2
-    assert await broker.purge(queue) == 0
-    await taken.requeue()
-    assert await take_all(broker, queue, 1) == [b"a"]
 
 
 async def test_deleting_deletes_the_queue_its_messages_and_its_bindings(

@@ -9,7 +9,6 @@ from scheduler.brokers.contract import Broker
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
 from tests.contract.wire import (
-    PATIENCE,
     Arguments,
     Inbox,
     Wire,
@@ -280,13 +279,3 @@ async def test_a_dead_letter_that_no_queue_is_bound_for_goes_to_the_alternate_ex
         return not await is_rejected(broker, queue)
 
     await eventually(is_free)
-
-
-async def test_many_queues_expire_independently(wire: Wire, broker: Broker) -> None:
-    target = await wire.declare_queue()
-    inbox = await Inbox.open(broker, target)
-    queues = [await wire.declare_queue(into(target)) for _ in range(5)]
-    for place in 3, 1, 4, 0, 2:
-        await send(broker, queues[place], b"%d" % place, expires_in_ms=(place + 1) * SHORT)
-    async with asyncio.timeout(PATIENCE):
-        assert await inbox.bodies(5) == [b"0", b"1", b"2", b"3", b"4"]

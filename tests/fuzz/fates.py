@@ -1,9 +1,9 @@
 """What has to become of a message, told from what it was made of: not by reading it as we do."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
-from typing import cast
+from typing import Any, cast
 
 from tests.fuzz.raw import WRONG, Value
 
@@ -28,63 +28,42 @@ EITHER = Fate.RUN | Fate.PARKED
 
 
 @dataclass(frozen=True)
-class Whole:
-    """What has to be a whole number within limits."""
+class Rule:
+    """What a header, or a member of an object, has to be."""
 
-    low: int = 0
-    high: int = LATEST_MS
+    is_kept_by: Callable[[object], bool]
+    members: "Rules | None" = None
     required: bool = False
     nullable: bool = False
 
     def takes(self, told: object) -> bool:
-        if told is None:
-            return self.nullable
-        return type(told) is int and self.low <= told <= self.high
+        return self.nullable if told is None else self.is_kept_by(told)
 
 
-@dataclass(frozen=True)
-class Text:
-    """What has to be a text; one of these, if any are given."""
-
-    among: tuple[str, ...] = ()
-    required: bool = False
-    nullable: bool = False
-
-    def takes(self, told: object) -> bool:
-        if told is None:
-            return self.nullable
-        return isinstance(told, str) and (not self.among or told in self.among)
+def whole(low: int = 0, high: int = LATEST_MS, **more: Any) -> Rule:
+    return Rule(lambda told: type(told) is int and low <= told <= high, **more)
 
 
-@dataclass(frozen=True)
-class Truth:
-    """What has to be true or false."""
-
-    required: bool = False
-
-    def takes(self, told: object) -> bool:
-        return isinstance(told, bool)
+def text(*among: str, **more: Any) -> Rule:
+    """A text; one of these, if any are given."""
+    return Rule(lambda told: isinstance(told, str) and (not among or told in among), **more)
 
 
-@dataclass(frozen=True)
-class Record:
-    """What has to be an object whose members are as these rules say; any, without rules."""
+def record(members: "Rules", **more: Any) -> Rule:
+    """An object whose members are as these rules say; any, without rules."""
 
-    rules: "Rules"
-    required: bool = False
-    nullable: bool = False
+    def is_kept_by(told: object) -> bool:
+        return isinstance(told, dict) and keeps(members, cast(Mapping[str, object], told))
 
-    def takes(self, told: object) -> bool:
-        if told is None:
-            return self.nullable
-        return isinstance(told, dict) and keeps(self.rules, cast(Mapping[str, object], told))
+    return Rule(is_kept_by, members, **more)
 
 
-Rules = Mapping[str, Whole | Text | Truth | Record]
+TRUTH = Rule(lambda told: isinstance(told, bool))
+Rules = Mapping[str, Rule]
 VERBS = "seeded", "paused", "resumed", "triggered", "rescheduled", "repaired", "removed"
 ENDINGS = "succeeded", "retried", "escalated", "stopped", "skipped"
-LED: Rules = {"lead-ms": Whole(high=1500)}
-RETRIED: Rules = {**LED, "due-at-ms": Whole(nullable=True)}
+LED: Rules = {"lead-ms": whole(high=1500)}
+RETRIED: Rules = {**LED, "due-at-ms": whole(nullable=True)}
 
 
 CLAIMS = (
@@ -97,42 +76,42 @@ CLAIMS = (
 def rules_of_call(namespace: str, task: str) -> Rules:
     return {
         **RETRIED,
-        "version": Whole(1, 1, required=True),
-        "namespace": Text((namespace,), required=True),
-        "task": Text((task,), required=True),
-        "sent-at-ms": Whole(required=True),
-        "expires-at-ms": Whole(nullable=True),
+        "version": whole(1, 1, required=True),
+        "namespace": text(namespace, required=True),
+        "task": text(task, required=True),
+        "sent-at-ms": whole(required=True),
+        "expires-at-ms": whole(nullable=True),
     }
 
 
 def rules_of_token(namespace: str, task: str, key: str) -> Rules:
     return {
-        "version": Whole(1, 1, required=True),
-        "namespace": Text((namespace,), required=True),
-        "task": Text((task,), required=True),
-        "key": Text((key,), required=bool(key)),
-        "epoch": Whole(high=MOST, required=True),
-        "life": Whole(high=MOST, required=True),
-        "first": Truth(),
-        "seq": Whole(high=MOST, required=True),
-        "attempt": Whole(high=MOST, required=True),
-        "state": Text(("armed", "paused", "done", "replay"), required=True),
-        "scheduled_at_ms": Whole(required=True),
-        "due_at_ms": Whole(required=True),
-        "reason": Text(nullable=True),
-        "previous_at_ms": Whole(nullable=True),
-        "schedule": Record({"every_ms": Whole(100, LONGEST_MS, required=True)}, required=True),
-        "args": Record({}),
-        "act": Record(
-            {"verb": Text(VERBS, required=True), "at_ms": Whole(required=True)}, nullable=True
+        "version": whole(1, 1, required=True),
+        "namespace": text(namespace, required=True),
+        "task": text(task, required=True),
+        "key": text(key, required=bool(key)),
+        "epoch": whole(high=MOST, required=True),
+        "life": whole(high=MOST, required=True),
+        "first": TRUTH,
+        "seq": whole(high=MOST, required=True),
+        "attempt": whole(high=MOST, required=True),
+        "state": text("armed", "paused", "done", "replay", required=True),
+        "scheduled_at_ms": whole(required=True),
+        "due_at_ms": whole(required=True),
+        "reason": text(nullable=True),
+        "previous_at_ms": whole(nullable=True),
+        "schedule": record({"every_ms": whole(100, LONGEST_MS, required=True)}, required=True),
+        "args": record({}),
+        "act": record(
+            {"verb": text(*VERBS, required=True), "at_ms": whole(required=True)}, nullable=True
         ),
-        "last": Record(
+        "last": record(
             {
-                "outcome": Text(ENDINGS, required=True),
-                "scheduled_at_ms": Whole(required=True),
-                "started_at_ms": Whole(required=True),
-                "duration_ms": Whole(required=True),
-                "error": Text(nullable=True),
+                "outcome": text(*ENDINGS, required=True),
+                "scheduled_at_ms": whole(required=True),
+                "started_at_ms": whole(required=True),
+                "duration_ms": whole(required=True),
+                "error": text(nullable=True),
             },
             nullable=True,
         ),

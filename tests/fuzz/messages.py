@@ -19,10 +19,10 @@ from tests.fuzz.fates import (
     LED,
     RETRIED,
     Fate,
-    Record,
     Rules,
     keeps,
     number_in,
+    record,
     rules_of_call,
     rules_of_token,
     told_by,
@@ -298,7 +298,7 @@ class Samples:
         fits = not members.get("args")
         body = Body(json.dumps(members).encode(), fits)
         if members.get("schedule") in SCHEDULES:
-            rules, body = {**rules, "schedule": Record({})}, body._replace(fits=None)
+            rules, body = {**rules, "schedule": record({})}, body._replace(fits=None)
         if broken := rng.random() < 0.2:
             body = Body(rng.choice((b"", *BROKEN)), False)
         draft = Draft(rng, body)
@@ -346,8 +346,8 @@ class Samples:
             roll, rule = rng.random(), rules[name]
             if roll < 0.15:
                 members.pop(name, None)
-            elif roll < 0.3 and isinstance(rule, Record) and rule.rules:
-                members[name] = {each: rng.choice(SOME_JSON) for each in rule.rules}
+            elif roll < 0.3 and rule.members:
+                members[name] = {each: rng.choice(SOME_JSON) for each in rule.members}
             else:
                 members[name] = rng.choice(SOME_JSON)
 

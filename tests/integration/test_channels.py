@@ -13,9 +13,9 @@ import pytest
 from aiormq.exceptions import AMQPError, ChannelInvalidStateError
 from yarl import URL
 
-from scheduler.brokers.amqp import driver, followers, session
+from scheduler.brokers.amqp import driver, session, streams
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.brokers.amqp.channels import DriverChannel
+from scheduler.brokers.amqp.driver import DriverChannel
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.contract import DEFAULT_TIMEOUT
 from scheduler.errors import DeliveryLost, Unconfirmed
@@ -149,7 +149,7 @@ async def test_a_follower_to_whom_nothing_is_delivered_any_more_asks_anew(
     broker_url: str, began: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence = timedelta(seconds=0.5)
-    monkeypatch.setattr(followers, "SILENCE_BEFORE_ASKING_ANEW", silence)
+    monkeypatch.setattr(streams, "SILENCE_BEFORE_ASKING_ANEW", silence)
     async with RabbitWire("quorum", broker_url) as wire:
         stream = await wire.declare_stream()
         reader = await Reader.open(wire.broker, stream)
@@ -312,7 +312,7 @@ async def test_nothing_is_written_to_a_channel_that_the_broker_has_closed(broker
 
 def _takes_more(channel: DriverChannel) -> bool:
     try:
-        channel.requeue(1)
+        channel.settle(1, requeue=True)
     except ChannelInvalidStateError:
         return False
     return True

@@ -12,7 +12,7 @@ from aiormq.exceptions import AMQPConnectionError, InvalidFrameError
 from pamqp.commands import Basic
 
 from scheduler.brokers.amqp.broker import AmqpBroker
-from scheduler.brokers.amqp.closing import closing_of
+from scheduler.brokers.amqp.driver import closing_of
 from scheduler.errors import IncompatibleBroker
 from scheduler.events import Connected, Event
 from scheduler.protocol.messages import Message

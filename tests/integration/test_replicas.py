@@ -74,7 +74,9 @@ async def wire(broker_url: str, nodes: Nodes) -> AsyncIterator[RabbitWire]:
 
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.brokers.amqp.replicas.PATIENCE", timedelta(seconds=0.3))
+    monkeypatch.setattr(
+        "scheduler.brokers.amqp.connection.REPLICA_PATIENCE", timedelta(seconds=0.3)
+    )
 
 
 @pytest.fixture

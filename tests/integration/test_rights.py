@@ -36,6 +36,7 @@ from scheduler.timing.clock import SystemClock
 from tests.integration.shop import new_namespace
 from tests.rabbitmq import Users
 from tests.stage import at_work, failed_of, processor_of, program_of
+from tests.sweep import empty
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -310,7 +311,7 @@ async def test_a_processor_puts_a_lost_token_again(office: Office) -> None:
     async with AmqpBroker(office.url) as broker:
         waiting = map(office.names.timer, timers())
         for queue in (*waiting, office.names.processor_queue("beat")):
-            await broker.purge(queue)
+            await empty(broker, queue)
     async with office.working():
         await office.until(lambda: "lost" in office.repairs and bool(office.runs_of("beat")))
 
@@ -415,7 +416,6 @@ def operations(office: Office) -> dict[str, list[Act]]:
         "park, purge": [
             publishing(names.failed, "task.nobody"),
             taking(names.failed_queue("mail")),
-            lambda broker: broker.purge(names.failed_queue("mail")),
         ],
         "declare, delete": [
             lambda broker: broker.declare(Topology(queues=(Queue(other),))),
@@ -439,7 +439,7 @@ async def test_each_may_do_what_the_table_says(
         refused = await attempt(office.users[role], act)
         assert bool(refused) is not may, (number, refused)
     async with AmqpBroker(office.url) as broker:
-        await broker.purge(office.names.processor_queue("mail"))
+        await empty(broker, office.names.processor_queue("mail"))
 
 
 # What they may not
@@ -467,7 +467,6 @@ async def test_a_client_only_sends(office: Office) -> None:
     for exchange in (names.scheduler, names.failed, office.theirs):
         assert await attempt(client, lambda broker, at=exchange: published(broker, at))
     assert await attempt(client, lambda broker: broker.get(queue))
-    assert await attempt(client, lambda broker: broker.purge(queue))
     assert await attempt(client, lambda broker: broker.delete(queue))
     assert await attempt(client, lambda broker: broker.declare(office.app.topology()))
 

@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 from scheduler.cli.commands import cli
-from scheduler.processor.worker import CLOSING_TIMEOUT
+from scheduler.processor.processor import CLOSING_TIMEOUT
 from scheduler.protocol.policies import shield
 from scheduler.protocol.rights import rights_to_process, rights_to_seed
 from scheduler.settings import Settings

@@ -5,23 +5,27 @@ own, each consumer has one, what is taken by `get` has one while it is in hand, 
 refused gets one to throw away.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeVar
+from uuid import uuid4
 
+from aiormq.abc import AbstractChannel
+from aiormq.exceptions import ChannelNotFoundEntity
 from yarl import URL
 
-from scheduler.brokers.amqp.asking import asking
-from scheduler.brokers.amqp.browsing import browsing
+from scheduler.brokers.amqp import streams
+from scheduler.brokers.amqp.browsing import Browsing
 from scheduler.brokers.amqp.connection import Connection
-from scheduler.brokers.amqp.consumers import AmqpConsumer, RecoveringConsumer
-from scheduler.brokers.amqp.declaration import declare, unbind
+from scheduler.brokers.amqp.consumers import AmqpConsumer
+from scheduler.brokers.amqp.deliveries import DeliveryChannel
+from scheduler.brokers.amqp.driver import DriverChannel, closed
 from scheduler.brokers.amqp.endpoint import Endpoint
-from scheduler.brokers.amqp.followers import AmqpFollower
-from scheduler.brokers.amqp.getting import get
-from scheduler.brokers.amqp.publishing import Publisher
-from scheduler.brokers.amqp.streams import Streams
+from scheduler.brokers.amqp.frames import RawMessage
+from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.contract import (
     DEFAULT_QUIET,
@@ -31,13 +35,33 @@ from scheduler.brokers.contract import (
     Delivery,
     Depth,
     Since,
+    missing_exchange,
+    written_into,
 )
 from scheduler.brokers.credentials import parse_urls
-from scheduler.brokers.marks import written_into
-from scheduler.errors import QueueNotFound
-from scheduler.events import Emit
+from scheduler.brokers.properties import check_body, check_key, check_size, encoded
+from scheduler.errors import (
+    ConfirmationTimeout,
+    IncompatibleBroker,
+    QueueNotFound,
+    TooLarge,
+    Unconfirmed,
+    Unroutable,
+)
+from scheduler.events import Emit, MessageConfirmed, QueueDeclared
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import Binding, Topology
+from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
+
+D = TypeVar("D")
+
+# A quorum queue takes its time; more at once make a broker no faster.
+DECLARING_CHANNELS = 16
+SURELY_ACCEPTED = 64 * 1024
+"""A larger body goes over a channel of its own, until the broker's limit is known.
+
+The broker closes the channel over which a body comes that is larger than its max_message_size. It
+tells this limit only then.
+"""
 
 
 class AmqpBroker:
@@ -64,9 +88,7 @@ class AmqpBroker:
         read_urls = partial(parse_urls, url) if isinstance(url, str) else url
         endpoint = Endpoint(read_urls, tls=tls or Tls(), heartbeat=heartbeat)
         self._connection = Connection(endpoint, emit=emit, patient=patient)
-        self._consumers: set[RecoveringConsumer] = set()
-        self._publisher = Publisher(self._connection)
-        self._streams = Streams(self._connection)
+        self._consumers: set[AmqpConsumer] = set()
 
     @property
     def address(self) -> str:
@@ -94,10 +116,26 @@ class AmqpBroker:
         await self._connection.close()
 
     async def declare(self, topology: Topology) -> None:
-        await declare(self._connection, topology)
+        if topology.exchanges:
+            async with self._connection.lease(at_once=False) as lease:
+                for exchange in topology.exchanges:
+                    await _declare_exchange(await lease.channel(), exchange)
+
+        async def declare_queue(channel: AbstractChannel, queue: Queue) -> None:
+            await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+            self._connection.emit(QueueDeclared(queue.name))
+
+        await self._over_channels(declare_queue, topology.queues)
+        await self._over_channels(_bind, topology.bindings)
 
     async def unbind(self, bindings: Iterable[Binding]) -> None:
-        await unbind(self._connection, bindings)
+        async with self._connection.lease(at_once=False) as lease:
+            channel = await lease.channel()
+            for each in bindings:
+                arguments = dict(each.arguments)
+                await channel.queue_unbind(
+                    each.destination, each.source, each.routing_key, arguments=arguments
+                )
 
     async def publish(
         self,
@@ -108,18 +146,40 @@ class AmqpBroker:
         timeout: timedelta | None = DEFAULT_TIMEOUT,
         lane: int = 0,
     ) -> None:
-        await self._publisher.publish(message, exchange, routing_key, timeout, lane)
+        check_key(routing_key)
+        session = await self._connection.ready(timeout)
+        if timeout is None:
+            return await self._publish(session, message, exchange, routing_key, lane)
+        try:
+            async with asyncio.timeout(timeout.total_seconds()):
+                await self._publish(session, message, exchange, routing_key, lane)
+        except TimeoutError:
+            raise ConfirmationTimeout(
+                f"{self.address} did not confirm a message within "
+                f"{timeout.total_seconds():g} s: it may be blocked by a memory or disk alarm. The "
+                "message may or may not have been taken."
+            ) from None
 
     async def get(self, queue: str) -> Delivery | None:
-        return await get(self._connection, queue)
+        async with self._connection.lease() as lease:
+            channel = await lease.channel()
+            raw = await channel.get(queue)
+            if raw is None or lease.lost is None:
+                return None
+            lease.is_kept = True
+        deliveries = DeliveryChannel(self._connection, channel, lease.lost, lease.release)
+        return deliveries.delivery(raw, queue)
 
     def browse(self, queue: str, *, limit: int) -> Browsed:
-        return browsing(self._connection, queue, limit, self.depth)
+        return Browsing(self._connection, queue, limit, self.depth)
 
     async def consume(
         self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
     ) -> AmqpConsumer:
-        consumer = AmqpConsumer(self._connection, queue, handler, prefetch)
+        def receive(deliveries: DeliveryChannel, raw: RawMessage) -> None:
+            handler(deliveries.delivery(raw, queue))
+
+        consumer = AmqpConsumer(self._connection, queue, prefetch, receive)
         return await consumer.start(self._consumers)
 
     async def follow(
@@ -128,14 +188,14 @@ class AmqpBroker:
         handler: Callable[[Message], None],
         *,
         since: Literal["first", "next"] | int = "next",
-    ) -> AmqpFollower:
-        follower = AmqpFollower(self._connection, stream, handler, since)
+    ) -> streams.AmqpFollower:
+        follower = streams.AmqpFollower(self._connection, stream, handler, since)
         return await follower.start(self._consumers)
 
     def read(
         self, stream: str, *, since: Since = None, quiet: timedelta = DEFAULT_QUIET
     ) -> AsyncGenerator[Message]:
-        return self._streams.read(stream, since=since, quiet=quiet)
+        return streams.read(self._connection, stream, since, quiet)
 
     def read_to_end(
         self,
@@ -152,27 +212,110 @@ class AmqpBroker:
                     mark, exchange=exchange, routing_key=routing_key, timeout=timeout
                 )
 
-        return self._streams.read_to_end(stream, write, since, timeout)
+        return streams.read_to_end(self._connection, stream, write, since, timeout)
 
     async def last(self, stream: str) -> Message | None:
         depth = await self.depth(stream)
-        return None if depth is not None and not depth.ready else await self._streams.last(stream)
+        if depth is not None and not depth.ready:
+            return None
+        return await streams.last(self._connection, stream)
 
     async def depth(self, queue: str) -> Depth | None:
         try:
-            async with asking(self._connection) as channel:
+            async with self._connection.lease() as lease:
+                channel = await lease.channel()
                 found = await channel.queue_declare(queue, passive=True)
         except QueueNotFound:
             return None
         return Depth(found.message_count or 0, found.consumer_count or 0)
 
-    async def purge(self, queue: str) -> int:
-        async with self._connection.brief_channel() as channel:
-            return (await channel.queue_purge(queue)).message_count or 0
-
     async def delete(self, queue: str) -> None:
-        async with self._connection.brief_channel() as channel:
-            await channel.queue_delete(queue)
+        session = await self._connection.ready()
+        with session.awaiting_answer(), self._connection.translated:
+            channel = await session.open_channel()
+            try:
+                await channel.queue_delete(queue)
+            finally:
+                await closed(channel)
         session = await self._connection.ready()
         with self._connection.translated:
             await session.renew_getters()
+
+    async def _publish(
+        self, session: Session, message: Message, exchange: str, routing_key: str, lane: int
+    ) -> None:
+        time = asyncio.get_running_loop().time
+        began = time()
+        message_id = message.message_id
+        if message_id is None:  # by it, one is known that is returned
+            message_id = str(uuid4())
+            message = replace(message, message_id=message_id)
+        properties = encoded(message)
+        address, body, place = self.address, message.body, f"{exchange} ({routing_key})"
+        check_size(properties, session.frame_max, address)
+        check_body(body, session.largest_body, place, address)
+
+        async def publish_over(channel: DriverChannel) -> None:
+            await channel.publish(
+                body,
+                properties,
+                exchange=exchange,
+                routing_key=routing_key,
+                message_id=message_id,
+            )
+
+        try:
+            with self._connection.translated, session.awaiting_answer():
+                if len(body) > SURELY_ACCEPTED and session.largest_body is None:
+                    async with session.lone_publisher() as channel:
+                        await publish_over(channel)
+                else:
+                    await publish_over(await session.publisher(exchange, lane).channel())
+        except TooLarge as error:
+            session.largest_body = error.limit
+            check_body(body, error.limit, place, address)
+            raise Unconfirmed(str(error)) from None  # it was another message of this channel
+        except QueueNotFound:
+            raise Unroutable(f"The exchange {exchange!r} does not exist in {address}.") from None
+        except IncompatibleBroker as error:
+            # The channel was closed because of one message: this one, or another one beside it.
+            raise Unconfirmed(str(error)) from None
+        self._connection.emit(MessageConfirmed(exchange, timedelta(seconds=time() - began)))
+
+    async def _over_channels(
+        self, act: Callable[[AbstractChannel, D], Awaitable[None]], subjects: Sequence[D]
+    ) -> None:
+        """Do something to each, over a few channels at once."""
+
+        async def do(mine: Sequence[D]) -> None:
+            async with self._connection.lease(at_once=False) as lease:
+                channel = await lease.channel()
+                for subject in mine:
+                    await act(channel, subject)
+
+        shares = [
+            share for n in range(DECLARING_CHANNELS) if (share := subjects[n::DECLARING_CHANNELS])
+        ]
+        # All to their end: aiormq is not to be interrupted.
+        for error in await asyncio.gather(*map(do, shares), return_exceptions=True):
+            if error is not None:
+                raise error
+
+
+async def _bind(channel: AbstractChannel, binding: Binding) -> None:
+    bind = channel.queue_bind if binding.to == "queue" else channel.exchange_bind
+    arguments = dict(binding.arguments)
+    await bind(binding.destination, binding.source, binding.routing_key, arguments=arguments)
+
+
+async def _declare_exchange(channel: AbstractChannel, exchange: Exchange) -> None:
+    try:
+        await channel.exchange_declare(
+            exchange.name,
+            exchange_type=exchange.type,
+            passive=exchange.passive,
+            durable=True,
+            arguments=dict(exchange.arguments),
+        )
+    except ChannelNotFoundEntity:
+        raise missing_exchange(exchange.name) from None

@@ -7,15 +7,14 @@ and of what is kept of it nothing is known here but some of its tags.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from scheduler.brokers.amqp.channels import DriverChannel, closed
-from scheduler.brokers.amqp.closing import lost_with
 from scheduler.brokers.amqp.connection import Connection
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
-from scheduler.brokers.amqp.frames import Taken
+from scheduler.brokers.amqp.driver import DriverChannel, closed, lost_with
+from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.contract import Delivery, Depth
 from scheduler.errors import BrokerError, BrokerUnavailable
@@ -35,25 +34,12 @@ LOOK_PAUSE = 0.01
 AskDepth = Callable[[str], Awaitable[Depth | None]]
 
 
-@asynccontextmanager
-async def browsing(
-    connection: Connection, queue: str, limit: int, depth: AskDepth
-) -> AsyncGenerator["Browsing"]:
-    """Inside the block, all that was looked at is kept; then what was not acked is back."""
-    browsing = Browsing(connection, queue, limit, depth)
-    try:
-        yield browsing
-    finally:
-        await browsing.give_back()
-
-
 @dataclass(slots=True, eq=False)
 class Keeper:
     """A channel that keeps what was looked at over it.
 
     Attributes:
-        kept: how many of them are not acked.
-        steps: tags as far as which they are given back, one step after the other.
+        steps: tags as far as which that is given back, one step after the other.
     """
 
     channel: DriverChannel
@@ -70,12 +56,15 @@ class Keeper:
 
     async def give_back(self) -> None:
         for tag in self.steps:
-            self.channel.requeue(tag, multiple=True)
+            self.channel.settle(tag, requeue=True, multiple=True)
         await closed(self.channel)  # before what the next one gives back can overtake it
 
 
 class Browsing:
-    """The messages of a queue, one after the other."""
+    """The messages of a queue, one after the other.
+
+    Inside the block, all that was looked at is kept; then what was not acked is back.
+    """
 
     def __init__(self, connection: Connection, queue: str, limit: int, depth: AskDepth) -> None:
         self._connection = connection
@@ -83,8 +72,11 @@ class Browsing:
         self._left = limit
         self._depth = depth
         self._keepers: list[Keeper] = []
-        self._arrived: deque[Taken] = deque()
+        self._arrived: deque[RawMessage] = deque()
         self._page: DeliveryChannel | None = None
+
+    async def __aenter__(self) -> "Browsing":
+        return self
 
     def __aiter__(self) -> "Browsing":
         return self
@@ -96,7 +88,7 @@ class Browsing:
             raise StopAsyncIteration
         return self._page.delivery(self._arrived.popleft(), self._queue, lost=self._page.lost)
 
-    async def give_back(self) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         """Put all that was not acked back to its place, and wait until it is there."""
         self._keep_page()
         # What a lost channel kept, the broker has put back.
@@ -138,8 +130,8 @@ class Browsing:
     async def _read(self, keeper: Keeper, wanted: int) -> None:
         full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def lay_out(taken: Taken) -> None:
-            self._arrived.append(taken)
+        def lay_out(raw: RawMessage) -> None:
+            self._arrived.append(raw)
             if len(self._arrived) == wanted:
                 full.set_result(None)
 
@@ -168,7 +160,7 @@ class Browsing:
 
     def _keep_page(self) -> None:
         if self._page is not None:
-            unseen = {taken.tag for taken in self._arrived}
+            unseen = {raw.tag for raw in self._arrived}
             self._keepers[-1].keep(self._page.leave_all() | unseen)
         self._page = None
         self._arrived.clear()

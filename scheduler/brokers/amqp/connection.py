@@ -2,32 +2,38 @@
 
 aiormq connects and speaks the protocol; it does not reconnect. Here a keeper task holds the
 connection: when it goes, it is made again, with exponential backoff.
+
+RabbitMQ lets a stream be read only over a node that has a running replica of it. One that was cut
+off may stay without for many minutes (seen on 4.3), while its queues deliver as ever: who stays
+there takes messages, and cannot find out whether they are to be run. So such a node is left; and no
+new connection is used before the streams that were missed can be read over it.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 
-from scheduler.brokers.amqp.channels import DriverChannel, closed
+from scheduler.brokers.amqp.driver import DriverChannel, closed
 from scheduler.brokers.amqp.endpoint import Endpoint
 from scheduler.brokers.amqp.refusals import Translation
-from scheduler.brokers.amqp.replicas import Replicas
-from scheduler.brokers.amqp.session import Session
-from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import DEFAULT_TIMEOUT, BrokerInfo
+from scheduler.brokers.amqp.session import Lease, Session
+from scheduler.brokers.contract import DEFAULT_TIMEOUT, BrokerInfo, cancelled
 from scheduler.errors import (
     BrokerError,
     BrokerUnavailable,
     NoReplica,
+    QueueNotFound,
     SchedulerError,
 )
 from scheduler.events import Connected, ConnectionLost, ConnectionRetried, Emit
 from scheduler.protocol.messages import summary_of
 from scheduler.timing.backoff import backoff
 
+OFFSET = "x-stream-offset"
 CLOSING_TIMEOUT = timedelta(seconds=1)
 FIRST_PAUSE, LAST_PAUSE = timedelta(seconds=0.1), timedelta(seconds=3)
+REPLICA_PATIENCE = timedelta(seconds=5)  # a replica that has another leader is restarted
 
 
 def pauses() -> Iterator[float]:
@@ -40,9 +46,6 @@ class Connection:
 
     Args:
         patient: `open` keeps trying while the broker cannot be reached, instead of raising.
-
-    Attributes:
-        translated: the driver's errors as ours, inside a block.
     """
 
     def __init__(self, endpoint: Endpoint, *, emit: Emit, patient: bool) -> None:
@@ -54,7 +57,7 @@ class Connection:
         self._connected = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        self._replicas = Replicas()
+        self._missed_streams: dict[str, float] = {}
 
     @property
     def address(self) -> str:
@@ -75,14 +78,7 @@ class Connection:
         return self._session is not None and self._session.connection.is_blocked
 
     async def open(self) -> None:
-        """Connect, and stay connected.
-
-        Raises:
-            BrokerUnavailable: the broker cannot be reached, and this is not patient.
-            AccessRefused: the broker does not let this user in.
-            UntrustedBroker: its certificate does not show that it is the broker.
-            SettingsError: the URL, a password or a certificate cannot be read.
-        """
+        """Connect, and stay connected; raises as `Endpoint.connect` does, unless patient."""
         try:
             await self._connect()
         except BrokerUnavailable:
@@ -105,20 +101,17 @@ class Connection:
     async def beginning_to_read(self, stream: str) -> AsyncGenerator[None]:
         """Inside the block a stream is begun to be read; a node that lacks it for long is left."""
         try:
-            with self._replicas.beginning_to_read(stream):
+            with self._noting_whether_read(stream):
                 yield
         except NoReplica as error:
-            if self._replicas.are_missed_for_long:
+            now, patience = asyncio.get_running_loop().time(), REPLICA_PATIENCE.total_seconds()
+            if any(now - since >= patience for since in self._missed_streams.values()):
                 session = await self.ready()
                 await session.give_up(str(error))
             raise
 
     async def ready(self, timeout: timedelta | None = DEFAULT_TIMEOUT) -> Session:
-        """The open session, waited for if need be.
-
-        Raises:
-            BrokerUnavailable: there was none for the whole of the timeout.
-        """
+        """The open session, waited for if need be."""
         if not self._connected.is_set():
             seconds = None if timeout is None else timeout.total_seconds()
             try:
@@ -132,15 +125,29 @@ class Connection:
         return self._session
 
     @asynccontextmanager
-    async def brief_channel(self) -> AsyncGenerator[DriverChannel]:
-        """A channel of its own, for what is answered at once: a refusal closes it."""
+    async def lease(self, *, at_once: bool = True) -> AsyncGenerator[Lease]:
+        """Inside the block, a channel to ask the broker over for what it seldom refuses.
+
+        It is for the next who asks then, unless it is kept. Where the broker refuses, it closes the
+        channel, and the next one gets a new one.
+
+        Args:
+            at_once: what is asked for is answered at once, unless the connection is of no use.
+        """
         session = await self.ready()
-        with session.awaiting_answer(), self.translated:
-            channel = await session.open_channel()
-            try:
-                yield channel
-            finally:
-                await closed(channel)
+        lease = session.borrow_getter()
+        patience = session.awaiting_answer() if at_once else nullcontext()
+        try:
+            with self.translated, patience:
+                yield lease
+        except asyncio.CancelledError:
+            # aiormq closes the channel over which a call was cancelled, by and by.
+            if (channel := lease.give_up()) is not None:
+                self.close_soon(channel)
+            raise
+        finally:
+            if not lease.is_kept:
+                lease.release()
 
     def close_soon(self, channel: DriverChannel) -> None:
         """Close a channel that nothing is expected of any more, and do not wait for it."""
@@ -155,12 +162,34 @@ class Connection:
     async def _connect(self) -> None:
         session = Session(await self._endpoint.connect())
         try:
-            await self._replicas.check(session, self.translated)
+            await self._see_missed_streams(session)
         except BaseException:
             await session.close()
             raise
         self._session = session
         self._connected.set()
+
+    async def _see_missed_streams(self, session: Session) -> None:
+        """See that all streams that were missed, and are there, can be read over a session."""
+        for stream in tuple(self._missed_streams):
+            with suppress(QueueNotFound), self._noting_whether_read(stream), self.translated:
+                channel = await session.open_channel()
+                try:
+                    with session.awaiting_answer():
+                        await channel.consume(
+                            stream, lambda _: None, prefetch=1, arguments={OFFSET: "next"}
+                        )
+                finally:
+                    await closed(channel)
+
+    @contextmanager
+    def _noting_whether_read(self, stream: str) -> Generator[None]:
+        try:
+            yield
+        except NoReplica:
+            self._missed_streams.setdefault(stream, asyncio.get_running_loop().time())
+            raise
+        self._missed_streams.pop(stream, None)
 
     async def _reconnect(self, tolerated: type[Exception]) -> None:
         started = asyncio.get_running_loop().time()

@@ -2,20 +2,17 @@
 
 import asyncio
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self
 
-from scheduler.brokers.amqp.channels import Receiver, closed
-from scheduler.brokers.amqp.closing import closing_of, reason_of
 from scheduler.brokers.amqp.connection import Connection, pauses
 from scheduler.brokers.amqp.deliveries import DeliveryChannel
-from scheduler.brokers.amqp.frames import Taken
+from scheduler.brokers.amqp.driver import closed, closing_of, lost_with, reason_of
+from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.amqp.session import Session
-from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import Delivery
+from scheduler.brokers.contract import cancelled
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.events import ConsumerInterrupted, ConsumerResumed
 from scheduler.protocol.messages import summary_of
@@ -25,18 +22,25 @@ FIRST_TRIES = 9
 BEFORE_RESUMING = timedelta(seconds=0.1)
 
 
-class RecoveringConsumer(ABC):
+class AmqpConsumer:
     """A consumer with a channel of its own: what the broker closes is opened again."""
 
-    def __init__(self, connection: Connection, queue: str, prefetch: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        queue: str,
+        prefetch: int,
+        receive: Callable[[DeliveryChannel, RawMessage], None],
+    ) -> None:
         self._connection = connection
         self._queue = queue
         self._prefetch = prefetch
+        self._receive = receive
         self._deliveries: DeliveryChannel | None = None
         self._tag: str | None = None
         self._interrupted: asyncio.Future[str] | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._consumers: set[RecoveringConsumer] = set()
+        self._consumers: set[AmqpConsumer] = set()
 
     @property
     def active(self) -> bool:
@@ -44,7 +48,7 @@ class RecoveringConsumer(ABC):
             return False
         return not self._interrupted.done()
 
-    async def start(self, consumers: "set[RecoveringConsumer]") -> Self:
+    async def start(self, consumers: "set[AmqpConsumer]") -> Self:
         """Consume from now on, and be among these consumers until it is cancelled."""
         await self._begin_patiently()
         self._consumers = consumers
@@ -58,21 +62,21 @@ class RecoveringConsumer(ABC):
             # A channel that is gone has cancelled it already.
             with suppress(BrokerError), self._connection.translated:
                 await self._deliveries.channel.cancel(self._tag)
-        self._interrupt("cancelled")
-        self._consumers.discard(self)
-        deliveries, self._deliveries = self._deliveries, None
-        if deliveries is not None:
+        if (deliveries := self._let_go("cancelled")) is not None:
             deliveries.retire()
 
     async def leave(self) -> None:
         await self.stop()
-        self._interrupt("left")
-        self._consumers.discard(self)
-        deliveries, self._deliveries = self._deliveries, None
-        if deliveries is not None:
+        if (deliveries := self._let_go("left")) is not None:
             # With its channel, the broker forgets the consumer and takes back what it held at once.
             with suppress(BrokerError), self._connection.translated:
                 await closed(deliveries.channel)
+
+    def _let_go(self, reason: str) -> DeliveryChannel | None:
+        self._interrupt(reason)
+        self._consumers.discard(self)
+        deliveries, self._deliveries = self._deliveries, None
+        return deliveries
 
     async def stop(self) -> None:
         """Do not consume again, once interrupted."""
@@ -94,24 +98,25 @@ class RecoveringConsumer(ABC):
         with self._connection.translated:
             if self._deliveries is None or self._deliveries.channel.is_closed:
                 self._deliveries = await self._open(session)
+            deliveries = self._deliveries
+
+            def receive(raw: RawMessage) -> None:
+                if deliveries is self._deliveries and self._tag is None:
+                    self._tag = raw.consumer  # the answer may be read a moment later
+                self._receive(deliveries, raw)
+
             self._interrupted, self._tag = interrupted, None
-            self._tag = await self._deliveries.channel.consume(
-                self._queue,
-                self._receiver(self._deliveries),
-                prefetch=self._prefetch,
-                arguments=self._arguments(),
+            self._tag = await deliveries.channel.consume(
+                self._queue, receive, prefetch=self._prefetch, arguments=self._arguments()
             )
 
     async def _open(self, session: Session) -> DeliveryChannel:
         channel = await session.open_channel()
-        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        deliveries = DeliveryChannel(self._connection, channel, lost)
+        deliveries = DeliveryChannel(self._connection, channel, lost_with(channel))
 
         def on_close(closing: asyncio.Future[Any]) -> None:
             if self._deliveries is deliveries:
                 self._interrupt(reason_of(closing))
-            if (deliveries.held or not deliveries.retired) and not lost.done():
-                lost.set_result(None)
 
         closing_of(channel).add_done_callback(on_close)
         channel.on_consumer_cancel_callbacks.add(
@@ -127,17 +132,6 @@ class RecoveringConsumer(ABC):
         """Wait until it has to begin anew; says whether by its own doing."""
         await asyncio.wait([interrupted])
         return False
-
-    def _receiver(self, deliveries: DeliveryChannel) -> Receiver:
-        def receive(taken: Taken) -> None:
-            if deliveries is self._deliveries and self._tag is None:
-                self._tag = taken.consumer  # the answer may be read a moment later
-            self._receive(deliveries, taken)
-
-        return receive
-
-    @abstractmethod
-    def _receive(self, deliveries: DeliveryChannel, taken: Taken) -> None: ...
 
     def _arguments(self) -> dict[str, Any]:
         return {}
@@ -170,20 +164,3 @@ class RecoveringConsumer(ABC):
                 self._connection.emit(ConsumerInterrupted(self._queue, summary_of(error)))
             await asyncio.sleep(delay)
         return told
-
-
-class AmqpConsumer(RecoveringConsumer):
-    """Hands over what a queue delivers, to be acked by whoever has it in hand."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        queue: str,
-        handler: Callable[[Delivery], None],
-        prefetch: int,
-    ) -> None:
-        super().__init__(connection, queue, prefetch)
-        self._handler = handler
-
-    def _receive(self, deliveries: DeliveryChannel, taken: Taken) -> None:
-        self._handler(deliveries.delivery(taken, self._queue))

@@ -7,9 +7,9 @@ from functools import partial
 
 from aiormq.exceptions import ChannelInvalidStateError
 
-from scheduler.brokers.amqp.channels import DriverChannel
 from scheduler.brokers.amqp.connection import Connection
-from scheduler.brokers.amqp.frames import Taken
+from scheduler.brokers.amqp.driver import DriverChannel
+from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.contract import Delivery
 from scheduler.brokers.properties import decoded
 from scheduler.errors import DeliveryLost
@@ -20,9 +20,8 @@ class DeliveryChannel:
     """A channel that deliveries come over, and are settled on.
 
     Attributes:
-        lost: done when the broker has taken back all that came over it.
         done: called when one of them is settled.
-        held: of those that are not settled, by their tags, what is done when they are lost.
+        held: by the tags of those that are not settled, what is done when they are lost.
         retired: no more will come.
     """
 
@@ -40,7 +39,7 @@ class DeliveryChannel:
             self.connection.close_soon(self.channel)
 
     def delivery(
-        self, taken: Taken, queue: str, *, lost: asyncio.Future[None] | None = None
+        self, raw: RawMessage, queue: str, *, lost: asyncio.Future[None] | None = None
     ) -> Delivery:
         """What has come, in hand.
 
@@ -48,19 +47,19 @@ class DeliveryChannel:
             lost: done when it is lost; None: one of its own is made. To stop listening to one that
                 all share takes longer, the more they are.
         """
-        tag = taken.tag
+        tag = raw.tag
         if not self.held:
             self.lost.add_done_callback(self._lose_all)
         lost = self.held[tag] = lost or asyncio.get_running_loop().create_future()
         return Delivery(
-            message=decoded(taken.properties, taken.body),
+            message=decoded(raw.properties, raw.body),
             queue=queue,
-            exchange=taken.exchange,
-            routing_key=taken.routing_key,
-            redelivered=taken.redelivered,
+            exchange=raw.exchange,
+            routing_key=raw.routing_key,
+            redelivered=raw.redelivered,
             lost=lost,
-            _ack=partial(self._settle, tag, self.channel.ack),
-            _requeue=partial(self._settle, tag, self.channel.requeue),
+            _ack=partial(self._settle, tag, requeue=False),
+            _requeue=partial(self._settle, tag, requeue=True),
         )
 
     def leave_all(self) -> set[int]:
@@ -70,9 +69,9 @@ class DeliveryChannel:
         self.lost.remove_done_callback(self._lose_all)
         return tags
 
-    async def _settle(self, tag: int, settle: Callable[[int], None]) -> None:
+    async def _settle(self, tag: int, *, requeue: bool) -> None:
         try:
-            settle(tag)
+            self.channel.settle(tag, requeue=requeue)
             await asyncio.sleep(0)  # it is written before anything comes of it
         except ChannelInvalidStateError:
             raise DeliveryLost from None

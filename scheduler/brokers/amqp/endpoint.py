@@ -32,15 +32,9 @@ SHORTEST_TIMEOUT = timedelta(seconds=3)
 class Endpoint:
     """What connections are made to: whichever node of the broker answers.
 
-    Args:
-        read_urls: looks where the broker is, and who we are there; called again for each connect.
-
     Attributes:
         address: of the node that we came to last, without password and options; of all, if we did
             not come to one.
-
-    Raises:
-        SettingsError: there is no such URL.
     """
 
     def __init__(
@@ -61,31 +55,21 @@ class Endpoint:
             UntrustedBroker: its certificate does not show that it is the broker.
             SettingsError: the URL, a password or a certificate cannot be read.
         """
-        nodes = await self._in_order()
-        self.address = _together([node.url for node in nodes])
-        node, connection = await self._first_of(nodes)
-        self._last = self.address = node.address
-        return connection
-
-    async def _in_order(self) -> "list[Node]":
         # Anew each time: a password or a certificate may have been changed meanwhile.
-        nodes = await asyncio.to_thread(self._read)
+        nodes = await asyncio.to_thread(lambda: [self._node(url) for url in self._read_urls()])
         random.shuffle(nodes)
         nodes.sort(key=lambda node: node.address == self._last)
-        return nodes
-
-    async def _first_of(self, nodes: "Sequence[Node]") -> "tuple[Node, driver.DriverConnection]":
-        timeout = max(CONNECT_TIMEOUT / len(nodes), SHORTEST_TIMEOUT)
-        refusals: list[BrokerError] = []
+        self.address = _together([node.url for node in nodes])
+        timeout, refusals = max(CONNECT_TIMEOUT / len(nodes), SHORTEST_TIMEOUT), list[BrokerError]()
         for node in nodes:
             try:
-                return node, await node.connect(timeout)
+                connection = await node.connect(timeout)
             except BrokerError as error:
                 refusals.append(error)
+            else:
+                self._last = self.address = node.address
+                return connection
         raise _summed_up(refusals)
-
-    def _read(self) -> "list[Node]":
-        return [self._node(url) for url in self._read_urls()]
 
     def _node(self, url: URL) -> "Node":
         if "heartbeat" not in url.query:
@@ -115,18 +99,13 @@ def _summed_up(refusals: Sequence[BrokerError]) -> BrokerError:
 
 
 class Node:
-    """One address of the broker.
-
-    Raises:
-        SettingsError: a certificate cannot be read.
-    """
+    """One address of the broker."""
 
     def __init__(self, url: URL, tls: Tls) -> None:
         self.url, self.address = url, _bare(url)
         self._tls, self._context = tls, tls.context(url)
 
     async def connect(self, timeout: timedelta) -> driver.DriverConnection:
-        """Connect once; raises as `Endpoint.connect` does."""
         seconds = timeout.total_seconds()
         try:
             async with asyncio.timeout(seconds):

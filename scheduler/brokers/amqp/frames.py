@@ -45,7 +45,7 @@ class Incoming(asyncio.StreamReader):
     """What comes over a connection: frames are taken on their way, and the others left to aiormq.
 
     Args:
-        taker: whose the frames of a channel are; None: nobody's, any more.
+        taker: finds whose the frames of a channel are; None: nobody's, any more.
         heard: called whenever something has come.
     """
 
@@ -99,13 +99,8 @@ class Frames(FrameReceiver):
             raise AMQPConnectionError(f"The connection was closed: {error}") from error
 
 
-class Taken(NamedTuple):
-    """A message that has come.
-
-    Attributes:
-        tag: by which it is settled.
-        consumer: the tag of the one that it was delivered to.
-    """
+class RawMessage(NamedTuple):
+    """A message that has come: delivered to a consumer, got or returned."""
 
     properties: bytes
     body: bytes
@@ -116,7 +111,7 @@ class Taken(NamedTuple):
     consumer: str = ""
 
 
-class Arriving:
+class PartialMessage:
     """A message of which some frames have come."""
 
     def __init__(self, method: bytes) -> None:
@@ -136,9 +131,19 @@ class Arriving:
             self._missing -= len(payload)
         return self._missing <= 0
 
-    def message(self) -> Taken:
+    def message(self) -> RawMessage:
+        method, consumer, tag, redelivered, at = self._method, "", 0, False, 4
+        if self.kind == RETURN:
+            _, at = read_short(method, 6)  # after the code: the reason, in words
+        else:
+            if self.kind == DELIVER:
+                consumer, at = read_short(method, at)
+            tag, redelivered = int.from_bytes(method[at : at + 8]), method[at + 8] & 1 == 1
+            at += 9
+        exchange, at = read_short(method, at)
+        routing_key, _ = read_short(method, at)
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        return _readers[self.kind](self._method, self._properties, body)
+        return RawMessage(self._properties, body, exchange, routing_key, tag, redelivered, consumer)
 
 
 def settlement_of(method: bytes) -> tuple[int, bool]:
@@ -150,12 +155,7 @@ def settlement_of(method: bytes) -> tuple[int, bool]:
 def publishing(
     channel: int, exchange: bytes, routing_key: bytes, properties: bytes, body: bytes, largest: int
 ) -> bytes:
-    """The frames by which a message is published, mandatory.
-
-    Args:
-        exchange, routing_key: as short strings.
-        largest: how many bytes a frame may have; 0: any number.
-    """
+    """The frames by which a message is published, mandatory, of so many bytes at most (0: any)."""
     method = PUBLISH + b"\0\0" + exchange + routing_key + MANDATORY
     header = ABOUT_CONTENT.pack(Basic.frame_id, 0, len(body)) + properties
     frames = [_framed(FRAME_METHOD, channel, method), _framed(FRAME_HEADER, channel, header)]
@@ -167,53 +167,16 @@ def publishing(
     return b"".join(frames)
 
 
-def acking(channel: int, tag: int, *, multiple: bool) -> bytes:
-    """The frame by which a message is acked."""
-    return _framed(FRAME_METHOD, channel, ACK + tag.to_bytes(8) + bytes([multiple]))
-
-
-def nacking(channel: int, tag: int, *, multiple: bool) -> bytes:
-    """The frame by which a message is given back."""
-    return _framed(FRAME_METHOD, channel, NACK + tag.to_bytes(8) + bytes([multiple | 2]))
+def settling(channel: int, tag: int, *, requeue: bool, multiple: bool) -> bytes:
+    """The frame by which a message is acked or given back, with all before it if multiple."""
+    method, bits = (NACK, multiple | 2) if requeue else (ACK, multiple)
+    return _framed(FRAME_METHOD, channel, method + tag.to_bytes(8) + bytes([bits]))
 
 
 def getting(channel: int, queue: bytes) -> bytes:
-    """The frame by which a queue is asked for a message.
-
-    Args:
-        queue: its name, as a short string.
-    """
+    """The frame by which a queue, named by a short string, is asked for a message."""
     return _framed(FRAME_METHOD, channel, METHOD.pack(Basic.Get.index) + b"\0\0" + queue + b"\0")
 
 
 def _framed(kind: int, channel: int, payload: bytes) -> bytes:
     return HEAD.pack(kind, channel, len(payload)) + payload + END
-
-
-def _delivered(method: bytes, properties: bytes, body: bytes) -> Taken:
-    consumer, at = read_short(method, 4)
-    tag, redelivered = int.from_bytes(method[at : at + 8]), method[at + 8] & 1 == 1
-    exchange, at = read_short(method, at + 9)
-    routing_key, _ = read_short(method, at)
-    return Taken(properties, body, exchange, routing_key, tag, redelivered, consumer)
-
-
-def _got(method: bytes, properties: bytes, body: bytes) -> Taken:
-    tag, redelivered = int.from_bytes(method[4:12]), method[12] & 1 == 1
-    exchange, at = read_short(method, 13)
-    routing_key, _ = read_short(method, at)
-    return Taken(properties, body, exchange, routing_key, tag, redelivered)
-
-
-def _returned(method: bytes, properties: bytes, body: bytes) -> Taken:
-    _, at = read_short(method, 6)  # after the code: the reason, in words
-    exchange, at = read_short(method, at)
-    routing_key, _ = read_short(method, at)
-    return Taken(properties, body, exchange, routing_key)
-
-
-_readers: dict[bytes, Callable[[bytes, bytes, bytes], Taken]] = {
-    DELIVER: _delivered,
-    GET_OK: _got,
-    RETURN: _returned,
-}

@@ -28,8 +28,6 @@ from scheduler.errors import (
 # A stream is read where it has a replica. One of a node that comes back is not there at once.
 NO_REPLICA = "replica on the local node"
 OTHER_ARGUMENT = re.compile(r"inequivalent arg '(?P<argument>[^']+)' for queue '(?P<queue>[^']+)'")
-
-
 TOO_LARGE = re.compile(r"message size \d+.* larger than (?:configured )?max size (?P<limit>\d+)")
 
 
@@ -46,11 +44,7 @@ class Refused(AMQPError):
 
 
 class Translation:
-    """The driver's errors as ours, inside a block.
-
-    Args:
-        address: of the broker, to be named in them.
-    """
+    """The driver's errors as ours, inside a block; they name the address of the broker."""
 
     __slots__ = ("_address",)
 

@@ -2,22 +2,24 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
-from scheduler.brokers.amqp.channels import DriverChannel, closed
-from scheduler.brokers.amqp.closing import closing_of, lost_with, reason_of
-from scheduler.brokers.amqp.driver import DriverConnection
-from scheduler.brokers.cancellation import cancelled
-from scheduler.brokers.contract import BrokerInfo
+from scheduler.brokers.amqp.driver import (
+    DriverChannel,
+    DriverConnection,
+    closed,
+    closing_of,
+    lost_with,
+    reason_of,
+)
+from scheduler.brokers.contract import BrokerInfo, cancelled
 from scheduler.brokers.credentials import user_of
 
 ANSWER_TIMEOUT = timedelta(seconds=20)
 """Before whoever asked gives up, and leaves a connection that is of no use."""
-
-
 MOST_ALONE = 4
 """Large messages that are in flight at once, each over a channel of its own."""
 
@@ -47,8 +49,8 @@ class Session:
         self.largest_body: int | None = None
         self._alone = asyncio.Semaphore(MOST_ALONE)
         self._publishers: dict[tuple[str, int], Lease] = {}
-        self._idle_getters: list[Lease] = []
-        self._unanswered: dict[Question, float] = {}
+        self.idle_getters: list[Lease] = []
+        self._unanswered: dict[object, float] = {}
         self._watching: asyncio.Task[None] | None = None
         self._given_up_for: str | None = None
 
@@ -86,13 +88,9 @@ class Session:
                 await closed(channel)
 
     def borrow_getter(self) -> "Lease":
-        if self._idle_getters:
-            return self._idle_getters.pop()
+        if self.idle_getters:
+            return self.idle_getters.pop()
         return Lease(self, publisher_confirms=False)
-
-    def return_getter(self, lease: "Lease") -> None:
-        if lease.usable and lease not in self._idle_getters:
-            self._idle_getters.append(lease)
 
     async def renew_getters(self) -> None:
         """Get over new channels from here on.
@@ -100,12 +98,13 @@ class Session:
         RabbitMQ (3.10 to 4.3) remembers on a channel of what type the queue was that one got from,
         and breaks off the connection (INTERNAL_ERROR) when that name is of another type meanwhile.
         """
-        idle, self._idle_getters = self._idle_getters, []
+        idle, self.idle_getters = self.idle_getters, []
         for lease in idle:
             if (channel := lease.give_up()) is not None:
                 await closed(channel)
 
-    def awaiting_answer(self) -> "Question":
+    @contextmanager
+    def awaiting_answer(self) -> Generator[None]:
         """Inside the block, the connection is given up if the broker is silent for too long, and no
         alarm blocks it.
 
@@ -113,12 +112,13 @@ class Session:
         published over it, and say nothing. With the connection, what is in hand goes back to its
         queue, and is settled by whoever gets it next.
         """
-        return Question(self._unanswered, self._watch)
-
-    def _watch(self) -> None:
-        """See, as long as there are questions, that the oldest one is answered in time."""
+        self._unanswered[question := object()] = asyncio.get_running_loop().time()
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._until_all_answered(), name="answers")
+        try:
+            yield
+        finally:
+            del self._unanswered[question]
 
     async def _until_all_answered(self) -> None:
         loop, patience = asyncio.get_running_loop(), ANSWER_TIMEOUT.total_seconds()
@@ -159,23 +159,12 @@ class Session:
             await self.connection.left()
 
 
-class Question:
-    """What the broker is asked, for as long as its answer is waited for."""
-
-    def __init__(self, unanswered: "dict[Question, float]", watch: Callable[[], None]) -> None:
-        self._unanswered = unanswered
-        self._watch = watch
-
-    def __enter__(self) -> None:
-        self._unanswered[self] = asyncio.get_running_loop().time()
-        self._watch()
-
-    def __exit__(self, *exception: object) -> None:
-        del self._unanswered[self]
-
-
 class Lease:
-    """A channel that is opened when it is first used, and again after it was closed."""
+    """A channel that is opened when it is first used, and again after it was closed.
+
+    Attributes:
+        is_kept: whether what came over it is in hand, and nobody else may have it.
+    """
 
     def __init__(self, session: Session, *, publisher_confirms: bool) -> None:
         self._session = session
@@ -183,10 +172,17 @@ class Lease:
         self._opening = asyncio.Lock()
         self._channel: DriverChannel | None = None
         self.lost: asyncio.Future[None] | None = None
+        self.is_kept = False
 
     @property
     def usable(self) -> bool:
         return self._channel is not None and not self._channel.ends
+
+    def release(self) -> None:
+        """Let the next one have it who gets."""
+        self.is_kept = False
+        if self.usable and self not in self._session.idle_getters:
+            self._session.idle_getters.append(self)
 
     def give_up(self) -> DriverChannel | None:
         """Have a new channel opened at the next use; returns the one that is given up."""
@@ -194,10 +190,10 @@ class Lease:
         return channel
 
     async def channel(self) -> DriverChannel:
-        if self._channel is not None and not self._channel.ends:
+        if self._channel is not None and self.usable:
             return self._channel
         async with self._opening:
-            if self._channel is None or self._channel.ends:
+            if self._channel is None or not self.usable:
                 self._channel = await self._session.open_channel(
                     publisher_confirms=self._publisher_confirms
                 )

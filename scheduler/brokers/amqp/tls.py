@@ -43,11 +43,7 @@ class Tls:
     verify: bool = True
 
     def context(self, url: URL) -> ssl.SSLContext | None:
-        """What a connection to this URL is made with; None: without TLS. Reads the files anew.
-
-        Raises:
-            SettingsError: a file cannot be used, or would not be.
-        """
+        """What a connection to this URL is made with; None: without TLS. Reads the files anew."""
         self._check(url)
         if url.scheme != "amqps":
             return None

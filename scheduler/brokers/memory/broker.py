@@ -9,6 +9,7 @@ all: limits in bytes (but for streams), transient queues, users and rights.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Literal, Self
 
@@ -23,13 +24,20 @@ from scheduler.brokers.contract import (
     Delivery,
     Depth,
     Since,
+    is_mark,
+    new_mark,
+    silent,
+    too_long,
+    written_into,
 )
-from scheduler.brokers.marks import is_mark, new_mark, silent, too_long, written_into
-from scheduler.brokers.memory.browsing import browsing
-from scheduler.brokers.memory.connection import MemoryConnection, MemoryConsumer
-from scheduler.brokers.memory.letters import Letter
+from scheduler.brokers.memory.connection import (
+    Hold,
+    MemoryConnection,
+    MemoryConsumer,
+    MemoryFollower,
+)
+from scheduler.brokers.memory.queues import Letter, MemoryQueue
 from scheduler.brokers.memory.server import MemoryServer
-from scheduler.brokers.memory.streams import MemoryFollower
 from scheduler.brokers.properties import check_body, check_key, check_size, decoded, encoded
 from scheduler.errors import BrokerUnavailable
 from scheduler.protocol.messages import Message
@@ -97,15 +105,11 @@ class MemoryBroker:
         return decoded(properties, message.body)
 
     async def get(self, queue: str) -> Delivery | None:
-        connection, source = self._open(), self._server.queue(queue)
-        entry = source.take()
-        if not entry:
-            return None
-        source.getters += 1
-        return connection.hold(source, entry).delivery()
+        hold = self._open().get(self._server.queue(queue))
+        return None if hold is None else hold.delivery()
 
     def browse(self, queue: str, *, limit: int) -> Browsed:
-        return browsing(self._open(), self._server.queue(queue), limit)
+        return _browsing(self._open(), self._server.queue(queue), limit)
 
     async def consume(
         self, queue: str, handler: Callable[[Delivery], None], *, prefetch: int
@@ -113,8 +117,7 @@ class MemoryBroker:
         connection = self._open()
         self._server.queue(queue)
         consumer = MemoryConsumer(connection, queue, handler, prefetch)
-        connection.consumers[consumer] = None
-        consumer.attach()
+        connection.subscribe(consumer)
         return consumer
 
     async def follow(
@@ -126,8 +129,7 @@ class MemoryBroker:
     ) -> Consumer:
         connection = self._open()
         follower = MemoryFollower(connection, self._server.stream(stream), handler, since)
-        connection.followers[follower] = None
-        follower.attach()
+        connection.subscribe(follower)
         return follower
 
     async def read(
@@ -176,20 +178,16 @@ class MemoryBroker:
 
     async def depth(self, queue: str) -> Depth | None:
         self._open()
-        known = self._server.router.place(queue)
+        known = self._server.place(queue)
         return known.depth() if known else None
 
     async def unbind(self, bindings: Iterable[Binding]) -> None:
         self._open()
-        self._server.router.unbind(bindings)
-
-    async def purge(self, queue: str) -> int:
-        self._open()
-        return self._server.queue(queue).purge()
+        self._server.unbind(bindings)
 
     async def delete(self, queue: str) -> None:
         self._open()
-        self._server.router.delete(queue)
+        self._server.delete(queue)
 
     def _still_there(self, stream: str) -> None:
         self._open()
@@ -199,3 +197,28 @@ class MemoryBroker:
         if self._connection is None:
             raise BrokerUnavailable("The connection is not open: use `async with`.")
         return self._connection
+
+
+@asynccontextmanager
+async def _browsing(
+    connection: MemoryConnection, queue: MemoryQueue, limit: int
+) -> AsyncGenerator[AsyncGenerator[Delivery]]:
+    """Inside the block, all that was looked at is kept; then what was not acked is back."""
+    kept: list[Hold] = []
+
+    async def taken() -> AsyncGenerator[Delivery]:
+        for _ in range(limit):
+            while kept and kept[-1] not in connection.holds:
+                if kept.pop().lost.done():
+                    raise BrokerUnavailable
+            if (hold := connection.get(queue)) is None:
+                return
+            kept.append(hold)
+            yield hold.delivery()
+
+    try:
+        yield taken()
+    finally:
+        for hold in kept:
+            if hold in connection.holds:
+                hold.lose()

@@ -2,17 +2,17 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from scheduler.brokers.contract import Delivery
-from scheduler.brokers.memory.lanes import QueueEntry
-from scheduler.brokers.memory.queues import MemoryQueue
-from scheduler.brokers.memory.router import Router
-from scheduler.brokers.memory.streams import MemoryFollower, Stream
+from scheduler.brokers.contract import Delivery, is_mark
+from scheduler.brokers.memory.queues import MemoryQueue, QueueEntry
+from scheduler.brokers.memory.streams import Stream
 from scheduler.errors import DeliveryLost
+from scheduler.protocol.messages import Message
 
 
 @dataclass(slots=True, eq=False)
@@ -81,19 +81,22 @@ class MemoryConsumer:
         handler: Callable[[Delivery], None],
         prefetch: int,
     ) -> None:
-        self.queue = queue
         self.handler = handler
         self.unacked = 0
         self.cancelled = False
+        self._name = queue
         self._connection = connection
         self._prefetch = prefetch or math.inf
         # Whose message it is, the handler must not see: it is called as if it came over a wire.
         self._context = copy_context()
 
     @property
+    def _queue(self) -> MemoryQueue | None:
+        return self._connection.queues.get(self._name)
+
+    @property
     def active(self) -> bool:
-        queue = self._connection.router.queues.get(self.queue)
-        return queue is not None and self in queue.consumers
+        return (queue := self._queue) is not None and self in queue.consumers
 
     @property
     def has_credit(self) -> bool:
@@ -101,33 +104,29 @@ class MemoryConsumer:
 
     async def cancel(self) -> None:
         self.cancelled = True
-        self._connection.consumers.pop(self, None)
+        self._connection.subscriptions.pop(self, None)
         self.detach()
         self.wake_queue()
 
     async def leave(self) -> None:
-        self.cancelled = True
-        self._connection.consumers.pop(self, None)
         self.detach()
         for hold in tuple(self._connection.holds):
             if hold.consumer is self:
                 hold.lose()
-        self.wake_queue()
+        await self.cancel()
 
     def attach(self) -> None:
-        queue = self._connection.router.queues.get(self.queue)
-        if queue and self not in queue.consumers:
+        if (queue := self._queue) and self not in queue.consumers:
             queue.consumers.append(self)
             queue.advance()
 
     def detach(self) -> None:
-        queue = self._connection.router.queues.get(self.queue)
-        if queue and self in queue.consumers:
+        if (queue := self._queue) and self in queue.consumers:
             queue.consumers.remove(self)
 
     def wake_queue(self) -> None:
         """Let the next consumer go on, where only one may be active."""
-        if queue := self._connection.router.queues.get(self.queue):
+        if queue := self._queue:
             queue.advance()
 
     def receive(self, queue: MemoryQueue, entry: QueueEntry) -> None:
@@ -136,17 +135,69 @@ class MemoryConsumer:
         asyncio.get_running_loop().call_soon(hold.hand_over, context=self._context)
 
 
+class MemoryFollower:
+    """A subscription to a stream; attached while the stream exists."""
+
+    def __init__(
+        self,
+        connection: "MemoryConnection",
+        stream: Stream,
+        handler: Callable[[Message], None],
+        since: Literal["first", "next"] | int,
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._handler = handler
+        self._offset = stream.begin_of(since)
+
+    @property
+    def active(self) -> bool:
+        return self._advance in self._stream.followers
+
+    async def cancel(self) -> None:
+        self._connection.subscriptions.pop(self, None)
+        self.detach()
+
+    leave = cancel  # a follower has nothing in hand
+
+    def attach(self) -> None:
+        stream = self._connection.streams.get(self._stream.name)
+        if stream is None or self.active:
+            return
+        if stream is not self._stream:
+            self._stream, self._offset = stream, 0
+        stream.followers[self._advance] = None
+        self._advance()
+
+    def detach(self) -> None:
+        self._stream.followers.pop(self._advance, None)
+
+    def wake_queue(self) -> None: ...
+
+    def _advance(self) -> None:
+        """Have the handler called for what is new."""
+        for offset, message in self._stream.read(self._offset):
+            self._offset = offset + 1
+            if not is_mark(message):
+                asyncio.get_running_loop().call_soon(self._hand_over, message)
+
+    def _hand_over(self, message: Message) -> None:
+        if self in self._connection.subscriptions:
+            self._handler(message)
+
+
 class MemoryConnection:
     """What the server knows of a connection, and forgets when it dies."""
 
-    def __init__(self, router: Router) -> None:
-        self.router = router
-        self.consumers: dict[MemoryConsumer, None] = {}
-        self.followers: dict[MemoryFollower, None] = {}
+    def __init__(self, queues: Mapping[str, MemoryQueue], streams: Mapping[str, Stream]) -> None:
+        self.queues = queues
+        self.streams = streams
+        self.subscriptions: dict[MemoryConsumer | MemoryFollower, None] = {}
         self.holds: dict[Hold, None] = {}
 
-    def stream(self, name: str) -> Stream | None:
-        return self.router.streams.get(name)
+    def subscribe(self, subscription: MemoryConsumer | MemoryFollower) -> None:
+        self.subscriptions[subscription] = None
+        subscription.attach()
 
     def hold(
         self, queue: MemoryQueue, entry: QueueEntry, consumer: MemoryConsumer | None = None
@@ -156,18 +207,21 @@ class MemoryConnection:
         self.holds[hold] = None
         return hold
 
+    def get(self, queue: MemoryQueue) -> Hold | None:
+        """Take the message at the head of a queue, if there is one."""
+        if (entry := queue.take()) is None:
+            return None
+        queue.getters += 1
+        return self.hold(queue, entry)
+
     def attach(self) -> None:
-        for consumer in (*self.consumers, *self.followers):
-            consumer.attach()
+        for each in self.subscriptions:
+            each.attach()
 
     def detach(self) -> None:
-        for consumer in (*self.consumers, *self.followers):
-            consumer.detach()
+        for each in self.subscriptions:
+            each.detach()
 
     def lose(self) -> None:
         for hold in tuple(self.holds):
             hold.lose()
-
-    def wake_queues(self) -> None:
-        for consumer in self.consumers:
-            consumer.wake_queue()

@@ -8,11 +8,7 @@ from scheduler.protocol.topology import Binding, Exchange
 
 
 class MemoryExchange:
-    """The bindings of one exchange: those with wildcards apart from those without.
-
-    Attributes:
-        heeded: the headers that it routes by.
-    """
+    """The bindings of one exchange, and the headers that it heeds."""
 
     def __init__(self, spec: Exchange) -> None:
         self.spec = spec
@@ -66,7 +62,6 @@ class _Patterns:
 
     Attributes:
         bindings: those whose pattern ends here.
-        after: the patterns that go on with a word.
     """
 
     bindings: dict[Binding, None] = field(default_factory=dict[Binding, None])

@@ -4,18 +4,145 @@ import asyncio
 import math
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Protocol
+from operator import itemgetter
+from typing import Any, Literal, Protocol
 
 from scheduler.brokers.contract import Depth
-from scheduler.brokers.memory.lanes import Lanes, QueueEntry
-from scheduler.brokers.memory.letters import DeathCause, Letter, Place
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Queue
 
+DeathCause = Literal["expired", "maxlen", "delivery_limit"]
 STRANDED_RETRY = timedelta(minutes=3)  # RabbitMQ waits as long for a dead letter's confirmation
+HIGHEST_OF_QUORUM, USUAL_OF_QUORUM = 31, 4
+
+
+@dataclass(slots=True, eq=False)
+class Letter:
+    """A message on its way: to where, and in which queues it has died before.
+
+    Attributes:
+        copies: further keys that it goes by.
+    """
+
+    message: Message
+    exchange: str
+    routing_key: str
+    copies: tuple[str, ...] = ()
+    deaths: tuple[dict[str, Any], ...] = ()
+
+    def died(
+        self, queue: str, reason: DeathCause, exchange: str, routing_key: str | None
+    ) -> "Letter":
+        death = {
+            "queue": queue,
+            "reason": reason,
+            "exchange": self.exchange,
+            "routing-keys": list(self.keys),
+            "count": 1,  # never more: who dies twice in a queue has gone in a circle
+        }
+        deaths = death, *self.deaths
+        headers = {**self.message.headers, "x-death": list(deaths)}
+        if not self.deaths:
+            headers["x-first-death-queue"] = queue
+            headers["x-first-death-reason"] = reason
+            headers["x-first-death-exchange"] = self.exchange
+        key, *copies = self.keys if routing_key is None else (routing_key,)
+        message = replace(self.message, headers=headers, expiration=None)
+        return Letter(message, exchange, key, tuple(copies), deaths)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.routing_key, *self.copies
+
+    def has_died_in(self, queue: str) -> bool:
+        return any(death["queue"] == queue for death in self.deaths)
+
+
+@dataclass(slots=True, eq=False)
+class QueueEntry:
+    """A letter in a queue."""
+
+    letter: Letter
+    position: int
+    expires: float
+    returns: int = 0
+
+
+class Lanes:
+    """What is ready in a queue: a lane for each priority, higher ones first, each in its order.
+
+    Quorum queues have priorities from 0 to 31, as in RabbitMQ 4.3, and a message without one is of
+    priority 4; classic ones have as many as they were declared with, and without one is 0. What is
+    higher than there are is of the highest.
+
+    In a quorum queue the first message of each lane may expire; in a classic one only that of the
+    whole queue, so that what is of a lower priority stays beyond its time.
+    """
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self._quorum = arguments.get("x-queue-type") == "quorum"
+        self._highest = HIGHEST_OF_QUORUM if self._quorum else arguments.get("x-max-priority", 0)
+        self._usual = USUAL_OF_QUORUM if self._quorum else 0
+        self._lanes: dict[int, list[tuple[int, QueueEntry]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lanes.values()))
+
+    def __iter__(self) -> Iterator[QueueEntry]:
+        for lane in sorted(self._lanes, reverse=True):
+            yield from (entry for _, entry in sorted(self._lanes[lane], key=itemgetter(0)))
+
+    def push(self, entry: QueueEntry, position: int) -> None:
+        priority = entry.letter.message.priority
+        lane = min(self._usual if priority is None else priority, self._highest)
+        heappush(self._lanes.setdefault(lane, []), (position, entry))
+
+    def pop(self) -> QueueEntry:
+        """Take out the first entry of all."""
+        return self._pop(max(self._lanes))
+
+    def pop_expired(self, now: float) -> QueueEntry | None:
+        """Take out the entry that expired first, of those that may expire."""
+        first = min(self._ends, key=self._end_of, default=None)
+        return None if first is None or self._end_of(first) > now else self._pop(first)
+
+    @property
+    def due(self) -> float:
+        """When the next entry expires."""
+        return min(map(self._end_of, self._ends), default=math.inf)
+
+    def clear(self) -> None:
+        self._lanes.clear()
+
+    @property
+    def _ends(self) -> Iterable[int]:
+        """The lanes whose first entry may expire."""
+        return self._lanes if self._quorum or not self._lanes else [max(self._lanes)]
+
+    def _end_of(self, lane: int) -> float:
+        return self._lanes[lane][0][1].expires
+
+    def _pop(self, lane: int) -> QueueEntry:
+        _, entry = heappop(self._lanes[lane])
+        if not self._lanes[lane]:
+            del self._lanes[lane]
+        return entry
+
+
+class Place(Protocol):
+    """Where a letter may go, a queue or a stream: to an exchange they are the same."""
+
+    @property
+    def name(self) -> str: ...
+
+    def offer(self, letter: Letter) -> bool:
+        """Take a letter in; False when the place is full and rejects it."""
+        ...
 
 
 class Receiver(Protocol):
@@ -27,28 +154,27 @@ class Receiver(Protocol):
     def receive(self, queue: "MemoryQueue", entry: QueueEntry) -> None: ...
 
 
-class Routes(Protocol):
-    """Where a queue's dead letters go.
+class MemoryQueue:
+    """The messages of one queue, in order, with one timer for the one at the head.
 
-    Attributes:
+    Args:
+        route: finds where a dead letter goes.
         stuck: the queues with letters that found no place.
     """
 
-    stuck: "dict[MemoryQueue, None]"
-
-    def route(self, letter: Letter) -> Sequence[Place]: ...
-
-
-class MemoryQueue:
-    """The messages of one queue, in order, with one timer for the one at the head."""
-
-    def __init__(self, spec: Queue, routes: Routes) -> None:
-        self.spec = spec
+    def __init__(
+        self,
+        spec: Queue,
+        route: Callable[[Letter], Sequence[Place]],
+        stuck: "dict[MemoryQueue, None]",
+    ) -> None:
+        self.spec, self.name, arguments = spec, spec.name, spec.arguments
         self.consumers: deque[Receiver] = deque()
         self.getters = 0
         self.deleted = False
-        self._routes = routes
-        self._ready = Lanes(spec.arguments)
+        self._route = route
+        self._stuck = stuck
+        self._ready = Lanes(arguments)
         self._stranded: list[tuple[Letter, frozenset[Place]]] = []
         self._positions = count()
         # What comes back to a quorum queue goes before the rest, in the order in which it came.
@@ -56,10 +182,7 @@ class MemoryQueue:
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
         self._retry: asyncio.TimerHandle | None = None
-        self._read(spec.arguments)
-
-    def _read(self, arguments: Mapping[str, Any]) -> None:
-        quorum = self._quorum = arguments.get("x-queue-type") == "quorum"
+        quorum = self.counts_deliveries = arguments.get("x-queue-type") == "quorum"
         limit = arguments.get("x-delivery-limit", -1) if quorum else -1
         self._delivery_limit: float = math.inf if limit < 0 else limit
         self._ttl = arguments.get("x-message-ttl", math.inf) / 1000
@@ -73,17 +196,9 @@ class MemoryQueue:
         strategy = arguments.get("x-dead-letter-strategy")
         self._keeps_stranded = quorum and self._rejects and strategy == "at-least-once"
 
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def counts_deliveries(self) -> bool:
-        return self._quorum
-
     def depth(self) -> Depth:
         # A quorum queue sees a consumer in whoever holds a message that it was asked for.
-        getters = self.getters if self._quorum else 0
+        getters = self.getters if self.counts_deliveries else 0
         return Depth(len(self._ready), len(self.consumers) + getters)
 
     def letters(self) -> list[Letter]:
@@ -91,14 +206,13 @@ class MemoryQueue:
         return [entry.letter for entry in self._ready]
 
     def offer(self, letter: Letter) -> bool:
-        """Put a letter at the end of the queue; False when the queue is full and rejects it."""
         now = asyncio.get_running_loop().time()
         self._expire(now)
         if self._rejects and len(self._ready) + len(self._stranded) >= self._room:
             self._set_timer()
             return False
-        position = next(self._positions)
-        expires = now + self._time_to_live(letter.message)
+        position, wait = next(self._positions), letter.message.expiration
+        expires = now + (self._ttl if wait is None else min(self._ttl, wait.total_seconds()))
         self._ready.push(QueueEntry(letter, position, expires), position)
         self._deliver()  # before it can expire: with a TTL of 0 it still reaches a free consumer
         self._after_change(now)
@@ -120,8 +234,10 @@ class MemoryQueue:
         if entry.returns > self._delivery_limit:
             self._bury(entry, "delivery_limit")
         else:
-            position = next(self._returned_positions) if self._quorum else entry.position
-            self._ready.push(entry, position)
+            is_restored = not self.counts_deliveries
+            self._ready.push(
+                entry, entry.position if is_restored else next(self._returned_positions)
+            )
         self.advance()
 
     def advance(self) -> None:
@@ -133,22 +249,12 @@ class MemoryQueue:
         for letter, delivered in self._forget_stranded():
             self._post(letter, delivered)
 
-    def purge(self) -> int:
-        purged = len(self._ready)
-        self._ready.clear()
-        self._set_timer()
-        return purged
-
     def close(self) -> None:
         self.deleted = True
         self._forget_stranded()
         self.consumers.clear()
-        self.purge()
-
-    def _time_to_live(self, message: Message) -> float:
-        if message.expiration is None:
-            return self._ttl
-        return min(self._ttl, message.expiration.total_seconds())
+        self._ready.clear()
+        self._set_timer()
 
     def _after_change(self, now: float) -> None:
         self._expire(now)
@@ -196,7 +302,7 @@ class MemoryQueue:
             self._post(entry.letter.died(self.name, reason, exchange, key))
 
     def _post(self, letter: Letter, delivered: frozenset[Place] = frozenset()) -> None:
-        queues = self._routes.route(letter)
+        queues = self._route(letter)
         # Nobody would ever take a message out of a circle of queues: RabbitMQ drops it.
         wanted = [q for q in queues if q not in delivered and not letter.has_died_in(q.name)]
         refused = [queue for queue in wanted if not queue.offer(letter)]
@@ -205,14 +311,14 @@ class MemoryQueue:
 
     def _strand(self, letter: Letter, delivered: frozenset[Place]) -> None:
         self._stranded.append((letter, delivered))
-        self._routes.stuck[self] = None
+        self._stuck[self] = None
         if not self._retry:
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(STRANDED_RETRY.total_seconds(), self.retry_stranded)
 
     def _forget_stranded(self) -> list[tuple[Letter, frozenset[Place]]]:
         stranded, self._stranded = self._stranded, []
-        self._routes.stuck.pop(self, None)
+        self._stuck.pop(self, None)
         if self._retry:
             self._retry.cancel()
             self._retry = None

@@ -19,7 +19,7 @@ from scheduler.brokers.memory.server import MemoryServer
 from scheduler.control.where import Where
 from scheduler.errors import BrokerUnavailable, DeliveryLost
 from scheduler.events import Event
-from scheduler.processor.worker import Worker
+from scheduler.processor.processor import Worker
 from scheduler.program import Program
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType

@@ -9,8 +9,8 @@ from typing import Any
 from unittest.mock import patch
 
 from scheduler.processor.intake import InOrder
-from scheduler.processor.order import Order
 from scheduler.processor.runs import Run
+from scheduler.processor.successors import Order
 from scheduler.queues import heads
 from scheduler.queues.heads import Heads
 from tests.model.check import Check
@@ -74,7 +74,7 @@ async def _at_once(self: Order, run: Run) -> Run:
 
 async def _cancel(self: InOrder) -> None:
     inside: Any = self
-    consumer, inside._consumer = inside._consumer, None
+    consumer, inside.consumer = inside.consumer, None
     await consumer.cancel()
 
 

@@ -16,7 +16,7 @@ from unittest.mock import patch
 from scheduler import Context, Retry, Scheduler, Settings
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Consumer, Delivery, Depth
 from scheduler.errors import BrokerUnavailable, DeliveryLost
-from scheduler.processor.worker import Worker
+from scheduler.processor.processor import Worker
 from scheduler.protocol.messages import PREFIX, Message
 from scheduler.queues import heads
 from scheduler.timing.clock import Clock

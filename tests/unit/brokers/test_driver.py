@@ -57,6 +57,15 @@ def test_others_find_the_driver_as_it_was() -> None:
         pytest.fail(done.stderr)
 
 
+def test_a_driver_that_lacks_what_is_overridden_is_refused_with_its_name() -> None:
+    class Connection:
+        def __init__(self) -> None: ...
+
+    with pytest.raises(ImportError, match=r"_Connection__reader.*tested with aiormq>=") as refused:
+        driver.check_private_names(aiormq.Channel, Connection)
+    assert "_Channel__close_after_failure" not in str(refused.value)
+
+
 # Log lines
 
 

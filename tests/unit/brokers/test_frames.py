@@ -17,15 +17,14 @@ from pamqp.heartbeat import Heartbeat
 
 from scheduler.brokers.amqp.frames import (
     CONTENT,
-    Arriving,
     Frames,
     Incoming,
-    Taken,
-    acking,
+    PartialMessage,
+    RawMessage,
     getting,
-    nacking,
     publishing,
     settlement_of,
+    settling,
 )
 from scheduler.brokers.tables import short_string
 
@@ -64,10 +63,10 @@ def a_frame(kind: int, payload: bytes) -> bytes:
     return struct.pack(">BHI", kind, 7, len(payload)) + payload + b"\xce"
 
 
-def arrived(*frames: bytes) -> Taken:
+def arrived(*frames: bytes) -> RawMessage:
     """The message whose frames these are."""
     (_, method), *content = [(each[0], each[7:-1]) for each in frames]
-    arriving = Arriving(method)
+    arriving = PartialMessage(method)
     complete = [arriving.add(kind, payload) for kind, payload in content]
     assert complete == [each is content[-1] for each in content]
     return arriving.message()
@@ -166,7 +165,7 @@ def test_a_message_goes_on_in_its_header_and_its_body() -> None:
 def test_all_of_a_delivery_is_read() -> None:
     deliver = frame.marshal(Basic.Deliver("tag", 5, True, "exchange", "key"), 7)
     found = arrived(deliver, *content(Basic.Properties(message_id="m"), b"one ", b"two"))
-    expected = Taken(found.properties, b"one two", "exchange", "key", 5, True, "tag")
+    expected = RawMessage(found.properties, b"one two", "exchange", "key", 5, True, "tag")
     assert found == expected
     assert found.properties == Basic.Properties(message_id="m").marshal()
 
@@ -174,13 +173,13 @@ def test_all_of_a_delivery_is_read() -> None:
 def test_what_was_got_is_read() -> None:
     got = frame.marshal(Basic.GetOk(5, True, "exchange", "key", 3), 7)
     found = arrived(got, *content(Basic.Properties()))
-    assert found == Taken(found.properties, b"", "exchange", "key", 5, True)
+    assert found == RawMessage(found.properties, b"", "exchange", "key", 5, True)
 
 
 def test_what_was_returned_is_read() -> None:
     returned = frame.marshal(Basic.Return(312, "NO_ROUTE", "exchange", "key"), 7)
     found = arrived(returned, *content(Basic.Properties(message_id="m"), b"body"))
-    assert found == Taken(found.properties, b"body", "exchange", "key")
+    assert found == RawMessage(found.properties, b"body", "exchange", "key")
 
 
 def test_keys_and_headers_may_be_any_bytes() -> None:
@@ -207,7 +206,11 @@ def test_the_driver_reads_what_is_published(body: bytes, largest: int, parts: in
 
 @pytest.mark.parametrize("multiple", [True, False])
 def test_the_driver_reads_how_a_message_is_settled(multiple: bool) -> None:
-    ack, nack = read(acking(7, 2**40, multiple=multiple) + nacking(7, 3, multiple=multiple))
+    written = [
+        settling(7, tag, requeue=requeue, multiple=multiple)
+        for tag, requeue in ((2**40, False), (3, True))
+    ]
+    ack, nack = read(b"".join(written))
     assert dict(ack) == dict(Basic.Ack(2**40, multiple))
     assert dict(nack) == dict(Basic.Nack(3, multiple, requeue=True))
 

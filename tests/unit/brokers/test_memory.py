@@ -12,13 +12,11 @@ from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import (
     BrokerUnavailable,
-    DeliveryLost,
     OtherArguments,
     QueueNotFound,
-    Unroutable,
 )
 from scheduler.protocol.messages import Message
-from scheduler.protocol.topology import Binding, Exchange, Queue, QueueType, Topology
+from scheduler.protocol.topology import Binding, Exchange, Queue, Topology
 
 HOUR = timedelta(hours=1)
 
@@ -73,7 +71,7 @@ async def ready(broker: MemoryBroker, queue: str) -> int:
     return depth.ready
 
 
-async def test_a_year_of_hours_takes_exactly_a_year() -> None:
+async def test_a_month_of_hours_takes_exactly_a_month() -> None:
     async with MemoryBroker() as broker:
         await declare(broker, "processor")
         slot = await declare(broker, "slot", into("processor", max_length=0, **AT_LEAST_ONCE))
@@ -83,7 +81,7 @@ async def test_a_year_of_hours_takes_exactly_a_year() -> None:
         for run in itertools.count(1):
             hatched = await arrived.get()
             assert now() == pytest.approx(run * HOUR.total_seconds(), abs=1e-3)
-            if run == 365 * 24:
+            if run == 30 * 24:
                 break
             await send(broker, slot, b"token", expiration=HOUR)
             await hatched.ack()
@@ -139,19 +137,6 @@ async def test_what_is_lost_before_its_handler_was_called_comes_once() -> None:
         await delivery.ack()
 
 
-async def test_a_restart_keeps_messages() -> None:
-    server = MemoryServer()
-    async with MemoryBroker(server) as broker, MemoryBroker(server) as other:
-        queue = await declare(broker, "queue")
-        await send(broker, queue, b"a", b"b")
-        held = await take(broker, queue)
-        server.restart()
-        assert held.lost.done()
-        with pytest.raises(DeliveryLost):
-            await held.ack()
-        assert await take_all(other, queue) == [b"a", b"b"]
-
-
 async def test_a_cut_takes_a_message_from_its_holder_once() -> None:
     server = MemoryServer()
     async with MemoryBroker(server) as first, MemoryBroker(server) as second:
@@ -188,64 +173,12 @@ async def test_a_letter_that_a_full_queue_rejects_is_tried_again_after_minutes()
         assert await take_all(broker, full) == [b"second"]
 
 
-async def test_without_at_least_once_a_letter_that_a_full_queue_rejects_is_gone() -> None:
-    async with MemoryBroker() as broker:
-        queue = await declare(broker, "queue", into("later"))
-        await send(broker, queue, b"x", expiration=timedelta(0))
-        await declare(broker, "later")
-        assert await ready(broker, "later") == 0
-
-
-@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-async def test_only_a_classic_queue_restores_the_order_of_what_returns(
-    queue_type: QueueType,
-) -> None:
-    async with MemoryBroker() as broker:
-        queue = await declare(broker, "queue", {"x-queue-type": queue_type})
-        await send(broker, queue, b"a", b"b", b"c", b"d")
-        a, b, c = [await take(broker, queue) for _ in range(3)]
-        for delivery in b, c, a:
-            await delivery.requeue()
-        expected = {"classic": [b"a", b"b", b"c", b"d"], "quorum": [b"b", b"c", b"a", b"d"]}
-        assert await take_all(broker, queue) == expected[queue_type]
-
-
-async def test_requeues_count_for_the_delivery_limit() -> None:
-    async with MemoryBroker() as broker:
-        await declare(broker, "failed")
-        limited = {"queue_type": "quorum", "delivery_limit": 2}
-        queue = await declare(broker, "queue", into("failed", **limited))
-        await send(broker, queue, b"x")
-        for _ in range(3):
-            await (await take(broker, queue)).requeue()
-        dead = await take(broker, "failed")
-        assert dead.message.headers["x-first-death-reason"] == "delivery_limit"
-
-
 async def test_over_the_delivery_limit_and_without_an_exchange_a_message_is_dropped() -> None:
     async with MemoryBroker() as broker:
         queue = await declare(broker, "queue", {"x-queue-type": "quorum", "x-delivery-limit": 0})
         await send(broker, queue, b"x")
         await (await take(broker, queue)).requeue()
         assert await ready(broker, queue) == 0
-
-
-async def test_a_single_active_consumer_is_followed_by_the_next() -> None:
-    server = MemoryServer()
-    async with MemoryBroker(server) as broker:
-        queue = await declare(broker, "queue", {"x-single-active-consumer": True})
-        seen: list[str] = []
-        async with MemoryBroker(server) as closing:
-            first = await broker.consume(queue, lambda _: seen.append("1"), prefetch=2)
-            await closing.consume(queue, lambda _: seen.append("2"), prefetch=1)
-            await broker.consume(queue, lambda _: seen.append("3"), prefetch=1)
-            await send(broker, queue, b"a", b"b", b"c", b"d")
-            assert seen == ["1", "1"]
-            await first.cancel()
-            await asyncio.sleep(0)
-            assert seen == ["1", "1", "2"]
-        await asyncio.sleep(0)
-        assert seen == ["1", "1", "2", "3"]
 
 
 async def test_a_header_of_the_sender_is_no_death() -> None:
@@ -256,22 +189,6 @@ async def test_a_header_of_the_sender_is_no_death() -> None:
         await send(broker, queue, b"x", headers=forged, expiration=timedelta(0))
         (death,) = (await take(broker, "target")).message.headers["x-death"]
         assert death["queue"] == queue
-
-
-async def test_routes_follow_the_topology() -> None:
-    async with MemoryBroker() as broker:
-        exchange, binding = Exchange("exchange", "topic"), Binding("exchange", "queue", "a.#")
-        await declare(broker, "queue")
-        await broker.declare(Topology(exchanges=(exchange,)))
-        message = Message(b"x")
-        with pytest.raises(Unroutable):
-            await broker.publish(message, exchange="exchange", routing_key="a.b")
-        await broker.declare(Topology(bindings=(binding,)))
-        await broker.publish(message, exchange="exchange", routing_key="a.b")
-        assert await ready(broker, "queue") == 1
-        await broker.delete("queue")
-        with pytest.raises(Unroutable):
-            await broker.publish(message, exchange="exchange", routing_key="a.b")
 
 
 async def test_exchanges_that_are_bound_in_a_circle_route_once() -> None:

@@ -94,23 +94,11 @@ async def test_a_reader_goes_on_with_what_is_left() -> None:
         assert [message.body async for message in reading] == [b"c"]
 
 
-async def test_a_follower_is_not_called_after_it_was_cancelled() -> None:
-    async with opened() as broker:
-        seen: list[Message] = []
-        await append(broker, b"a")
-        follower = await broker.follow("s", seen.append, since="first")
-        assert await broker.depth("s") == Depth(1, 0)
-        await follower.cancel()
-        await asyncio.sleep(0)
-        assert not seen
-
-
 async def test_a_stream_is_not_consumed_and_a_queue_is_not_followed() -> None:
     async with opened() as broker:
         await broker.declare(Topology(queues=(Queue("q"),)))
         for operation in (
             broker.get("s"),
-            broker.purge("s"),
             broker.consume("s", lambda delivery: None, prefetch=1),
             broker.follow("q", lambda message: None),
             anext(broker.read("q")),

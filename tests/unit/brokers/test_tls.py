@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import re
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -65,35 +67,22 @@ async def test_a_certificate_of_an_unknown_authority_is_not_trusted(
         assert isinstance(await refused(port, other.tls()), BrokerUnavailable)  # it hangs up
 
 
-async def test_a_certificate_for_another_name_is_not_trusted(authority: Authority):
-    async with serving(authority.issue("server", HOST)) as port:
-        error = await refused(port, authority.tls(), "localhost")
+@pytest.mark.parametrize(
+    ("issued_to", "valid", "connected_to", "told"),
+    [
+        (HOST, {}, "localhost", r"one for another name \(Hostname.*Connect by a name that the"),
+        ("localhost", {}, HOST, r"one for another name \(IP address mismatch"),
+        (HOST, {"not_after": PAST}, HOST, r"its certificate has expired\. Renew it"),
+        (HOST, {"not_before": FUTURE}, HOST, r"not valid yet\. Check the clock"),
+    ],
+)
+async def test_a_certificate_that_does_not_hold_is_not_trusted(
+    authority: Authority, issued_to: str, valid: dict[str, Any], connected_to: str, told: str
+):
+    async with serving(authority.issue("server", issued_to, **valid)) as port:
+        error = await refused(port, authority.tls(), connected_to)
     assert isinstance(error, UntrustedBroker)
-    assert "one for another name (Hostname mismatch" in str(error)
-    assert "Connect by a name that the certificate has" in str(error)
-
-
-async def test_a_certificate_for_another_address_is_not_trusted(authority: Authority):
-    async with serving(authority.issue("server", "localhost")) as port:
-        error = await refused(port, authority.tls())
-    assert isinstance(error, UntrustedBroker)
-    assert "one for another name (IP address mismatch" in str(error)
-
-
-async def test_a_certificate_that_has_expired_is_not_trusted(authority: Authority):
-    pair = authority.issue("server", HOST, not_after=PAST)
-    async with serving(pair) as port:
-        error = await refused(port, authority.tls())
-    assert isinstance(error, UntrustedBroker)
-    assert "its certificate has expired. Renew it" in str(error)
-
-
-async def test_a_certificate_that_is_not_valid_yet_is_not_trusted(authority: Authority):
-    pair = authority.issue("server", HOST, not_before=FUTURE)
-    async with serving(pair) as port:
-        error = await refused(port, authority.tls())
-    assert isinstance(error, UntrustedBroker)
-    assert "not valid yet. Check the clock" in str(error)
+    assert re.search(told, str(error))
 
 
 async def test_unverified_any_certificate_will_do_and_that_is_told_once(
@@ -122,12 +111,9 @@ SHOWN = Tls(cert_file=Path("me.pem"))
             AccessRefused,
             "asks for a client certificate",
         ),
-        ("SSLV3_ALERT_HANDSHAKE_FAILURE", Tls(), AccessRefused, "asks for a client certificate"),
         ("TLSV1_ALERT_UNKNOWN_CA", SHOWN, AccessRefused, "refused our certificate, 'me.pem' (unkn"),
         ("SSLV3_ALERT_CERTIFICATE_EXPIRED", SHOWN, AccessRefused, "'me.pem' (certificate expired)"),
-        ("SSLV3_ALERT_BAD_CERTIFICATE", SHOWN, AccessRefused, "'me.pem' (bad certificate)"),
         ("WRONG_VERSION_NUMBER", Tls(), BrokerUnavailable, "does not speak TLS"),
-        ("RECORD_LAYER_FAILURE", Tls(), BrokerUnavailable, "does not speak TLS"),
         ("TLSV1_ALERT_PROTOCOL_VERSION", SHOWN, BrokerUnavailable, "failed: protocol version."),
         ("UNEXPECTED_EOF_WHILE_READING", Tls(), BrokerUnavailable, "failed: unexpected eof while"),
     ],

@@ -226,7 +226,7 @@ async def test_a_broker_that_hands_on_nothing_is_a_problem_of_who_comes_to_it(st
     assert found["dead-lettering"].detail == "what was due 10 s ago is not in its next queue"
     assert "restart this node" in found["dead-lettering"].advice
     assert {each["dead-lettering"].verdict for each in others} == {"ok"}
-    assert not [queue for queue in stage.server.router.queues if ".probe." in queue]
+    assert not [queue for queue in stage.server.queues if ".probe." in queue]
 
 
 async def test_a_broker_that_makes_no_timer_queue_is_a_problem(stage: Stage) -> None:

@@ -16,6 +16,7 @@ from scheduler.protocol.topology import token_key
 from scheduler.timing.durations import SECOND
 from tests.faulty import FaultyBroker
 from tests.stage import Stage, new_app, of, program_of
+from tests.sweep import empty
 
 HOUR = route(timedelta(hours=1)).key
 TASK = LoopId("task")
@@ -56,8 +57,8 @@ async def test_a_timer_whose_first_message_is_overdue_is_stuck(stage: Stage) -> 
     hour = Timer(5, 1)
     await hold_back(stage, due_in=timedelta(hours=1))
     assert (await watch.of_tokens(), await watch.of_calls()) == (IN_TIME, IN_TIME)
-    await stage.broker.purge(names.timer(hour))
-    await stage.broker.purge(names.later_timer(hour))
+    await empty(stage.broker, names.timer(hour))
+    await empty(stage.broker, names.later_timer(hour))
     await hold_back(stage, due_in=-10 * SECOND)
     tokens, calls = await watch.of_tokens(), await watch.of_calls()
     assert tokens.stuck == {
@@ -80,13 +81,13 @@ async def test_a_timer_that_hands_on_what_is_overdue_is_draining(stage: Stage) -
         assert taken is not None
         await taken.ack()
         token = replace(await stage.token(TASK), seq=9, due_at=stage.clock.now() - 9 * SECOND)
-        await stage.broker.purge(app.names.timer(Timer(5, 1)))
+        await empty(stage.broker, app.names.timer(Timer(5, 1)))
         key = token_key(TASK, HOUR)
         await stage.publish(encode(token, "test"), key, exchange=app.names.scheduler)
         found = await looking
     assert found.is_draining
     assert not found.stuck
-    await stage.broker.purge(app.names.timer(Timer(5, 1)))
+    await empty(stage.broker, app.names.timer(Timer(5, 1)))
 
 
 @pytest.mark.parametrize("is_lost", [True, False])

@@ -93,18 +93,11 @@ async def test_a_cancelled_run_is_not_tried_again_and_its_loop_goes_on(
         assert token.carry is None  # what it had carried goes with it
         assert token.last is not None
         assert (token.last.ending, token.last.error) == (Ending.CANCELLED, f"cancelled by {ME}")
-    assert endings(stage) == [Ending.CANCELLED]
+    (finished,) = of(RunFinished, stage.events)
+    assert (finished.ending, str(finished.error)) == (Ending.CANCELLED, f"cancelled by {ME}")
+    assert doer.seen == [f"cancelled by {ME}"]
     assert await stage.parked() == []
     assert await stage.history("report") == ["seeded", "triggered", "cancelled"]
-
-
-async def test_whoever_is_cancelled_is_told_by_whom(stage: Stage, doer: Doer) -> None:
-    app = app_of(doer)
-    async with running(stage, app, doer):
-        await app.cancel("report#0")
-    assert doer.seen == [f"cancelled by {ME}"]
-    (finished,) = of(RunFinished, stage.events)
-    assert str(finished.error) == f"cancelled by {ME}"
 
 
 @pytest.mark.parametrize(

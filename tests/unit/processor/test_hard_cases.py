@@ -2,7 +2,6 @@
 
 import asyncio
 import concurrent.futures
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import pytest
-from pydantic import AfterValidator, BaseModel, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, Field
 
 from scheduler import (
     AppNotFound,
@@ -24,14 +23,13 @@ from scheduler import (
     Settings,
     StopLoop,
     Undecodable,
-    UsageError,
 )
 from scheduler.cli.loading import load_app
 from scheduler.errors import LifespanError
 from scheduler.events import MessageParked, RunFinished, RunStarted
 from scheduler.middleware import CallNext
-from scheduler.processor.settlement import Finished, Raised, Returned, settle
-from scheduler.protocol.messages import LINE_LENGTH, summary_of
+from scheduler.processor.settlement import Finished, Returned, settle
+from scheduler.protocol.messages import summary_of
 from scheduler.protocol.tokens import LoopId, Token, decode, encode
 from scheduler.tasks.policy import Policy
 from scheduler.testing import simulate
@@ -67,14 +65,6 @@ def test_a_triggered_run_that_outlasts_the_coming_tick_does_not_swallow_it(
     settled = settle(run, Policy(Retry()), chance=lambda: 0.5)
     assert settled.put is not None
     assert (settled.missed, settled.put.scheduled_at) == (missed, following)
-
-
-def test_the_reason_of_stop_loop_is_one_line_in_the_record_too() -> None:
-    run = Finished(token(), NINE, NINE, NINE, Raised(StopLoop("x\n" * 100_000)))
-    settled = settle(run, Policy(Retry()), chance=lambda: 0.5)
-    assert settled.put is not None
-    assert settled.put.last is not None
-    assert len(settled.put.last.error or "") <= LINE_LENGTH
 
 
 def test_the_tick_before_is_the_same_for_each_retry() -> None:
@@ -121,10 +111,6 @@ class Order(BaseModel):
     number: int = Field(alias="No")
 
 
-class Login(BaseModel):
-    password: SecretStr
-
-
 def test_arguments_with_an_alias_arrive() -> None:
     app = new_app()
     got: list[int] = []
@@ -136,26 +122,6 @@ def test_arguments_with_an_alias_arrive() -> None:
     events = simulate(app, "3m30s")
     assert not [event for event in events if isinstance(event, MessageParked)]
     assert got == [1, 1, 1]
-
-
-def test_arguments_that_would_arrive_changed_are_refused() -> None:
-    async def log_in(login: Login) -> None: ...
-
-    args = {"login": Login(password=SecretStr("hunter2"))}
-    with pytest.raises(RegistrationError, match="would not arrive") as refused:
-        new_app().periodic(every="1m", args=args)(log_in)
-    assert "hunter2" not in str(refused.value)
-
-
-def test_a_missing_dependency_that_begins_like_the_app_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    Path("nodep_jobs.py").write_text("import nodep\n")
-    told = "nodep_jobs cannot be imported: ModuleNotFoundError: No module named 'nodep'"
-    with pytest.raises(UsageError, match=told):
-        load_app("nodep_jobs:app")
 
 
 @pytest.mark.parametrize("reference", [".jobs:app", "..:app", "a-b:app", "scheduler.py:app"])
@@ -211,8 +177,8 @@ class Unspeakably(Exception):
 
 
 RAISED = (
-    *(Unspeakable, Unspeakably, SystemExit, KeyboardInterrupt, asyncio.CancelledError),
-    *(GeneratorExit, NoException, StopIteration, StopAsyncIteration, RecursionError, MemoryError),
+    *(Unspeakable, Unspeakably, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit),
+    *(NoException, StopAsyncIteration),
     pytest.param(concurrent.futures.CancelledError, id="CancelledError of a future"),
 )
 
@@ -327,8 +293,7 @@ def test_a_reason_that_is_no_text_is_made_one() -> None:
     assert StopLoop(5).reason == "5"
 
 
-@pytest.mark.parametrize("verbs", ["pause,resume", "seed,pause,resume", "pause,seed,resume"])
-async def test_no_verb_during_a_run_makes_it_overlap_with_another(stage: Stage, verbs: str) -> None:
+async def test_no_verb_during_a_run_makes_it_overlap_with_another(stage: Stage) -> None:
     app = new_app()
     going: list[int] = []
     most: list[int] = []
@@ -344,14 +309,10 @@ async def test_no_verb_during_a_run_makes_it_overlap_with_another(stage: Stage, 
     async with stage.processor(), stage.processor():
         await asyncio.sleep(2)
         loop = app.loop("slow")
-        for verb in verbs.split(","):
-            match verb:
-                case "pause":
-                    await stage.verbs.pause(loop)
-                case "resume":
-                    await stage.verbs.resume(loop, at_once=True)
-                case _:
-                    await stage.seeding.seed()
+        await stage.seeding.seed()
+        await stage.verbs.pause(loop)
+        await stage.seeding.seed()
+        await stage.verbs.resume(loop, at_once=True)
         await asyncio.sleep(60)
     assert max(most) == 1
     assert len(most) > 3

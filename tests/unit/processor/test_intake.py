@@ -7,12 +7,9 @@ import pytest
 
 from scheduler import Context, Retry
 from scheduler.events import RunSettled
-from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import QueueType
 from scheduler.sending import CallTask
 from tests.stage import Stage, at_work, new_app, of, processor_of, seconds_of
-
-FOREIGN = Message(b"order", {"n": 5})
 
 
 def is_about(seconds: float) -> Any:
@@ -87,17 +84,6 @@ async def test_of_a_paced_task_no_more_run_at_once_than_it_allows(stage: Stage) 
         await asyncio.sleep(40)
     waits = [0, 1, 10, 11, 20]
     assert stage.starts() == [is_about(seconds) for seconds in waits]
-
-
-async def test_a_paced_task_goes_on_after_the_connection_was_lost(stage: Stage) -> None:
-    send_sms = await paced(stage, "60/m")
-    async with stage.processor():
-        await asyncio.sleep(5)
-        stage.server.disconnect_all()
-        for n in range(3):
-            await send_sms.send(n)
-        await asyncio.sleep(20)
-    assert len(of(RunSettled, stage.events)) == 3
 
 
 async def test_an_ordered_task_with_a_rate_keeps_both(stage: Stage) -> None:
@@ -191,32 +177,6 @@ async def test_an_ordered_message_that_kills_its_processors_is_parked(
     assert begun == [0, 0, 0, 1]
     (parked,) = await stage.parked()
     assert parked.reason == "delivery-limit"
-
-
-async def test_two_equal_messages_of_somebody_else_have_all_their_attempts_each(
-    stage: Stage,
-) -> None:
-    app = new_app()
-    attempts: list[int] = []
-
-    @app.task(
-        ordered=True, subscribe=[("orders", "#", "topic")], retry=Retry(1, delays=["1m"], jitter=0)
-    )
-    async def book(ctx: Context, order: bytes) -> None:
-        attempts.append(ctx.attempt)
-        raise ValueError("boom")
-
-    await stage.seed(app)
-    async with stage.processor():
-        await stage.publish(FOREIGN, "order.paid", "orders")
-        await asyncio.sleep(100)
-    await stage.publish(FOREIGN, "order.paid", "orders")
-    taken = await stage.broker.get(app.names.processor_queue("book"))
-    assert taken is not None
-    await taken.requeue()  # somebody had it before
-    async with stage.processor():
-        await asyncio.sleep(100)
-    assert attempts == [0, 1, 0, 1]
 
 
 async def test_what_comes_when_a_processor_stops_is_given_back_at_once(stage: Stage) -> None:

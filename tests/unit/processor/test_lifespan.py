@@ -10,9 +10,8 @@ import pytest
 
 from scheduler import Context, Scheduler
 from scheduler.errors import LifespanError, QueueNotFound
-from scheduler.events import RunFinished, RunSettled
+from scheduler.events import RunSettled
 from scheduler.queues.outbox import Posting
-from scheduler.testing import simulate
 from tests.stage import START, Stage, new_app, of
 
 Step = Callable[[], Awaitable[None]]
@@ -90,21 +89,6 @@ async def test_nothing_is_consumed_until_it_is_open(stage: Stage) -> None:
         assert pool.said == ["opening", ("open", 1), ("run", 1), "settled"]
 
 
-async def test_each_processor_has_its_own(stage: Stage) -> None:
-    pool = Pool()
-    await stage.seed(pool.app())
-    async with stage.processor(), stage.processor():
-        await asyncio.sleep(1)
-        for _ in range(10):
-            await send(stage, seconds=1)
-        await asyncio.sleep(2)
-    assert {said for said in pool.said if said[0] == "run"} == {("run", 1), ("run", 2)}
-    assert sorted(said for said in pool.said if said[0] == "closed") == [
-        ("closed", 1),
-        ("closed", 2),
-    ]
-
-
 @pytest.mark.parametrize(
     "error", [ConnectionRefusedError("no database"), TimeoutError("no answer")]
 )
@@ -153,7 +137,8 @@ async def test_an_error_while_it_closes_is_logged_and_hides_no_other(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = Pool(closing=raise_refused)
-    await without_queue(stage, pool)
+    await stage.seed(pool.app())
+    await stage.broker.delete(stage.app.names.processor_queue("sell"))
     with pytest.raises(QueueNotFound, match="has no queue"):
         async with stage.processor():
             await asyncio.sleep(1)
@@ -161,21 +146,6 @@ async def test_an_error_while_it_closes_is_logged_and_hides_no_other(
     assert record.getMessage() == "The lifespan Pool.open could not be closed"
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ConnectionRefusedError)
-
-
-async def test_a_processor_that_fails_closes_it_all_the_same(stage: Stage) -> None:
-    pool = Pool()
-    await without_queue(stage, pool)
-    with pytest.raises(QueueNotFound, match="has no queue"):
-        async with stage.processor():
-            await asyncio.sleep(1)
-    assert pool.said == ["opening", ("open", 1), ("closed", 1)]
-
-
-async def without_queue(stage: Stage, pool: Pool) -> None:
-    """Have a processor fail that has opened what its runs share."""
-    await stage.seed(pool.app())
-    await stage.broker.delete(stage.app.names.processor_queue("sell"))
 
 
 async def test_a_task_of_its_own_that_fails_ends_the_processor_after_the_run_in_hand(
@@ -234,31 +204,3 @@ async def test_it_may_send_while_it_opens_and_closes(stage: Stage) -> None:
         await asyncio.sleep(1)
     assert heard == ["opening"]
     assert await stage.waiting() == 1
-
-
-async def test_without_one_there_is_no_state(stage: Stage) -> None:
-    app, states = new_app(), list[Any]()
-
-    @app.periodic(every="1h", offset="0s")
-    async def look(ctx: Context) -> None:
-        states.append(ctx.state)
-
-    await stage.seed(app)
-    async with stage.processor():
-        await asyncio.sleep(2 * 3600)
-    assert set(states) == {None}
-
-
-def test_a_simulation_opens_it_as_well() -> None:
-    pool = Pool()
-    app = pool.app()
-
-    @app.periodic(every="1h")
-    async def look(ctx: Context[int]) -> None:
-        pool.said.append(("run", ctx.state))
-
-    runs = of(RunFinished, simulate(app, "150m"))
-    assert len(runs) >= 2
-    assert pool.said[:2] == ["opening", ("open", 1)]
-    assert pool.said[2:-1] == [("run", 1), "settled"] * len(runs)
-    assert pool.said[-1] == ("closed", 1)

@@ -10,7 +10,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 import pytest
 
 from scheduler.processor import pages
-from scheduler.processor.pages import LONGEST_REQUEST, MOST_VISITS, serving
+from scheduler.processor.pages import MOST_VISITS, serving
 from tests.integration.watched import Answer, ask
 from tests.rabbitmq import free_ports
 
@@ -46,10 +46,10 @@ def is_sent_away(visitor: socket.socket) -> bool:
         return True
 
 
-def test_a_thousand_who_ask_slowly_hold_up_no_probe() -> None:
+def test_hundreds_who_ask_slowly_hold_up_no_probe() -> None:
     (port,) = free_ports(1)
     threads = threading.active_count()
-    with serving(port, LIVEZ), visitors(port, 1000) as slow:
+    with serving(port, LIVEZ), visitors(port, 400) as slow:
         assert ask(port, "/livez") == Answer(200, "yes")
         assert threading.active_count() == threads + 2  # of the port, and of the page
         assert all(map(is_sent_away, slow[: -MOST_VISITS + 1]))
@@ -117,10 +117,9 @@ def test_nobody_waits_for_those_who_are_there_at_the_end() -> None:
         (b"\r\n\r\n", b"400"),
         (b"GET\r\n\r\n", b"400"),
         (b"GET /livez HTTP/1.0\r\n" + b"a: b\r\n" * 200 + b"\r\n", b"400"),
-        (b"GET /livez HTTP/1.0\r\na: " + b"b" * LONGEST_REQUEST, b"200"),
         (b"GET /livez?now HTTP/1.1\nhost: a\n\n", b"200"),
     ],
-    ids=["nothing", "no path", "many headers", "a long header", "bare new lines"],
+    ids=["nothing", "no path", "many headers", "bare new lines"],
 )
 def test_each_request_is_answered_at_once(asked: bytes, status: bytes) -> None:
     (port,) = free_ports(1)

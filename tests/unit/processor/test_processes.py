@@ -3,7 +3,6 @@
 import asyncio
 import concurrent.futures
 import gc
-import importlib
 import logging
 import os
 import pickle
@@ -22,7 +21,7 @@ from pydantic import BaseModel
 from scheduler import Context, Reject, Retry, RetryLater, Scheduler, StopLoop
 from scheduler.errors import RegistrationError
 from scheduler.events import Escalated, RunFinished
-from scheduler.processor.processes import Child, ProcessEnded, prepare
+from scheduler.processor.processes import Child, ProcessEnded
 from scheduler.protocol.tokens import Ending
 from scheduler.queues.outbox import Posting
 from tests.stage import Stage, new_app, of
@@ -45,13 +44,11 @@ def write_pid(path: str, order: Order) -> None:
 
 
 def count(ctx: Context) -> None:
-    ctx.carry((ctx.carried or 0) + 1)
-
-
-def extend(ctx: Context) -> None:
     began = ctx.deadline
-    ctx.extend("1h")
+    ctx.extend("3h")
     assert ctx.deadline > began + timedelta(minutes=30)
+    assert ctx.state is None
+    ctx.carry((ctx.carried or 0) + 1)
 
 
 def fail(way: str) -> None:
@@ -72,18 +69,9 @@ def fail(way: str) -> None:
             raise SystemExit(4)
 
 
-def ask_for_later(ctx: Context) -> None:
-    if not ctx.attempt:
-        raise RetryLater("10s", "later")
-
-
 def log(ctx: Context) -> None:
     logging.getLogger("shop").info("%d sold", 7)
     logging.getLogger("shop").debug("hidden")
-
-
-def use_state(ctx: Context) -> None:
-    assert ctx.state is None
 
 
 def sleep(seconds: float) -> None:
@@ -98,19 +86,6 @@ def fork(path: str, seconds: float) -> str:
     Path(path).write_text(f"{first} {escaped}")
     time.sleep(seconds)
     return "done"
-
-
-def signal_own_group(path: str, number: int) -> int:
-    forked = os.fork()
-    if not forked:
-        Path(path).write_text("forked")
-        time.sleep(600)
-        os._exit(0)
-    while not Path(path).exists():
-        time.sleep(0.01)
-    os.killpg(0, number)
-    time.sleep(0.1)
-    return os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
 
 
 class Trap:
@@ -217,21 +192,13 @@ async def test_it_runs_in_another_process(stage: Stage, tmp_path: Path) -> None:
     assert [each.ending for each in of(RunFinished, stage.events)] == [Ending.SUCCEEDED]
 
 
-async def test_it_carries(stage: Stage) -> None:
+async def test_its_context_is_of_use(stage: Stage) -> None:
     app = new_app()
     app.periodic(every="1s", executor="process")(count)
     await stage.seed(app)
     async with stage.processor():
         await asyncio.sleep(3.5)
     assert (await stage.token(app.loop("count").id)).carry == 3
-
-
-@pytest.mark.parametrize("function", [extend, use_state])
-async def test_its_context_is_of_use(stage: Stage, function: Any) -> None:
-    app = new_app()
-    app.task(executor="process", retry=ONCE)(function)
-    await run(stage, app, function.__name__)
-    assert [each.error for each in of(RunFinished, stage.events)] == [None]
 
 
 @pytest.mark.parametrize(
@@ -252,26 +219,35 @@ async def test_how_it_ends_is_its_outcome(stage: Stage, way: str, words: str) ->
     await run(stage, app, "fail", way=way)
     (parked,) = of(Escalated, stage.events)
     assert str(parked.error) == words
+    assert way != "value" or "in fail" in str(parked.error.__cause__)
 
 
-@pytest.mark.parametrize("executor", ["process", "thread"])
+UNSHOWN = "whose message cannot be shown"
+NO_NEXT = "A one-off run has no next run to carry to: only loops carry."
+
+
 @pytest.mark.parametrize(
-    ("way", "words"),
+    ("executor", "way", "words"),
     [
-        ("record", None),
-        ("result", None),
-        ("unpicklable result", None),
-        ("deep result", None),
-        ("error", "no"),
-        ("stop", "the task raised StopIteration"),
-        ("cancelled", "the task was cancelled from within"),
-        ("future", "the task raised CancelledError"),
-        ("shown", "the task raised Unspeakable, whose message cannot be shown: SystemExit"),
-        ("progress", "A one-off run has no next run to carry to: only loops carry."),
+        ("process", "record", None),
+        ("process", "result", None),
+        ("process", "unpicklable result", None),
+        ("process", "deep result", None),
+        ("process", "error", "no"),
+        ("process", "cancelled", "the task was cancelled from within"),
+        ("process", "progress", NO_NEXT),
+        ("thread", "stop", "the task raised StopIteration"),
+        ("thread", "future", "the task raised CancelledError"),
+        (
+            "thread",
+            "shown",
+            "the task raised Unspeakable, whose message cannot be shown: SystemExit",
+        ),
+        ("thread", "progress", NO_NEXT),
     ],
 )
 async def test_what_it_hands_over_does_no_harm(
-    stage: Stage, way: str, words: str | None, executor: Any
+    stage: Stage, executor: Any, way: str, words: str | None
 ) -> None:
     app = new_app()
     app.task(executor=executor, retry=ONCE)(hand_over)
@@ -279,22 +255,6 @@ async def test_what_it_hands_over_does_no_harm(
     (finished,) = of(RunFinished, stage.events)
     told = None if finished.error is None else str(finished.error).removeprefix("TrapError: ")
     assert told == words
-
-
-async def test_where_it_failed_is_told(stage: Stage) -> None:
-    app = new_app()
-    app.task(executor="process", retry=ONCE)(fail)
-    await run(stage, app, "fail", way="value")
-    (parked,) = of(Escalated, stage.events)
-    assert "in fail" in str(parked.error.__cause__)
-
-
-async def test_it_may_ask_for_later(stage: Stage) -> None:
-    app = new_app()
-    app.task(executor="process")(ask_for_later)
-    await run(stage, app, "ask_for_later", seconds=15)
-    first, second = of(RunFinished, stage.events)
-    assert (first.retry_in, second.ending) == (timedelta(seconds=10), Ending.SUCCEEDED)
 
 
 async def test_it_logs_here(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -435,16 +395,6 @@ async def test_what_it_forks_ends_with_it_and_does_not_keep_it_alive(tmp_path: P
     os.kill(escaped, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_to_stop_ends_what_it_forks_and_not_its_run(
-    tmp_path: Path, number: int
-) -> None:
-    path = tmp_path / "pids"
-    child = started(signal_own_group, path=str(path), number=int(number))
-    async with running(child) as run, asyncio.timeout(20):
-        assert await run == -number
-
-
 async def test_what_has_finished_is_not_lost_when_it_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "over"
     child = started(linger, path=str(path))
@@ -462,41 +412,3 @@ async def test_what_it_breaks_off_in_the_middle_holds_up_nothing(tmp_path: Path)
         escaped = int(await until(lambda: text_of(path)))
     os.kill(escaped, signal.SIGKILL)
     assert isinstance(run.exception(), ProcessEnded)
-
-
-def server() -> int:
-    prepare([])
-    importlib.import_module("multiprocessing.forkserver").ensure_running()
-    return importlib.import_module("multiprocessing.forkserver")._forkserver._forkserver_pid
-
-
-async def test_a_fork_server_that_stands_still_holds_up_nobody_else(tmp_path: Path) -> None:
-    app, path = new_app(), tmp_path / "pid"
-    app.task(executor="process")(write_pid)
-    child = child_of(app, "write_pid", path=str(path), order=Order(number=1))
-    os.kill(stopped := server(), signal.SIGSTOP)
-    try:
-        starting = asyncio.ensure_future(asyncio.to_thread(child.start))
-        await asyncio.sleep(0.3)
-        began = time.monotonic()
-        assert child.ask().result() == (None, "")
-        child.kill()
-        assert time.monotonic() - began < 0.2
-    finally:
-        os.kill(stopped, signal.SIGCONT)
-    await starting
-    child.close()
-    await asyncio.sleep(0.3)
-    assert not path.exists()
-
-
-async def test_a_fork_server_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
-    path = tmp_path / "pid"
-    child = started(sleep, seconds=1)
-    async with running(child) as run:
-        os.kill(server(), signal.SIGKILL)
-        again = started(write_pid, path=str(path), order=Order(number=1))
-        async with running(again) as second:
-            await second
-        await run
-    assert path.exists()

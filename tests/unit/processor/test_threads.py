@@ -61,22 +61,9 @@ async def test_the_event_loop_goes_on_beside_it(stage: Stage) -> None:
     assert [each.ending for each in await ran(stage, app)] == [Ending.SUCCEEDED] * 2
 
 
-async def test_a_loop_carries_from_a_thread(stage: Stage) -> None:
-    app, carried = new_app(), list[Any]()
-
-    @app.periodic(every="1s")
-    def count(ctx: Context) -> None:
-        carried.append(ctx.carried)
-        ctx.carry((ctx.carried or 0) + 1)
-
-    await ran(stage, app, 3.5)
-    assert carried == [None, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("error", "endings"),
     [
-        (ValueError("no"), [Ending.RETRIED] * 3 + [Ending.ESCALATED]),
         (RetryLater("1s"), [Ending.RETRIED] * 3 + [Ending.ESCALATED]),
         (StopLoop("over"), [Ending.STOPPED]),
         (SystemExit(3), [Ending.RETRIED] * 3 + [Ending.ESCALATED]),
@@ -246,15 +233,6 @@ async def test_who_is_cancelled_waits_for_the_thread(
     work.ends.set()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert threads.going == 0
-
-
-async def test_a_timeout_is_told_when_the_thread_has_ended(threads: Threads) -> None:
-    work = Work()
-    asyncio.get_running_loop().call_later(0.1, work.ends.set)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await threads.result_of(threads.begin(work))
     assert threads.going == 0
 
 

@@ -98,12 +98,6 @@ async def test_a_loop_at_rest_is_left_alone(ear: Ear, monkeypatch: pytest.Monkey
     assert not ear.lines
 
 
-async def test_it_ends_while_it_waits_for_an_answer(ear: Ear) -> None:
-    with Watchdog(never, after=AT_ONCE):
-        assert ear.heard.wait(PATIENCE_S)
-    assert len(ear.lines) == 1
-
-
 async def test_a_call_that_stops_all_threads_is_told_where_it_was(
     ear: Ear, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from scheduler import Context, Cron, Every, Reject, Retry, RetryLater, Scheduler, StopLoop
+from scheduler import Context, Cron, Every, Retry, Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.connection import MemoryConsumer
 from scheduler.control.reports import Did
@@ -15,20 +15,18 @@ from scheduler.control.where import Where
 from scheduler.errors import CarryError, QueueNotFound
 from scheduler.events import (
     Escalated,
-    MessageParked,
     ProcessorStarted,
     ProcessorStopped,
     ProcessorStopping,
     RunFinished,
-    RunLost,
     RunReturned,
     RunSettled,
     RunStarted,
     TicksSkipped,
 )
-from scheduler.protocol.hatchery import NO_WAIT, timers
+from scheduler.protocol.hatchery import NO_WAIT
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import Ending, LoopId, encode
+from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.protocol.topology import UNROUTED_FOR, token_key
 from scheduler.queues.failed import EVERYTHING, Selection
 from scheduler.testing import simulate
@@ -46,25 +44,6 @@ def test_the_period_counts_from_the_end_of_the_run_before() -> None:
     gaps = {round((b - a).total_seconds(), 1) for a, b in zip(starts, starts[1:], strict=False)}
     assert starts[0] - START < timedelta(seconds=30.1)
     assert gaps == {42.0}
-
-
-def test_a_failed_run_is_tried_again_at_the_stated_delays_then_parked_once() -> None:
-    app = new_app()
-
-    @app.periodic(every="1h", retry=Retry(3, delays=["1s", "10s", "1m"], jitter=0))
-    async def fails() -> None:
-        raise ValueError("boom")
-
-    events = simulate(app, "61m30s", start=START)
-    starts = [run.started_at for run in of(RunStarted, events)]
-    waits = [round((b - a).total_seconds(), 2) for a, b in zip(starts, starts[1:], strict=False)]
-    assert waits == [1.0, 10.0, 60.0]
-    assert [run.attempt for run in of(RunStarted, events)] == [0, 1, 2, 3]
-    assert {run.seq for run in of(RunStarted, events)} == {0}
-    (parked,) = of(MessageParked, events)
-    assert parked.reason == "exhausted"
-    assert parked.error == "ValueError: boom"
-    assert [event.paused for event in of(Escalated, events)] == [False]
 
 
 def test_after_its_last_retry_a_loop_goes_on_with_the_next_tick() -> None:
@@ -93,28 +72,6 @@ async def test_a_loop_is_paused_after_its_last_retry_if_it_was_told_so(stage: St
     (status,) = await stage.survey.status()
     assert status.where is Where.PAUSED
     assert status.reason == "paused after a failure: ValueError: boom"
-
-
-@pytest.mark.parametrize(
-    ("raised", "endings"),
-    [
-        (RetryLater("7s"), [Ending.RETRIED, Ending.RETRIED, Ending.ESCALATED]),
-        (Reject("bad input"), [Ending.ESCALATED]),
-        (StopLoop("enough"), [Ending.STOPPED]),
-    ],
-)
-def test_a_task_ends_its_run_by_its_own_word(raised: Exception, endings: list[Ending]) -> None:
-    app = new_app()
-
-    @app.periodic(every="1h", retry=Retry(2, delays=["1s"], jitter=0))
-    async def task() -> None:
-        raise raised
-
-    events = simulate(app, "61m", start=START)
-    assert [run.ending for run in of(RunFinished, events)] == endings
-    starts = [run.started_at for run in of(RunStarted, events)]
-    gaps = {round((b - a).total_seconds(), 2) for a, b in zip(starts, starts[1:], strict=False)}
-    assert gaps <= {7.0}
 
 
 def test_a_tick_that_is_tried_again_stays_the_tick_it_was_though_others_pass() -> None:
@@ -201,19 +158,6 @@ def test_what_cannot_travel_is_refused_where_it_is_carried(value: object) -> Non
     assert isinstance(finished.error, CarryError)
 
 
-def test_a_run_knows_the_tick_before_its_own() -> None:
-    app = new_app()
-    seen: list[tuple[datetime, datetime | None]] = []
-
-    @app.periodic(every="10s", mode="fixed_rate")
-    async def task(ctx: Context) -> None:
-        seen.append((ctx.scheduled_at, ctx.previous_at))
-
-    simulate(app, "35s", start=START)
-    ticks = [START + timedelta(seconds=s) for s in (10, 20, 30)]
-    assert seen == [(ticks[0], None), (ticks[1], ticks[0]), (ticks[2], ticks[1])]
-
-
 @pytest.mark.parametrize(
     ("schedule", "ticks", "skipped"),
     [
@@ -273,86 +217,20 @@ async def test_a_triggered_run_comes_besides_the_schedule(stage: Stage) -> None:
     assert await stage.tokens() == 1
 
 
-async def test_a_paused_loop_waits_until_it_is_resumed(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s")
-    async def task() -> None: ...
-
-    await stage.seed(app)
-    async with stage.processor():
-        await asyncio.sleep(15)
-        assert (await stage.verbs.pause(app.loop("task"), "for lunch")).did is Did.PAUSED
-        assert (await stage.verbs.pause(app.loop("task"))).did is Did.UNCHANGED
-        assert (await stage.verbs.trigger(app.loop("task"))).did is Did.IS_PAUSED
-        assert (await stage.seeding.seed())[0].did is Did.UNCHANGED
-        await asyncio.sleep(86_400)
-        assert len(of(RunStarted, stage.events)) == 1
-        (status,) = await stage.survey.status()
-        assert (status.where, status.reason) == (Where.PAUSED, "for lunch")
-        assert (await stage.verbs.resume(app.loop("task"))).did is Did.RESUMED
-        assert (await stage.verbs.resume(app.loop("task"))).did is Did.NOT_PAUSED
-        await asyncio.sleep(15)
-        assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1]
-        await stage.verbs.pause(app.loop("task"))
-        await stage.verbs.resume(app.loop("task"), at_once=True)
-        await asyncio.sleep(1)
-        assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1, 2]
-    assert await stage.tokens() == 1
-
-
-async def test_a_loop_that_is_paused_during_a_run_is_paused_after_it(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s")
-    async def task(ctx: Context) -> None:
-        await asyncio.sleep(5)
-        ctx.carry("what it found")
-
-    await stage.seed(app)
-    async with stage.processor():
-        await asyncio.sleep(12)
-        assert (await stage.verbs.pause(app.loop("task"))).did is Did.PAUSED
-        await asyncio.sleep(600)
-        assert len(of(RunStarted, stage.events)) == 1
-        assert [run.void for run in of(RunFinished, stage.events)] == [True]
-        await stage.verbs.resume(app.loop("task"))
-        await asyncio.sleep(14)
-        assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1]
-    assert await stage.tokens() == 1
-
-
 @pytest.mark.parametrize(
-    ("body", "headers", "reason"),
-    [
-        (b"not json", {}, "undecodable"),
-        (b"{}", {"scheduler-version": 2}, "undecodable"),
-        (b"\xff\xfe", {"scheduler-version": "1"}, "undecodable"),
-    ],
+    ("body", "headers"), [(b"not json", {}), (b"\xff\xfe", {"scheduler-version": "1"})]
 )
 async def test_what_is_not_a_token_is_parked_with_the_reason(
-    stage: Stage, body: bytes, headers: dict[str, Any], reason: str
+    stage: Stage, body: bytes, headers: dict[str, Any]
 ) -> None:
-    app = new_app()
-
-    @app.periodic(every="1h")
-    async def task() -> None: ...
-
-    await stage.seed(app)
+    await stage.seed(app := an_app("test", ["task"]))
     async with stage.processor():
-        await stage.broker.publish(
-            Message(body, headers, message_id="m"),
-            exchange=app.names.processor,
-            routing_key=token_key(LoopId("task"), NO_WAIT.key),
-        )
+        key = token_key(LoopId("task"), NO_WAIT.key)
+        await stage.publish(Message(body, headers, message_id="m"), key)
         await asyncio.sleep(1)
-    (parked,) = await stage.failed.browse(app.tasks)
-    assert (parked.reason, parked.message.body, parked.queue) == (
-        reason,
-        body,
-        app.names.failed_queue("task"),
-    )
-    assert parked.headers == headers
+    (parked,) = await stage.parked()
+    assert (parked.reason, parked.message.body) == ("undecodable", body)
+    assert (parked.queue, parked.headers) == (app.names.failed_queue("task"), headers)
     assert await stage.tokens() == 1
 
 
@@ -401,19 +279,11 @@ async def test_a_keyed_loop_whose_arguments_fit_no_more_is_parked_and_paused(sta
 
 
 async def test_a_token_for_a_task_that_nobody_has_is_kept_for_whoever_looks(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s")
-    async def task() -> None: ...
-
-    await stage.seed(app)
-    await stage.broker.publish(
-        Message(b"{}", message_id="m"),
-        exchange=app.names.processor,
-        routing_key=token_key(LoopId("gone"), NO_WAIT.key),
-    )
+    await stage.seed(app := an_app("test", ["task"]))
+    key = token_key(LoopId("gone"), NO_WAIT.key)
+    await stage.publish(Message(b"{}", message_id="m"), key)
     await asyncio.sleep(1 + UNROUTED_FOR.total_seconds())
-    (parked,) = await stage.failed.browse(app.tasks)
+    (parked,) = await stage.parked()
     assert (parked.queue, parked.reason) == (app.names.failed, "unknown-task")
 
 
@@ -599,27 +469,6 @@ async def test_aborting_does_not_wait_for_the_grace(stage: Stage) -> None:
     assert await stage.tokens() == 1
 
 
-async def test_a_run_whose_connection_goes_is_cancelled_and_runs_again(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s")
-    async def task() -> None:
-        await asyncio.sleep(5)
-
-    await stage.seed(app)
-    async with stage.processor():
-        await asyncio.sleep(12)
-        stage.server.disconnect_all()
-        await asyncio.sleep(10)
-    assert len(of(RunLost, stage.events)) == 1
-    assert [(run.seq, run.redelivered) for run in of(RunStarted, stage.events)] == [
-        (0, False),
-        (0, True),
-    ]
-    assert len(of(RunSettled, stage.events)) == 1
-    assert await stage.tokens() == 1
-
-
 async def test_what_waits_for_its_turn_when_its_connection_goes_is_not_run(stage: Stage) -> None:
     await two_slow_loops(stage)
     async with stage.processor(concurrency=1):
@@ -627,64 +476,3 @@ async def test_what_waits_for_its_turn_when_its_connection_goes_is_not_run(stage
         stage.server.disconnect_all()
         await asyncio.sleep(1)
         assert [run.redelivered for run in of(RunStarted, stage.events)] == [False, True]
-
-
-async def test_two_tokens_of_a_loop_become_one(stage: Stage) -> None:
-    app = new_app()
-
-    @app.periodic(every="10s")
-    async def task() -> None: ...
-
-    await stage.seed(app)
-    await stage.crowd([await stage.token(LoopId("task"))])
-    async with stage.processor():
-        await asyncio.sleep(35)
-    assert [run.seq for run in of(RunStarted, stage.events)] == [0, 1, 2]
-    assert await stage.tokens() == 1
-
-
-async def test_a_loop_whose_timer_is_gone_goes_on_from_the_journal(stage: Stage) -> None:
-    app = new_app(supervision_interval="1h")
-    carried: list[tuple[int, Any]] = []
-
-    @app.periodic(every="10s")
-    async def task(ctx: Context) -> None:
-        carried.append((ctx.seq, ctx.carried))
-        await asyncio.sleep(2)
-        ctx.carry(f"got at {ctx.seq}")
-
-    await stage.seed(app)
-    async with stage.supervised():
-        await asyncio.sleep(23)
-        ten_seconds = next(each for each in timers() if each.name == "10s")
-        await stage.broker.delete(app.names.timer(ten_seconds))
-        await asyncio.sleep(20)
-        assert await stage.parked() == []
-        (status,) = await stage.survey.status()
-        assert (status.where, status.seq) == (Where.LOST, 2)
-        (report,) = await stage.seeding.seed()
-        assert report.did is Did.REPAIRED
-        await asyncio.sleep(5)
-    assert carried == [(0, None), (1, "got at 0"), (2, "got at 1")]
-    assert await stage.tokens() == 1
-
-
-async def test_a_token_that_comes_days_before_its_time_waits_for_the_rest_of_it(
-    stage: Stage,
-) -> None:
-    app = new_app()
-
-    @app.periodic(every="30d")
-    async def monthly() -> None: ...
-
-    await stage.seed(app)
-    loop = LoopId("monthly")
-    token = await stage.token(loop)
-    await stage.lose(loop)
-    await stage.publish(encode(token, "test"), token_key(loop, NO_WAIT.key))
-    async with stage.processor():
-        await asyncio.sleep(1)
-        assert not stage.starts()
-        assert await stage.token(loop) == token
-        await asyncio.sleep(30 * 86_400)
-    assert stage.starts() == [30 * 86_400]
