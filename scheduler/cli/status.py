@@ -39,7 +39,6 @@ from scheduler.cli.printing import (
 )
 from scheduler.cli.tables import BAD, STYLES, Table, console, print_lines, width
 from scheduler.cli.upcoming import origin_of, row_of_loop, schedule_of
-from scheduler.control.leftovers import Leftover
 from scheduler.control.status import Backlog, Counts, Status
 from scheduler.control.where import Where
 from scheduler.errors import BrokerError, UsageError
@@ -110,7 +109,6 @@ class Picture:
     loops: Sequence[Status]
     tasks: Sequence[Backlog]
     counts: Counts
-    leftovers: Sequence[Leftover] = ()
     at: datetime = field(default_factory=lambda: SystemClock().now())
 
     @property
@@ -127,9 +125,7 @@ def _show_all(app: Scheduler, as_json: bool) -> bool:
     if as_json:
         loops = [_row(status) for status in picture.loops]
         tasks = [asdict(backlog) for backlog in picture.tasks]
-        left = [asdict(each) for each in picture.leftovers]
-        counts = asdict(picture.counts)
-        print_json({"loops": loops, "tasks": tasks, **counts, "leftovers": left})
+        print_json({"loops": loops, "tasks": tasks, **asdict(picture.counts)})
     else:
         print_lines(lines_of(app, picture, width()))
     return picture.is_fine
@@ -141,9 +137,9 @@ async def picture_of(program: Program, counts: Counts | None = None) -> Picture:
     if counts is None:
         of_app = sum(status.where is Where.WAITING for status in statuses)
         supervision = 1
-        counts = await program.survey.counts(of_app + supervision)
-    leftovers = await program.leftovers.found()
-    return Picture(statuses, tasks, counts, leftovers)
+        leftovers = await program.leftovers.found()
+        counts = await program.survey.counts(of_app + supervision, leftovers)
+    return Picture(statuses, tasks, counts)
 
 
 def lines_of(app: Scheduler, picture: Picture, width: int | None) -> Iterator[Text]:
@@ -155,7 +151,7 @@ def lines_of(app: Scheduler, picture: Picture, width: int | None) -> Iterator[Te
     if picture.tasks:
         yield Text("")
         yield from OF_TASKS.lines(picture.tasks, width)
-    for line in _of_counts(picture):
+    for line in _of_counts(picture.counts):
         yield Text(printable(line))
 
 
@@ -220,8 +216,7 @@ OF_TASKS = Table[Backlog](
 )
 
 
-def _of_counts(picture: Picture) -> Iterator[str]:
-    counts, left = picture.counts, picture.leftovers
+def _of_counts(counts: Counts) -> Iterator[str]:
     few = [
         *counts.orphans[:FEW],
         *([f"{more} more"] if (more := len(counts.orphans) - FEW) > 0 else []),
@@ -234,8 +229,9 @@ def _of_counts(picture: Picture) -> Iterator[str]:
         f"{counts.delayed} delayed: they wait in the broker for their time": counts.delayed,
         "in the broker, and not in this code: "
         f"{', '.join(few)} (`scheduler seed --prune` removes them)": counts.orphans,
-        f"tasks in the broker, and not in this code: {', '.join(map(str, left))} "
-        "(`scheduler seed --prune` parks what waits, and removes their queues)": left,
+        "tasks in the broker, and not in this code: "
+        f"{', '.join(map(str, counts.leftovers))} "
+        "(`scheduler seed --prune` parks what waits, and removes their queues)": counts.leftovers,
     }
     lines = [line for line, count in told.items() if count]
     return iter(["", *lines] if lines else [])

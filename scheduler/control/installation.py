@@ -88,10 +88,7 @@ class Installation:
         try:
             found = await look_into(self._broker, self._app.names.imprint, LOOKS)
             return found and parsed(_IMPRINT, found.body, "imprint")
-        except (
-            QueueNotFound,
-            Undecodable,
-        ):  # of another version: the next seed leaves its own
+        except (QueueNotFound, Undecodable):  # of another version: the next seed leaves its own
             return None
 
     async def other_app(self) -> str | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import Depth
+from scheduler.control.leftovers import Leftover
 from scheduler.control.loops import as_listed, keyed_loops_of, orphans_of
 from scheduler.control.where import Where, due_at_of, put_of, where
 from scheduler.errors import BrokerUnavailable, MessageError, QueueNotFound
@@ -19,8 +20,8 @@ from scheduler.queues.roll_call import Answers
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import resting
 
-JOURNAL_TIMEOUT = timedelta(seconds=10)
 RECENT = timedelta(minutes=15)
+JOURNAL_TIMEOUT = timedelta(seconds=10)
 CLOCKS_DIFFER = timedelta(seconds=5)
 # Whatever a reading finds of a loop is its last put: so most are found near, and read with little.
 LOOK_BACKS = (
@@ -86,12 +87,14 @@ class Counts:
         delayed: the messages that wait for their time, of retries too.
         void: the void tokens that wait in the timers of loops until they are due, at least.
         orphans: the loops in the broker that the code does not have.
+        leftovers: the tasks in the broker that the code does not have.
     """
 
     parked: int = 0
     delayed: int = 0
     void: int = 0
     orphans: tuple[str, ...] = ()
+    leftovers: tuple[Leftover, ...] = ()
 
 
 class Survey:
@@ -102,8 +105,9 @@ class Survey:
 
     def __init__(self, namespace: Namespace) -> None:
         self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
+        self._history = namespace.history
         self._journal, self._roster = namespace.journal, namespace.roster
-        self._roll_call, self._history = namespace.roll_call, namespace.history
+        self._roll_call = namespace.roll_call
         self._tokens = dict[LoopId, Token]()
         self._heard_at: datetime | None = None
         self._is_heard = False
@@ -225,8 +229,7 @@ class Survey:
 
     async def backlogs(self) -> list[Backlog]:
         """Return the backlog of each task that is sent messages."""
-        recent = await self.recent_calls()
-        called = [task.name for task in self._app.tasks.values() if task.called]
+        called, recent = self._called, await self.recent_calls()
         parked = await side_by_side(
             self._broker.depth, [self._app.names.failed_queue(task) for task in called]
         )
@@ -245,27 +248,32 @@ class Survey:
 
     async def recent_calls(self) -> dict[str, Totals]:
         """Read what became of the calls of each task in the last quarter of an hour."""
-        if not any(task.called for task in self._app.tasks.values()):
+        if not self._called:
             return {}
         try:
-            reading = self._history.read(since=self._clock.now() - RECENT, containing='"until_ms"')
+            since = self._clock.now() - RECENT
+            reading = self._history.read(since=since, containing='"until_ms"')
             return totals_of([told async for told in reading if isinstance(told, Summary)])
         except QueueNotFound:  # nothing was seeded
             return {}
 
-    async def counts(self, waiting: int) -> Counts:
+    @property
+    def _called(self) -> list[str]:
+        return [task.name for task in self._app.tasks.values() if task.called]
+
+    async def counts(self, waiting: int, leftovers: Iterable[Leftover]) -> Counts:
         """Count what there is by asking how long queues are; no message is touched.
 
         Args:
             waiting: how many loops wait for their time, each with one token that is not void.
         """
         app, names = self._app, self._app.names
-        is_called = any(task.called for task in app.tasks.values())
         return Counts(
             await self._waiting_in([*map(names.failed_queue, app.tasks), names.failed]),
-            await self._waiting_in(map(names.later_timer, timers() if is_called else ())),
+            await self._waiting_in(map(names.later_timer, timers() if self._called else ())),
             max(await self._waiting_in(map(names.timer, timers())) - waiting, 0),
             tuple(map(str, orphans_of(app, await self.listing()))),
+            tuple(leftovers),
         )
 
     async def _waiting_in(self, queues: Iterable[str]) -> int:

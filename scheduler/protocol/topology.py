@@ -225,12 +225,15 @@ class Named:
         return self if names is None else f"{names.prefix}.{self._name}"
 
 
+@dataclass(frozen=True)
 class Names:
     """What the objects of a namespace are called in the broker."""
 
-    def __init__(self, namespace: str) -> None:
-        self.namespace = namespace
-        self.prefix = f"{namespace}.v1"
+    namespace: str
+
+    @cached_property
+    def prefix(self) -> str:
+        return f"{self.namespace}.v1"
 
     scheduler = Named(
         "scheduler", "The exchange by which tokens come to their timers, and to the journal."

@@ -30,9 +30,9 @@ def shop() -> Scheduler:
 
 
 async def counts(stage: Stage, app: Scheduler | None = None) -> Counts:
-    survey = program_of(app or stage.app, stage.broker, stage.clock).survey
+    program = program_of(app or stage.app, stage.broker, stage.clock)
     waiting = (await stage.tokens_by_loop()).total() if hasattr(stage, "app") else 0
-    return await survey.counts(waiting)
+    return await program.survey.counts(waiting, await program.leftovers.found())
 
 
 async def send(stage: Stage, *names: str) -> None:
@@ -75,7 +75,8 @@ async def test_what_is_parked_or_delayed_is_counted_and_loops_that_the_code_does
     assert await counts(stage) == Counts(parked=3, delayed=3)
     other = new_app()
     other.periodic(every="1h")(nothing)
-    assert await counts(stage, other) == Counts(parked=1, orphans=("loop",))
+    left = Leftover("loop", 0, 0), Leftover("mail", 0, 2)
+    assert await counts(stage, other) == Counts(parked=1, orphans=("loop",), leftovers=left)
 
 
 async def test_nothing_is_counted_where_nothing_was_seeded(stage: Stage) -> None:
@@ -102,6 +103,7 @@ async def test_what_is_left_of_a_task_that_was_renamed_is_told_parked_and_sent_o
     program = program_of(renamed, stage.broker, stage.clock)
     found = await program.leftovers.found()
     assert found == [Leftover("loop", 0, 0), Leftover("mail", 2, 0)]
+    assert (await counts(stage)).leftovers == tuple(found)
     doctor = [each async for each in program.doctor.examine()]
     assert [each.verdict for each in doctor if each.about == "task mail"] == ["warning"]
     async with stage.processor(app=old):

@@ -515,16 +515,3 @@ async def test_a_roster_that_grows_by_verbs_alone_gets_its_snapshots(
     depth = await stage.broker.depth(stage.app.names.snapshots)
     assert depth is not None
     assert 0 < depth.ready <= 2
-
-
-async def test_while_older_processors_work_on_a_task_its_queue_stays(stage: Stage) -> None:
-    old = looping("task", "gone", every="1m")
-    await stage.seed(old)
-    async with stage.processor():
-        await asyncio.sleep(1)
-        await newer(stage).seeding.seed(prune=True)
-        depth = await stage.broker.depth(stage.app.names.processor_queue("gone"))
-        assert depth is not None
-        assert depth.consumers == 1
-        await asyncio.sleep(120)
-    assert await stage.history("gone") == ["seeded", "removed"]

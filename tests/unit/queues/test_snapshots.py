@@ -93,12 +93,12 @@ async def test_of_incomplete_snapshots_the_one_before_counts(
     snapshots: Snapshots, broker: FaultyBroker
 ) -> None:
     for number in 1, 2:
-        await snapshots.append(snapshot(number))
+        await snapshots.append(snapshot(number, SLICE))
     parts = await published(broker)
     first, second = parts[: len(parts) // 2], parts[len(parts) // 2 :]
     for left_out in range(len(second)):
         await again(broker, *first, *(part for part in second if part is not second[left_out]))
-        assert await snapshots.latest() == snapshot(1)
+        assert await snapshots.latest() == snapshot(1, SLICE)
     await again(broker, *first[1:], *second[1:])
     assert await snapshots.latest() is None
 
