@@ -254,7 +254,7 @@ class Beginnings:
         if listed.checkpoint is not None:
             since = min(listed.checkpoint.until, now) - MARGIN
         else:
-            near, _ = look_backs([first.schedule], self._clock)
+            near, _ = look_backs(first.schedule, self._clock)
             since = max(near, born_at(first.life))
         return since if now - since <= LOOK_BACK else None
 

@@ -186,7 +186,7 @@ class Recognition:
         if noted is not None:
             return (noted[1] - MARGIN,)
         born = born_at(first.life)
-        return *(max(each, born) for each in look_backs([first.schedule], self.clock)), born
+        return *(max(each, born) for each in look_backs(first.schedule, self.clock)), born
 
     async def _heard_since(self, delivery: Delivery, loop: LoopId, since: datetime | None) -> Heard:
         if since is not None and self.clock.now() - since <= SHARED:

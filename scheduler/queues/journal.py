@@ -6,7 +6,7 @@ record of our own.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -383,16 +383,12 @@ def born_at(life: int) -> datetime:
     return moment_of(min(life, LATEST_MS)) - MARGIN
 
 
-def look_backs(schedules: Iterable[Schedule], clock: Clock) -> tuple[datetime, datetime]:
-    """From when on to look for the last tokens of such loops: first near, then far."""
+def look_backs(schedule: Schedule, clock: Clock) -> tuple[datetime, datetime]:
+    """From when on to look for the last tokens of such a loop: first near, then far."""
     now = clock.now()
-    period = max((_period(schedule, now) for schedule in schedules), default=timedelta(0))
-    return now - MARGIN - NEAR * period, now - MARGIN - FAR * period
-
-
-def _period(schedule: Schedule, now: datetime) -> timedelta:
     tick = schedule.next_after(now)
-    return schedule.next_after(tick) - tick
+    period = schedule.next_after(tick) - tick
+    return now - MARGIN - NEAR * period, now - MARGIN - FAR * period
 
 
 def _token_of(message: Message, namespace: str) -> Token | None:

@@ -473,16 +473,10 @@ async def test_marks_of_readers_are_no_history(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedules", "near", "far"),
-    [
-        ([], 0, 0),
-        ([EVERY_MINUTE], 2, 30),
-        ([EVERY_MINUTE, EVERY_HOUR], 120, 1800),
-        ([Cron("0 * * * *")], 120, 1800),
-    ],
+    ("schedule", "near", "far"), [(EVERY_MINUTE, 2, 30), (Cron("0 * * * *"), 120, 1800)]
 )
 async def test_a_lines_last_token_is_looked_for_nearby_first(
-    clock: LoopClock, schedules: list[Recurring], near: int, far: int
+    clock: LoopClock, schedule: Recurring, near: int, far: int
 ) -> None:
     now, minute = START - MARGIN, timedelta(minutes=1)
-    assert look_backs(schedules, clock) == (now - near * minute, now - far * minute)
+    assert look_backs(schedule, clock) == (now - near * minute, now - far * minute)
