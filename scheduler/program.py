@@ -97,50 +97,22 @@ def processor(
         grace: how long runs may take to finish once it is stopped, before they are cancelled.
         supervises: whether it takes its part in supervision.
     """
-    emit, names = app.events.emit, app.names
     shutdown, turns = Shutdown(), LoopTurns(listing := Listing())
     lifespan = Lifespan(app, app.lifespan, shutdown)
     threads = Threads(app.settings.threads, shutdown)
     executions = Executions(clock, shutdown, lifespan, app.around_runs, threads, concurrency)
     insight = Insight(executions, app.events)
     program = Program(app, broker, clock, hands=turns, runs=insight)
-    publisher = PatientPublisher(shutdown, emit)
+    publisher = PatientPublisher(shutdown, app.events.emit)
     supervises_with = supervisor(program, listing) if supervises else None
     worked_on = (*tasks, supervises_with.task) if supervises_with else tuple(tasks)
-    knowledge = Knowledge(names, program.roster, program.roll_call, listing, emit)
-    recognition = Recognition(
-        knowledge,
-        turns,
-        program.journal,
-        program.roll_call,
-        program.timers,
-        program.endings,
-        publisher,
-        shutdown,
-        clock,
-        emit,
-    )
+    knowledge = Knowledge(app.names, program.roster, program.roll_call, listing, app.events.emit)
+    recognition = Recognition(program, knowledge, turns, program.endings, publisher, shutdown)
     order = Order(program.heads, publisher)
-    punctuality = Punctuality(
-        broker, names, program.lead, recognition, publisher, shutdown, clock, emit
-    )
-    successors = Successors(
-        broker,
-        names,
-        program.failed,
-        recognition,
-        publisher,
-        order,
-        app.escalation_hooks,
-        clock,
-        emit,
-    )
-    pipeline = Pipeline(
-        app, clock, recognition, order, punctuality, successors, executions, shutdown
-    )
-    worker = Worker(
-        app, broker, pipeline, executions, shutdown, clock, worked_on, concurrency, grace
-    )
+    punctuality = Punctuality(program, recognition, publisher, shutdown)
+    successors = Successors(program, recognition, publisher, order, app.escalation_hooks)
+    pipeline = Pipeline(program, recognition, order, punctuality, successors, executions, shutdown)
+    worker = Worker(program, pipeline, executions, shutdown, worked_on, concurrency, grace)
     return Processor(
         app,
         broker,

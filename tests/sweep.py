@@ -21,10 +21,13 @@ from scheduler.queues.concurrency import side_by_side
 LANES = 8
 
 
-async def empty(broker: Broker, queue: str) -> None:
-    """Take all that is ready in a queue away."""
+async def empty(broker: Broker, queue: str) -> int:
+    """Take all that is ready in a queue away; return how many messages that were."""
+    taken = 0
     while (delivery := await broker.get(queue)) is not None:
         await delivery.ack()
+        taken += 1
+    return taken
 
 
 async def sweep(broker: Broker, queues: Iterable[str]) -> None:

@@ -87,7 +87,7 @@ class _Visits:
         self._going[this] = writer
         if len(self._going) > MOST_VISITS:
             self._send_away(next(iter(self._going)))
-        with suppress(TimeoutError, OSError):
+        with suppress(TimeoutError, OSError, asyncio.CancelledError):
             async with asyncio.timeout(LONGEST_VISIT_S):
                 writer.write(await self._answer(reader))
                 writer.close()

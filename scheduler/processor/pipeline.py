@@ -58,10 +58,10 @@ from scheduler.protocol.calls import Call, decode_call, is_call, unclaimed
 from scheduler.protocol.messages import lead_of, one_line
 from scheduler.protocol.tokens import State, Token, decode
 from scheduler.protocol.topology import loop_named_by
+from scheduler.queues.namespace import Namespace
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.backoff import dice
-from scheduler.timing.clock import Clock
 from scheduler.timing.schedules import admit
 from scheduler.user_code import UserCode
 
@@ -87,8 +87,7 @@ class Pipeline:
         returned: how many messages were given back since the processor was told to stop.
     """
 
-    app: App
-    clock: Clock
+    space: Namespace
     recognition: Recognition
     order: Order
     punctuality: Punctuality
@@ -98,8 +97,9 @@ class Pipeline:
     returned: int = 0
 
     def __post_init__(self) -> None:
+        self._app, self._clock = self.space.app, self.space.clock
         self._turns = self.recognition.turns
-        self._emit = self.app.events.emit
+        self._emit = self._app.events.emit
 
     async def handle(self, delivery: Delivery, task: TaskSpec) -> datetime | None:
         """Take a delivery through all steps, and be rid of it.
@@ -107,7 +107,7 @@ class Pipeline:
         Returns:
             Before which moment its message, which was given back, is not to be run.
         """
-        if not self.app.names.bring_retries(delivery.exchange, delivery.routing_key):
+        if not self._app.names.bring_retries(delivery.exchange, delivery.routing_key):
             delivery.message = unclaimed(delivery.message)
         with ExitStack() as held:
             verdict = await self._verdict(delivery, task, held)
@@ -158,8 +158,8 @@ class Pipeline:
     def _decode(self, delivery: Delivery, task: TaskSpec) -> Token | Call:
         message, exchange, key = delivery.message, delivery.exchange, delivery.routing_key
         lead_of(message.headers)  # refuses one that cannot be kept
-        if self.app.names.bring_tokens(exchange):
-            token = decode(message, self.app.namespace)
+        if self._app.names.bring_tokens(exchange):
+            token = decode(message, self._app.namespace)
             if loop_named_by(key) != token.loop or token.loop.task != task.name:
                 came = f"by {key!r} to {task.name!r}"
                 raise Undecodable(f"The token is one of {token.loop}, and came {came}.")
@@ -168,7 +168,7 @@ class Pipeline:
             raise Undecodable("It is no call, and did not come the way of the loops' tokens.")
         return decode_call(
             message,
-            self.app.namespace,
+            self._app.namespace,
             task.name,
             exchange=exchange,
             routing_key=key,
@@ -176,12 +176,12 @@ class Pipeline:
         )
 
     def _resolve(self, delivery: Delivery, task: TaskSpec, subject: Token | Call) -> Run:
-        now = self.clock.now()
+        now = self._clock.now()
         with UserCode("a type of the arguments"):
             if isinstance(subject, Call):
                 arguments, tick = _arguments_of(subject, task), subject.due_at or now
             else:
-                arguments, tick = _arguments_of_loop(subject, task, self.app), subject.scheduled_at
+                arguments, tick = _arguments_of_loop(subject, task, self._app), subject.scheduled_at
         return Run(delivery, task, subject, arguments, tick, received_at=now)
 
     async def _decline(self, run: Run) -> Verdict | None:
@@ -192,13 +192,13 @@ class Pipeline:
             # Given back while we still consume from its queue, it would come straight back to us.
             await asyncio.wait([self.shutdown.unsubscribed])
             return Verdict(Disposition.REQUEUE)
-        if run.head.due_at is not None and self.clock.now() < run.head.due_at:
+        if run.head.due_at is not None and self._clock.now() < run.head.due_at:
             return Verdict(Disposition.REQUEUE, not_before=run.head.due_at)
         return None
 
     def _admit(self, run: Run) -> Run:
-        now = self.clock.now()
-        if run.head.begun >= self.app.settings.delivery_limit:
+        now = self._clock.now()
+        if run.head.begun >= self._app.settings.delivery_limit:
             return run._replace(started_at=now, outcome=Raised(DeliveredTooOften()))
         if isinstance(run.subject, Call):
             expires_at, skipped = run.subject.expires_at, None
@@ -213,10 +213,10 @@ class Pipeline:
     async def _execute(self, run: Run) -> Run:
         outcome = run.outcome
         if outcome is None:
-            if self.app.events.has_listeners(RunStarted):
+            if self._app.events.has_listeners(RunStarted):
                 self._emit(_started(run))
             outcome = await self.executions.outcome_of(run)
-        return run._replace(outcome=outcome, ended_at=self.clock.now())
+        return run._replace(outcome=outcome, ended_at=self._clock.now())
 
     async def _settle(self, run: Run) -> Verdict:
         settlement = self._announced(run, _decided(run))

@@ -30,6 +30,7 @@ from scheduler.processor.processes import prepare
 from scheduler.processor.runs import Executions
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
+from scheduler.queues.namespace import Namespace
 from scheduler.tasks.lifespan import LifespanFunction
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
@@ -49,17 +50,16 @@ class Worker:
             their messages given back.
     """
 
-    app: App
-    broker: Broker
+    space: Namespace
     pipeline: Pipeline
     executions: Executions
     shutdown: Shutdown
-    clock: Clock
     tasks: Sequence[TaskSpec]
     concurrency: int
     grace: timedelta
 
     def __post_init__(self) -> None:
+        self._app, self._broker = self.space.app, self.space.broker
         self._why = ""
         self._intakes: dict[str, Intake] = {}
         self._handling: set[asyncio.Task[datetime | None]] = set()
@@ -72,7 +72,7 @@ class Worker:
     @property
     def queues(self) -> list[str]:
         """Where it takes messages from."""
-        return [self.app.names.processor_queue(task.name) for task in self.tasks]
+        return [self._app.names.processor_queue(task.name) for task in self.tasks]
 
     @property
     def silent(self) -> list[str]:
@@ -99,8 +99,8 @@ class Worker:
             for task in self.tasks:
                 await self._take_in(task)
             named = tuple(task.name for task in self.tasks if not task.builtin)
-            address, emit = self.broker.address, self.app.events.emit
-            emit(ProcessorStarted(self.app.namespace, address, named, self.concurrency))
+            address, emit = self._broker.address, self._app.events.emit
+            emit(ProcessorStarted(self._app.namespace, address, named, self.concurrency))
             await asyncio.wait([self.shutdown.begun])
         finally:
             await self._shut_down()
@@ -124,13 +124,13 @@ class Worker:
             await intake.open()
         except QueueNotFound:
             raise QueueNotFound(
-                f"The task {task.name!r} has no queue in {self.broker.address} yet. "
+                f"The task {task.name!r} has no queue in {self._broker.address} yet. "
                 "Nothing was started; run `scheduler seed` once, then this again."
             ) from None
         self._intakes[intake.queue] = intake
 
     def _intake(self, task: TaskSpec) -> Intake:
-        queue = self.app.names.processor_queue(task.name)
+        queue = self._app.names.processor_queue(task.name)
 
         def handle(delivery: Delivery) -> asyncio.Task[datetime | None]:
             handling = asyncio.create_task(
@@ -140,10 +140,10 @@ class Worker:
             handling.add_done_callback(self._handling.discard)
             return handling
 
-        of = self.broker, queue, handle, self.shutdown
+        of = self._broker, queue, handle, self.shutdown
         pacer = Pacer(task.rate) if task.rate is not None else None
         if task.ordered:
-            return InOrder(*of, pacer=pacer, clock=self.clock)
+            return InOrder(*of, pacer=pacer, clock=self.space.clock)
         if pacer is not None:
             return Paced(*of, pacer=pacer, places=asyncio.Semaphore(task.concurrency))
         return Flow(*of, prefetch=min(task.concurrency, self.concurrency))
@@ -155,12 +155,12 @@ class Worker:
         await _all_within_timeout([each.close() for each in self._intakes.values()])
         self.shutdown.unsubscribe()
         if self._handling:
-            emit = self.app.events.emit
+            emit = self._app.events.emit
             emit(ProcessorStopping(len(self.executions), self.grace, self._why))
             self.executions.let_through(len(self._handling))
             await self._drain()
         await _all_within_timeout([each.ended() for each in self._intakes.values()])
-        self.app.events.emit(ProcessorStopped(self.pipeline.returned, self._why))
+        self._app.events.emit(ProcessorStopped(self.pipeline.returned, self._why))
 
     async def _drain(self) -> None:
         drained = asyncio.create_task(self._all_handled())

@@ -13,8 +13,8 @@ import math
 from dataclasses import dataclass
 from datetime import timedelta
 
-from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker
-from scheduler.events import Emit, HatchedEarly
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES
+from scheduler.events import HatchedEarly
 from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.recognition import Recognition
 from scheduler.processor.runs import NO_TIME, Run
@@ -23,10 +23,8 @@ from scheduler.protocol.calls import Call
 from scheduler.protocol.hatchery import LONGEST
 from scheduler.protocol.messages import LONGEST_LEAD_MS, lead_of, taken_out_by
 from scheduler.protocol.tokens import Token
-from scheduler.protocol.topology import Names
+from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again, waits_in_legs
-from scheduler.timing.clock import Clock
-from scheduler.timing.lead import Lead
 
 MILLISECOND = timedelta(milliseconds=1)
 HELD_AT_MOST = timedelta(milliseconds=LONGEST_LEAD_MS)
@@ -38,16 +36,13 @@ ROUND_S = 1.0
 class Punctuality:
     """Has runs wait for their time, and learns how early they have to come for that."""
 
-    broker: Broker
-    names: Names
-    lead: Lead
+    space: Namespace
     recognition: Recognition
     publisher: PatientPublisher
     shutdown: Shutdown
-    clock: Clock
-    emit: Emit
 
     def __post_init__(self) -> None:
+        self._clock = self.space.clock
         self._went_back: dict[tuple[str, str | None], float] = {}
 
     async def is_due(self, run: Run) -> bool:
@@ -55,8 +50,8 @@ class Punctuality:
         lead = lead_of(run.delivery.message.headers)
         if lead and isinstance(run.subject, Token) and not run.delivery.redelivered:
             trip = run.received_at - (run.subject.due_at - lead)
-            self.lead.learn(trip, run.received_at)
-        while NO_TIME < (rest := run.may_begin_at - self.clock.now()) <= HELD_AT_MOST:
+            self.space.lead.learn(trip, run.received_at)
+        while NO_TIME < (rest := run.may_begin_at - self._clock.now()) <= HELD_AT_MOST:
             await _pass(rest)
         if rest <= NO_TIME:
             return True
@@ -67,7 +62,7 @@ class Punctuality:
         if not (isinstance(run.subject, Token) and waits_in_legs(run.subject)):
             reason, queue = taken_out_by(run.delivery.message)
             reason = "unrouted" if run.is_rerouted else reason or "early"
-            self.emit(HatchedEarly(*run.about, reason, queue, early))
+            self.space.app.events.emit(HatchedEarly(*run.about, reason, queue, early))
         await self._until_next_round(run)
         if isinstance(subject := run.subject, Token):
             await self.recognition.put(run.delivery, subject, subject)
@@ -75,9 +70,14 @@ class Punctuality:
             await self.publisher.insist(run.delivery, lambda: self._send_again(run, subject))
 
     async def _send_again(self, run: Run, call: Call) -> None:
-        rest = min(max(run.may_begin_at - self.clock.now(), NO_TIME), LONGEST)
+        rest = min(max(run.may_begin_at - self._clock.now(), NO_TIME), LONGEST)
         await send_again(
-            self.broker, self.names, call.task, call.message, rest, AS_LONG_AS_IT_TAKES
+            self.space.broker,
+            self.space.app.names,
+            call.task,
+            call.message,
+            rest,
+            AS_LONG_AS_IT_TAKES,
         )
 
     async def _until_next_round(self, run: Run) -> None:

@@ -12,18 +12,16 @@ from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery, cancelled
 from scheduler.control.first_tokens import joined
 from scheduler.control.removal import Endings
 from scheduler.errors import BrokerError, DeliveryLost, StreamTooLong, Undecodable
-from scheduler.events import Emit, PlaceLost, TokenDelayed
+from scheduler.events import PlaceLost, TokenDelayed
 from scheduler.processor.knowledge import Knowledge, LastNote
 from scheduler.processor.loop_turns import LoopTurns
 from scheduler.processor.publishing import LONGEST_PAUSE, REPORT_AFTER, PatientPublisher
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.epochs import awaited, was_settled
 from scheduler.protocol.tokens import LoopId, State, Token
-from scheduler.queues.journal import MARGIN, Heard, Journal, born_at, look_backs
-from scheduler.queues.roll_call import RollCall
-from scheduler.queues.timers import Timers
+from scheduler.queues.journal import MARGIN, Heard, born_at, look_backs
+from scheduler.queues.namespace import Namespace
 from scheduler.timing.backoff import backoff
-from scheduler.timing.clock import Clock
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import milliseconds_since_epoch
 
@@ -43,16 +41,15 @@ class Interrupted(BrokerError):
 class Recognition:
     """Keeps the rules of `scheduler.protocol.epochs` for whoever receives and puts a token."""
 
+    space: Namespace
     knowledge: Knowledge
     turns: LoopTurns
-    journal: Journal
-    roll_call: RollCall
-    timers: Timers
     endings: Endings
     publisher: PatientPublisher
     shutdown: Shutdown
-    clock: Clock
-    emit: Emit
+
+    def __post_init__(self) -> None:
+        self._clock, self._emit = self.space.clock, self.space.app.events.emit
 
     async def why_not(self, delivery: Delivery, token: Token) -> str | None:
         """Why a token whose turn it is is not run, if it is not.
@@ -67,7 +64,7 @@ class Recognition:
         if not self.knowledge.is_current:
             await self._unless_interrupted(delivery, self.knowledge.current)
         # An epoch of the future would make the loop's true tokens void for long.
-        latest = milliseconds_since_epoch(self.clock.now() + CLOCKS_DIFFER_BY)
+        latest = milliseconds_since_epoch(self._clock.now() + CLOCKS_DIFFER_BY)
         if token.epoch > max(latest, self.turns.known(token.loop)):
             raise Undecodable(f"Its epoch, {token.epoch}, lies in the future.")
         self.turns.learn(token.loop, token.epoch)
@@ -94,7 +91,7 @@ class Recognition:
             await self.rest(delivery, token)
         else:
             # After a void run only the journal needs to hear how far its loop came.
-            put = self.timers.tell if self.turns.is_void(token) else self.timers.put
+            put = self.space.timers.tell if self.turns.is_void(token) else self.space.timers.put
             await self.publisher.insist(
                 delivery,
                 lambda: put(token, timeout=AS_LONG_AS_IT_TAKES),
@@ -107,7 +104,7 @@ class Recognition:
         """Publish a token that waits nowhere: the journal hears how its loop has ended, then the
         roster."""
         await self.publisher.insist(
-            delivery, lambda: self.timers.tell(token, timeout=AS_LONG_AS_IT_TAKES)
+            delivery, lambda: self.space.timers.tell(token, timeout=AS_LONG_AS_IT_TAKES)
         )
         await self._enter(delivery, token)
 
@@ -138,7 +135,7 @@ class Recognition:
             return VOID
         await self.put(delivery, token, first)
         if not is_start and heard.lacks_place_of(first):
-            self.emit(PlaceLost(first.loop))
+            self._emit(PlaceLost(first.loop))
         return JOINED
 
     async def _is_nobody_before(
@@ -149,10 +146,10 @@ class Recognition:
         Returns:
             Whether it has not become void meanwhile.
         """
-        told_at = self.clock.now()
+        told_at = self._clock.now()
         for pause in backoff(FIRST_PAUSE, SECOND, jitter=0):
             answers = await self._unless_interrupted(
-                delivery, lambda: self.roll_call.ask_all({token.loop: token.epoch})
+                delivery, lambda: self.space.roll_call.ask_all({token.loop: token.epoch})
             )
             for loop, epoch in answers.known.items():
                 self.turns.learn(loop, epoch)
@@ -161,10 +158,10 @@ class Recognition:
             said = answers.of(token.loop, token.epoch)
             if not (others := awaited(token.epoch, said, came_back=came_back)):
                 return True
-            if self.clock.now() - told_at >= REPORT_AFTER:
-                told_at = self.clock.now()
+            if self._clock.now() - told_at >= REPORT_AFTER:
+                told_at = self._clock.now()
                 reason = f"it waits for older runs, or to hear of none, of: {', '.join(others)}"
-                self.emit(TokenDelayed(delivery.routing_key, reason))
+                self._emit(TokenDelayed(delivery.routing_key, reason))
             await self.shutdown.pause(delivery, pause)
         raise AssertionError("it goes on without end")
 
@@ -186,20 +183,20 @@ class Recognition:
         if noted is not None:
             return (noted[1] - MARGIN,)
         born = born_at(first.life)
-        return *(max(each, born) for each in look_backs(first.schedule, self.clock)), born
+        return *(max(each, born) for each in look_backs(first.schedule, self._clock)), born
 
     async def _heard_since(self, delivery: Delivery, loop: LoopId, since: datetime | None) -> Heard:
-        if since is not None and self.clock.now() - since <= SHARED:
+        if since is not None and self._clock.now() - since <= SHARED:
             with suppress(StreamTooLong):
-                return await self.journal.heard_of(loop, since=since)
+                return await self.space.journal.heard_of(loop, since=since)
         heard, part = Heard(), since
         while True:
             try:
-                await self.journal.hear({loop: heard}, since=part, within=LONGEST_READING)
+                await self.space.journal.hear({loop: heard}, since=part, within=LONGEST_READING)
                 return heard
             except StreamTooLong as error:
                 part = part if error.reached is None else error.reached
-                self.emit(TokenDelayed(delivery.routing_key, f"{error} It is read on."))
+                self._emit(TokenDelayed(delivery.routing_key, f"{error} It is read on."))
 
     async def _unless_interrupted(self, delivery: Delivery, ask: Callable[[], Awaitable[R]]) -> R:
         """What is asked for, again and again, for as long as the delivery is ours to run."""
@@ -213,6 +210,6 @@ class Recognition:
             try:
                 return asking.result()
             except BrokerError as error:
-                self.emit(TokenDelayed(delivery.routing_key, str(error)))
+                self._emit(TokenDelayed(delivery.routing_key, str(error)))
             await self.shutdown.pause(delivery, pause)
         raise AssertionError("it goes on without end")

@@ -6,15 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker, Delivery
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Delivery
 from scheduler.errors import InvalidArguments, TooLarge, Undecodable
-from scheduler.events import (
-    Emit,
-    Escalated,
-    EscalationHook,
-    MessageParked,
-    SuccessorConfirmed,
-)
+from scheduler.events import Escalated, EscalationHook, MessageParked, SuccessorConfirmed
 from scheduler.processor.publishing import PatientPublisher
 from scheduler.processor.recognition import Recognition
 from scheduler.processor.runs import Run
@@ -24,13 +18,13 @@ from scheduler.protocol.epochs import Verb
 from scheduler.protocol.hatchery import LONGEST
 from scheduler.protocol.messages import Message, failed_deliveries, one_line, summary_of
 from scheduler.protocol.tokens import Act, Ending, LoopId, State, Token, decode, encode
-from scheduler.protocol.topology import Names, loop_named_by
-from scheduler.queues.failed import FailedQueues, Reason
+from scheduler.protocol.topology import loop_named_by
+from scheduler.queues.failed import Reason
 from scheduler.queues.heads import Head, Heads
+from scheduler.queues.namespace import Namespace
 from scheduler.queues.timers import send_again
 from scheduler.tasks.context import current_run
 from scheduler.tasks.tasks import TaskSpec
-from scheduler.timing.clock import Clock
 from scheduler.user_code import UserCode
 
 HOOK_TIMEOUT = timedelta(seconds=30)
@@ -93,15 +87,15 @@ class Successors:
         hooks: called for each message that is parked; may grow.
     """
 
-    broker: Broker
-    names: Names
-    failed: FailedQueues
+    space: Namespace
     recognition: Recognition
     publisher: PatientPublisher
     order: Order
     hooks: Iterable[EscalationHook]
-    clock: Clock
-    emit: Emit
+
+    def __post_init__(self) -> None:
+        self._names, self._clock = self.space.app.names, self.space.clock
+        self._emit = self.space.app.events.emit
 
     async def perform(self, run: Run, settlement: Settlement) -> datetime | None:
         """Publish what the settlement asks for.
@@ -114,10 +108,10 @@ class Successors:
         if (successor := settlement.put) is not None:
             assert isinstance(run.subject, Token)
             await self.recognition.put(run.delivery, successor, run.subject)
-            self.emit(SuccessorConfirmed(*run.about))
+            self._emit(SuccessorConfirmed(*run.about))
         if (delay := settlement.retry_in) is not None:
             if run.task.ordered:
-                return await self.order.wait(run, delay, self.clock.now())
+                return await self.order.wait(run, delay, self._clock.now())
             await self._retry(run, settlement, delay)
         if settlement.disposition is Disposition.ACK:
             await self.order.end(run)
@@ -132,11 +126,13 @@ class Successors:
         assert isinstance(call := run.subject, Call)
 
         async def send() -> None:
-            now = self.clock.now()
+            now = self._clock.now()
             message = retried(call, due_at=now + delay, failed_at=now)
             # What is longer than the timers can hold comes back in between, too early.
             wait = min(delay, LONGEST)
-            await send_again(self.broker, self.names, call.task, message, wait, AS_LONG_AS_IT_TAKES)
+            await send_again(
+                self.space.broker, self._names, call.task, message, wait, AS_LONG_AS_IT_TAKES
+            )
 
         try:
             await self.publisher.insist(run.delivery, send)
@@ -145,7 +141,7 @@ class Successors:
             given_up = replace(settlement, ending=Ending.ESCALATED)
             await self._escalate(run, given_up, parking)
         else:
-            self.emit(SuccessorConfirmed(*run.about))
+            self._emit(SuccessorConfirmed(*run.about))
 
     async def refuse(self, delivery: Delivery, task: TaskSpec, error: Exception) -> None:
         """Park a message that cannot be run."""
@@ -154,7 +150,7 @@ class Successors:
         if task.reads is not None:
             message = placed(message, delivery.exchange, delivery.routing_key)
         await self._park(delivery, task, message, reason, error)
-        loop = self.names.bring_tokens(delivery.exchange) and loop_named_by(delivery.routing_key)
+        loop = self._names.bring_tokens(delivery.exchange) and loop_named_by(delivery.routing_key)
         about = loop or LoopId(task.name), None, 0, message.message_id or ""
         await self._announce(Escalated(*about, error=error, paused=paused, reason=reason.value))
 
@@ -167,7 +163,7 @@ class Successors:
             *run.about, error=parking.error, paused=paused, reason=str(parking.reason)
         )
         if settlement.ending is Ending.ESCALATED:
-            self.emit(event)
+            self._emit(event)
         await self._announce(event)
 
     async def _suspend(self, delivery: Delivery, error: Exception) -> bool:
@@ -176,23 +172,23 @@ class Successors:
         Returns:
             Whether there is one.
         """
-        if not self.names.bring_tokens(delivery.exchange):
+        if not self._names.bring_tokens(delivery.exchange):
             return False
-        token = decode(delivery.message, self.names.namespace)
+        token = decode(delivery.message, self._names.namespace)
         if token.state is State.REPLAY:
             return False
-        act = Act(Verb.PAUSE, self.clock.now())
+        act = Act(Verb.PAUSE, self._clock.now())
         paused = replace(token, state=State.PAUSED, reason=one_line(str(error)), act=act)
         await self.recognition.rest(delivery, paused)
         return True
 
     def _copy(self, run: Run, parking: Parking) -> Message:
         if parking.token is not None:
-            return encode(parking.token, self.names.namespace)
+            return encode(parking.token, self._names.namespace)
         assert isinstance(call := run.subject, Call)
         if parking.reason == "expired":  # this was no attempt
             return placed(call.message, call.exchange, call.routing_key)
-        return spent(call, failed_at=self.clock.now())
+        return spent(call, failed_at=self._clock.now())
 
     async def _park(
         self,
@@ -203,16 +199,17 @@ class Successors:
         error: Exception,
     ) -> None:
         # The failed exchange knows our keys, not those of somebody else's exchange.
-        brought = self.names.bring_tokens(delivery.exchange)
+        brought = self._names.bring_tokens(delivery.exchange)
         key = delivery.routing_key if brought else task_key(task.name)
         await self.publisher.insist(
             delivery,
-            lambda: self.failed.park(message, key, reason, error, timeout=AS_LONG_AS_IT_TAKES),
+            lambda: self.space.failed.park(
+                message, key, reason, error, timeout=AS_LONG_AS_IT_TAKES
+            ),
         )
-        self.emit(MessageParked(key, message.message_id, reason.value, summary_of(error)))
+        self._emit(MessageParked(key, message.message_id, reason.value, summary_of(error)))
 
     async def _announce(self, event: Escalated) -> None:
-        # For what the hooks log.
         current_run.set((str(event.loop), event.message_id if event.seq is None else event.seq))
         for hook in self.hooks:
             # In a task of its own: what a hook cancels is not the settlement.

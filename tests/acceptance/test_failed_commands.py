@@ -19,7 +19,7 @@ from scheduler.tasks.tasks import SUPERVISION
 from tests.acceptance.conftest import APPS, CommandLine, Done
 from tests.integration.shop import new_namespace
 from tests.stage import failed_of
-from tests.sweep import clear
+from tests.sweep import clear, empty
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -79,10 +79,10 @@ class Desk:
         """Leave five messages: two of a task, one of each other, one of a task that is gone."""
         async with AmqpBroker(self.url) as broker:
             for task in TASKS:
-                await broker.purge(self.names.processor_queue(task))
-                await broker.purge(self.names.failed_queue(task))
-            await broker.purge(self.names.unrouted)
-            await broker.purge(self.names.failed)
+                await empty(broker, self.names.processor_queue(task))
+                await empty(broker, self.names.failed_queue(task))
+            await empty(broker, self.names.unrouted)
+            await empty(broker, self.names.failed)
             failed = failed_of(self.names, broker)
             for name, task, reason, args in [
                 ("m1", "sms", Reason.EXHAUSTED, {"phone": "1"}),

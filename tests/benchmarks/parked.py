@@ -34,6 +34,7 @@ from scheduler.queues.failed import Reason, parked, read_parked
 from scheduler.timing.clock import SystemClock
 from tests.rabbitmq import PrivateNode
 from tests.stage import program_of
+from tests.sweep import empty
 
 MOST_MEGABYTES = 100
 AT_ONCE = 1000
@@ -164,7 +165,7 @@ async def verbs(broker: AmqpBroker, url: str, messages: int) -> bool:
     last = read_parked(parked_call(messages - 1), "", task_key("send")).id
     await table.add("show", last, tells=1, leaves=messages)
     await table.add("replay", "--all", tells=messages, leaves=0)
-    replayed = await broker.purge(app.names.processor_queue("send"))
+    replayed = await empty(broker, app.names.processor_queue("send"))
     say(f"{replayed:,} were replayed")
     await park(url, messages)
     await table.add("purge", *exhausted, "--yes", tells=half, leaves=messages - half)

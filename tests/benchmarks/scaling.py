@@ -28,6 +28,7 @@ from tests.contract.wire import eventually
 from tests.k8s.autoscaler import DEDICATED, pods_for
 from tests.rabbitmq import PrivateNode
 from tests.stage import program_of
+from tests.sweep import empty
 
 AT_ONCE = 4
 TAKES = 0.05
@@ -82,7 +83,7 @@ async def throughput(count: int, url: str, seconds: float) -> tuple[float, int]:
             await asyncio.sleep(seconds)
             after, took = await length_of(broker, queue), time.monotonic() - began
             assert after, "the queue was empty before the end: give it more"
-        await broker.purge(queue)
+        await empty(broker, queue)
     return (before - after) / took, before
 
 

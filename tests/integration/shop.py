@@ -15,7 +15,7 @@ from scheduler.protocol.topology import QueueType
 from scheduler.queues.failed import FailedQueues, Parked
 from tests.bad_input import tasks_of
 from tests.stage import at_work, failed_of, processor_of, program_of
-from tests.sweep import clear, new_namespace
+from tests.sweep import clear, empty, new_namespace
 
 PATIENCE = 40.0
 
@@ -186,7 +186,7 @@ class Shop:
         queues += map(names.processor_queue, self.app.tasks)
         async with AmqpBroker(self.url) as broker:
             for queue in queues:
-                await broker.purge(queue)
+                await empty(broker, queue)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from tests.contract.proxy import Proxy
 from tests.foreign import foreigner, headers
 from tests.integration.shop import Shop, eventually
 from tests.rabbitmq import free_ports
+from tests.sweep import empty
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -380,7 +381,7 @@ async def test_a_message_of_somebody_else_that_kills_its_processors_can_be_repla
     queue = shop.app.names.processor_queue("ship")
     async with AmqpBroker(shop.url) as broker:
         await broker.publish(FOREIGN, exchange=shop.orders, routing_key="order.shipped")
-        await broker.purge(shop.app.names.processor_queue("bill"))
+        await empty(broker, shop.app.names.processor_queue("bill"))
 
         async def dies_with_it() -> bool:
             async with AmqpBroker(shop.url) as doomed:
