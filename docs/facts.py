@@ -14,7 +14,9 @@ from pydantic import SecretStr
 import scheduler
 from docs import imports
 from docs.tables import table
+from scheduler import events, metrics
 from scheduler.cli.commands import COMMANDS, loaded
+from scheduler.errors import default_message
 from scheduler.protocol.hatchery import UNITS, timers
 from scheduler.protocol.topology import Named, Names, Queue, Subscription, Topology, topology
 from scheduler.settings import PREFIX, Settings
@@ -34,6 +36,8 @@ def pages() -> dict[str, str]:
         "settings.md": settings_page(),
         "commands.md": commands_page(),
         "queues.md": queues_page(),
+        "events.md": events_page(),
+        "metrics.md": metrics_page(),
         "api.md": api_page(),
         "alerts.md": alerts_page(),
         "schedules.md": schedules_page(),
@@ -193,6 +197,32 @@ def _arguments(row: Row) -> str:
     return ", ".join(f"`{name}: {value}`" for name, value in row.arguments.items())
 
 
+# Events and metrics
+
+
+def events_page() -> str:
+    kinds = [
+        each
+        for each in vars(events).values()
+        if inspect.isclass(each) and issubclass(each, events.Event) and not each.__subclasses__()
+    ]
+    rows = [[f"`{kind.__name__}`", (inspect.getdoc(kind) or "").split("\n")[0]] for kind in kinds]
+    return "\n\n".join([FROM_CODE, table(["event", "says"], rows)]) + "\n"
+
+
+def metrics_page() -> str:
+    labels = {metrics.OF_RUNS: metrics.LABELS, metrics.OF_PROCESSES: metrics.LABELS[:1]}
+    rows = [_metric(each, of) for measures, of in labels.items() for each in measures]
+    return "\n\n".join([FROM_CODE, table(["metric", "kind", "labels", "says"], rows)]) + "\n"
+
+
+def _metric(measure: metrics.Measure[Any], labels: tuple[str, ...]) -> list[str]:
+    kind = measure.family.__name__.removesuffix("MetricFamily").lower()
+    total = "_total" if kind == "counter" else ""
+    told = ", ".join((*labels, *measure.by))
+    return [f"`scheduler_{measure.name}{total}`", kind, told, measure.says]
+
+
 # Schedules on the wire
 
 SCHEDULES = {
@@ -245,6 +275,7 @@ def api_page() -> str:
             _directive("automodule", "scheduler.tracing", ":members:"),
             "## Errors",
             _directive("automodule", "scheduler.errors"),
+            "\n".join(["```text", *_tree(scheduler.SchedulerError), "```"]),
             *(_public(name) for name in errors),
             "",
         ]
@@ -254,6 +285,12 @@ def api_page() -> str:
 def _is_error(name: str) -> bool:
     value = getattr(scheduler, name)
     return isinstance(value, type) and issubclass(value, scheduler.SchedulerError)
+
+
+def _tree(error: type[scheduler.SchedulerError], depth: int = 0) -> Iterator[str]:
+    yield f"{'    ' * depth}{error.__name__}: {default_message(error)}"
+    for each in error.__subclasses__():
+        yield from _tree(each, depth + 1)
 
 
 def _public(name: str) -> str:

@@ -2,39 +2,37 @@
 
 import asyncio
 import sys
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Generator,
-)
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import cached_property
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from scheduler.brokers.contract import Broker
+from scheduler.control.keyed import Synced
 from scheduler.errors import RegistrationError
-from scheduler.events import EscalationHook, Event, EventStream, require_one_parameter
-from scheduler.middleware import Around, AroundSending, require_around
-from scheduler.operating import Operating
+from scheduler.events import EscalationHook, Event, EventStream
+from scheduler.middleware import Around, AroundSending, require_around, require_lifespan
 from scheduler.protocol.topology import Names, Topology
 from scheduler.queues.outbox import BlockingBridge, Outbox, SendPolicy
 from scheduler.queues.unsent import UnsentStore, store_of
 from scheduler.registration import Registration
 from scheduler.sending import Outboxes, Publishing
 from scheduler.spelling import refusing_misnamed
-from scheduler.tasks.lifespan import require_lifespan
 from scheduler.tasks.loops import Loop, supervision
-from scheduler.tasks.origin import module_of_caller
-from scheduler.tasks.registry import topology_of
+from scheduler.tasks.registry import module_of_caller, topology_of
 from scheduler.tasks.retries import Retry
 from scheduler.timing.clock import Clock, SystemClock
+from scheduler.user_code import require_parameters
 
 if TYPE_CHECKING:
     from scheduler.brokers.memory.server import MemoryServer
 
-    # It takes a third of the time in which `import scheduler` would be done.
+    # They take a third of the time in which `import scheduler` would be done.
+    from scheduler.control.cancellation import CancelReport
     from scheduler.program import Program
+    from scheduler.queues.running import Running
     from scheduler.settings import Settings
 
 
@@ -42,7 +40,7 @@ R = TypeVar("R", bound=Around)
 S = TypeVar("S", bound=AroundSending)
 
 
-class Scheduler(Registration, Operating, Publishing):
+class Scheduler(Registration, Publishing):
     """A set of tasks that share a namespace in the broker.
 
     Args:
@@ -110,7 +108,7 @@ class Scheduler(Registration, Operating, Publishing):
         Raises:
             RegistrationError: it cannot be called with an event.
         """
-        require_one_parameter("escalation hook", hook)
+        require_parameters(f"The escalation hook {hook!r}", hook, "event")
         self.escalation_hooks.append(hook)
         return hook
 
@@ -197,6 +195,61 @@ class Scheduler(Registration, Operating, Publishing):
             if operating is None or operating.broker is not broker:
                 operating = self._operating = Program(self, broker, self.outbox.clock)
             yield operating
+
+    async def running(self, *, stack_of: str | None = None) -> "Running":
+        """What runs now, in all processors: they are asked, which takes some milliseconds.
+
+        Args:
+            stack_of: the run whose stack is told as well, named as for `cancel`.
+
+        Raises:
+            NotRunning, UsageError: there is no such run, or more than one.
+            QueueNotFound: nothing was seeded.
+        """
+        async with self.operations() as operations:
+            return await operations.cancellation.running(stack_of=stack_of)
+
+    async def cancel(self, run: str, *, escalate: bool = False) -> "CancelReport":
+        """End a run that is going on, and wait until it has ended, for at most 10 seconds.
+
+        It is not tried again, and a loop goes on with its next tick. A coroutine is cancelled, a
+        process killed; a thread cannot be stopped, so that its run ends when its function does.
+
+        Args:
+            run: the id of a message, or how it begins; `loop#seq`, or the name of a loop.
+            escalate: whether it counts as failed for the last time: it is parked then.
+
+        Raises:
+            NotRunning: no such run is going on, as far as processors have answered.
+            UsageError: there is more than one.
+            QueueNotFound: nothing was seeded.
+        """
+        async with self.operations() as operations:
+            return await operations.cancellation.cancel(run, escalate=escalate)
+
+    async def sync_file(
+        self, path: str | PathLike[str], *, dry_run: bool = False
+    ) -> Mapping[str, Synced]:
+        """Make the keyed loops of tasks those of a file, in TOML, or JSON if it ends in `.json`.
+
+        By task and key, it has the schedule and `args`, as in `[digest."user-42"]` of
+        `every = "1h"`. For each task in the file this is `task.sync`; no other task is touched.
+        All is checked before anything is done.
+
+        Args:
+            dry_run: only say what it would do.
+
+        Returns:
+            What it did, by task.
+
+        Raises:
+            UsageError: the file, or something in it, cannot be used; nothing was changed.
+            AccessRefused: this user may not declare a queue.
+            BrokerError: the broker could not do it; what is left is done by the next call.
+        """
+        from scheduler.control.loop_files import sync_file  # few programs have one
+
+        return await sync_file(path, self.tasks, self.operations, dry_run=dry_run)
 
     def _new_outbox(self, names: Names) -> Outbox:
         return Outbox(

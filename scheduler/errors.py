@@ -1,43 +1,8 @@
 """Every error of the package.
 
-::
-
-    SchedulerError
-    ├── UsageError                what you wrote cannot work: change it (exit code 2, HTTP 400)
-    │   ├── ScheduleError           a schedule, a duration or a retry policy
-    │   ├── RegistrationError       a task or its options, a hook or a listener
-    │   ├── SettingsError           a setting
-    │   ├── AppNotFound             the APP of a command
-    │   └── UnknownLoop             a loop that the app does not have
-    ├── MessageError              a message that cannot be used: received, it is parked
-    │   ├── Undecodable             not a message of this format
-    │   ├── Unencodable             it has something that no message can carry; a UsageError too
-    │   ├── InvalidArguments        its arguments do not fit the task; a UsageError too
-    │   └── TooLarge                the broker does not accept its body or its headers; a UsageError
-    │                               too
-    ├── NotRunning                no such run is going on
-    ├── CarryError                a carried value that cannot travel
-    ├── LifespanError             what the runs share could not be opened, or has failed
-    ├── PortUnavailable           a port to be asked at cannot be had
-    └── BrokerError               the broker could not do it (HTTP 503)
-        ├── BrokerUnavailable       there is no connection to it
-        │   ├── Blocked               an alarm of the broker blocks senders
-        │   ├── Unconfirmed           the connection went before the answer came
-        │   │   └── ConfirmationTimeout   the answer did not come in time
-        │   ├── NoReplica             the node has none of a stream: another one may have
-        │   └── StreamTooLong         a stream could not be read in the time that there was
-        ├── AccessRefused           wrong credentials, or a right is missing
-        ├── UntrustedBroker         its certificate does not show that it is the broker
-        ├── IncompatibleBroker      a version, or an object, that breaks the guarantees
-        │   └── OtherArguments        a queue that exists with other arguments
-        ├── QueueNotFound           the queue does not exist
-        ├── NotSent                 a message was not confirmed in time
-        │   └── NotAllSent            some of many were not
-        ├── Unroutable              no queue is bound for the message
-        ├── Rejected                the queue is full
-        ├── NotAllSeen              not all parked messages could be looked at
-        ├── DeliveryLost            the delivery came over a channel that is gone
-        └── Overtaken               other programs changed the same loop first, again and again
+A `UsageError` is what you wrote and cannot work: change it (exit code 2, HTTP 400). A `BrokerError`
+is what the broker could not do (HTTP 503). A message with a `MessageError` that was received is
+parked with it.
 
 The default message of an error is the first line of its class's docstring.
 How a task says that its run ended differently is not an error: see `scheduler.tasks.outcomes`.

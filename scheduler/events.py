@@ -1,87 +1,56 @@
 """What happened: one stream of typed events that logs, metrics and tests listen to.
 
-=====================  ==========================================================================
-event                  says
-=====================  ==========================================================================
-Connected              the broker can be reached
-ConnectionRetried      it could not be reached; the next try is due
-ConnectionLost         it cannot be reached any more; we keep trying
-ConsumerInterrupted    the broker stopped delivering from a queue; we keep trying
-ConsumerResumed        it delivers again
-ProcessorStarted       a processor takes messages of these tasks
-ProcessorStopping      it takes no more, and lets its runs finish
-ProcessorStopped       it has ended
-QueueDeclared          the broker has a queue that was declared
-LoopSeeded             what seeding found or did for a loop
-LoopRepaired           a loop had no token, and has one again
-CallSending            a call is about to be published
-CallSent               the broker has confirmed it
-CallNotSent            it was not confirmed
-MessageStored          the fallback store has a message that was not confirmed
-StoredSent             the broker has confirmed one that had been stored
-StoredDelayed          some that are stored could not be sent; they are tried again
-RunStarted             a run began
-RunFinished            it ended, and this is what its settlement will do
-SuccessorConfirmed     the broker has confirmed what comes after the run; the ack is next
-RunSettled             its message is acked: the run is over
-RunLost                its delivery went with the connection: somebody else runs it
-RunReturned            its processor is stopping: the message goes back to its queue
-TicksSkipped           nominal times that no run stood for, and why
-TokenSuperseded        a token that is void, or was settled before: acked without a run
-HatchedEarly           a message came before its time, and goes back for the rest of its wait
-TokenDelayed           it is not known yet whether a token is to be run; it is asked again
-Escalated              a run failed for the last time
-MessageParked          a message is in a failed queue, with the reason
-LoopReported           supervision found a problem that it cannot repair
-TimerStuck             a timer of the broker holds messages past their time
-PolicyReported         a policy of the broker's operators changes the queues
-PlaceLost              nothing tells how far a loop had come that was repaired: it begins anew
-EpochHeard             a processor that follows the roster has heard of an epoch that began
-CensusTaken            supervision has counted tokens
-SupervisionDelayed     supervision could not do its work; it tries again
-SettlementDelayed      the broker did not confirm a settlement; it is tried again
-MessageConfirmed       the broker has confirmed a message that was published
-EventLoopBlocked       the event loop goes on, after a task had held it up
-=====================  ==========================================================================
+Each event has its line in the log: `text` with its fields filled in, at `level`.
 """
 
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
-from typing import Any
+from logging import DEBUG, ERROR, INFO, NOTSET, WARNING
+from typing import Any, ClassVar
 
 from scheduler.errors import RegistrationError
 from scheduler.protocol.calls import Call
-from scheduler.protocol.messages import lead_of
-from scheduler.protocol.tokens import Ending, LoopId, Token
-from scheduler.user_code import UserCode
+from scheduler.protocol.messages import lead_of, summary_of
+from scheduler.protocol.tokens import Ending, LoopId, State, Token
+from scheduler.spelling import counted
+from scheduler.timing.durations import format_duration
+from scheduler.timing.moments import exact, time_of_day
+from scheduler.user_code import UserCode, require_parameters
+
+Line = tuple[int, str]
+"""The level of a line of the log, and its words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened."""
+    """Something that happened.
+
+    Attributes:
+        level: of its line in the log; of several levels, the highest; NOTSET: it has no line.
+        text: the words of the line; of events of runs, without the run.
+    """
+
+    level: ClassVar[int] = NOTSET
+    text: ClassVar[str] = ""
+
+    @property
+    def line(self) -> Line:
+        """Return its line in the log."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        spans = {name: _span(each) for name, each in values.items() if isinstance(each, timedelta)}
+        return self.level, self.text.format_map(values | spans)
+
+
+def _span(span: timedelta) -> str:
+    ms = span / timedelta(milliseconds=1)
+    return f"{ms:.0f} ms" if abs(ms) < 10_000 else f"{ms / 1000:.1f} s"
 
 
 Emit = Callable[[Event], None]
-
-
-def require_one_parameter(kind: str, function: Callable[[Any], object]) -> None:
-    """Refuse what could not be called with an event.
-
-    Raises:
-        RegistrationError: it cannot.
-    """
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError as error:
-        raise RegistrationError(
-            f"The {kind} {function!r} cannot be called with one argument, the event: {error}."
-        ) from None
-    except ValueError:
-        return  # something built in, which does not tell its parameters
 
 
 class EventStream:
@@ -104,7 +73,7 @@ class EventStream:
         Raises:
             RegistrationError: it cannot be called with an event, or is a coroutine function.
         """
-        require_one_parameter("listener", listener)
+        require_parameters(f"The listener {listener!r}", listener, "event")
         if inspect.iscoroutinefunction(listener):
             raise RegistrationError(
                 f"The listener {listener!r} is a coroutine function, and nobody would await it: "
@@ -152,6 +121,7 @@ class EventStream:
 class Connected(Event):
     """The broker can be reached."""
 
+    level, text = INFO, "connected to {address} (RabbitMQ {version})"
     address: str
     version: str
     after: timedelta
@@ -159,8 +129,9 @@ class Connected(Event):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRetried(Event):
-    """It could not be reached; the next try is due."""
+    """The broker could not be reached; the next try is due."""
 
+    level, text = WARNING, "{reason} Trying again in {next_in}."
     address: str
     reason: str
     attempt: int
@@ -169,8 +140,9 @@ class ConnectionRetried(Event):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLost(Event):
-    """It cannot be reached any more; we keep trying."""
+    """The broker cannot be reached any more; we keep trying."""
 
+    level, text = WARNING, "connection to {address} lost ({reason}): reconnecting"
     address: str
     reason: str
 
@@ -179,14 +151,16 @@ class ConnectionLost(Event):
 class ConsumerInterrupted(Event):
     """The broker stopped delivering from a queue; we keep trying."""
 
+    level, text = WARNING, "{queue} delivers no more ({reason}): consuming again"
     queue: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerResumed(Event):
-    """It delivers again."""
+    """The broker delivers from the queue again."""
 
+    level, text = INFO, "{queue} delivers again"
     queue: str
 
 
@@ -194,35 +168,57 @@ class ConsumerResumed(Event):
 class ProcessorStarted(Event):
     """A processor takes messages of these tasks."""
 
+    level = INFO
     namespace: str
     address: str
     tasks: tuple[str, ...]
     concurrency: int
 
+    @property
+    def line(self) -> Line:
+        what = ", ".join(self.tasks) if len(self.tasks) <= 8 else f"{len(self.tasks)} tasks"
+        most = f"at most {self.concurrency} runs at once"
+        return INFO, f"processing {what} of {self.namespace} from {self.address}, {most}"
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStopping(Event):
-    """It takes no more, and lets its runs finish.
+    """The processor takes no more messages, and lets its runs finish.
 
     Attributes:
         why: what told it to, such as a signal; empty: nobody said.
     """
 
+    level = INFO
     running: int
     grace: timedelta
     why: str = ""
 
+    @property
+    def line(self) -> Line:
+        waiting = f"waiting up to {format_duration(self.grace)} for them"
+        return INFO, f"stopping{_by(self.why)}: {self.running} running, {waiting}"
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStopped(Event):
-    """It has ended.
+    """The processor has ended.
 
     Attributes:
         why: as of `ProcessorStopping`.
     """
 
+    level = INFO
     returned: int
     why: str = ""
+
+    @property
+    def line(self) -> Line:
+        return INFO, f"stopped{_by(self.why)}, {counted(self.returned, 'message')} given back"
+
+
+def _by(why: str) -> str:
+    return f" by {why}" if why else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,17 +230,32 @@ class QueueDeclared(Event):
 
 @dataclass(frozen=True, slots=True)
 class LoopSeeded(Event):
-    """Attributes: did is created, unchanged, rescheduled or repaired."""
+    """A loop was seeded.
 
+    Attributes:
+        did: created, unchanged, rescheduled or repaired.
+    """
+
+    level = DEBUG
     loop: LoopId
     did: str
     due_at: datetime | None
 
+    @property
+    def line(self) -> Line:
+        due = f", due {exact(self.due_at)}" if self.due_at else ""
+        return DEBUG, f"{self.loop} {self.did}{due}"
+
 
 @dataclass(frozen=True, slots=True)
 class LoopRepaired(Event):
-    """Attributes: kind is lost, doubled or adopted."""
+    """A loop had no token, or two, and has one again.
 
+    Attributes:
+        kind: lost, doubled or adopted.
+    """
+
+    level, text = WARNING, "{loop} was repaired ({kind}): {detail}"
     loop: LoopId
     kind: str
     detail: str
@@ -252,11 +263,16 @@ class LoopRepaired(Event):
 
 @dataclass(frozen=True, slots=True)
 class PlaceLost(Event):
-    """Nothing tells how far a loop had come that was repaired: it begins anew, carrying nothing.
+    """Nothing tells how far a repaired loop had come: it begins again, carrying nothing.
 
     With its token, what the journal had heard of it was gone.
     """
 
+    level = WARNING
+    text = (
+        "{loop} has lost its place: with its token, what the journal had heard of it is gone. It "
+        "goes on from now, at #0, and what its runs had carried is lost"
+    )
     loop: LoopId
 
 
@@ -270,7 +286,11 @@ class CallEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class CallSending(CallEvent):
-    """Attributes: headers travel with the call; a listener may add some, as text."""
+    """A call is about to be published.
+
+    Attributes:
+        headers: travel with the call; a listener may add some, as text.
+    """
 
     headers: dict[str, Any]
     arguments: Mapping[str, Any] = field(repr=False)  # they may be long, and nobody else's business
@@ -279,12 +299,12 @@ class CallSending(CallEvent):
 
 @dataclass(frozen=True, slots=True)
 class CallSent(CallEvent):
-    """The broker has confirmed it."""
+    """The broker has confirmed the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallNotSent(CallEvent):
-    """It was not confirmed."""
+    """The call was not confirmed."""
 
     error: BaseException
 
@@ -297,6 +317,7 @@ class MessageStored(Event):
         target: the task, or the exchange and the routing key.
     """
 
+    level, text = WARNING, "message {message_id} is stored, to be sent later: {reason}"
     message_id: str
     target: str
     reason: str
@@ -306,6 +327,7 @@ class MessageStored(Event):
 class StoredSent(Event):
     """The broker has confirmed a message that had been stored."""
 
+    level, text = INFO, "sent the stored message {message_id} to {target}"
     message_id: str
     target: str
 
@@ -318,8 +340,14 @@ class StoredDelayed(Event):
         count: how many; 0: the store itself has failed.
     """
 
+    level = WARNING
     count: int
     reason: str
+
+    @property
+    def line(self) -> Line:
+        what = counted(self.count, "stored message") if self.count else "stored messages"
+        return WARNING, f"{what} could not be sent: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,15 +369,17 @@ class RunEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunStarted(RunEvent):
-    """Attributes: the three delays are the parts of `late`; None: that part is not known.
+    """A run began. Its three delays are the parts of `late`.
 
-    hatch_delay is how late the broker handed the message on after its wait, from the whole seconds
-    that it tells: up to a second of it is counted as ready_delay. ready_delay is the wait in the
-    queue of the task, for its turn too; start_delay that in the processor: for a free place, or its
-    loop.
-    headers are those of its message.
+    Attributes:
+        hatch_delay: how late the broker handed the message on after its wait, from the whole
+            seconds that it tells: up to a second of it is counted as ready_delay. None: not known.
+        ready_delay: the wait in the queue of the task, for its turn too. None: not known.
+        start_delay: the wait in the processor: for a free place, or its loop.
+        headers: those of its message.
     """
 
+    level = DEBUG
     scheduled_at: datetime
     due_at: datetime
     started_at: datetime
@@ -369,10 +399,15 @@ class RunStarted(RunEvent):
         """How long before the end of its wait its message had left the broker's timers."""
         return lead_of(self.headers)
 
+    @property
+    def line(self) -> Line:
+        again = ", redelivered" if self.redelivered else ""
+        return DEBUG, f"started {_span(self.late)} after its time{again}"
+
 
 @dataclass(frozen=True, slots=True)
 class RunFinished(RunEvent):
-    """How a run ended.
+    """A run has ended, and this is what its settlement will do.
 
     Attributes:
         error: what it has raised; that it was cancelled, and by whom; None: neither.
@@ -385,6 +420,7 @@ class RunFinished(RunEvent):
         call: the call; None: it was the run of a loop.
     """
 
+    level = ERROR
     scheduled_at: datetime
     started_at: datetime
     duration: timedelta
@@ -397,6 +433,41 @@ class RunFinished(RunEvent):
     void: bool = False
     call: Call | None = field(default=None, repr=False)
 
+    @property
+    def line(self) -> Line:
+        took, then = _span(self.duration), self._then()
+        error = summary_of(self.error) if self.error else ""
+        match self.ending:
+            case Ending.SUCCEEDED:
+                return INFO, f"succeeded in {took}{then}"
+            case Ending.SKIPPED:
+                return WARNING, f"skipped: {self.skipped}{then}"
+            case Ending.CANCELLED:
+                return WARNING, f"{self.error} after {took}{then}"
+            case Ending.STOPPED:
+                return WARNING, f"stopped its loop in {took}: {error}"
+            case Ending.RETRIED:
+                return WARNING, f"failed in {took}, attempt {self.attempt + 1}: {error}{then}"
+            case Ending.ESCALATED:
+                return ERROR, f"failed in {took}, attempt {self.attempt + 1}: {error}"
+
+    def _then(self) -> str:
+        if self.retry_in is not None:
+            return f", again in {_span(self.retry_in)}"
+        token = self.successor
+        if token is None:
+            return ""
+        if self.void:
+            return ", and was paused, changed or repaired meanwhile"
+        if token.state is State.PAUSED:
+            return ", paused"
+        if token.state is State.DONE:
+            return ", which was its only run"
+        due_at, ended_at = token.due_at.astimezone(), self.started_at + self.duration
+        is_today = due_at.date() == ended_at.astimezone().date()
+        told = time_of_day(due_at) if is_today else exact(due_at)
+        return f", {'again' if token.attempt else 'next'} at {told}"
+
 
 @dataclass(frozen=True, slots=True)
 class SuccessorConfirmed(RunEvent):
@@ -405,31 +476,52 @@ class SuccessorConfirmed(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class RunSettled(RunEvent):
-    """Its message is acked: the run is over."""
+    """The message of the run is acked: the run is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLost(RunEvent):
-    """Its delivery went with the connection: somebody else runs it.
+    """The delivery of the run went with the connection: another processor runs it.
 
     Attributes:
         left_behind: the processor ends, and it goes on in its thread until the process ends, too.
     """
 
+    level = WARNING
     left_behind: bool = False
+
+    @property
+    def line(self) -> Line:
+        if self.left_behind:
+            why = "left behind in its thread: this processor ends"
+            return WARNING, f"{why}, another one runs it"
+        return WARNING, "cancelled: its connection went, another processor runs it"
 
 
 @dataclass(frozen=True, slots=True)
 class RunReturned(RunEvent):
-    """Its processor is stopping: the message goes back to its queue."""
+    """The processor of the run is stopping: the message goes back to its queue."""
+
+    level, text = INFO, "cancelled and given back: this processor is stopping"
 
 
 @dataclass(frozen=True, slots=True)
 class TicksSkipped(RunEvent):
-    """Attributes: reason is late (no processor was there) or overrun (a run took too long)."""
+    """Nominal times had no run of their own.
 
+    Attributes:
+        reason: late (no processor was there) or overrun (a run took too long).
+    """
+
+    level = WARNING
     count: int
     reason: str
+
+    @property
+    def line(self) -> Line:
+        late = self.reason == "late"
+        why = "no processor was there in time" if late else "the run took longer than a tick"
+        return WARNING, f"{counted(self.count, 'tick')} skipped: {why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,7 +532,14 @@ class TokenSuperseded(RunEvent):
         reason: void (a later epoch of its loop has begun) or settled (its successor was put).
     """
 
+    level = INFO
     reason: str
+
+    @property
+    def line(self) -> Line:
+        if self.reason == "settled":
+            return INFO, "was settled before: not run again"
+        return INFO, "skipped: the loop was paused, rescheduled or repaired in the meantime"
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,9 +554,22 @@ class HatchedEarly(RunEvent):
         early: how long before its time it came.
     """
 
+    level = WARNING
     reason: str
     queue: str
     early: timedelta
+
+    @property
+    def line(self) -> Line:
+        left = {
+            "expired": f"let go by {self.queue} too soon (a policy's message-ttl, or clocks that "
+            "differ)",
+            "maxlen": f"dropped by {self.queue}, which is full (a policy's max-length)",
+            "unrouted": "as its timer found no queue for it",
+        }.get(self.reason, "came past its timers")
+        early = format_duration(timedelta(seconds=round(self.early.total_seconds())))
+        then = "it waits on. `scheduler doctor` names policies that cut waits short"
+        return WARNING, f"{early} before its time, {left}: {then}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,9 +582,16 @@ class Escalated(RunEvent):
         reason: why its message was parked: exhausted, rejected, invalid-arguments, undecodable...
     """
 
+    level = ERROR
     error: Exception
     paused: bool
     reason: str = "exhausted"
+
+    @property
+    def line(self) -> Line:
+        then = ", the loop is paused" if self.paused else ", the loop goes on"
+        then = "" if self.seq is None else then
+        return ERROR, f"failed for the last time: parked for replay{then}"
 
 
 EscalationHook = Callable[[Escalated], Awaitable[None] | None]
@@ -483,6 +602,7 @@ EscalationHook = Callable[[Escalated], Awaitable[None] | None]
 class MessageParked(Event):
     """A message is in a failed queue, with the reason."""
 
+    level = ERROR
     routing_key: str
     message_id: str | None
     reason: str
@@ -493,11 +613,23 @@ class MessageParked(Event):
         """Whose failed queue it is in, as its routing key tells."""
         return self.routing_key.partition(".")[2].partition(".")[0]
 
+    @property
+    def line(self) -> Line:
+        escalated = self.reason in ("exhausted", "rejected", "cancelled")  # Escalated says so
+        why = f"({self.reason}): {self.error}"
+        level = DEBUG if escalated else ERROR
+        return level, f"a message for {self.routing_key} was parked {why}"
+
 
 @dataclass(frozen=True, slots=True)
 class EpochHeard(Event):
-    """Attributes: lag is the time since it began, between the clocks of two machines."""
+    """A processor that follows the roster has heard of an epoch that began.
 
+    Attributes:
+        lag: the time since it began, between the clocks of two machines.
+    """
+
+    level, text = DEBUG, "{loop} is in epoch {epoch}, heard after {lag}"
     loop: LoopId
     epoch: int
     lag: timedelta
@@ -505,17 +637,32 @@ class EpochHeard(Event):
 
 @dataclass(frozen=True, slots=True)
 class CensusTaken(Event):
-    """Attributes: counted says of how many of the loops the tokens were counted."""
+    """Supervision has counted tokens.
 
+    Attributes:
+        counted: of how many of the loops the tokens were counted.
+    """
+
+    level = DEBUG
     counted: int
     loops: int
     took: timedelta
 
+    @property
+    def line(self) -> Line:
+        loops = counted(self.loops, "loop")
+        return DEBUG, f"counted the tokens of {self.counted} of {loops} in {_span(self.took)}"
+
 
 @dataclass(frozen=True, slots=True)
 class LoopReported(Event):
-    """Attributes: trouble is orphan, unattended or missing."""
+    """Supervision found a problem that it cannot repair.
 
+    Attributes:
+        trouble: orphan, unattended or missing.
+    """
+
+    level, text = WARNING, "{loop} is {trouble}. {advice}"
     loop: LoopId
     trouble: str
     advice: str
@@ -529,9 +676,20 @@ class TimerStuck(Event):
         was_recreated: whether supervision has deleted it and declared it again.
     """
 
+    level = ERROR
     queue: str
     cause: str
     was_recreated: bool
+
+    @property
+    def line(self) -> Line:
+        if self.was_recreated:
+            return WARNING, f"{self.queue} did not hatch and was recreated. {self.cause}"
+        check = (
+            "Check whether a queue that it leads to rejects messages (a policy's max-length), or "
+            "has no leader."
+        )
+        return ERROR, f"{self.queue} does not hatch. {self.cause} {check}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -543,6 +701,7 @@ class PolicyReported(Event):
         advice: the command that shields the namespace from it.
     """
 
+    level, text = ERROR, "the {policy} {detail}. {advice}"
     policy: str
     detail: str
     advice: str
@@ -552,13 +711,15 @@ class PolicyReported(Event):
 class SupervisionDelayed(Event):
     """Supervision could not do its work; it tries again."""
 
+    level, text = WARNING, "supervision is delayed: {reason}"
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class TokenDelayed(Event):
-    """It is not known yet whether a token is to be run; it is asked again."""
+    """A token is not run yet: whether it is to be run is not known, and asked again."""
 
+    level, text = WARNING, "it is not known yet whether {routing_key} runs: {reason}"
     routing_key: str
     reason: str
 
@@ -567,6 +728,10 @@ class TokenDelayed(Event):
 class SettlementDelayed(Event):
     """The broker did not confirm a settlement; it is tried again."""
 
+    level, text = (
+        WARNING,
+        "the settlement of {routing_key} is not confirmed: {reason} Trying again in {next_in}.",
+    )
     routing_key: str
     reason: str
     next_in: timedelta
@@ -574,7 +739,11 @@ class SettlementDelayed(Event):
 
 @dataclass(frozen=True, slots=True)
 class MessageConfirmed(Event):
-    """Attributes: took is the time from publishing it until the broker's answer."""
+    """The broker has confirmed a message that was published.
+
+    Attributes:
+        took: the time from publishing it until the broker's answer.
+    """
 
     exchange: str
     took: timedelta
@@ -582,13 +751,14 @@ class MessageConfirmed(Event):
 
 @dataclass(frozen=True, slots=True)
 class EventLoopBlocked(Event):
-    """The event loop goes on, after somebody had held it up.
+    """The event loop goes on, after a task had held it up.
 
     Attributes:
         by: the name of the asyncio task, such as "run report #7".
         place: the line that it was in after a second, with its file and function.
     """
 
+    level, text = WARNING, "the event loop was blocked for {took} by {by}, at {place}"
     by: str
     place: str
     took: timedelta

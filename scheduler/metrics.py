@@ -1,48 +1,8 @@
 """Metrics for Prometheus: a listener that counts and measures the events of an app.
 
-========================================  =========  ===========================================
-metric, and what tells its series apart   kind       says
-========================================  =========  ===========================================
-scheduler_runs_total (outcome)            counter    runs that ended: succeeded, retried,
-                                                     escalated, stopped, skipped, cancelled, lost,
-                                                     returned
-scheduler_attempts_total                  counter    runs that started
-scheduler_running                         gauge      runs that are going on
-scheduler_run_duration_seconds            histogram  how long a run took
-scheduler_hatch_delay_seconds             histogram  from when a message was due until the broker
-                                                     handed it to the queue of its task
-scheduler_ready_delay_seconds             histogram  from there until a processor had it
-scheduler_start_delay_seconds             histogram  from there until its run started
-scheduler_last_success_timestamp_seconds  gauge      when a run last succeeded
-scheduler_next_due_timestamp_seconds      gauge      when the next run is due
-scheduler_paused_timestamp_seconds        gauge      when a run last left its loop paused; it is so
-                                                     for as long as no run is due later
-scheduler_period_seconds                  gauge      from the last tick to the next
-scheduler_lead_seconds                    gauge      how long before it was due the last message
-                                                     left the broker's timers, to start on the dot
-scheduler_escalations_total               counter    runs that failed for the last time
-scheduler_ticks_skipped_total (reason)    counter    late, overrun
-scheduler_repairs_total (kind)            counter    lost, doubled, parked, adopted
-scheduler_tokens_superseded_total         counter    tokens acked without a run, by reason: void,
-                                                     settled
-scheduler_messages_early_total (reason)   counter    messages that came before their time and went
-                                                     back: expired, maxlen, unrouted, early
-scheduler_parked_messages_total (reason)  counter    what processors put into failed queues
-scheduler_publish_confirm_seconds         histogram  how long the broker took to confirm a message
-scheduler_roster_lag_seconds              histogram  from when an epoch of a loop began until this
-                                                     processor had heard of it from the roster
-scheduler_stored_messages_total           counter    messages that this process could not send and
-                                                     stored
-scheduler_unsent_messages                 gauge      messages that are stored now, by whichever
-                                                     process; only with a fallback
-scheduler_event_loop_blocked_seconds      histogram  how long a task held up the event loop, where
-                                                     that was a second and more
-scheduler_reconnects_total                counter    connections that were lost and made again
-========================================  =========  ===========================================
-
-All have the label `namespace`; all but the last seven have `task` and `loop`, parked messages have
-`task`. The loop of a one-off call is empty. Loops with a key are counted together, as `{task}.*`,
-because there may be any number of them; the gauges then tell of the one that ran last.
+All have the label `namespace`, those of runs also `task` and `loop`. The loop of a one-off call is
+empty. Loops with a key are counted together, as `{task}.*`, because there may be any number of
+them; the gauges then tell of the one that ran last.
 
 A processor tells what it saw itself: of its timestamps, the highest over all processors holds.
 
@@ -59,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import accumulate
-from typing import Any
+from typing import Any, Generic, TypeVar
 from wsgiref.types import WSGIApplication
 
 from prometheus_client import (
@@ -99,8 +59,7 @@ from scheduler.events import (
 )
 from scheduler.protocol.tokens import Ending, LoopId, State, Token
 from scheduler.timing.clock import Clock, SystemClock
-from scheduler.timing.once import Once
-from scheduler.timing.schedules import Every, Schedule
+from scheduler.timing.schedules import Schedule, period_from
 
 OUTCOMES = (*(ending.value for ending in Ending), "lost", "returned")
 SKIPPED = ("late", "overrun")
@@ -108,7 +67,6 @@ REPAIRS = ("lost", "doubled", "adopted")
 BOUNDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 300, 600, 1800, 3600)
 CONFIRM_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 LABELS = ("namespace", "task", "loop")
-SECOND = timedelta(seconds=1)
 
 
 def instrument(app: Scheduler, clock: Clock | None = None) -> CollectorRegistry:
@@ -122,7 +80,6 @@ def instrument(app: Scheduler, clock: Clock | None = None) -> CollectorRegistry:
 
 
 def page(registry: CollectorRegistry) -> WSGIApplication:
-    """What Prometheus scrapes."""
     return make_wsgi_app(registry)  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -197,9 +154,6 @@ class Series:
         self.outcomes[outcome] += 1
         self.running -= 1
 
-    def escalate(self) -> None:
-        self.escalations += 1
-
     def _wait(self, token: Token) -> None:
         if token.state is State.DONE:
             self.due_at = None
@@ -210,114 +164,157 @@ class Series:
             self.due_at = token.due_at
 
     @property
-    def last_success(self) -> float | None:
-        return self.succeeded_at and self.succeeded_at.timestamp()
-
-    @property
-    def next_due(self) -> float | None:
-        return self.due_at and self.due_at.timestamp()
-
-    @property
-    def last_paused(self) -> float | None:
-        return self.paused_at and self.paused_at.timestamp()
-
-    @property
-    def period(self) -> float | None:
+    def period(self) -> timedelta | None:
         if self.schedule is None or self.tick is None:
             return None
-        if isinstance(self.schedule, Once):
-            return None
-        if isinstance(self.schedule, Every):
-            return self.schedule.period / SECOND
-        return (self.schedule.next_after(self.tick) - self.tick) / SECOND
+        return period_from(self.schedule, self.tick)
 
 
-NUMBERS: Sequence[
-    tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, Callable[[Series], float | None]]
-] = (
-    (CounterMetricFamily, "attempts", "Runs that started", lambda of: of.attempts),
-    (
-        CounterMetricFamily,
-        "escalations",
-        "Runs that failed for the last time",
-        lambda of: of.escalations,
-    ),
-    (GaugeMetricFamily, "running", "Runs that are going on", lambda of: of.running),
-    (
-        GaugeMetricFamily,
-        "last_success_timestamp_seconds",
-        "When a run last succeeded",
-        lambda of: of.last_success,
-    ),
-    (
-        GaugeMetricFamily,
-        "next_due_timestamp_seconds",
-        "When the next run is due",
-        lambda of: of.next_due,
-    ),
-    (
-        GaugeMetricFamily,
-        "paused_timestamp_seconds",
-        "When a run last left its loop paused",
-        lambda of: of.last_paused,
-    ),
-    (
-        GaugeMetricFamily,
-        "period_seconds",
-        "From the last tick to the next",
-        lambda of: of.period,
-    ),
-    (
-        GaugeMetricFamily,
-        "lead_seconds",
-        "How long before it was due the last message left the broker's timers",
-        lambda of: of.lead.total_seconds() if of.lead is not None else None,
-    ),
-)
-COUNTS: Sequence[tuple[str, str, str, Callable[[Series], Counter[str]]]] = (
-    ("runs", "Runs that ended", "outcome", lambda of: of.outcomes),
-    ("ticks_skipped", "Ticks without a run", "reason", lambda of: of.skipped),
-    ("repairs", "Loops that were repaired", "kind", lambda of: of.repairs),
-    (
-        "tokens_superseded",
-        "Tokens that were acked without a run",
-        "reason",
-        lambda of: of.superseded,
-    ),
-    (
-        "messages_early",
-        "Messages that came before their time and went back to their timers",
-        "reason",
-        lambda of: of.early,
-    ),
-)
-SPANS: Sequence[tuple[str, str, Callable[[Series], Spans]]] = (
-    ("run_duration_seconds", "How long runs took", lambda of: of.duration),
-    (
+Value = Counter[Any] | Spans | datetime | timedelta | int | float | None
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Measure(Generic[S]):
+    """A metric.
+
+    Attributes:
+        read: its value; of a counter, one for each kind.
+        by: the labels that tell these kinds apart.
+    """
+
+    family: type[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]
+    name: str
+    says: str
+    read: Callable[[S], Value]
+    by: tuple[str, ...] = ()
+
+    def metric(self, labels: Sequence[str], subjects: Iterable[tuple[Sequence[str], S]]) -> Metric:
+        """Return what there is to read now, of each subject and its labels."""
+        metric: Any = self.family(f"scheduler_{self.name}", self.says, labels=(*labels, *self.by))
+        for values, subject in subjects:
+            match self.read(subject):
+                case None:
+                    pass
+                case Counter() as counts:
+                    for kind, count in tuple(counts.items()):
+                        kinds = (kind,) if len(self.by) == 1 else kind
+                        metric.add_metric((*values, *kinds), count)
+                case Spans() as spans:
+                    metric.add_metric(values, *spans.read())
+                case datetime() as moment:
+                    metric.add_metric(values, moment.timestamp())
+                case timedelta() as span:
+                    metric.add_metric(values, span.total_seconds())
+                case number:
+                    metric.add_metric(values, number)
+        return metric
+
+
+COUNTER, GAUGE, HISTOGRAM = CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+OF_RUNS: tuple[Measure[Series], ...] = (
+    Measure(COUNTER, "runs", "Runs that ended", lambda of: of.outcomes, ("outcome",)),
+    Measure(COUNTER, "attempts", "Runs that started", lambda of: of.attempts),
+    Measure(GAUGE, "running", "Runs that are going on", lambda of: of.running),
+    Measure(HISTOGRAM, "run_duration_seconds", "How long runs took", lambda of: of.duration),
+    Measure(
+        HISTOGRAM,
         "hatch_delay_seconds",
-        "Due, until the broker handed it to the queue of its task",
+        "From when a message was due until the broker handed it to the queue of its task",
         lambda of: of.hatch_delay,
     ),
-    ("ready_delay_seconds", "From there until a processor had it", lambda of: of.ready_delay),
-    ("start_delay_seconds", "From there until its run started", lambda of: of.start_delay),
+    Measure(
+        HISTOGRAM,
+        "ready_delay_seconds",
+        "From there until a processor had it",
+        lambda of: of.ready_delay,
+    ),
+    Measure(
+        HISTOGRAM,
+        "start_delay_seconds",
+        "From there until its run started",
+        lambda of: of.start_delay,
+    ),
+    Measure(
+        GAUGE,
+        "last_success_timestamp_seconds",
+        "When a run last succeeded",
+        lambda of: of.succeeded_at,
+    ),
+    Measure(GAUGE, "next_due_timestamp_seconds", "When the next run is due", lambda of: of.due_at),
+    Measure(
+        GAUGE,
+        "paused_timestamp_seconds",
+        "When a run last left its loop paused; it is so for as long as no run is due later",
+        lambda of: of.paused_at,
+    ),
+    Measure(GAUGE, "period_seconds", "From the last tick to the next", lambda of: of.period),
+    Measure(
+        GAUGE,
+        "lead_seconds",
+        "How long before it was due the last message left the broker's timers, to start on time",
+        lambda of: of.lead,
+    ),
+    Measure(
+        COUNTER, "escalations", "Runs that failed for the last time", lambda of: of.escalations
+    ),
+    Measure(COUNTER, "ticks_skipped", "Ticks without a run", lambda of: of.skipped, ("reason",)),
+    Measure(COUNTER, "repairs", "Loops that were repaired", lambda of: of.repairs, ("kind",)),
+    Measure(
+        COUNTER,
+        "tokens_superseded",
+        "Tokens that were acked without a run: void, settled",
+        lambda of: of.superseded,
+        ("reason",),
+    ),
+    Measure(
+        COUNTER,
+        "messages_early",
+        "Messages that came before their time and went back: expired, maxlen, unrouted, early",
+        lambda of: of.early,
+        ("reason",),
+    ),
 )
-
-
-SPANS_OF_NAMESPACE: Sequence[tuple[str, str, Callable[["Metrics"], Spans]]] = (
-    (
+OF_PROCESSES: tuple[Measure["Metrics"], ...] = (
+    Measure(
+        COUNTER,
+        "parked_messages",
+        "Messages that processors put into failed queues",
+        lambda of: of.parked,
+        ("task", "reason"),
+    ),
+    Measure(
+        HISTOGRAM,
         "publish_confirm_seconds",
         "How long the broker took to confirm a message",
         lambda of: of.confirms,
     ),
-    (
+    Measure(
+        HISTOGRAM,
         "roster_lag_seconds",
-        "From when an epoch began until the roster told of it",
+        "From when an epoch of a loop began until this processor had heard of it from the roster",
         lambda of: of.roster_lags,
     ),
-    (
+    Measure(
+        HISTOGRAM,
         "event_loop_blocked_seconds",
         "How long a task held up the event loop, where that was a second and more",
         lambda of: of.blocked,
+    ),
+    Measure(
+        COUNTER, "reconnects", "Connections that were lost and made again", lambda of: of.reconnects
+    ),
+    Measure(
+        COUNTER,
+        "stored_messages",
+        "Messages that this process could not send and stored",
+        lambda of: of.stored,
+    ),
+    Measure(
+        GAUGE,
+        "unsent_messages",
+        "Messages that are stored now, by whichever process; only with a fallback",
+        lambda of: of.unsent,
     ),
 )
 
@@ -332,12 +329,12 @@ class Metrics(Collector):
         self._app = app
         self._clock = clock
         self._series: dict[tuple[str, str], Series] = {}
-        self._parked: Counter[tuple[str, str]] = Counter()
+        self.parked: Counter[tuple[str, str]] = Counter()
         self.confirms = Spans(CONFIRM_BOUNDS)
         self.roster_lags = Spans(CONFIRM_BOUNDS)
         self.blocked = Spans()
-        self._reconnects = 0
-        self._stored = 0
+        self.reconnects = 0
+        self.stored = 0
         self._connection_lost = False
         self._notes: Mapping[type[Event], Callable[[Any], None]] = {
             RunStarted: lambda event: self._of_run(event).start(event),
@@ -346,12 +343,12 @@ class Metrics(Collector):
             TokenSuperseded: lambda event: self._of_run(event).superseded.update([event.reason]),
             HatchedEarly: lambda event: self._of_run(event).early.update([event.reason]),
             RunReturned: lambda event: self._of_run(event).break_off("returned"),
-            Escalated: lambda event: self._of_run(event).escalate(),
+            Escalated: self._escalated,
             TicksSkipped: lambda event: self._of_run(event).skipped.update(
                 {event.reason: event.count}
             ),
             LoopRepaired: lambda event: self._of_loop(event.loop).repairs.update([event.kind]),
-            MessageParked: lambda event: self._parked.update([(event.task, event.reason)]),
+            MessageParked: lambda event: self.parked.update([(event.task, event.reason)]),
             MessageConfirmed: lambda event: self.confirms.add(event.took),
             EpochHeard: lambda event: self.roster_lags.add(event.lag),
             EventLoopBlocked: lambda event: self.blocked.add(event.took),
@@ -363,91 +360,33 @@ class Metrics(Collector):
 
     @property
     def kinds(self) -> Iterable[type[Event]]:
-        """The events that are measured."""
         return self._notes
 
     def note(self, event: Event) -> None:
-        """Measure an event: a listener."""
         self._notes[type(event)](event)
 
     def collect(self) -> Iterator[Metric]:
-        """What there is to read now."""
-        for family, name, text, read in NUMBERS:
-            yield self._numbers(family, name, text, read)
-        for name, text, label, counts in COUNTS:
-            yield self._counts(name, text, label, counts)
-        for name, text, spans in SPANS:
-            yield self._spans(name, text, spans)
-        yield from self._of_namespace()
-
-    def _of_namespace(self) -> Iterator[Metric]:
         namespace = self._app.namespace
-        parked = CounterMetricFamily(
-            "scheduler_parked_messages",
-            "Messages put into failed queues",
-            labels=("namespace", "task", "reason"),
-        )
-        for (task, reason), count in tuple(self._parked.items()):
-            parked.add_metric((namespace, task, reason), count)
-        yield parked
-        for name, text, read in SPANS_OF_NAMESPACE:
-            histogram = HistogramMetricFamily(f"scheduler_{name}", text, labels=("namespace",))
-            histogram.add_metric((namespace,), *read(self).read())
-            yield histogram
-        reconnects = CounterMetricFamily(
-            "scheduler_reconnects", "Lost connections that were made again", labels=("namespace",)
-        )
-        reconnects.add_metric((namespace,), self._reconnects)
-        yield reconnects
-        stored = CounterMetricFamily(
-            "scheduler_stored_messages", "Messages stored, not sent", labels=("namespace",)
-        )
-        stored.add_metric((namespace,), self._stored)
-        yield stored
-        unsent = GaugeMetricFamily(
-            "scheduler_unsent_messages", "Messages that are stored now", labels=("namespace",)
-        )
-        if (fallback := self._app.fallback) is not None:
-            try:
-                unsent.add_metric((namespace,), len(fallback.read()))
-            except Exception:  # StoredDelayed tells why; the other metrics are there all the same
-                unsent.add_metric((namespace,), math.nan)
-        yield unsent
+        for of_run in OF_RUNS:
+            series = tuple(self._series.items())
+            yield of_run.metric(LABELS, (((namespace, *of), each) for of, each in series))
+        for of_process in OF_PROCESSES:
+            yield of_process.metric(LABELS[:1], [((namespace,), self)])
 
-    def _numbers(
-        self,
-        family: type[CounterMetricFamily | GaugeMetricFamily],
-        name: str,
-        text: str,
-        read: Callable[[Series], float | None],
-    ) -> Metric:
-        metric = family(f"scheduler_{name}", text, labels=LABELS)
-        for labels, series in self._each():
-            if (value := read(series)) is not None:
-                metric.add_metric(labels, value)
-        return metric
+    @property
+    def unsent(self) -> float | None:
+        if (fallback := self._app.fallback) is None:
+            return None
+        try:
+            return len(fallback.read())
+        except Exception:  # StoredDelayed tells why; the other metrics are there all the same
+            return math.nan
 
-    def _counts(
-        self, name: str, text: str, label: str, read: Callable[[Series], Counter[str]]
-    ) -> Metric:
-        metric = CounterMetricFamily(f"scheduler_{name}", text, labels=(*LABELS, label))
-        for labels, series in self._each():
-            for kind, count in tuple(read(series).items()):
-                metric.add_metric((*labels, kind), count)
-        return metric
-
-    def _spans(self, name: str, text: str, read: Callable[[Series], Spans]) -> Metric:
-        metric = HistogramMetricFamily(f"scheduler_{name}", text, labels=LABELS)
-        for labels, series in self._each():
-            metric.add_metric(labels, *read(series).read())
-        return metric
-
-    def _each(self) -> Iterable[tuple[tuple[str, str, str], Series]]:
-        for (task, loop), series in tuple(self._series.items()):
-            yield (self._app.namespace, task, loop), series
+    def _escalated(self, event: Escalated) -> None:
+        self._of_run(event).escalations += 1
 
     def _message_stored(self, _: MessageStored) -> None:
-        self._stored += 1
+        self.stored += 1
 
     def _disconnected(self, _: ConnectionLost) -> None:
         self._connection_lost = True
@@ -455,7 +394,7 @@ class Metrics(Collector):
     def _connected(self, _: Connected) -> None:
         if self._connection_lost:  # otherwise it is the first time
             self._connection_lost = False
-            self._reconnects += 1
+            self.reconnects += 1
 
     def _processor_started(self, event: ProcessorStarted) -> None:
         """Have the series from the start: what first appears with 1 never rose, for Prometheus."""

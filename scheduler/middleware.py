@@ -1,4 +1,4 @@
-"""Functions that stand around each run, and around each message that is sent.
+"""Functions that stand around each run, around all runs, and around each message that is sent.
 
 Whatever was registered first is outermost::
 
@@ -8,11 +8,13 @@ Whatever was registered first is outermost::
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from scheduler.errors import NotSent, RegistrationError
 from scheduler.tasks.context import Context
+from scheduler.user_code import require_parameters
 
 CallNext = Callable[[], Awaitable[Any]]
 """Goes on with a run, to its task in the end: returns what that returns, or raises as it does."""
@@ -41,6 +43,9 @@ class Sending:
     confirmed: bool = False
     stored: bool = False
 
+
+LifespanFunction = Callable[[Any], AbstractAsyncContextManager[Any]]
+"""Called with the app; what its context manager yields is the state of all runs."""
 
 Around = Callable[[Context[Any], CallNext], Coroutine[Any, Any, Any]]
 AroundSending = Callable[[Sending, SendNext], Coroutine[Any, Any, Any]]
@@ -83,15 +88,44 @@ def require_around(decorator: str, function: object, *takes: str) -> None:
     Raises:
         RegistrationError: it is no coroutine function, or cannot be called so.
     """
-    named = getattr(function, "__qualname__", repr(function))
+    named = name_of(function)
     if not callable(function) or not inspect.iscoroutinefunction(function):
         raise RegistrationError(
             f"{decorator} takes a coroutine function, `async def f({', '.join(takes)})`, "
             f"got {named}."
         )
-    try:
-        inspect.signature(function).bind(*takes)
-    except TypeError as error:
+    require_parameters(f"{decorator}: {named}", function, *takes)
+
+
+def require_lifespan(function: object) -> None:
+    """Refuse what is not made by `contextlib.asynccontextmanager`, or takes no app.
+
+    Raises:
+        RegistrationError: it is not.
+    """
+    if not callable(function) or not _makes_manager(function):
         raise RegistrationError(
-            f"{decorator} calls {named}({', '.join(takes)}), which it does not take: {error}."
-        ) from None
+            f"lifespan is an `async def` with one `yield`, decorated with "
+            f"contextlib.asynccontextmanager, got {name_of(function)}."
+        )
+    require_parameters(f"The lifespan {name_of(function)}", function, "app")
+
+
+def name_of(function: object) -> str:
+    """Return what a function is called in errors."""
+    function = _unpacked(function)
+    return str(getattr(function, "__qualname__", repr(function)))
+
+
+def _makes_manager(function: object) -> bool:
+    function = _unpacked(function)
+    # Undecorated it would only make a generator.
+    return not inspect.isasyncgenfunction(function) and inspect.isasyncgenfunction(
+        inspect.unwrap(cast("Callable[..., Any]", function))
+    )
+
+
+def _unpacked(function: object) -> object:
+    while isinstance(function, functools.partial):
+        function = cast("Callable[..., Any]", function.func)
+    return function

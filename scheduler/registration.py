@@ -1,21 +1,8 @@
 """Registering tasks and loops, and finding them again."""
 
 import re
-from collections.abc import (
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from typing import (
-    Any,
-    Concatenate,
-    Literal,
-    ParamSpec,
-    TypeVar,
-    Unpack,
-    overload,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from scheduler.control.keyed import Connect
 from scheduler.errors import RegistrationError, ScheduleError, UnknownLoop
@@ -25,8 +12,7 @@ from scheduler.sending import CallTask, Outboxes, PeriodicTask
 from scheduler.spelling import misnamed, no_such, refusing_misnamed
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop, loop_of
-from scheduler.tasks.policy import Policy
-from scheduler.tasks.retries import Retry
+from scheduler.tasks.retries import Policy, Retry
 from scheduler.tasks.tasks import (
     DEFAULT_CONCURRENCY,
     DEFAULT_TASK_TIMEOUT,
@@ -219,19 +205,24 @@ class Registration:
         Raises:
             RegistrationError: the function cannot be a task, or its name is taken.
         """
-        register = RegisterCallTask(
-            self._add_sender,
-            self._connect,
-            self._outboxes,
-            {
-                "name": name,
-                "timeout": timeout,
-                "policy": Policy(_retry(retry), expired=_expired(expired)),
-                "concurrency": concurrency,
-                "executor": executor,
-                "flow": Flow(subscribe, rate, ordered, expires, history),
-            },
-        )
+        policy = Policy(_retry(retry), expired=_expired(expired))
+        flow = Flow(subscribe, rate, ordered, expires, history)
+
+        def register(function: Callable[..., Any]) -> Any:
+            spec = task_spec(
+                function,
+                name=name,
+                timeout=timeout,
+                policy=policy,
+                concurrency=concurrency,
+                executor=executor,
+                flow=flow,
+            )
+            self._add_task(spec)
+            whole = function, spec, self._connect, self._outboxes
+            sender = self._senders[spec.name] = CallTask[..., ..., Any](*whole)
+            return sender
+
         return register if function is None else register(function)
 
     def loop(self, name: str) -> Loop:
@@ -252,10 +243,6 @@ class Registration:
         wanted = dict.fromkeys(self._tasks if names is None else names)
         return [_named("task", name, self._tasks) for name in wanted]
 
-    def _add_sender(self, sender: CallTask[..., ..., Any]) -> None:
-        self._add_task(sender.spec)
-        self._senders[sender.spec.name] = sender
-
     def _add_task(self, spec: TaskSpec) -> None:
         if spec.name in self._tasks:
             raise RegistrationError(
@@ -265,34 +252,16 @@ class Registration:
         self._tasks[spec.name] = spec
 
 
-class RegisterCallTask:
+class RegisterCallTask(Protocol):
     """The decorator that `Scheduler.task` makes."""
-
-    def __init__(
-        self,
-        add: Callable[[CallTask[..., ..., Any]], None],
-        connect: Connect,
-        outboxes: Outboxes,
-        options: dict[str, Any],
-    ) -> None:
-        self._add = add
-        self._connect = connect
-        self._outboxes = outboxes
-        self._options = options
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[Context[Any], Q], R]
+        self, function: Callable[Concatenate[Context[Any], Q], R], /
     ) -> CallTask[Concatenate[Context[Any], Q], Q, R]: ...
 
     @overload
-    def __call__(self, function: Callable[P, R]) -> CallTask[P, P, R]: ...
-
-    def __call__(self, function: Callable[..., Any]) -> Any:
-        spec = task_spec(function, **self._options)
-        task = CallTask[..., ..., Any](function, spec, self._connect, self._outboxes)
-        self._add(task)
-        return task
+    def __call__(self, function: Callable[P, R], /) -> CallTask[P, P, R]: ...
 
 
 def _named(what: str, name: str, those: Mapping[str, N]) -> N:

@@ -1,9 +1,9 @@
-"""What somebody may have meant who wrote a name that nothing has."""
+"""Suggest names that may have been meant; count and list things in words."""
 
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
 from scheduler.errors import UsageError
@@ -75,3 +75,14 @@ def _misfit(what: str, signature: inspect.Signature, given: Iterable[str], error
     if unknown := [name for name in given if name not in known]:
         return misnamed(what, unknown[0], known)
     return f"{what} cannot be called like this: {error}."
+
+
+def counted(count: int, noun: str) -> str:
+    """Write so many of a thing: "1 loop", "3 loops"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write names in a row: "a, b and c"."""
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last

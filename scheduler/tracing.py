@@ -76,7 +76,6 @@ class Tracing:
         self._open = ContextVar[Open | None]("open span", default=None)
 
     def hear(self, event: Event) -> None:
-        """Listen to an app."""
         match event:
             case CallSending():
                 self._begin_sending(event)

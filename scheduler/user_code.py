@@ -2,8 +2,12 @@
 
 import asyncio
 import concurrent.futures
+import inspect
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
+from scheduler.errors import RegistrationError
 from scheduler.protocol.messages import summary_of
 
 
@@ -70,9 +74,23 @@ class UserCode:
 
 
 def _cancellations() -> int:
-    """Count the cancellations of the running asyncio task that are asked for."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # in a thread without an event loop
         return 0
     return 0 if task is None else task.cancelling()
+
+
+def require_parameters(what: str, function: Callable[..., Any], *takes: str) -> None:
+    """Refuse a function that cannot be called with these arguments.
+
+    Raises:
+        RegistrationError: it cannot.
+    """
+    arguments = f"one argument, the {takes[0]}" if len(takes) == 1 else f"({', '.join(takes)})"
+    try:
+        inspect.signature(function).bind(*takes)
+    except TypeError as error:
+        raise RegistrationError(f"{what} cannot be called with {arguments}: {error}.") from None
+    except ValueError:
+        return  # something built in, which does not tell its parameters

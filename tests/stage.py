@@ -15,6 +15,7 @@ from scheduler.control.reports import Report
 from scheduler.control.where import Where
 from scheduler.errors import QueueNotFound
 from scheduler.events import Event, LoopRepaired, RunStarted
+from scheduler.middleware import LifespanFunction
 from scheduler.processor.processor import Processor, Worker
 from scheduler.program import Program, processor
 from scheduler.protocol.epochs import LoopState, is_void
@@ -26,7 +27,6 @@ from scheduler.queues.journal import Journal
 from scheduler.queues.listing import Listing
 from scheduler.queues.roster import Roster
 from scheduler.queues.timers import Timers, send_again
-from scheduler.tasks.lifespan import LifespanFunction
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.testing import run_virtually
 from scheduler.timing.clock import Clock, LoopClock, SystemClock

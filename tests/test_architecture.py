@@ -28,7 +28,6 @@ ROOMS = (
     "program",
     "sending",
     "registration",
-    "operating",
     "app",
     "metrics",
     "tracing",

@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, ParamSpec, cast
 
 import typer
@@ -52,7 +52,7 @@ def command(
             limit = kwargs.pop("timeout", None)
             try:
                 if asks and limit is not None:
-                    LIMIT.set(span_of("--timeout", str(limit)))
+                    LIMIT.set(parse_duration(str(limit), "--timeout"))
                 is_fine = function(*args, **kwargs)
             except SchedulerError as error:
                 print_error(error, bool(kwargs.get("as_json")))
@@ -198,14 +198,6 @@ def json_object(option: str, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UsageError(f"{option}: expected a JSON object such as '{{\"n\": 1}}', got {text!r}.")
     return cast("dict[str, Any]", value)
-
-
-def span_of(option: str, text: str) -> timedelta:
-    """Read the span that an option was given."""
-    try:
-        return parse_duration(text)
-    except ScheduleError as error:
-        raise UsageError(f"{option}: {error}") from None
 
 
 def moment_of(option: str, text: str) -> datetime:

@@ -1,19 +1,21 @@
 """The command line: its commands by name. What one takes and does is loaded when it is called."""
 
+import errno
 import importlib
 import os
 import platform
 import sys
-from collections.abc import Mapping, MutableMapping
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Generator, Mapping, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TextIO
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from scheduler.cli.streams import standard_streams
-
 WORDS, CURRENT = "COMP_WORDS", "COMP_CWORD"
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
 class Listed(NamedTuple):
@@ -45,11 +47,11 @@ COMMANDS: Mapping[str, Listed] = {
     "cancel": Listed("runs", "Cancel a run."),
     "history": Listed("history", "List what became of loops, or of the calls of a task."),
     "doctor": Listed("doctor", "Look for what would break the guarantees, and what to change."),
-    "scheduled": Listed("scheduled", "List, move and cancel named one-offs."),
+    "scheduled": Listed("loops", "List, move and cancel named one-offs."),
     "schedule": Listed("schedules", "Override a loop's schedule without changing code."),
     "failed": Listed("failed", "List, show, replay and purge parked messages."),
     "unsent": Listed("unsent", "List, send and purge messages that could not be sent."),
-    "topology": Listed("topology", "Show or export the exchanges and queues the app uses."),
+    "topology": Listed("seeding", "Show or export the exchanges and queues the app uses."),
     "import": Listed("imports", "Write code for this package from what others' files say."),
 }
 ELSEWHERE = {"beat": "run", "list": "status", "start": "run", "worker": "run"}
@@ -134,3 +136,36 @@ def rejoin_words(environment: MutableMapping[str, str]) -> None:
             whole.append(part)
     environment[WORDS] = "\n".join(whole)
     environment[CURRENT] = str(current - len(parts) + len(whole))
+
+
+@contextmanager
+def standard_streams() -> Generator[None]:
+    """Have both streams for output inside the block; what was closed takes everything.
+
+    What cannot be written at the end of it, or before, is told in a line, with exit code 1.
+    """
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _give_up_output()  # who reads it has seen enough
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        _give_up_output()
+        sys.stderr.write(f"scheduler: The output cannot be written: {error.strerror}.\n")
+        sys.exit(1)
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
+def _give_up_output() -> None:
+    """Let go of what is not written yet: Python would try again when it ends, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,7 +11,7 @@ from scheduler.brokers.opening import nodes_of
 from scheduler.cli.arguments import AppArgument, HealthPort, Json, command, new_group
 from scheduler.cli.connecting import ask
 from scheduler.cli.loading import ready_app
-from scheduler.cli.printing import exact, print_json, print_line
+from scheduler.cli.printing import print_json, print_line
 from scheduler.cli.tables import print_paragraph
 from scheduler.control.doctor import Finding, check_addresses
 from scheduler.errors import UsageError
@@ -20,6 +20,7 @@ from scheduler.program import Program
 from scheduler.protocol.messages import summary_of
 from scheduler.queues.unsent import UnsentStore
 from scheduler.settings import Settings
+from scheduler.timing.moments import exact
 
 MARKS = {"ok": "ok", "warning": "warning", "problem": "PROBLEM"}
 INDENT = 9

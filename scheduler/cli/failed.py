@@ -28,7 +28,6 @@ from scheduler.cli.connecting import Zones, ask, zones_of_loops
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import (
     Row,
-    exact,
     local,
     plain,
     print_error,
@@ -42,9 +41,13 @@ from scheduler.program import Program
 from scheduler.protocol.topology import LOOP_KEY
 from scheduler.queues.failed import EVERYTHING, FailedQueues, Parked, Selection
 from scheduler.spelling import no_such
+from scheduler.timing.moments import exact
 from scheduler.timing.rates import parse_rate
 
-NO_LOOP = "-"  # of a message that is no tick
+OF_PARKED = (
+    *("id", "task", "loop", "queue", "routing_key", "reason", "error", "attempts"),
+    *("first_failed_at", "parked_at", "traceback"),
+)
 Ids = Annotated[
     list[str] | None,
     typer.Argument(
@@ -75,21 +78,20 @@ def failed_list(
     A terminal shows as much of each ID as the other commands need.
     """
     app, which = ready_app(reference), Selection(reason=reason, task=task)
-    row = row_of_parked if as_json else _row
     with TemporaryFile("w+", encoding="ascii") as file:
-        shown = Spool(file)
+        rows = Spool(file)
 
         async def listed(program: Program) -> tuple[int, NotAllSeen | None, Zones]:
             tasks = await _tasks(app, program, task)
-            seen = await _laid_out(program.failed, tasks, which, limit, shown, row)
-            has_ticks = not as_json and any(each["loop"] != NO_LOOP for each in shown)
+            seen = await _laid_out(program.failed, tasks, which, limit, rows)
+            has_ticks = not as_json and any(map(_is_tick, rows))
             return *seen, await zones_of_loops(app, program) if has_ticks else {}
 
         more, interrupted, zones = ask(app, listed, is_long=True)
         if as_json:
-            print_json_list(shown)
+            print_json_list(rows)
         else:
-            print_table(shown, _table(shown, zones))
+            print_table(rows, _table(rows, zones))
     if more and not as_json:
         print_line(f"{more} more: raise --limit to see them")
     if interrupted is not None:
@@ -114,22 +116,23 @@ def failed_show(
     reference, name = app_and_one(reference, message, "the ID of a message")
     app = ready_app(reference)
 
-    async def found(program: Program) -> tuple[Parked | None, tzinfo | None]:
+    async def found(program: Program) -> tuple[Row | None, tzinfo | None]:
         tasks = await _tasks(app, program, None)
         which = await _whole(program.failed, tasks, Selection(ids=frozenset([name])))
         async with aclosing(program.failed.look(tasks, which)) as looked_at:
             parked = await anext(looked_at, None)
-        if as_json or parked is None or _loop_of(parked) == NO_LOOP:
-            return parked, None
-        return parked, (await zones_of_loops(app, program)).get(parked.loop)
+        row = parked and row_of_parked(parked)
+        if as_json or row is None or not _is_tick(row):
+            return row, None
+        return row, (await zones_of_loops(app, program)).get(row["loop"])
 
-    parked, zone = ask(app, found)
-    if parked is None:
+    row, zone = ask(app, found)
+    if row is None:
         raise QueueNotFound(f"There is no parked message {name!r}: see `scheduler failed list`.")
     if as_json:
-        print_json(row_of_parked(parked))
+        print_json(row)
     else:
-        _print_whole(parked, zone)
+        _print_whole(row, zone)
 
 
 @command(cli, "replay")
@@ -246,15 +249,14 @@ async def _laid_out(
     tasks: list[str],
     which: Selection,
     limit: int,
-    shown: Spool,
-    row: Callable[[Parked], Row],
+    rows: Spool,
 ) -> tuple[int, NotAllSeen | None]:
     there, more = await failed.count(tasks), 0
     try:
         async with aclosing(failed.look(tasks, which)) as looked_at:
             async for parked in looked_at:
-                if len(shown) < limit:
-                    shown.add(row(parked))
+                if len(rows) < limit:
+                    rows.add(row_of_parked(parked))
                 elif which == EVERYTHING:
                     return there - limit, None  # without a look at each
                 else:
@@ -265,7 +267,6 @@ async def _laid_out(
 
 
 async def _whole(failed: FailedQueues, tasks: list[str], which: Selection) -> Selection:
-    """Complete the IDs of a selection, where some are given by how they begin."""
     if which.ids is None:
         return which
     named = await failed.named(tasks, which.ids)
@@ -330,20 +331,8 @@ async def _tasks(app: Scheduler, program: Program, task: str | None) -> list[str
     return [*app.tasks, *left]
 
 
-def _loop_of(parked: Parked) -> str:
-    return parked.loop if parked.routing_key.startswith(LOOP_KEY) else NO_LOOP
-
-
-def _row(parked: Parked) -> Row:
-    """Return what the list shows of a message."""
-    return {
-        "id": parked.id,
-        "task": parked.task,
-        "loop": _loop_of(parked),
-        "reason": parked.reason,
-        "parked_at": parked.parked_at,
-        "error": parked.error,
-    }
+def _is_tick(row: Row) -> bool:
+    return row["routing_key"].startswith(LOOP_KEY)
 
 
 def _table(rows: Spool, zones: Zones) -> Table[Row]:
@@ -352,7 +341,7 @@ def _table(rows: Spool, zones: Zones) -> Table[Row]:
         {
             "ID": lambda row: Either(row["id"], short[row["id"]]),
             "TASK": lambda row: row["task"],
-            "LOOP": lambda row: row["loop"],
+            "LOOP": lambda row: row["loop"] if _is_tick(row) else "-",
             "REASON": lambda row: row["reason"],
             "PARKED": lambda row: (
                 row["parked_at"]
@@ -364,35 +353,22 @@ def _table(rows: Spool, zones: Zones) -> Table[Row]:
     )
 
 
-def _print_whole(parked: Parked, zone: tzinfo | None) -> None:
-    row = row_of_parked(parked)
+def _print_whole(row: Row, zone: tzinfo | None) -> None:
     for name in ("id", "loop", "queue", "routing_key", "reason", "error", "attempts"):
         print_line(f"{name:12} {row[name]}")
-    if parked.first_failed_at is not None:
-        print_line(f"{'first failed':12} {exact(parked.first_failed_at)}")
-    print_line(f"{'parked at':12} {exact(parked.parked_at, zone)}")
-    for name, value in parked.headers.items():
+    if row["first_failed_at"] is not None:
+        print_line(f"{'first failed':12} {exact(row['first_failed_at'])}")
+    print_line(f"{'parked at':12} {exact(row['parked_at'], zone)}")
+    for name, value in row["headers"].items():
         print_line(f"{'header':12} {name} = {value!r}")
     print_line(f"{'body':12} {row.get('body', row.get('body_base64'))}")
-    if parked.traceback:
-        print_line(f"\n{parked.traceback.rstrip()}")
+    if row["traceback"]:
+        print_line(f"\n{row['traceback'].rstrip()}")
 
 
 def row_of_parked(parked: Parked) -> Row:
-    row: Row = {
-        "id": parked.id,
-        "task": parked.task,
-        "loop": parked.loop,
-        "queue": parked.queue,
-        "routing_key": parked.routing_key,
-        "reason": parked.reason,
-        "error": parked.error,
-        "attempts": parked.attempts,
-        "first_failed_at": parked.first_failed_at,
-        "parked_at": parked.parked_at,
-        "traceback": parked.traceback,
-        "headers": dict(parked.headers),
-    }
+    row: Row = {name: getattr(parked, name) for name in OF_PARKED}
+    row["headers"] = dict(parked.headers)
     try:
         return row | {"body": parked.message.body.decode()}
     except UnicodeDecodeError:

@@ -15,7 +15,6 @@ from scheduler.cli.arguments import (
     app_and_loop,
     command,
     new_group,
-    span_of,
 )
 from scheduler.cli.connecting import Zones, ask, zones_of_loops
 from scheduler.cli.loading import ready_app
@@ -29,6 +28,7 @@ from scheduler.queues.history import COUNTED, Attempt, Summary
 from scheduler.queues.journal import PARKED, JournalEntry
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.clock import SystemClock
+from scheduler.timing.durations import parse_duration
 
 FAILED = frozenset({Ending.RETRIED, Ending.ESCALATED, Ending.CANCELLED, PARKED})
 
@@ -57,7 +57,7 @@ def history(
     scheduler history jobs:app --id 0195f3a2
     """
     reference, name = app_and_loop(reference, loop)
-    app, span = ready_app(reference), span_of("--since", since)
+    app, span = ready_app(reference), parse_duration(since, "--since")
     task = app.tasks.get(name or "")
     if id or failed or (task is not None and task.called):
         _show_calls(app, Calls(name, id, failed), span, limit, as_json=as_json)

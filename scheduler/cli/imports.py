@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from scheduler.cli.arguments import Json, command, new_group
-from scheduler.cli.printing import counted, print_json
+from scheduler.cli.printing import print_json
 from scheduler.errors import SchedulerError, UsageError
 from scheduler.importing.celery import read_celery
 from scheduler.importing.cronjob import read_cronjobs
@@ -19,6 +19,7 @@ from scheduler.importing.findings import Found
 from scheduler.importing.writing import code_of
 from scheduler.protocol.messages import printable
 from scheduler.registration import NAMESPACE
+from scheduler.spelling import counted
 
 STDIN = "-"
 
@@ -30,13 +31,11 @@ class Ways:
     Attributes:
         out: the file that the code is written to; None: it is printed.
         force: whether that may be there already.
-        tz: the zone where the files tell none.
     """
 
     out: str | None
     force: bool
     namespace: str | None
-    tz: str | None
     as_json: bool
 
 
@@ -76,8 +75,7 @@ def import_celery(
     tasks; of django-celery-beat, what `manage.py dumpdata django_celery_beat` prints. What is not
     carried over is told.
     """
-    texts = {_called(file): _text(file) for file in _given(files)}
-    _show(read_celery(texts, tz=tz), Ways(out, force, namespace, tz, as_json))
+    _show(read_celery(dict(_texts(files)), tz=tz), Ways(out, force, namespace, as_json))
 
 
 @command(cli, "crontab", asks=False)
@@ -100,8 +98,8 @@ def import_crontab(
 
     It takes what `crontab -l` prints. What is not carried over is told.
     """
-    ways = Ways(out, force, namespace, tz, as_json)
-    _show_all(files, ways, lambda text, file: read_crontab(text, file, tz=tz, users=users))
+    found = [read_crontab(text, file, tz=tz, users=users) for file, text in _texts(files)]
+    _show(_together(found), Ways(out, force, namespace, as_json))
 
 
 @command(cli, "cronjob", asks=False)
@@ -118,35 +116,27 @@ def import_cronjob(
     It takes what `kubectl get cronjobs -o yaml` prints, and needs the extra `import`. What is not
     carried over is told.
     """
-    ways = Ways(out, force, namespace, tz, as_json)
-    _show_all(files, ways, lambda text, file: read_cronjobs(text, file, tz=tz))
+    found = [read_cronjobs(text, file, tz=tz) for file, text in _texts(files)]
+    _show(_together(found), Ways(out, force, namespace, as_json))
 
 
-def _show_all(files: list[str] | None, ways: Ways, read: Callable[[str, str], Found]) -> None:
-    first, *others = [read(_text(file), _called(file)) for file in _given(files)]
-    jobs = [*first.jobs, *(job for each in others for job in each.jobs)]
-    notes = [*first.notes, *(note for each in others for note in each.notes)]
-    _show(replace(first, jobs=jobs, notes=notes), ways)
+def _together(found: Sequence[Found]) -> Found:
+    jobs = [job for each in found for job in each.jobs]
+    return replace(found[0], jobs=jobs, notes=[note for each in found for note in each.notes])
 
 
-def _given(files: list[str] | None) -> Sequence[str]:
+def _texts(files: list[str] | None) -> Iterator[tuple[str, str]]:
+    """Read files; each with what it is called."""
     if not files:
         raise UsageError("The command needs a FILE: see --help.")
-    return files
-
-
-def _called(file: str) -> str:
-    return "stdin" if file == STDIN else file
-
-
-def _text(file: str) -> str:
-    try:
-        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
-        return data.decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{file} cannot be read: it is no UTF-8 text.") from None
+    for file in files:
+        try:
+            data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+            yield "stdin" if file == STDIN else file, data.decode("utf-8-sig")
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
+        except UnicodeDecodeError:
+            raise UsageError(f"{file} cannot be read: it is no UTF-8 text.") from None
 
 
 def _show(found: Found, ways: Ways) -> None:

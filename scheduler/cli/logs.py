@@ -9,19 +9,18 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, cast
 
-from scheduler.cli.lines import ONLY_FOR_DEBUGGING, SILENT, clock, line_of
 from scheduler.events import Escalated, Event, RunEvent
 from scheduler.protocol.messages import flat, printable, summary_of
 from scheduler.protocol.tokens import LoopId, Token
 from scheduler.tasks.context import current_run
 from scheduler.tasks.tasks import SUPERVISION
+from scheduler.timing.moments import time_of_day
 
 logger = logging.getLogger("scheduler")
 INDENT = "  "
 
 
 def configure(level: str, style: str) -> None:
-    """Send all logging of this process to stderr, one line each, in a style of `FORMATTERS`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[style]())
     handler.addFilter(_mark_with_run)
@@ -29,20 +28,17 @@ def configure(level: str, style: str) -> None:
 
 
 def told() -> list[type[Event]]:
-    """The events that may be worth a line at the level of this process."""
-    quiet = SILENT if logger.isEnabledFor(logging.DEBUG) else (*SILENT, *ONLY_FOR_DEBUGGING)
-    kinds = {*Event.__subclasses__(), *RunEvent.__subclasses__()} - {RunEvent}
-    return [kind for kind in kinds if not issubclass(kind, quiet)]
+    """Return the events that may have a line at the level of this process."""
+    kinds = [*Event.__subclasses__(), *RunEvent.__subclasses__()]
+    return [kind for kind in kinds if logger.isEnabledFor(kind.level)]
 
 
 def log_event(event: Event) -> None:
-    """A listener that logs each event that is worth a line."""
-    if (line := line_of(event)) is None:
-        return
-    level, words = line
-    if isinstance(event, RunEvent) and event.loop == SUPERVISION and level <= logging.INFO:
+    """Log an event: a listener."""
+    level, words = event.line
+    if isinstance(event, RunEvent) and event.loop == SUPERVISION and level == logging.INFO:
         level = logging.DEBUG  # it goes on all the time
-    if logger.isEnabledFor(level):
+    if level and logger.isEnabledFor(level):
         error = event.error if isinstance(event, Escalated) else None
         logger.log(level, flat(words), exc_info=error, extra={"event": event})
 
@@ -64,7 +60,7 @@ class TextFormatter(logging.Formatter):
 
     def time_of(self, record: logging.LogRecord) -> str:
         """When it was, as its line begins."""
-        return clock(_moment(record))
+        return time_of_day(_moment(record))
 
 
 class DatedFormatter(TextFormatter):
@@ -107,7 +103,6 @@ FORMATTERS: Mapping[str, Callable[[], logging.Formatter]] = {
 
 
 def _details(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    """Return the traceback and the stack of a record, as far as it has them."""
     text = record.exc_text  # of one that was made in another process
     if record.exc_info and not text:
         text = formatter.formatException(record.exc_info)

@@ -1,8 +1,9 @@
-"""What operators do to loops: pause, resume, trigger, remove; make them those of a file."""
+"""What operators do to loops and named one-offs: pause, resume, trigger, remove, sync, move."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from functools import partial
 from typing import Annotated, TypeVar
 
@@ -14,6 +15,7 @@ from scheduler.cli.arguments import (
     DryRun,
     Json,
     LoopArgument,
+    OneTask,
     app_and_loop,
     app_and_one,
     command,
@@ -23,14 +25,19 @@ from scheduler.cli.arguments import (
 )
 from scheduler.cli.connecting import ask, connected
 from scheduler.cli.loading import ready_app
-from scheduler.cli.printing import Row, exact, print_json, print_line
+from scheduler.cli.printing import Row, local, print_json, print_line
+from scheduler.cli.tables import Table, show
 from scheduler.cli.upcoming import row_of_loop
 from scheduler.control.keyed import Synced
 from scheduler.control.loop_files import sync_file
 from scheduler.control.reports import Did, Report, acting_as, user_here
-from scheduler.errors import UsageError
+from scheduler.errors import UnknownLoop, UsageError
 from scheduler.program import Program
+from scheduler.spelling import no_such
 from scheduler.tasks.loops import Loop
+from scheduler.timing.clock import SystemClock
+from scheduler.timing.durations import parse_duration
+from scheduler.timing.moments import exact
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import zone_of
 
@@ -43,9 +50,18 @@ EveryLoop = Annotated[
         "--all", help="Every loop of the app, keyed ones as well, instead of one; no one-offs."
     ),
 ]
+OneOff = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="NAME",
+        help="The one-off, as `scheduler scheduled list` names it: remind.order-7. Required.",
+    ),
+]
 REFUSALS = (Did.IS_PAUSED, Did.RUNNING, Did.NOT_THERE)
 
 cli = new_group()
+scheduled = new_group("List, move and cancel named one-offs.")
+cli.add_typer(scheduled, name="scheduled")
 
 
 @command(cli, "pause")
@@ -129,9 +145,8 @@ def remove(reference: AppArgument = None, loop: LoopArgument = None, as_json: Js
 
     It was started at run time, or the code does not have it any more.
     """
-    return print_report(
-        done_to(reference, loop, lambda it, found: it.removal.remove(found)), as_json
-    )
+    report = done_to(reference, loop, lambda it, found: it.removal.remove(found))
+    return print_report(report, as_json)
 
 
 @command(cli, "sync", asks=False)
@@ -169,6 +184,93 @@ def _lines(synced: Mapping[str, Synced]) -> Iterator[str]:
         for done, keys in did.items():
             if done != "unchanged":
                 yield from (f"  {done:11}  {task}.{key}" for key in keys)
+
+
+@command(scheduled, "list")
+def scheduled_list(
+    reference: AppArgument = None, task: OneTask = None, as_json: Json = False
+) -> None:
+    """List named one-offs, soonest first.
+
+    A running one is among them, and one that has run while its name is kept.
+    """
+    found = ask(ready_app(reference), _one_offs)
+    show([loop for loop in found if task in (None, loop.id.task)], OF_ONE_OFFS, as_json)
+
+
+@command(scheduled, "move")
+def scheduled_move(
+    reference: AppArgument = None,
+    name: OneOff = None,
+    at: Annotated[
+        str | None,
+        typer.Option(help="The moment, such as 2026-06-01T09:00+02:00; without an offset, here."),
+    ] = None,
+    after: Annotated[str | None, typer.Option(help="How long from now, such as 10m.")] = None,
+    as_json: Json = False,
+) -> bool:
+    """Move a one-off to another time. A running one runs again then."""
+    if (at is None) == (after is None):
+        raise UsageError("A one-off is moved to a moment or by a delay: give --at or --after.")
+    if at is not None:
+        moment = moment_of("--at", at)
+    else:
+        moment = SystemClock().now() + parse_duration(after or "", "--after")
+
+    def moved(program: Program, loop: Loop) -> Awaitable[Report]:
+        # Kept for longer than its run, the name would be taken, for whoever moves it as well.
+        return program.seeding.start(Loop(loop.id, loop.task, Once(moment), loop.args))
+
+    return _do_to_one_off(reference, name, moved, as_json)
+
+
+@command(scheduled, "cancel")
+def scheduled_cancel(
+    reference: AppArgument = None, name: OneOff = None, as_json: Json = False
+) -> bool:
+    """Cancel a one-off. A current run ends by itself."""
+    return _do_to_one_off(reference, name, lambda it, loop: it.removal.remove(loop), as_json)
+
+
+def _do_to_one_off(
+    reference: str | None, name: str | None, operation: Operation, as_json: bool
+) -> bool:
+    reference, wanted = app_and_one(reference, name, "the NAME of a one-off")
+
+    async def done(program: Program) -> Report:
+        known = {str(loop): loop for loop in await _one_offs(program)}
+        if wanted not in known:
+            raise UnknownLoop(no_such("named one-off", wanted, known))
+        return await operation(program, known[wanted])
+
+    report = operated(ready_app(reference), done)
+    if as_json:
+        print_json(_row_of_one_off(report.loop) | _row_of_done(report))
+    else:
+        _print_done(report)
+    return _is_done(report)
+
+
+async def _one_offs(program: Program) -> list[Loop]:
+    found = [loop for loop in await program.loops.all() if isinstance(loop.schedule, Once)]
+    return sorted(found, key=lambda loop: (_at(loop), str(loop)))
+
+
+def _at(loop: Loop) -> datetime:
+    assert isinstance(loop.schedule, Once)
+    return loop.schedule.at
+
+
+def _row_of_one_off(loop: Loop) -> Row:
+    return {"name": str(loop), "task": loop.id.task, "at": _at(loop), "args": dict(loop.args)}
+
+
+OF_ONE_OFFS = Table[Loop](
+    {"NAME": str, "AT": lambda loop: local(_at(loop)), "ARGS": lambda loop: ", ".join(loop.args)},
+    brief=("NAME", "AT"),
+    row=_row_of_one_off,
+    nothing="No named one-off is scheduled.",
+)
 
 
 def done_to(reference: str | None, loop: str | None, operation: Operation) -> Report:
@@ -210,21 +312,20 @@ def _do(
         print_json([_row(report) for report in reports])
     else:
         for report in reports:
-            print_did(report, _due(report))
-    return all(map(is_done, reports))
+            print_report(report, as_json=False)
+    return all(map(_is_done, reports))
 
 
 def print_report(report: Report, as_json: bool) -> bool:
-    """Print what was done; returns whether it was."""
     if as_json:
         print_json(_row(report))
     else:
-        print_did(report, _due(report))
-    return is_done(report)
+        due_at = exact(report.due_at, zone_of(report.loop.schedule))
+        _print_done(report, due_at and f", due {due_at}")
+    return _is_done(report)
 
 
-def print_did(report: Report, due: str = "") -> None:
-    """Print what was done, and who has not confirmed it."""
+def _print_done(report: Report, due: str = "") -> None:
     print_line(f"{report.loop}: {report.did.value}{due}")
     if report.silent:
         print_line(
@@ -233,14 +334,9 @@ def print_did(report: Report, due: str = "") -> None:
         )
 
 
-def is_done(report: Report) -> bool:
+def _is_done(report: Report) -> bool:
     """Tell whether the loop is as was wanted, and all processors know."""
     return report.did not in REFUSALS and not report.silent
-
-
-def _due(report: Report) -> str:
-    due_at = exact(report.due_at, zone_of(report.loop.schedule))
-    return f", due {due_at}" if due_at else ""
 
 
 def row_of_report(report: Report) -> Row:
@@ -248,4 +344,8 @@ def row_of_report(report: Report) -> Row:
 
 
 def _row(report: Report) -> Row:
-    return row_of_report(report) | {"not_confirmed_by": list(report.silent)}
+    return row_of_report(report) | _row_of_done(report)
+
+
+def _row_of_done(report: Report) -> Row:
+    return {"did": report.did.value, "not_confirmed_by": list(report.silent)}

@@ -44,7 +44,6 @@ def plain(value: Any) -> Any:
 
 
 def print_line(line: str) -> None:
-    """Print a line."""
     sys.stdout.write(f"{printable(line)}\n")
 
 
@@ -60,11 +59,6 @@ def print_error(error: SchedulerError, as_json: bool) -> None:
 def local(moment: datetime | None, zone: tzinfo | None = None) -> datetime | None:
     """Move a moment to the clock of this zone; else to that of this machine."""
     return None if moment is None else moment.astimezone(zone)
-
-
-def exact(moment: datetime | None, zone: tzinfo | None = None) -> str:
-    """Write a moment to the second, with its offset, in a zone; else in that of this machine."""
-    return "" if moment is None else moment.astimezone(zone).isoformat(" ", timespec="seconds")
 
 
 def relative(moment: datetime | None, now: datetime) -> str:
@@ -91,10 +85,6 @@ def rough(span: timedelta) -> str:
 
 def seconds(span: timedelta) -> str:
     return f"{span.total_seconds():.3f} s"
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def no_loops(namespace: str) -> str:

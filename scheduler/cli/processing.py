@@ -31,7 +31,6 @@ from scheduler.cli.arguments import (
     command,
     new_group,
     one_more_task,
-    span_of,
 )
 from scheduler.cli.connecting import remote_broker
 from scheduler.cli.loading import in_lifespan, ready_app
@@ -48,6 +47,7 @@ from scheduler.program import Program, processor
 from scheduler.protocol.rights import rights_to_process
 from scheduler.queues.about import DISTRIBUTION
 from scheduler.timing.clock import SystemClock
+from scheduler.timing.durations import parse_duration
 
 COLLECT_AFTER = 10_000  # objects
 DEFAULT_PORT = 8088  # of the dashboard
@@ -81,7 +81,7 @@ def dev(
         dashboard.require()
     app = ready_app(reference, log_format="json" if as_json else log_format)
     warn_of_doubts(app.loops.values())
-    ends_after = None if span is None else span_of("--for", span)
+    ends_after = None if span is None else parse_duration(span, "--for")
     _end_despite(_completed(_develop(app, ends_after, port), None))
 
 

@@ -16,12 +16,13 @@ from scheduler.cli.arguments import (
 )
 from scheduler.cli.connecting import ask
 from scheduler.cli.loading import ready_app
-from scheduler.cli.printing import Row, exact, local, print_json, print_line, rough
+from scheduler.cli.printing import Row, local, print_json, print_line, rough
 from scheduler.cli.tables import Either, Table, print_table, shortened
 from scheduler.control.cancellation import CancelReport
 from scheduler.protocol.messages import printable
 from scheduler.queues.running import Running, RunningRun
 from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import exact
 
 NOT_ENDED = {
     "coroutine": "it has not ended yet: it is cancelled, and takes its time to end",

@@ -6,14 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scheduler.cli.arguments import (
-    AppArgument,
-    Json,
-    LoopArgument,
-    app_and_one,
-    command,
-    new_group,
-)
+from scheduler.cli.arguments import AppArgument, Json, LoopArgument, app_and_one, command, new_group
 from scheduler.cli.connecting import ask
 from scheduler.cli.loading import ready_app
 from scheduler.cli.loops import done_to, print_report

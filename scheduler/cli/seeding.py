@@ -1,8 +1,12 @@
-"""`scheduler seed`."""
+"""What the app needs in the broker: `scheduler seed`, and `topology show` and `export`."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import groupby
+from typing import Annotated, Any
 
 import typer
+from rich.tree import Tree
 
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import AppArgument, DryRun, Json, command, new_group
@@ -10,16 +14,22 @@ from scheduler.cli.connecting import ask
 from scheduler.cli.loading import ready_app
 from scheduler.cli.loops import row_of_report
 from scheduler.cli.printing import local, no_loops, print_json, print_line
-from scheduler.cli.tables import Table, Work, print_table, working
+from scheduler.cli.tables import Table, Work, console, show, working
 from scheduler.cli.upcoming import meaning_of, schedule_of, warn_of_doubts
 from scheduler.control.doctor import require_fit
 from scheduler.control.reports import Report
 from scheduler.events import Emit, Event, LoopSeeded, QueueDeclared
 from scheduler.program import Program
 from scheduler.protocol.rights import rights_to_seed
+from scheduler.protocol.topology import Binding, Topology, definitions
 from scheduler.timing.schedules import Cron, zone_of
 
+TIME_TO_LIVE = "x-message-ttl"
+FEW = 4
+
 cli = new_group()
+topology = new_group("Show or export the exchanges and queues the app uses.")
+cli.add_typer(topology, name="topology")
 
 
 @command(cli, "seed")
@@ -71,18 +81,15 @@ def seed(
         app.events.listening(_count_of(app, work), QueueDeclared, LoopSeeded),
     ):
         reports = ask(app, seeded, rights_to_seed(app.names, app.topology()), is_long=True)
-    if as_json:
-        print_json([row_of_report(report) for report in reports])
-    elif reports:
-        print_table(reports, OF_REPORTS)
-        schedules = (report.loop.schedule for report in reports)
+    if reports or as_json:
+        show(reports, OF_REPORTS, as_json)
+        schedules = [] if as_json else [report.loop.schedule for report in reports]
         for meaning in dict.fromkeys(meaning_of(it) for it in schedules if isinstance(it, Cron)):
             print_line(meaning)
     else:
         are = "would be" if dry_run else "are"
-        tasks = ", ".join(app.tasks)
         told = no_loops(app.namespace)
-        print_line(f"{told}; the queues of its tasks {are} declared: {tasks}.")
+        print_line(f"{told}; the queues of its tasks {are} declared: {', '.join(app.tasks)}.")
 
 
 def _count_of(app: Scheduler, work: Work) -> Emit:
@@ -115,4 +122,76 @@ OF_REPORTS = Table[Report](
         "DUE": _due,
     },
     brief=("LOOP", "SEED", "DUE", "SCHEDULE"),
+    row=row_of_report,
 )
+
+
+@command(topology, "show", asks=False)
+def topology_show(
+    reference: AppArgument = None,
+    whole: Annotated[
+        bool, typer.Option("--all", help="Every timer queue, too, which are many.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the exchanges, queues and bindings of the app, as a tree."""
+    wanted = ready_app(reference).topology()
+    if as_json:
+        print_json(asdict(wanted))
+    else:
+        console().print(_tree(wanted, whole=whole))
+
+
+@command(topology, "export", asks=False)
+def topology_export(
+    reference: AppArgument = None,
+    vhost: Annotated[str, typer.Option(help="The virtual host that they are for.")] = "/",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="It is JSON in any case.", show_default=False)
+    ] = True,
+) -> None:
+    """Print the exchanges and queues, as RabbitMQ definitions (JSON).
+
+    They are for `rabbitmqctl import_definitions`, or for an operator of Kubernetes.
+    """
+    print_json(definitions(ready_app(reference).topology(), vhost))
+
+
+def _tree(wanted: Topology, *, whole: bool) -> Tree:
+    tree = Tree("exchanges, and what is bound to them")
+    arguments = {each.name: each.arguments for each in (*wanted.exchanges, *wanted.queues)}
+    for exchange in wanted.exchanges:
+        branch = tree.add(f"{exchange.name} ({exchange.type}){_listed(exchange.arguments)}")
+        bound = [binding for binding in wanted.bindings if binding.source == exchange.name]
+        for _, alike in groupby(bound, lambda each: _kind_of(arguments[each.destination])):
+            lines = [
+                f"{_asked_of(each)} → {each.destination}{_listed(arguments[each.destination])}"
+                for each in alike
+            ]
+            for line in lines if whole else _folded(lines):
+                branch.add(line)
+    return tree
+
+
+def _asked_of(binding: Binding) -> str:
+    asked = (f"{name}: {value}" for name, value in binding.arguments.items() if name != "x-match")
+    return binding.routing_key or ", ".join(asked) or "(all)"
+
+
+def _kind_of(arguments: Mapping[str, Any]) -> object:
+    """Return what timer queues have in common that differ in their time alone."""
+    if TIME_TO_LIVE not in arguments:
+        return object()
+    return sorted((name, str(arguments[name])) for name in arguments if name != TIME_TO_LIVE)
+
+
+def _folded(lines: list[str]) -> list[str]:
+    if len(lines) <= FEW:
+        return lines
+    first, *others, last = lines
+    return [first, f"… {len(others)} more such timer queues (--all shows them)", last]
+
+
+def _listed(arguments: Mapping[str, Any]) -> str:
+    pairs = ", ".join(f"{name}={value}" for name, value in arguments.items())
+    return f"  [{pairs}]" if pairs else ""

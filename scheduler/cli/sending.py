@@ -14,7 +14,6 @@ from scheduler.cli.arguments import (
     json_object,
     moment_of,
     new_group,
-    span_of,
     tasks_to_complete,
 )
 from scheduler.cli.connecting import LIMIT
@@ -24,6 +23,7 @@ from scheduler.errors import UsageError
 from scheduler.queues.unsent import MessageId
 from scheduler.sending import CallTask
 from scheduler.spelling import no_such
+from scheduler.timing.durations import parse_duration
 
 cli = new_group()
 
@@ -69,7 +69,7 @@ def send(
     called = _sender_of(app, name)
     arguments = called.spec.arguments.load(json_object("--args", args))
     moment = None if at is None else moment_of("--at", at)
-    span = None if delay is None else span_of("--in", delay)
+    span = None if delay is None else parse_duration(delay, "--in")
 
     async def sent() -> tuple[str, str]:
         async with app:

@@ -16,27 +16,10 @@ from rich.text import Text
 
 from scheduler.app import Scheduler
 from scheduler.brokers.contract import cancelled
-from scheduler.cli.arguments import (
-    AppArgument,
-    Json,
-    OneLoop,
-    app_and_loop,
-    command,
-    new_group,
-    span_of,
-)
+from scheduler.cli.arguments import AppArgument, Json, OneLoop, app_and_loop, command, new_group
 from scheduler.cli.connecting import ask, connected
 from scheduler.cli.loading import app_with_tasks, ready_app
-from scheduler.cli.printing import (
-    Row,
-    exact,
-    local,
-    no_loops,
-    print_json,
-    relative,
-    rough,
-    seconds,
-)
+from scheduler.cli.printing import Row, local, no_loops, print_json, relative, rough, seconds
 from scheduler.cli.tables import BAD, STYLES, Table, console, print_lines, width
 from scheduler.cli.upcoming import origin_of, row_of_loop, schedule_of
 from scheduler.control.status import Backlog, Counts, Status
@@ -46,22 +29,13 @@ from scheduler.program import Program
 from scheduler.protocol.messages import flat, printable
 from scheduler.protocol.tokens import LastRun
 from scheduler.timing.clock import SystemClock
-from scheduler.timing.schedules import Schedule, describe, zone_of
+from scheduler.timing.durations import parse_duration
+from scheduler.timing.moments import exact
+from scheduler.timing.schedules import Schedule, describe, ticks_after, zone_of
 
 FEW = 3
 GONE = (Where.LOST, Where.UNSEEDED)
 TICKS = 3
-MEANINGS = {
-    Where.WAITING: "its time has not come",
-    Where.PAUSED: "until it is resumed",
-    Where.READY: "it waits for a processor",
-    Where.RUNNING: "a processor has it",
-    Where.LOST: "overdue, and no processor has its token; supervision repairs it",
-    Where.UNATTENDED: "due, and no processor takes messages of its task: start one",
-    Where.LATE: "overdue for longer than its task may take, and not all processors respond",
-    Where.UNHEARD: "no activity found in the journal",
-    Where.UNSEEDED: "run `scheduler seed`",
-}
 LEAST = timedelta(seconds=1)
 COUNT_EVERY = timedelta(seconds=30)
 NO_CONNECTION = "there is no connection to the broker, it is tried again"
@@ -103,8 +77,8 @@ def status(
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """How an app stands."""
+class Overview:
+    """The loops of an app, and what waits for its tasks, at a moment."""
 
     loops: Sequence[Status]
     tasks: Sequence[Backlog]
@@ -118,20 +92,19 @@ class Picture:
 
 
 def _show_all(app: Scheduler, as_json: bool) -> bool:
-    async def taken(program: Program) -> Picture:
-        return await picture_of(program)
+    async def taken(program: Program) -> Overview:
+        return await overview_of(program)
 
-    picture = ask(app, taken)
+    overview = ask(app, taken)
     if as_json:
-        loops = [_row(status) for status in picture.loops]
-        tasks = [asdict(backlog) for backlog in picture.tasks]
-        print_json({"loops": loops, "tasks": tasks, **asdict(picture.counts)})
+        loops, tasks = map(_row, overview.loops), map(asdict, overview.tasks)
+        print_json({"loops": [*loops], "tasks": [*tasks], **asdict(overview.counts)})
     else:
-        print_lines(lines_of(app, picture, width()))
-    return picture.is_fine
+        print_lines(lines_of(app, overview, width()))
+    return overview.is_fine
 
 
-async def picture_of(program: Program, counts: Counts | None = None) -> Picture:
+async def overview_of(program: Program, counts: Counts | None = None) -> Overview:
     """Read how an app stands; what was counted before is not counted again."""
     statuses, tasks = await asyncio.gather(program.survey.status(), program.survey.backlogs())
     if counts is None:
@@ -139,24 +112,20 @@ async def picture_of(program: Program, counts: Counts | None = None) -> Picture:
         supervision = 1
         leftovers = await program.leftovers.found()
         counts = await program.survey.counts(of_app + supervision, leftovers)
-    return Picture(statuses, tasks, counts)
+    return Overview(statuses, tasks, counts)
 
 
-def lines_of(app: Scheduler, picture: Picture, width: int | None) -> Iterator[Text]:
-    """Lay out a picture in a terminal that is so wide; None: elsewhere."""
-    if picture.loops:
-        yield from OF_LOOPS.lines(picture.loops, width)
+def lines_of(app: Scheduler, overview: Overview, width: int | None) -> Iterator[Text]:
+    """Lay out an overview in a terminal that is so wide; None: elsewhere."""
+    if overview.loops:
+        yield from OF_LOOPS.lines(overview.loops, width)
     else:
         yield Text(f"{no_loops(app.namespace)}.")
-    if picture.tasks:
+    if overview.tasks:
         yield Text("")
-        yield from OF_TASKS.lines(picture.tasks, width)
-    for line in _of_counts(picture.counts):
+        yield from OF_TASKS.lines(overview.tasks, width)
+    for line in _of_counts(overview.counts):
         yield Text(printable(line))
-
-
-def _ending(status: Status) -> str:
-    return status.last.ending.value if status.last else ""
 
 
 def _note(status: Status) -> str:
@@ -192,7 +161,7 @@ OF_LOOPS = Table[Status](
         "STATE": lambda each: each.where.value,
         "SEQ": lambda each: None if each.seq is None else f"#{each.seq}",
         "DUE": lambda each: _here(each.due_at, each),
-        "LAST": _ending,
+        "LAST": lambda each: each.last and each.last.ending.value,
         "STARTED": lambda each: _here(each.last and each.last.started_at, each),
         "LATE": lambda each: each.last and each.last.late,
         "TOOK": lambda each: each.last and each.last.duration,
@@ -217,24 +186,19 @@ OF_TASKS = Table[Backlog](
 
 
 def _of_counts(counts: Counts) -> Iterator[str]:
-    few = [
-        *counts.orphans[:FEW],
-        *([f"{more} more"] if (more := len(counts.orphans) - FEW) > 0 else []),
-    ]
-    told = {
-        f"{counts.parked} parked: see `scheduler failed list`": counts.parked,
-        f"{counts.void} void tokens: they wait in the broker until they are due, and never run": (
-            counts.void
-        ),
-        f"{counts.delayed} delayed: they wait in the broker for their time": counts.delayed,
-        "in the broker, and not in this code: "
-        f"{', '.join(few)} (`scheduler seed --prune` removes them)": counts.orphans,
-        "tasks in the broker, and not in this code: "
-        f"{', '.join(map(str, counts.leftovers))} "
-        "(`scheduler seed --prune` parks what waits, and removes their queues)": counts.leftovers,
+    more = len(counts.orphans) - FEW
+    few = ", ".join([*counts.orphans[:FEW], *([f"{more} more"] if more > 0 else [])])
+    lines = {
+        "{} parked: see `scheduler failed list`": counts.parked,
+        "{} void tokens: they wait in the broker until they are due, and never run": counts.void,
+        "{} delayed: they wait in the broker for their time": counts.delayed,
+        "in the broker, and not in this code: {} (`scheduler seed --prune` removes them)": few,
+        "tasks in the broker, and not in this code: {} (`scheduler seed --prune` parks what waits, "
+        "and removes their queues)": ", ".join(map(str, counts.leftovers)),
     }
-    lines = [line for line, count in told.items() if count]
-    return iter(["", *lines] if lines else [])
+    if any(lines.values()):
+        yield ""
+    yield from (line.format(what) for line, what in lines.items() if what)
 
 
 # One loop
@@ -269,7 +233,7 @@ def _fields(status: Status, now: datetime) -> Iterator[tuple[str, str]]:
     yield "schedule", _in_words(schedule)
     if origin := origin_of(status.loop):
         yield "", origin
-    yield "state", f"{status.where.value}: {MEANINGS[status.where]}"
+    yield "state", f"{status.where.value}: {status.where.meaning}"
     if status.reason:
         yield "reason", status.reason
     if status.seq is not None:
@@ -278,8 +242,9 @@ def _fields(status: Status, now: datetime) -> Iterator[tuple[str, str]]:
         yield "attempt", f"{status.attempt + 1}, as {status.attempt} failed"
     if status.due_at is not None:
         yield "due", _moment(status.due_at, zone, now)
-    for tick in islice(_ticks(status, now), TICKS):
-        yield "next", _moment(tick, zone, now)
+    if schedule.has_grid and status.where not in (Where.PAUSED, Where.UNSEEDED):
+        for tick in islice(ticks_after(schedule, max(now, status.due_at or now)), TICKS):
+            yield "next", _moment(tick, zone, now)
     yield from _of_last_run(status, zone, now)
     yield "processors", str(status.processors)
     if status.by:
@@ -303,14 +268,6 @@ def _in_words(schedule: Schedule) -> str:
     return describe(schedule) + ("" if schedule.has_grid else ", from the end of a run")
 
 
-def _ticks(status: Status, now: datetime) -> Iterator[datetime]:
-    """Compute the times after the due one, where they do not depend on how long runs take."""
-    moment, schedule = max(now, status.due_at or now), status.loop.schedule
-    while schedule.has_grid and status.where not in (Where.PAUSED, Where.UNSEEDED):
-        moment = schedule.next_after(moment)
-        yield moment
-
-
 def _moment(moment: datetime, zone: tzinfo | None, now: datetime) -> str:
     return f"{exact(moment, zone)}  ({relative(moment, now)})"
 
@@ -321,7 +278,6 @@ def _row(status: Status) -> Row:
 
 
 def row_of_last(run: LastRun | None) -> Row | None:
-    """Return a run that has ended, for programs."""
     return run and asdict(run) | {"ending": run.ending.value, "late": run.late}
 
 
@@ -334,7 +290,7 @@ def _watch(reference: str | None, loop: str | None, interval: str, as_json: bool
             "--watch shows all loops in a terminal: leave out LOOP and --json, and what the output "
             "is piped to."
         )
-    span = span_of("--interval", interval)
+    span = parse_duration(interval, "--interval")
     if span < LEAST:
         raise UsageError(f"--interval is at least 1s, got {interval!r}.")
     with suppress(KeyboardInterrupt):  # as one ends it
@@ -343,13 +299,13 @@ def _watch(reference: str | None, loop: str | None, interval: str, as_json: bool
 
 
 class Screen:
-    """The last picture of an app, and whether it is a new one."""
+    """The last overview of an app, and whether it is a new one."""
 
     def __init__(self, app: Scheduler, interval: timedelta) -> None:
         self._app = app
         self._interval = interval
         self._console = console()
-        self._picture: Picture | None = None
+        self._overview: Overview | None = None
         self._counted_at: datetime | None = None
         self._trouble = ""
 
@@ -362,8 +318,8 @@ class Screen:
                     await asyncio.sleep(self._interval.total_seconds())
 
     async def show_next(self, program: Program, live: Live) -> None:
-        """Take a picture; as long as none comes, say so."""
-        taking = asyncio.create_task(self._take(program), name="picture")
+        """Take an overview; as long as none comes, say so."""
+        taking = asyncio.create_task(self._take(program), name="overview")
         try:
             while not taking.done():
                 await asyncio.wait([taking], timeout=self._interval.total_seconds())
@@ -379,25 +335,25 @@ class Screen:
         try:
             now = SystemClock().now()
             is_new = self._counted_at is None or now - self._counted_at >= COUNT_EVERY
-            counts = None if is_new or self._picture is None else self._picture.counts
+            counts = None if is_new or self._overview is None else self._overview.counts
             self._counted_at = now if is_new else self._counted_at
-            self._picture = await picture_of(program, counts)
+            self._overview = await overview_of(program, counts)
             self._trouble = ""
         except BrokerError as error:
-            if self._picture is None:
+            if self._overview is None:
                 raise
             self._trouble = str(error)
 
     def _shown(self) -> Group:
-        if self._picture is None:
+        if self._overview is None:
             return Group(self._title())
-        lines = lines_of(self._app, self._picture, self._console.width)
+        lines = lines_of(self._app, self._overview, self._console.width)
         return Group(self._title(), Text(""), *lines)
 
     def _title(self) -> Text:
-        if self._picture is None:
+        if self._overview is None:
             return Text(f"{self._app.namespace}: {self._trouble}")
-        at = exact(self._picture.at)
+        at = exact(self._overview.at)
         if self._trouble:
             return Text(f"{self._app.namespace} as it was at {at}: {self._trouble}", BAD)
         every = rough(self._interval)

@@ -5,20 +5,29 @@ import sys
 import textwrap
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
-from rich.progress import TextColumn as Words
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TimeElapsedColumn,
+)
+from rich.progress import (
+    TextColumn as Words,
+)
 from rich.text import Text
 
-from scheduler.cli.printing import exact, relative, seconds
+from scheduler.cli.printing import Row, print_json, print_line, relative, seconds
 from scheduler.protocol.messages import flat
 from scheduler.timing.clock import SystemClock
+from scheduler.timing.moments import exact
 
 GAP = "  "
 LEAST = 12  # columns for what may be cut
@@ -46,6 +55,10 @@ class Either(NamedTuple):
     brief: str
 
 
+def _fields(thing: Any) -> Row:
+    return asdict(thing)
+
+
 @dataclass(frozen=True)
 class Table(Generic[E]):
     """What is shown of each thing.
@@ -55,10 +68,14 @@ class Table(Generic[E]):
             brief table from now.
         brief: the columns that stand where not all fit. In a terminal, what is in a last one of
             `CUT` may be cut.
+        row: what programs are given for each.
+        nothing: what is said where there are none; empty: the table has no rows.
     """
 
     columns: Mapping[str, Callable[[E], object]]
     brief: Sequence[str]
+    row: Callable[[E], Row] = _fields
+    nothing: str = ""
 
     def lines(self, things: Iterable[E], width: int | None) -> Iterator[Text]:
         """Lay out things, which can be gone through twice, and need not fit into memory.
@@ -137,12 +154,21 @@ def _cut(cell: str, width: int) -> str:
     return cell if cell_len(cell) <= width else f"{set_cell_size(cell, width - 1).rstrip()}…"
 
 
+def show(things: Sequence[E], table: Table[E], as_json: bool) -> None:
+    """Print things: for programs, in a table, or that there are none."""
+    if as_json:
+        print_json([table.row(each) for each in things])
+    elif table.nothing and not things:
+        print_line(table.nothing)
+    else:
+        print_table(things, table)
+
+
 def print_table(things: Iterable[E], table: Table[E]) -> None:
     print_lines(table.lines(things, width()))
 
 
 def print_lines(lines: Iterable[Text]) -> None:
-    """Print lines as they are, in colour in a terminal."""
     terminal = console() if sys.stdout.isatty() else None
     for line in lines:
         if terminal is None:
@@ -194,11 +220,9 @@ class Work:
         self._task = shown.add_task(what, total=None)
 
     def expect(self, total: int) -> None:
-        """Set how much there is to do."""
         self._shown.update(self._task, total=total)
 
     def advance(self) -> None:
-        """Count one more as done."""
         self._shown.advance(self._task)
 
 

@@ -9,7 +9,7 @@ from scheduler.cli.arguments import AppArgument, Json, command, new_group
 from scheduler.cli.connecting import ask
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import Row, local, print_json, print_line
-from scheduler.cli.tables import Table, print_table
+from scheduler.cli.tables import Table, show
 from scheduler.errors import UsageError
 from scheduler.queues.unsent import Unsent, UnsentStore
 
@@ -19,13 +19,7 @@ cli = new_group("List, send and purge messages that could not be sent.")
 @command(cli, "list", asks=False)
 def unsent_list(reference: AppArgument = None, as_json: Json = False) -> None:
     """List the stored messages. The broker need not be there."""
-    stored = _store(ready_app(reference)).read()
-    if as_json:
-        print_json([_row(each) for each in stored])
-    elif stored:
-        print_table(stored, OF_UNSENT)
-    else:
-        print_line("No message is stored.")
+    show(_store(ready_app(reference)).read(), OF_UNSENT, as_json)
 
 
 @command(cli, "send")
@@ -93,4 +87,6 @@ OF_UNSENT = Table[Unsent](
         "STORED": lambda each: local(each.stored_at),
     },
     brief=("ID", "TO", "DUE"),
+    row=_row,
+    nothing="No message is stored.",
 )

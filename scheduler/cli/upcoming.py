@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from scheduler.cli.printing import Row, no_loops, print_json, print_line, relati
 from scheduler.tasks.loops import Loop
 from scheduler.timing.clock import SystemClock
 from scheduler.timing.phrases import in_words, seconds_first
-from scheduler.timing.schedules import Cron, Schedule, describe, zone_of
+from scheduler.timing.schedules import Cron, Schedule, describe, ticks_after, zone_of
 
 cli = new_group()
 
@@ -31,32 +32,27 @@ def upcoming(
     app = app_with_tasks(reference)
     warn_of_doubts(app.loops.values())
     now = SystemClock().now()
-    found = [
-        (str(loop), loop.schedule, list(_times(loop.schedule, now, count)))
-        for loop in app.loops.values()
-    ]
+    found = [(loop, [*_times(loop.schedule, now, count)]) for loop in app.loops.values()]
     if as_json:
         return print_json(
             [
-                {"loop": name, "schedule": describe(schedule), "times": times}
-                for name, schedule, times in found
+                {"loop": str(loop), "schedule": describe(loop.schedule), "times": times}
+                for loop, times in found
             ]
         )
     if not found:
         tasks = ", ".join(app.tasks)
         told = no_loops(app.namespace)
         return print_line(f"{told}; its tasks run when they are sent messages: {tasks}.")
-    for name, schedule, times in found:
-        print_line(f"{name}  ({meaning_of(schedule)})")
+    for loop, times in found:
+        print_line(f"{loop}  ({meaning_of(loop.schedule)})")
         for time in times:
             print_line(f"  {time.isoformat(' ', timespec='seconds')}")
 
 
-def _times(schedule: Schedule, moment: datetime, count: int) -> Iterator[datetime]:
-    """Compute the next times, in the schedule's own zone, or in that of this machine."""
-    for _ in range(count):
-        moment = schedule.next_after(moment)
-        yield moment.astimezone(zone_of(schedule))
+def _times(schedule: Schedule, now: datetime, count: int) -> Iterator[datetime]:
+    zone = zone_of(schedule)
+    return (tick.astimezone(zone) for tick in islice(ticks_after(schedule, now), count))
 
 
 def meaning_of(schedule: Schedule) -> str:
@@ -92,7 +88,6 @@ def origin_of(loop: Loop) -> str:
 
 
 def row_of_loop(loop: Loop) -> Row:
-    """Return a loop and its schedule, for programs."""
     override = loop.override and {
         "by": loop.override.by,
         "at": loop.override.at,

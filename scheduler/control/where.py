@@ -31,6 +31,24 @@ class Where(StrEnum):
     PAUSED = "paused"
     WAITING = "waiting"
 
+    @property
+    def meaning(self) -> str:
+        """Return what it means, in a phrase."""
+        return MEANINGS[self]
+
+
+MEANINGS = {
+    Where.LOST: "overdue, and no processor has its token; supervision repairs it",
+    Where.UNATTENDED: "due, and no processor takes messages of its task: start one",
+    Where.LATE: "overdue for longer than its task may take, and nothing was heard of its run",
+    Where.UNSEEDED: "in the code, and not in the broker: run `scheduler seed`",
+    Where.UNHEARD: "no activity found in the journal",
+    Where.READY: "due, and waiting in the queue of its task",
+    Where.RUNNING: "due, and delivered to a processor",
+    Where.PAUSED: "it waits until it is resumed",
+    Where.WAITING: "its time has not come",
+}
+
 
 def put_of(token: Token) -> Put:
     """Return what the journal would say of a token that was put."""

@@ -8,6 +8,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from scheduler.errors import SettingsError
+from scheduler.queues.about import DISTRIBUTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,12 +30,6 @@ else:
 __all__ = ["Access", "Visitor", "dashboard"]
 
 NEEDED = ("starlette", "jinja2", "uvicorn", "python_multipart")
-DISTRIBUTION = "rabbit-scheduler"
-
-
-def is_installed() -> bool:
-    """Whether there is all that the dashboard needs."""
-    return not _missing()
 
 
 def require() -> None:
@@ -43,7 +38,7 @@ def require() -> None:
     Raises:
         SettingsError: something is not installed.
     """
-    if missing := _missing():
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         raise SettingsError(
             f"The dashboard needs {', '.join(missing)}, which this Python does not have. Nothing "
             f"was started: pip install '{DISTRIBUTION}[dashboard]'."
@@ -72,10 +67,6 @@ def dashboard(
             and it was not said how to reach it.
     """
     require()
-    from scheduler.dashboard import building
+    from scheduler.dashboard.routes import build
 
-    return building.build(app, access=access, read_only=read_only, connect=connect)
-
-
-def _missing() -> list[str]:
-    return [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    return build(app, access=access, read_only=read_only, connect=connect)

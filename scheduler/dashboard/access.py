@@ -57,7 +57,6 @@ class Visitor:
                 raise UsageError(no_such("action", str(action), ACTIONS))
 
     def can(self, action: str) -> bool:
-        """Whether they may do it."""
         return self.may == "all" or (self.may != "read-only" and action in self.may)
 
 
@@ -94,14 +93,13 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-class Forms:
+class FormTokens:
     """The tokens by which forms of our own pages are known."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
 
     def token(self, visitor: Visitor) -> str:
-        """What stands in each form that this visitor is given."""
         return hmac.new(self._secret, visitor.name.encode(), hashlib.sha256).hexdigest()
 
     def refusal(self, headers: Mapping[str, str], token: str, visitor: Visitor) -> str | None:

@@ -1,21 +1,104 @@
-"""What visitors ask to have done: read from a form, and begun."""
+"""What visitors can do: what is asked before, and what is begun then, as the commands do it."""
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from scheduler.control.reports import Report
 from scheduler.dashboard import wording
-from scheduler.dashboard.asked import Asked, NotDone
-from scheduler.dashboard.doings import Doing, Work
-from scheduler.dashboard.operations import LOOP_VERBS, RIGHT_OF, arguments_of
-from scheduler.dashboard.parked import look_at, told_of
-from scheduler.dashboard.planning import loop_in, schedule_in
-from scheduler.dashboard.pods import roll_of
+from scheduler.dashboard.answers import look_at, roll_of, told_of, words_of
+from scheduler.dashboard.forms import Form
+from scheduler.dashboard.operations import Operation, Work
 from scheduler.dashboard.site import Site
 from scheduler.dashboard.standing import AT_REST
-from scheduler.errors import UsageError
-from scheduler.queues.failed import Selection
-from scheduler.timing.rates import Rate, parse_rate
+from scheduler.errors import InvalidArguments, UsageError
+from scheduler.program import Program
+from scheduler.queues.failed import FailedQueues, Parked, Selection
+from scheduler.spelling import counted
+from scheduler.tasks.loops import Loop
+from scheduler.timing.schedules import Schedule
+
+MANY = 2
+MOST_TOLD = 100
+TICKS = 3
+RIGHT_OF = {"now": "resume", "schedule-set": "schedule", "schedule-clear": "schedule"}
+
+
+@dataclass(frozen=True, slots=True)
+class LoopVerb:
+    """Something that is done to loops.
+
+    Attributes:
+        says: what it will do, for people who have not done it yet.
+        ends: whether it cannot be taken back, so that it is asked for twice.
+    """
+
+    name: str
+    says: str
+    do: Callable[[Program, Loop, str], Awaitable[Report]]
+    ends: bool = False
+
+
+LOOP_VERBS = {
+    verb.name: verb
+    for verb in (
+        LoopVerb(
+            "pause",
+            "No run of it begins any more until it is resumed. A run that is going on ends.",
+            lambda it, loop, why: it.verbs.pause(loop, why or "paused from the dashboard"),
+        ),
+        LoopVerb(
+            "resume",
+            "If it is paused, it goes on at its next nominal time.",
+            lambda it, loop, _: it.verbs.resume(loop),
+        ),
+        LoopVerb(
+            "now",
+            "If it is paused, it goes on, and runs at once.",
+            lambda it, loop, _: it.verbs.resume(loop, at_once=True),
+        ),
+        LoopVerb(
+            "trigger",
+            "If it waits, it runs now, besides its schedule. Paused or running, it is left alone.",
+            lambda it, loop, _: it.verbs.trigger(loop),
+        ),
+        LoopVerb(
+            "remove",
+            "It ends for good, with its place in the schedule and what it carries. A run that is "
+            "going on is its last. Only loops that the code does not start can be removed.",
+            lambda it, loop, _: it.removal.remove(loop),
+            ends=True,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked before something is done.
+
+    Attributes:
+        about: what it is about, or what will be, in a line each; count: how many lines there are.
+        doubt: what may not have been meant.
+        is_grave: whether it cannot be taken back.
+    """
+
+    title: str
+    says: str
+    about: Sequence[str]
+    count: int
+    doubt: str = ""
+    is_grave: bool = True
+
+
+class Begun(NamedTuple):
+    """What a form asks for, in words; what does it; and the page to return to, if another one."""
+
+    what: str
+    work: Work
+    to: str = ""
 
 
 class Actions:
@@ -23,7 +106,11 @@ class Actions:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._others: dict[str, Callable[[Asked], Coroutine[Any, Any, str]]] = {
+        self._acts: Mapping[str, Callable[[Form], Begun]] = {
+            **dict.fromkeys(LOOP_VERBS, self._on_loops),
+            "start": self._start,
+            "schedule-set": self._set_schedule,
+            "schedule-clear": self._clear_schedule,
             "replay": self._replay,
             "edit": self._edit,
             "purge": self._purge,
@@ -32,133 +119,226 @@ class Actions:
             "roll-call": self._call_the_roll,
             "running": self._ask_what_runs,
             "cancel": self._cancel,
-            "start": self._start,
-            "schedule-set": self._set_schedule,
-            "schedule-clear": self._clear_schedule,
+        }
+        self._questions: Mapping[str, Callable[[Form], Question | None]] = {
+            **dict.fromkeys(LOOP_VERBS, self._ask_of_verb),
+            "start": self._ask_of_start,
+            "schedule-set": self._ask_of_schedule,
+            "purge": self._ask_of_purge,
+            "cancel": self._ask_of_cancel,
         }
 
-    def are_allowed(self, asked: Asked) -> bool:
-        """Whether the visitor may do it."""
-        return self._site.can(asked.visitor, RIGHT_OF.get(asked.action, asked.action))
+    def are_allowed(self, form: Form) -> bool:
+        return self._site.can(form.visitor, RIGHT_OF.get(form.action, form.action))
 
-    async def do(self, asked: Asked) -> str:
+    def question(self, form: Form) -> Question | None:
+        """Return what to ask before; None: nothing.
+
+        Raises:
+            UsageError: the form says nothing that could be done.
+        """
+        ask = self._questions.get(form.action)
+        return None if ask is None or form.is_sure else ask(form)
+
+    async def do(self, form: Form) -> str:
         """Do it; returns the page that tells what came of it.
 
         Raises:
-            NotDone: the form says nothing that could be done.
+            UsageError: the form says nothing that could be done.
         """
-        if asked.action in LOOP_VERBS:
-            return await self._on_loops(asked)
-        if (act := self._others.get(asked.action)) is None:
-            raise NotDone(f"There is no action {asked.action!r}.")
-        try:
-            return await act(asked)
-        except UsageError as error:
-            raise NotDone(str(error)) from error
+        if (act := self._acts.get(form.action)) is None:
+            raise UsageError(f"There is no action {form.action!r}.")
+        begun = act(form)
+        operation = await self._site.operations.begin(begun.what, form.visitor.name, begun.work)
+        return form.back(operation.id, to=begun.to)
 
-    async def _on_loops(self, asked: Asked) -> str:
-        names = asked.loops(self._site.standings())
-        what = names[0] if len(names) == 1 else wording.counted(len(names), "loop")
-        verb = "resume and run now:" if asked.action == "now" else asked.action
-        work = self._site.operations.on_loops(asked.action, names, asked.text("reason"))
-        if len(names) == 1:
-            work = self._with_undo(asked.action, names[0], work)
-        to = "/loops" if LOOP_VERBS[asked.action].ends else ""  # its page is gone with it
-        return await self._begin(asked, f"{verb} {what}", work, to=to)
+    # Loops
+
+    def _on_loops(self, form: Form) -> Begun:
+        names, verb = form.loops(self._site.standings()), LOOP_VERBS[form.action]
+
+        async def work(operation: Operation) -> None:
+            program = self._site.program
+            for name in names:
+                try:
+                    loop = await program.loops.find(name)
+                    operation.tell(_told(await verb.do(program, loop, form.text("reason"))))
+                except UsageError as error:
+                    if len(names) == 1:
+                        raise
+                    operation.tell(f"{name}: {error}")
+
+        is_one = len(names) == 1
+        what = "resume and run now:" if verb.name == "now" else verb.name
+        return Begun(
+            f"{what} {names[0] if is_one else counted(len(names), 'loop')}",
+            self._with_undo(verb.name, names[0], work) if is_one else work,
+            "/loops" if verb.ends else "",  # its page is gone with it
+        )
 
     def _with_undo(self, verb: str, name: str, work: Work) -> Work:
         """Offer to take a pause or a resumption back; tell who had paused the loop, and why."""
-        found = (each.loop for each in self._site.standings() if each.name == name)
-        if (loop := next(found, None)) is None:
+        if (found := self._site.standing(name)) is None:
             return work
+        loop = found.loop
         was_paused, reason = loop.is_paused, loop.reason or ""
         by = f" by {loop.listed.by}" if loop.listed and loop.listed.by else ""
 
-        async def act(doing: Doing) -> None:
-            await work(doing)
+        async def act(operation: Operation) -> None:
+            await work(operation)
             if verb == "pause" and not was_paused:
-                doing.undo = "resume", {"loop": name}
+                operation.undo = "resume", {"loop": name}
             elif verb in ("resume", "now") and was_paused:
-                doing.undo = "pause", {"loop": name, "reason": reason}
-                doing.lines.append(f"It was paused{by}: {reason}")
+                operation.undo = "pause", {"loop": name, "reason": reason}
+                operation.lines.append(f"It was paused{by}: {reason}")
 
         return act
 
-    async def _start(self, asked: Asked) -> str:
-        loop = loop_in(self._site.app, asked.text)
-        work = self._site.operations.start(loop)
+    def _ask_of_verb(self, form: Form) -> Question | None:
+        verb, names = LOOP_VERBS[form.action], form.loops(self._site.standings())
+        if not verb.ends and len(names) < MANY:
+            return None
+        title = f"{verb.name.capitalize()} {counted(len(names), 'loop')}?"
+        says, about = f"Of each: {verb.says}", names[:MOST_TOLD]
+        return Question(title, says, about, len(names), is_grave=verb.ends)
+
+    def _start(self, form: Form) -> Begun:
+        loop = form.loop(self._site.app)
+        work = self._rescheduled(lambda program: program.seeding.start(loop))
         # The page of a loop that is not there yet would not be found.
-        to = f"/loops?{urlencode({'q': str(loop)})}"
-        return await self._begin(asked, f"start {loop}", work, to=to)
+        return Begun(f"start {loop}", work, f"/loops?{urlencode({'q': str(loop)})}")
 
-    async def _set_schedule(self, asked: Asked) -> str:
-        name, schedule = asked.text("loop"), schedule_in(asked.text)
-        work = self._site.operations.set_schedule(name, schedule)
-        return await self._begin(asked, f"reschedule {name}", work)
+    def _ask_of_start(self, form: Form) -> Question:
+        loop = form.loop(self._site.app)
+        verb, says = "Start", "It runs from now on, whatever is deployed, until it is removed."
+        if self._site.standing(str(loop)) is not None:
+            verb = "Change"
+            says = "It is there already, and goes on from where it is, with what is new of this."
+        arguments = f"arguments: {', '.join(loop.args) or 'none'}"
+        return self._of_schedule(f"{verb} {loop}?", says, loop.schedule, arguments)
 
-    async def _clear_schedule(self, asked: Asked) -> str:
-        name = asked.text("loop")
-        work = self._site.operations.clear_schedule(name)
-        return await self._begin(asked, f"clear the schedule of {name}", work)
+    def _set_schedule(self, form: Form) -> Begun:
+        name, schedule = form.text("loop"), form.schedule()
 
-    async def _replay(self, asked: Asked) -> str:
-        which, rate = asked.messages(), _rate(asked)
-        work = self._site.operations.replay(which, rate)
-        return await self._begin(asked, f"replay {told_of(which)}", self._forgetting(work))
+        async def do(program: Program) -> Report:
+            loop = await program.loops.find(name)
+            return await program.verbs.set_schedule(loop, schedule, by=form.visitor.name)
 
-    async def _edit(self, asked: Asked) -> str:
-        which, args = asked.messages(), arguments_of(asked.text("args"))
-        work = self._site.operations.replay(which, None, args)
-        what = f"replay {told_of(which)} with other arguments"
-        return await self._begin(asked, what, self._forgetting(work))
+        return Begun(f"reschedule {name}", self._rescheduled(do))
 
-    async def _purge(self, asked: Asked) -> str:
-        which = asked.messages()
-        work = self._site.operations.purge(which)
-        return await self._begin(asked, f"delete {told_of(which)}", self._forgetting(work))
+    def _ask_of_schedule(self, form: Form) -> Question:
+        name, schedule = form.text("loop"), form.schedule()
+        if (found := self._site.standing(name)) is None:
+            raise UsageError(f"There is no loop {name!r} any more.")
+        says = "It goes on by this from now on."
+        if found.loop.id in self._site.app.loops:
+            says = "It goes by this from now on, whatever is seeded, until that is cleared."
+        until_now = f"until now: {wording.schedule_in_words(found.schedule)}"
+        return self._of_schedule(f"Reschedule {name}?", says, schedule, until_now)
 
-    def _forgetting(self, work: Work) -> Work:
-        """What was looked at is not so any more, afterwards."""
+    def _clear_schedule(self, form: Form) -> Begun:
+        name = form.text("loop")
 
-        async def forget(doing: Doing) -> None:
+        async def do(program: Program) -> Report:
+            return await program.verbs.clear_schedule(await program.loops.find(name))
+
+        return Begun(f"clear the schedule of {name}", self._rescheduled(do))
+
+    def _rescheduled(self, do: Callable[[Program], Awaitable[Report]]) -> Work:
+        async def work(operation: Operation) -> None:
+            report = await do(self._site.program)
+            words = wording.schedule_in_words(report.loop.schedule)
+            operation.tell(f"{_told(report)}; it goes by: {words}")
+
+        return work
+
+    def _of_schedule(self, title: str, says: str, schedule: Schedule, *more: str) -> Question:
+        zone = wording.zone_name(schedule)
+        ticks = wording.ticks(schedule, self._site.clock.now(), TICKS)
+        times = [wording.in_full(wording.in_zone(tick, zone)) for tick in ticks]
+        about = [f"from now on: {wording.schedule_in_words(schedule)}"]
+        about += [*([f"next: {'; '.join(times)}"] if times else []), *more]
+        doubt = wording.doubt_of(schedule)
+        return Question(title, says, about, len(about), doubt, is_grave=False)
+
+    # Parked messages
+
+    def _replay(self, form: Form) -> Begun:
+        which = form.messages()
+        replay = partial(FailedQueues.replay, rate=form.rate())
+        return Begun(f"replay {told_of(which)}", self._on_parked(which, replay, "replayed"))
+
+    def _edit(self, form: Form) -> Begun:
+        which = form.messages()
+        replay = partial(FailedQueues.replay, args=form.args(), check=self._check)
+        work = self._on_parked(which, replay, "replayed")
+        return Begun(f"replay {told_of(which)} with other arguments", work)
+
+    def _purge(self, form: Form) -> Begun:
+        which = form.messages()
+        work = self._on_parked(which, FailedQueues.purge, "deleted")
+        return Begun(f"delete {told_of(which)}", work)
+
+    def _ask_of_purge(self, form: Form) -> Question:
+        which = form.messages()
+        about = [*(which.ids or ()), *words_of(which)]
+        says = "They are deleted for good, with their arguments and tracebacks."
+        return Question("Delete parked messages?", says, about[:MOST_TOLD], len(about))
+
+    def _on_parked(
+        self, which: Selection, verb: Callable[..., Awaitable[object]], done: str
+    ) -> Work:
+        tasks = [*self._site.app.tasks] if which.task is None else [which.task]
+
+        async def work(operation: Operation) -> None:
+            def tell(parked: Parked) -> None:
+                operation.tell(f"{done} {parked.id}")
+
             try:
-                await work(doing)
+                await verb(self._site.program.failed, tasks, which, tell=tell)
             finally:
-                self._site.looks.clear()
+                self._site.looks.clear()  # which are not so any more
 
-        return forget
+        return work
 
-    async def _look(self, asked: Asked) -> str:
-        site, task = self._site, asked.text("task")
+    def _check(self, task: str, args: Mapping[str, Any]) -> None:
+        if (spec := self._site.app.tasks.get(task)) is None:
+            return
+        try:
+            spec.arguments.load(args)
+        except InvalidArguments as error:
+            raise UsageError(f"{error} The message stays parked, as it was.") from None
+
+    def _look(self, form: Form) -> Begun:
+        site, task = self._site, form.text("task")
         which = Selection(task=task or None)
         tasks = [task] if task in site.app.tasks else [*site.app.tasks]
 
-        async def work(doing: Doing) -> None:
-            failed = site.program.failed
-            look = await look_at(failed, tasks, which, site.clock.now())
+        async def work(operation: Operation) -> None:
+            look = await look_at(site.program.failed, tasks, which, site.clock.now())
             site.looks[task if task in site.app.tasks else ""] = look
             more = "" if look.is_whole else ", and there are more"
-            doing.tell(
-                f"{wording.counted(look.count, 'message')} in {len(look.groups)} groups{more}"
-            )
+            operation.tell(f"{counted(look.count, 'message')} in {len(look.groups)} groups{more}")
 
-        return await self._begin(asked, "look at what is parked", work)
+        return Begun("look at what is parked", work)
 
-    async def _examine(self, asked: Asked) -> str:
+    # The broker and its processors
+
+    def _examine(self, _: Form) -> Begun:
         site = self._site
 
-        async def work(doing: Doing) -> None:
+        async def work(operation: Operation) -> None:
             findings = [finding async for finding in site.program.doctor.examine()]
             site.findings = site.clock.now(), findings
             wrong = sum(finding.verdict != "ok" for finding in findings)
-            doing.tell(f"{len(findings)} things were looked at, {wrong} want attention")
+            operation.tell(f"{len(findings)} things were looked at, {wrong} want attention")
 
-        return await self._begin(asked, "examine the broker", work)
+        return Begun("examine the broker", work)
 
-    async def _call_the_roll(self, asked: Asked) -> str:
+    def _call_the_roll(self, _: Form) -> Begun:
         site = self._site
 
-        async def work(doing: Doing) -> None:
+        async def work(operation: Operation) -> None:
             program, known = site.program, site.picture.listing.known
             # A waiting loop is in no processor's hand.
             loops = [each.loop.id for each in site.standings() if each.state not in AT_REST]
@@ -166,40 +346,42 @@ class Actions:
             running = await program.cancellation.running()
             site.running = site.clock.now(), running
             site.roll = roll_of(answers, running, site.clock.now())
-            doing.tell(f"{len(answers.said)} of {answers.expected} processors have answered")
+            operation.tell(f"{len(answers.said)} of {answers.expected} processors have answered")
 
-        return await self._begin(asked, "call the roll", work)
+        return Begun("call the roll", work)
 
-    async def _ask_what_runs(self, asked: Asked) -> str:
-        site, stack_of = self._site, asked.text("run") or None
+    def _ask_what_runs(self, form: Form) -> Begun:
+        site, stack_of = self._site, form.text("run") or None
 
-        async def work(doing: Doing) -> None:
+        async def work(operation: Operation) -> None:
             running = await site.program.cancellation.running(stack_of=stack_of)
             site.running = site.clock.now(), running
             more = f", and {running.more} more" if running.more else ""
-            doing.tell(f"{wording.counted(len(running.runs), 'run')}{more}")
+            operation.tell(f"{counted(len(running.runs), 'run')}{more}")
 
-        return await self._begin(asked, "ask what runs", work)
+        return Begun("ask what runs", work)
 
-    async def _cancel(self, asked: Asked) -> str:
-        site, run, by = self._site, asked.text("run"), asked.visitor.name
+    def _cancel(self, form: Form) -> Begun:
+        site, run, by = self._site, form.text("run"), form.visitor.name
         if not run:
-            raise NotDone("No run was named.")
+            raise UsageError("No run was named.")
 
-        async def work(doing: Doing) -> None:
+        async def work(operation: Operation) -> None:
             report = await site.program.cancellation.cancel(run, by=by)
-            doing.tell(f"{report.run.id}: {report.ending or 'goes on, and was told to end'}")
+            ending = report.ending or "goes on, and was told to end"
+            operation.tell(f"{report.run.id}: {ending}")
             site.running = site.clock.now(), await site.program.cancellation.running()
 
-        return await self._begin(asked, f"end the run {run}", work)
+        return Begun(f"end the run {run}", work)
 
-    async def _begin(self, asked: Asked, what: str, work: Work, *, to: str = "") -> str:
-        doing = await self._site.doings.begin(what, asked.visitor.name, work)
-        return asked.back(doing, to=to)
+    def _ask_of_cancel(self, form: Form) -> Question:
+        says = "It is not tried again; a loop goes on with its next tick. What it had done stays."
+        return Question("End this run?", says, [form.text("run")], 1)
 
 
-def _rate(asked: Asked) -> Rate | None:
-    try:
-        return parse_rate(asked.text("rate")) if asked.text("rate") else None
-    except UsageError as error:
-        raise NotDone(str(error)) from error
+def _told(report: Report) -> str:
+    told = f"{report.loop}: {report.did.value}"
+    if report.silent:
+        silent = ", ".join(report.silent)
+        told += f", not confirmed by {silent}: until they answer, they may begin one more run"
+    return told

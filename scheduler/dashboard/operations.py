@@ -1,197 +1,103 @@
-"""What can be done from the dashboard, by the same parts as the commands do it."""
+"""What visitors have had done: each as it goes on, and what came of it."""
 
-import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from secrets import token_urlsafe
+from typing import Any
 
-from scheduler.control.reports import Report
-from scheduler.dashboard.doings import Doing, Work
-from scheduler.dashboard.wording import schedule_in_words
-from scheduler.errors import InvalidArguments, UsageError
-from scheduler.program import Program
-from scheduler.queues.failed import Parked, Selection
-from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import App
-from scheduler.timing.rates import Rate
-from scheduler.timing.schedules import Recurring
+from scheduler.control.reports import acting_as
+from scheduler.errors import SchedulerError
+from scheduler.timing.clock import Clock
+
+REMEMBERED = 50
+LINES = 50
+PATIENCE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class LoopVerb:
-    """Something that is done to loops.
+@dataclass(slots=True)
+class Operation:
+    """Something that was begun.
 
     Attributes:
-        says: what it will do, for people who have not done it yet.
-        ends: whether it cannot be taken back, so that it is asked for twice.
+        what: in words, such as "pause 3 loops".
+        count: of how many messages or loops it is done.
+        lines: what came of the first of them.
+        error: why it came to no end.
+        undo: the action that takes it back, and its fields; None: there is none.
+        version: grows with whatever changes.
     """
 
-    name: str
-    says: str
-    ends: bool = False
+    id: str
+    what: str
+    by: str
+    begun_at: datetime
+    ended_at: datetime | None = None
+    count: int = 0
+    lines: list[str] = field(default_factory=list[str])
+    error: str = ""
+    undo: tuple[str, Mapping[str, str]] | None = None
+    version: int = 0
+
+    @property
+    def left_out(self) -> int:
+        return max(self.count - len(self.lines), 0)
+
+    def tell(self, line: str) -> None:
+        """Add what came of one more."""
+        self.count += 1
+        self.version += 1
+        if len(self.lines) < LINES:
+            self.lines.append(line)
 
 
-LOOP_VERBS = {
-    verb.name: verb
-    for verb in (
-        LoopVerb(
-            "pause",
-            "No run of it begins any more until it is resumed. A run that is going on ends.",
-        ),
-        LoopVerb("resume", "If it is paused, it goes on at its next nominal time."),
-        LoopVerb("now", "If it is paused, it goes on, and runs at once."),
-        LoopVerb(
-            "trigger",
-            "If it waits, it runs now, besides its schedule. Paused or running, it is left alone.",
-        ),
-        LoopVerb(
-            "remove",
-            "It ends for good, with its place in the schedule and what it carries. A run that is "
-            "going on is its last. Only loops that the code does not start can be removed.",
-            ends=True,
-        ),
-    )
-}
-RIGHT_OF = {"now": "resume", "schedule-set": "schedule", "schedule-clear": "schedule"}
-NO_ANSWER = "not confirmed by {}: until they answer, they may begin one more run"
+Work = Callable[[Operation], Coroutine[Any, Any, None]]
 
 
 class Operations:
-    """The operations of an app, over one connection."""
+    """What is being done, and was done last."""
 
-    def __init__(self, app: App, program: Callable[[], Program]) -> None:
-        self._app = app
-        self._program = program
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, Operation] = {}
+        self._tasks = set[asyncio.Task[None]]()
 
-    def on_loops(self, verb: str, names: Sequence[str], reason: str) -> Work:
-        """Do something to each of these loops, one after the other."""
+    def get(self, name: str) -> Operation | None:
+        return self._known.get(name)
 
-        async def work(doing: Doing) -> None:
-            program = self._program()
-            for name in names:
-                try:
-                    report = await self._do(program, verb, await program.loops.find(name), reason)
-                    doing.tell(_told(report))
-                except UsageError as error:
-                    if len(names) == 1:
-                        raise
-                    doing.tell(f"{name}: {error}")
+    @property
+    def version(self) -> int:
+        """Grows with whatever changes."""
+        return sum(operation.version + 1 for operation in self._known.values())
 
-        return work
+    async def begin(self, what: str, by: str, work: Work) -> Operation:
+        """Begin something, and wait a while for its end."""
+        operation = Operation(token_urlsafe(8), what, by, self._clock.now())
+        self._known[operation.id] = operation
+        while len(self._known) > REMEMBERED:
+            del self._known[next(iter(self._known))]
+        task = asyncio.create_task(self._carry_out(operation, work), name=what)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.wait([task], timeout=PATIENCE_S)
+        return operation
 
-    def _do(self, program: Program, verb: str, loop: Loop, reason: str) -> Awaitable[Report]:
-        match verb:
-            case "pause":
-                return program.verbs.pause(loop, reason or "paused from the dashboard")
-            case "resume":
-                return program.verbs.resume(loop)
-            case "now":
-                return program.verbs.resume(loop, at_once=True)
-            case "trigger":
-                return program.verbs.trigger(loop)
-            case _:
-                return program.removal.remove(loop)
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def start(self, loop: Loop) -> Work:
-        """Start a keyed loop, or give it another schedule or other arguments."""
-
-        async def work(doing: Doing) -> None:
-            report = await self._program().seeding.start(loop)
-            doing.tell(_told_with_schedule(report))
-
-        return work
-
-    def set_schedule(self, name: str, schedule: Recurring) -> Work:
-        """Have a loop go by another schedule than that of the code."""
-
-        async def work(doing: Doing) -> None:
-            program = self._program()
-            loop = await program.loops.find(name)
-            report = await program.verbs.set_schedule(loop, schedule, by=doing.by)
-            doing.tell(_told_with_schedule(report))
-
-        return work
-
-    def clear_schedule(self, name: str) -> Work:
-        """Have a loop go by the schedule of the code again."""
-
-        async def work(doing: Doing) -> None:
-            program = self._program()
-            report = await program.verbs.clear_schedule(await program.loops.find(name))
-            doing.tell(_told_with_schedule(report))
-
-        return work
-
-    def replay(
-        self, which: Selection, rate: Rate | None, args: Mapping[str, Any] | None = None
-    ) -> Work:
-        """Send parked messages back to their tasks."""
-
-        async def work(doing: Doing) -> None:
-            await self._program().failed.replay(
-                self._tasks(which),
-                which,
-                rate=rate,
-                args=args,
-                check=self._check,
-                tell=lambda parked: doing.tell(f"replayed {parked.id}"),
-            )
-
-        return work
-
-    def purge(self, which: Selection) -> Work:
-        """Delete parked messages."""
-
-        async def work(doing: Doing) -> None:
-            await self._program().failed.purge(
-                self._tasks(which), which, tell=lambda parked: doing.tell(f"deleted {parked.id}")
-            )
-
-        return work
-
-    def _tasks(self, which: Selection) -> list[str]:
-        return [*self._app.tasks] if which.task is None else [which.task]
-
-    def _check(self, task: str, args: Mapping[str, Any]) -> None:
-        if (spec := self._app.tasks.get(task)) is None:
-            return
+    async def _carry_out(self, operation: Operation, work: Work) -> None:
         try:
-            spec.arguments.load(args)
-        except InvalidArguments as error:
-            raise UsageError(f"{error} The message stays parked, as it was.") from None
-
-
-def arguments_of(text: str) -> dict[str, Any]:
-    """The arguments that somebody has written.
-
-    Raises:
-        UsageError: it is no JSON object.
-    """
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"Arguments are a JSON object: {error}. Nothing was sent.") from None
-    if not isinstance(value, dict):
-        raise UsageError("Arguments are a JSON object, such as {}. Nothing was sent.")
-    return cast(dict[str, Any], value)
-
-
-def arguments_in(parked: Parked) -> dict[str, Any] | None:
-    """The arguments that a parked message has; None: it has none that could be changed."""
-    try:
-        body = json.loads(parked.message.body)
-    except (ValueError, RecursionError):
-        return None
-    args = cast(dict[str, Any], body).get("args") if isinstance(body, dict) else None
-    return cast(dict[str, Any], args) if isinstance(args, dict) else None
-
-
-def _told_with_schedule(report: Report) -> str:
-    return f"{_told(report)}; it goes by: {schedule_in_words(report.loop.schedule)}"
-
-
-def _told(report: Report) -> str:
-    told = f"{report.loop}: {report.did.value}"
-    if report.silent:
-        told += f", {NO_ANSWER.format(', '.join(report.silent))}"
-    return told
+            with acting_as(operation.by):
+                await work(operation)
+        except SchedulerError as error:
+            operation.error = str(error)
+        except Exception as error:
+            logging.getLogger(__name__).exception("%s failed", operation.what)
+            operation.error = f"It failed, and the log says how: {type(error).__name__}: {error}"
+        finally:
+            operation.ended_at = self._clock.now()
+            operation.version += 1

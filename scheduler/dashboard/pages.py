@@ -11,25 +11,23 @@ from zoneinfo import available_timezones
 from markupsafe import Markup
 
 from scheduler.control.where import Where
-from scheduler.dashboard import strips, wording
-from scheduler.dashboard.filters import Filter, TaskFilter, pages_of
-from scheduler.dashboard.minutes import Minute
-from scheduler.dashboard.operations import LOOP_VERBS, arguments_in
-from scheduler.dashboard.parked import heard_of
-from scheduler.dashboard.past import past_ticks
-from scheduler.dashboard.picture import LoopPicture, Picture
-from scheduler.dashboard.planning import FIELDS, is_recurring, written
+from scheduler.dashboard import wording
+from scheduler.dashboard.actions import LOOP_VERBS
+from scheduler.dashboard.answers import heard_of
+from scheduler.dashboard.forms import FIELDS, Filter, TaskFilter, arguments_in, pages_of
+from scheduler.dashboard.picture import LoopPicture, Minute, Picture
 from scheduler.dashboard.site import Site
-from scheduler.dashboard.standing import MARKS, MEANINGS
-from scheduler.dashboard.workload import Workload, delayed
+from scheduler.dashboard.standing import MARKS, MEANINGS, Workload, delayed
+from scheduler.dashboard.ticks import past_ticks
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.queues.failed import REASONS
 from scheduler.queues.journal import JournalEntry
 from scheduler.queues.running import RunningRun
 from scheduler.tasks.registry import resting
-from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.durations import MILLISECOND
+from scheduler.timing.once import Once
+from scheduler.timing.schedules import options_of
 
 Query = Mapping[str, str]
 Context = dict[str, Any]
@@ -88,9 +86,9 @@ def _charts(minutes: Sequence[tuple[datetime, Minute]]) -> list[tuple[str, Marku
     late = [(at, minute.mean_late / ms) for at, minute in minutes]
     failures = [(at, float(minute.failed)) for at, minute in minutes]
     return [
-        ("Runs", strips.bars(runs, "runs in a minute")),
-        ("Lateness", strips.bars(late, "ms late on average")),
-        ("Failures", strips.bars(failures, "failures in a minute", "bad")),
+        ("Runs", wording.bars(runs, "runs in a minute")),
+        ("Lateness", wording.bars(late, "ms late on average")),
+        ("Failures", wording.bars(failures, "failures in a minute", "bad")),
     ]
 
 
@@ -128,9 +126,7 @@ def loops(site: Site, query: Query) -> Context:
 
 
 def loop(site: Site, query: Query) -> Context | None:
-    name = query.get("name", "")
-    found = next((each for each in site.standings() if each.name == name), None)
-    if found is None:
+    if (found := site.standing(query.get("name", ""))) is None:
         return None
     now, picture = site.clock.now(), found.loop
     task = site.app.tasks.get(picture.id.task)
@@ -141,13 +137,16 @@ def loop(site: Site, query: Query) -> Context | None:
         "ticks": [] if picture.is_paused else wording.ticks(found.schedule, after, TICKS),
         "task": task,
         "of_code": of_code.schedule if (of_code := site.app.loops.get(picture.id)) else None,
-        "can_reschedule": task is not None and is_recurring(found.schedule),
+        "can_reschedule": task is not None and not isinstance(found.schedule, Once),
         "args": picture.listed.args if picture.listed else {},
         "show_args": bool(query.get("args")),
         "past": past_ticks(
-            found, now, site.picture.heard_back_to, pauses_itself=_pauses_itself(task)
+            found,
+            now,
+            site.picture.heard_back_to,
+            pauses_itself=task is not None and task.policy.after_failure == "pause",
         ),
-        "timeline": strips.timeline(picture.runs, now),
+        "timeline": wording.timeline(picture.runs, now),
         "events": _events(picture),
     }
 
@@ -156,10 +155,6 @@ def _before_next_tick(loop: LoopPicture, now: datetime) -> datetime:
     """A moment after which its next tick is the first."""
     waiting = loop.token is not None and loop.token.scheduled_at > now
     return loop.token.scheduled_at - MILLISECOND if loop.token and waiting else now
-
-
-def _pauses_itself(task: TaskSpec | None) -> bool:
-    return task is not None and task.policy.after_failure == "pause"
 
 
 def _events(loop: LoopPicture) -> list[tuple[datetime, str, str, str]]:
@@ -180,11 +175,10 @@ def _events(loop: LoopPicture) -> list[tuple[datetime, str, str, str]]:
 
 
 def schedule(site: Site, query: Query) -> Context | None:
-    name = query.get("loop", "")
-    found = next((each for each in site.standings() if each.name == name), None)
-    if found is None or not is_recurring(found.schedule):
+    found = site.standing(query.get("loop", ""))
+    if found is None or isinstance(found.schedule, Once):
         return None
-    values = query if len(query) > 1 else written(found.schedule)
+    values = query if len(query) > 1 else options_of(found.schedule)
     of_code = site.app.loops.get(found.loop.id)
     return {
         "standing": found,
@@ -214,7 +208,7 @@ def start(site: Site, query: Query) -> Context | None:
 def tasks(site: Site, query: Query) -> Context:
     names, depths, work = site.app.names, site.picture.depths, site.workloads()
     chosen = TaskFilter.of(query)
-    found = chosen.choose(site.app.tasks)
+    found = chosen.choose_names(site.app.tasks)
     rows = [
         {
             "name": name,
@@ -270,7 +264,7 @@ def message(site: Site, query: Query) -> Context | None:
 
 def calendar(site: Site, _: Query) -> Context:
     planned = site.agenda()
-    return {"agenda": planned, "chart": strips.bars(planned.columns, "runs in 15 minutes")}
+    return {"agenda": planned, "chart": wording.bars(planned.columns, "runs in 15 minutes")}
 
 
 def processors(site: Site, _: Query) -> Context:
@@ -323,7 +317,6 @@ def _run_of(loop: LoopPicture) -> str:
 
 
 def _usual(loop: LoopPicture) -> timedelta | None:
-    """How long its runs take."""
     took = sorted(run.last.duration for run in loop.runs)
     return took[len(took) // 2] if took else None
 
@@ -375,7 +368,6 @@ PAGE_OF_FORM: Mapping[str, Page] = {
 
 
 def common(site: Site) -> Context:
-    """What each page is given besides."""
     return {
         "namespace": site.app.namespace,
         "picture": site.picture,

@@ -5,26 +5,21 @@ loops, so many runs of each.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from scheduler.brokers.contract import Depth
-from scheduler.dashboard.minutes import Minutes
 from scheduler.errors import MessageError
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token, decode
 from scheduler.queues.failed import is_record
-from scheduler.queues.journal import (
-    JournalEntry,
-    entry_of_record,
-    entry_of_token,
-    with_progress_of,
-)
+from scheduler.queues.journal import JournalEntry, entry_of_record, entry_of_token, with_progress_of
 from scheduler.queues.listing import Listed, Listing
 from scheduler.tasks.tasks import SUPERVISION
+from scheduler.timing.moments import UNIX_EPOCH
 
 MOST_LOOPS = 20_000
 RUNS_KEPT = 30
@@ -85,7 +80,6 @@ class LoopPicture:
 
     @property
     def reason(self) -> str:
-        """Why it is paused."""
         if self.token is not None and self.token.reason and not self._is_older(self.token):
             return self.token.reason
         return self.listed.reason if self.listed is not None else ""
@@ -157,7 +151,6 @@ class Picture:
         self._namespace = namespace
 
     def be(self, connected: bool, now: datetime) -> None:
-        """Take note of whether the broker can be reached."""
         if connected != self.connected or self.since is None:
             self.connected, self.since = connected, now
             self.trouble = ""
@@ -201,14 +194,12 @@ class Picture:
             self._enter(entry)
 
     def list(self, listing: Iterable[Listed]) -> None:
-        """Take note of what the roster says."""
         for listed in listing:
             self.enter(listed)
         self.is_listed = True
         self.version += 1
 
     def enter(self, listed: Listed) -> None:
-        """Take note of an entry of the roster."""
         self.listing.enter(listed)
         if listed.loop == SUPERVISION:
             return
@@ -231,7 +222,6 @@ class Picture:
             loop.add(Run(token.last.started_at, tick, max(token.attempt - 1, 0), token.last))
 
     def measure(self, depths: Mapping[str, Depth | None]) -> None:
-        """Take note of how full queues are."""
         if any(self.depths.get(name, 0) != depth for name, depth in depths.items()):
             self.depths.update(depths)
             self.version += 1
@@ -275,3 +265,73 @@ def _run_of(entry: JournalEntry, last: LastRun) -> Run:
 def _named(loop: str) -> LoopId:
     task, _, key = loop.partition(".")
     return LoopId(task, key)
+
+
+MINUTE = timedelta(minutes=1)
+FAILED = (Ending.RETRIED, Ending.ESCALATED)
+
+
+@dataclass(slots=True)
+class Minute:
+    """The runs that started in a minute.
+
+    Attributes:
+        runs: how many were made, of all endings but "skipped".
+        failed: how many of them raised.
+        ticks: how many of them were first attempts.
+        late: the sum of the delays of these.
+        latest: the longest of them.
+    """
+
+    runs: int = 0
+    failed: int = 0
+    ticks: int = 0
+    late: timedelta = timedelta(0)
+    latest: timedelta = timedelta(0)
+
+    @property
+    def mean_late(self) -> timedelta:
+        return self.late / self.ticks if self.ticks else timedelta(0)
+
+
+class Minutes:
+    """The last minutes, each counted as runs are heard of, in whatever order.
+
+    Args:
+        kept: how many of them are remembered.
+    """
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+        self._minutes: dict[int, Minute] = {}
+
+    def count(self, run: LastRun, *, is_first: bool) -> None:
+        """Count a run; one that is not the first attempt at its tick is late because it had to."""
+        if run.ending is Ending.SKIPPED:
+            return
+        number = _number(run.started_at)
+        minute = self._minutes.get(number)
+        if minute is None:
+            minute = self._minutes[number] = Minute()
+            self._forget()
+        minute.runs += 1
+        minute.failed += run.ending in FAILED
+        if is_first:
+            late = max(run.late, timedelta(0))
+            minute.ticks += 1
+            minute.late += late
+            minute.latest = max(minute.latest, late)
+
+    def last(self, count: int, now: datetime) -> Iterator[tuple[datetime, Minute]]:
+        """The last minutes that are over, each with its beginning, oldest first."""
+        end = _number(now) - 1
+        for number in range(end - count + 1, end + 1):
+            yield UNIX_EPOCH + number * MINUTE, self._minutes.get(number) or Minute()
+
+    def _forget(self) -> None:
+        while len(self._minutes) > self._kept:
+            del self._minutes[min(self._minutes)]
+
+
+def _number(moment: datetime) -> int:
+    return (moment - UNIX_EPOCH) // MINUTE

@@ -1,25 +1,61 @@
-"""Pages as HTML, and as the parts that change while somebody looks.
+"""Pages as HTML: whole documents under a strict policy, and the parts that change while seen.
 
 A template marks what may change by `{% call part(...) %}`. So the same template makes the page and
 says what of it is new: what of a part has changed is sent again, and all else is not.
 """
 
+import hashlib
 import json
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from hashlib import blake2b
+from importlib.resources import files
 from typing import Any, cast
+from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from scheduler.dashboard import wording
-from scheduler.dashboard.strips import strip
+from scheduler.dashboard.access import ACTIONS, FormTokens, Visitor
+from scheduler.dashboard.pages import PAGES, Context, common
+from scheduler.dashboard.site import Site
 from scheduler.timing.moments import milliseconds_since_epoch
 
 PLACE = re.compile("\x00([^\x00]+)\x00")
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+FOR_EVER = {
+    "Cache-Control": "public, max-age=31536000, immutable",
+    "X-Content-Type-Options": "nosniff",
+}
+ASSETS = {
+    each.name: each.read_bytes()
+    for each in (files("scheduler.dashboard") / "static").iterdir()
+    if each.name.rpartition(".")[2] in KINDS
+}
+"""The stylesheet and the script: our own, and all that pages load."""
+VERSION = hashlib.sha256(b"".join(ASSETS[name] for name in sorted(ASSETS))).hexdigest()[:12]
+"""What changes with any of them, so that browsers keep each for ever."""
+
+
+async def answer_asset(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in ASSETS:
+        return PlainTextResponse("There is no such file.", 404)
+    return Response(ASSETS[name], headers=FOR_EVER, media_type=KINDS[name.rpartition(".")[2]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +72,6 @@ class Rendered:
 
     @property
     def html(self) -> str:
-        """The whole page."""
         return PLACE.sub(lambda place: self.parts[place[1]], self.frame)
 
     @property
@@ -86,10 +121,12 @@ class _Parts:
         return Markup(f"\x00{escape(name)}\x00")
 
 
-class Renderer:
-    """The templates of the dashboard."""
+class Documents:
+    """What the pages of a site are made of."""
 
-    def __init__(self) -> None:
+    def __init__(self, site: Site, forms: FormTokens) -> None:
+        self._site = site
+        self._forms = forms
         self._environment = Environment(
             loader=PackageLoader("scheduler.dashboard"),
             autoescape=True,
@@ -108,27 +145,85 @@ class Renderer:
             line=wording.first_line,
             key=key,
         )
-        functions: dict[str, Any] = {"strip": strip}
-        cast("dict[str, Any]", self._environment.globals).update(functions)
+        cast("dict[str, Any]", self._environment.globals).update(strip=wording.strip)
 
-    def parts(self, template: str, context: Mapping[str, Any]) -> Rendered:
-        """What stands inside the frame that all pages have."""
+    def rendered(self, template: str, context: Mapping[str, Any]) -> Rendered:
+        """Return what stands inside the frame that all pages have."""
         parts = _Parts()
         frame = self._environment.get_template(template).render(**context, part=parts)
         return Rendered(frame, parts.found)
 
-    def page(self, context: Mapping[str, Any]) -> str:
-        """A whole document."""
-        return self._environment.get_template("document.html").render(**context)
+    def whole(
+        self, request: Request, visitor: Visitor, title: str, html: str, live: str, code: int = 200
+    ) -> Response:
+        """Answer with a document that has this inside.
+
+        Args:
+            live: where it is told what is new of it; empty: nowhere.
+        """
+        nonce, base = secrets.token_urlsafe(16), base_of(request)
+        query = f"?{request.url.query}" if request.url.query else ""
+        context = common(self._site) | {
+            "base": base,
+            "title": title,
+            "path": request.url.path.removeprefix(base) or "/",
+            "menu": [page for page in PAGES if page.in_menu],
+            "live": f"{base}{live}{query}" if live else "",
+            "nonce": nonce,
+            "assets": VERSION,
+            "content": html,
+            "visitor": visitor,
+            "may_act": any(self._site.can(visitor, action) for action in ACTIONS),
+        }
+        policy = (  # the browser loads and does nothing but what is ours
+            f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; "
+            "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+            "frame-ancestors 'none'"
+        )
+        document = self._environment.get_template("document.html").render(**context)
+        return HTMLResponse(document, code, {**HEADERS, "Content-Security-Policy": policy})
+
+    def answer(
+        self,
+        request: Request,
+        visitor: Visitor,
+        title: str,
+        template: str,
+        context: Context,
+        code: int = 200,
+    ) -> Response:
+        html = self.rendered(template, self.for_all(request, visitor, {}) | context).html
+        return self.whole(request, visitor, title, html, "", code)
+
+    def for_all(self, request: Request, visitor: Visitor, query: dict[str, str]) -> Context:
+        """Return what all pages are given."""
+        site = self._site
+        here = request.url.path.removeprefix(base_of(request)) or "/"
+        if "seen" in request.path_params:
+            here = f"/{request.path_params['path']}"
+        kept = {name: value for name, value in query.items() if name != "done"}
+        return common(site) | {
+            "base": base_of(request),
+            "now": site.clock.now(),
+            "here": f"{here}?{urlencode(kept)}" if kept else here,
+            "query": query,
+            "token": self._forms.token(visitor),
+            "can": partial(site.can, visitor),
+            "operation": site.operations.get(query.get("done", "")),
+        }
+
+
+def base_of(request: Request) -> str:
+    return str(request.scope.get("root_path", "")).rstrip("/")
 
 
 def moment(value: datetime | None, zone: str = "") -> Markup:
-    """A moment: exact as it is made here; told relative to now, by the reader's clock, there."""
+    """Mark up a moment: exact as it is made here; relative to now, by the reader's clock, there."""
     if value is None:
         return Markup("")
     told = wording.in_zone(value, zone)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        value.isoformat(timespec="milliseconds"), wording.exact(told), wording.brief(told)
+        value.isoformat(timespec="milliseconds"), wording.in_full(told), wording.brief(told)
     )
 
 
@@ -138,13 +233,12 @@ def key(value: datetime) -> str:
 
 
 def exact(value: datetime, zone: str = "") -> str:
-    """A moment by the clock of a zone."""
     return wording.by_clock(wording.in_zone(value, zone))
 
 
 def clock(value: datetime) -> Markup:
-    """The time of day of a moment, by the reader's clock where that is known."""
+    """Mark up a time of day, by the reader's clock where that is known."""
     told = wording.in_zone(value)
     return Markup('<time class="clock" datetime="{}" title="{}">{}</time>').format(
-        value.isoformat(timespec="milliseconds"), wording.exact(told), f"{told:%H:%M} UTC"
+        value.isoformat(timespec="milliseconds"), wording.in_full(told), f"{told:%H:%M} UTC"
     )

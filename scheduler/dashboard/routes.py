@@ -2,31 +2,30 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from inspect import isawaitable
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import FormData
 from starlette.requests import Request
-from starlette.responses import (
-    PlainTextResponse,
-    RedirectResponse,
-    Response,
-    StreamingResponse,
-)
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from scheduler.dashboard import assets
-from scheduler.dashboard.access import Forms, Visitor, visitor_of
+from scheduler.app import Scheduler
+from scheduler.brokers.contract import Broker
+from scheduler.brokers.credentials import is_embedded
+from scheduler.brokers.opening import broker_of
+from scheduler.dashboard.access import Access, FormTokens, Visitor, local_access, visitor_of
 from scheduler.dashboard.actions import Actions
-from scheduler.dashboard.asked import Asked, NotDone
-from scheduler.dashboard.documents import HEADERS, Documents, base_of
+from scheduler.dashboard.forms import Form
 from scheduler.dashboard.pages import PAGE_OF_FORM, PAGES, Context, Page
-from scheduler.dashboard.questions import Questions
-from scheduler.dashboard.rendering import Rendered
+from scheduler.dashboard.rendering import HEADERS, Documents, Rendered, answer_asset, base_of
 from scheduler.dashboard.site import Site
+from scheduler.errors import SettingsError, UsageError
+from scheduler.timing.clock import SystemClock
 
 PACE_S = 1.0
 STILL_S = 15.0
@@ -44,18 +43,18 @@ class Seen:
 
     Attributes:
         picture: the version of what was known then.
-        doings: that of what had been done.
+        operations: that of what had been done.
     """
 
     at: float
     picture: int
-    doings: int
+    operations: int
     rendered: Rendered
 
     def holds(self, now: float, versions: tuple[int, int], *, is_followed: bool) -> bool:
         """Whether it is good enough for somebody else."""
-        picture, doings = versions
-        is_same = doings == self.doings and (is_followed or picture == self.picture)
+        picture, operations = versions
+        is_same = operations == self.operations and (is_followed or picture == self.picture)
         return is_same and now - self.at < PACE_S / 2
 
 
@@ -66,26 +65,28 @@ class Routes:
         refusal: what is said to nobody.
     """
 
-    def __init__(self, site: Site, forms: Forms, *, refusal: str = "") -> None:
+    def __init__(self, site: Site, forms: FormTokens, *, refusal: str = "") -> None:
         self._site = site
         self._forms = forms
         self._documents = Documents(site, forms)
         self._actions = Actions(site)
-        self._questions = Questions(site)
         self._refusal = refusal
         self._seen: dict[tuple[Any, ...], Seen] = {}
 
     def app(self) -> Starlette:
-        """The application that answers."""
+        to_visitors = self._to_visitors
         routes = [
-            Route("/static/{name}", assets.answer),
-            Route("/live/{seen}/{path:path}", self._live),
-            Route("/do/{action}", self._do, methods=["POST"]),
-            *(Route(page.path, self._page_of(page)) for page in PAGES),
+            Route("/static/{name}", answer_asset),
+            Route("/live/{seen}/{path:path}", to_visitors(self._live)),
+            Route("/do/{action}", to_visitors(self._do), methods=["POST"]),
+            *(Route(page.path, to_visitors(partial(self._page, page))) for page in PAGES),
         ]
-        return Starlette(
-            routes=routes, lifespan=self._lifespan, exception_handlers={404: self._lost}
-        )
+        nowhere = to_visitors(partial(self._not_found, "<h1>There is no such page</h1>"))
+
+        async def lost(request: Request, _: Exception) -> Response:
+            return await nowhere(request)
+
+        return Starlette(routes=routes, lifespan=self._lifespan, exception_handlers={404: lost})
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
@@ -95,36 +96,36 @@ class Routes:
         finally:
             await self._site.stop()
 
-    async def _visitor(self, request: Request) -> Visitor | None:
-        # Mounted in another application, it is not told when that starts.
-        self._site.start()
-        told = self._site.access(request)
-        visitor = visitor_of(await told if isawaitable(told) else told)
-        if visitor is not None:
-            self._site.view()
-        return visitor
+    def _to_visitors(
+        self, answer: Callable[[Request, Visitor], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Answer those who may look, and no one else."""
 
-    def _page_of(self, page: Page) -> Any:
-        async def answer(request: Request) -> Response:
-            visitor = await self._visitor(request)
+        async def answered(request: Request) -> Response:
+            # Mounted in another application, it is not told when that starts.
+            self._site.start()
+            told = self._site.access(request)
+            visitor = visitor_of(await told if isawaitable(told) else told)
             if visitor is None:
-                return _nobody(self._refusal)
-            self._site.view(page.path)
-            rendered = self._rendered(page, request, visitor)
-            if rendered is None:
-                return self._documents.whole(request, visitor, "Not found", _gone(page), "", 404)
-            live = f"/live/{rendered.digest}{page.path}" if page.is_live else ""
-            return self._documents.whole(request, visitor, page.title, rendered.html, live)
+                return PlainTextResponse(NOBODY + self._refusal, 403)
+            self._site.view()
+            return await answer(request, visitor)
 
-        return answer
+        return answered
 
-    async def _lost(self, request: Request, _: Exception) -> Response:
-        visitor = await self._visitor(request)
-        if visitor is None:
-            return _nobody(self._refusal)
-        return self._documents.whole(
-            request, visitor, "Not found", "<h1>There is no such page</h1>", "", 404
-        )
+    async def _page(self, page: Page, request: Request, visitor: Visitor) -> Response:
+        self._site.view(page.path)
+        rendered = self._rendered(page, request, visitor)
+        if rendered is None:
+            of_message = page.path == "/failed/message"
+            what = "message that was looked at" if of_message else "loop of this name"
+            told = f"<h1>Not found</h1><p>There is no {what}, or no longer.</p>"
+            return await self._not_found(told, request, visitor)
+        live = f"/live/{rendered.digest}{page.path}" if page.is_live else ""
+        return self._documents.whole(request, visitor, page.title, rendered.html, live)
+
+    async def _not_found(self, html: str, request: Request, visitor: Visitor) -> Response:
+        return self._documents.whole(request, visitor, "Not found", html, "", 404)
 
     def _rendered(
         self, page: Page, request: Request, visitor: Visitor, *, is_followed: bool = False
@@ -135,7 +136,7 @@ class Routes:
             is_followed: whether what is new is seen anyway, a moment later.
         """
         site, now = self._site, asyncio.get_running_loop().time()
-        versions = site.picture.version, site.doings.version
+        versions = site.picture.version, site.operations.version
         key = (page.path, request.url.query, base_of(request), visitor.name)
         seen = self._seen.get(key)
         if seen is not None and seen.holds(now, versions, is_followed=is_followed):
@@ -145,15 +146,12 @@ class Routes:
         if context is None:
             return None
         common_to_all = self._documents.for_all(request, visitor, query)
-        rendered = self._documents.renderer.parts(page.template, common_to_all | context)
+        rendered = self._documents.rendered(page.template, common_to_all | context)
         self._seen = {k: v for k, v in self._seen.items() if now - v.at < STILL_S}
         self._seen[key] = Seen(now, *versions, rendered)
         return rendered
 
-    async def _live(self, request: Request) -> Response:
-        visitor = await self._visitor(request)
-        if visitor is None:
-            return _nobody(self._refusal)
+    async def _live(self, request: Request, visitor: Visitor) -> Response:
         path = f"/{request.path_params['path']}"
         page = next((page for page in PAGES if page.path == path and page.is_live), None)
         if page is None:
@@ -183,54 +181,54 @@ class Routes:
             await asyncio.sleep(PACE_S)
             now = asyncio.get_running_loop().time()
 
-    async def _do(self, request: Request) -> Response:
-        visitor = await self._visitor(request)
-        if visitor is None:
-            return _nobody(self._refusal)
-        async with request.form(max_files=0) as form:
-            return await self._act(request, visitor, form)
+    async def _do(self, request: Request, visitor: Visitor) -> Response:
+        async with request.form(max_files=0) as fields:
+            return await self._act(request, visitor, fields)
 
-    async def _act(self, request: Request, visitor: Visitor, form: FormData) -> Response:
+    async def _act(self, request: Request, visitor: Visitor, fields: FormData) -> Response:
         action, base = request.path_params["action"], base_of(request)
-        refusal = self._forms.refusal(request.headers, str(form.get("token", "")), visitor)
+        refusal = self._forms.refusal(request.headers, str(fields.get("token", "")), visitor)
         if refusal is not None:
             return PlainTextResponse(f"{refusal} Nothing was done: load the page anew.", 403)
-        asked = Asked(action, visitor, form)
-        if not self._actions.are_allowed(asked):
+        form = Form(action, visitor, fields)
+        if not self._actions.are_allowed(form):
             return PlainTextResponse(f"{visitor.name} may not do this here. Nothing was done.", 403)
-        if asked.is_changing:
-            return self._not_done(request, visitor, asked, "", 200)
+        if form.is_changing:
+            return self._not_done(request, form, "", 200)
         try:
-            if (question := self._questions.about(asked)) is not None:
-                told: Context = {"question": question, "asked": asked}
+            if (question := self._actions.question(form)) is not None:
+                told: Context = {"question": question, "form": form}
                 told["can_change"] = action in PAGE_OF_FORM
                 title = "Are you sure?"
                 return self._documents.answer(request, visitor, title, "confirm.html", told)
-            back = await self._actions.do(asked)
-        except NotDone as error:
-            return self._not_done(request, visitor, asked, f"{error} Nothing was done.", 400)
+            back = await self._actions.do(form)
+        except UsageError as error:
+            return self._not_done(request, form, f"{error} Nothing was done.", 400)
         return RedirectResponse(f"{base}{back}", 303)
 
-    def _not_done(
-        self, request: Request, visitor: Visitor, asked: Asked, error: str, code: int
-    ) -> Response:
-        """Say why; where somebody has written something, with the form as it was."""
-        page = PAGE_OF_FORM.get(asked.action)
-        fields = dict(asked.fields)
-        context = page.context(self._site, fields) if page is not None else None
+    def _not_done(self, request: Request, form: Form, error: str, code: int) -> Response:
+        """Say why; where something was written, with the form as it was."""
+        page, answer = PAGE_OF_FORM.get(form.action), self._documents.answer
+        context = page.context(self._site, dict(form.kept)) if page is not None else None
         if page is None or context is None:
-            told = {"error": error, "asked": asked}
-            return self._documents.answer(
-                request, visitor, "Nothing was done", "refused.html", told, code
-            )
+            told = {"error": error, "form": form}
+            return answer(request, form.visitor, "Nothing was done", "refused.html", told, code)
         context["error"] = error
-        return self._documents.answer(request, visitor, page.title, page.template, context, code)
+        return answer(request, form.visitor, page.title, page.template, context, code)
 
 
-def _nobody(refusal: str) -> Response:
-    return PlainTextResponse(NOBODY + refusal, 403)
-
-
-def _gone(page: Page) -> str:
-    what = "message that was looked at" if page.path == "/failed/message" else "loop of this name"
-    return f"<h1>Not found</h1><p>There is no {what}, or no longer.</p>"
+def build(
+    app: Scheduler,
+    *,
+    access: Access | None,
+    read_only: bool,
+    connect: Callable[[], Broker] | None = None,
+) -> Starlette:
+    if connect is None and is_embedded(app.settings):
+        raise SettingsError(
+            "memory:// lives within one process, so there is nothing to look at beside it: "
+            "use `scheduler dev --dashboard`, or set SCHEDULER_BROKER_URL to a RabbitMQ."
+        )
+    connect = connect or partial(broker_of, app.settings, emit=app.events.emit, patient=True)
+    site = Site(app, connect, SystemClock(), access or local_access, read_only)
+    return Routes(site, FormTokens(), refusal="" if access else LOCAL_ONLY).app()

@@ -4,21 +4,25 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from scheduler.brokers.contract import Broker
 from scheduler.control.doctor import Finding
 from scheduler.dashboard.access import Access, Visitor
-from scheduler.dashboard.agenda import Agenda, planned
-from scheduler.dashboard.doings import Doings
-from scheduler.dashboard.following import Following
+from scheduler.dashboard.answers import Look, Roll
+from scheduler.dashboard.feed import Feed
 from scheduler.dashboard.operations import Operations
-from scheduler.dashboard.parked import Look
 from scheduler.dashboard.picture import Picture
-from scheduler.dashboard.pods import Roll
-from scheduler.dashboard.standing import Standing, Standings, Verdict, verdict_of
-from scheduler.dashboard.workload import Workload, workloads
+from scheduler.dashboard.standing import (
+    Standing,
+    Verdict,
+    Workload,
+    standings_of,
+    verdict_of,
+    workloads,
+)
+from scheduler.dashboard.ticks import Agenda, planned
 from scheduler.errors import BrokerError, BrokerUnavailable
 from scheduler.program import Program
 from scheduler.protocol.hatchery import timers
@@ -35,14 +39,22 @@ VIEWED = timedelta(seconds=30)
 TASKS = "/tasks"
 
 
-@dataclass(frozen=True, slots=True)
 class _Judgement:
-    """How all loops stood at a moment."""
+    """How all loops stood at a moment, and what follows from it."""
 
-    version: int
-    at: datetime
-    standings: list[Standing]
-    verdict: Verdict
+    def __init__(self, app: App, picture: Picture, now: datetime) -> None:
+        self.version = picture.version
+        self.at = now
+        self.standings = standings_of(app, picture, now)
+        self._heard_back_to = picture.heard_back_to
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        return verdict_of(self.standings)
+
+    @cached_property
+    def workloads(self) -> dict[str, Workload]:
+        return workloads(self.standings, self.at, self._heard_back_to)
 
     def holds(self, version: int, now: datetime) -> bool:
         """Whether it is good enough; of many loops, for longer."""
@@ -74,18 +86,15 @@ class Site:
         self.access = access
         self.read_only = read_only
         self.picture = Picture(app.namespace)
-        self.doings = Doings(clock)
-        self.operations = Operations(app, lambda: self.program)
+        self.operations = Operations(clock)
         self.looks: dict[str, Look] = {}
         self.findings: tuple[datetime, Sequence[Finding]] | None = None
         self.roll: Roll | None = None
         self.running: tuple[datetime, Running] | None = None
         self._connect = connect
-        self._standings = Standings(app, self.picture)
         self._judged: _Judgement | None = None
         self._planned: tuple[datetime, Agenda] | None = None
         self._program: Program | None = None
-        self._worked: tuple[_Judgement, dict[str, Workload]] | None = None
         self._viewed_at: dict[str, datetime] = {}
         self._serving: asyncio.Task[None] | None = None
 
@@ -107,7 +116,7 @@ class Site:
 
     async def stop(self) -> None:
         """End what was begun."""
-        await self.doings.close()
+        await self.operations.close()
         if self._serving is not None:
             self._serving.cancel()
             with suppress(asyncio.CancelledError):
@@ -127,7 +136,7 @@ class Site:
         names, picture = self.app.names, self.picture
         async with self._connect() as broker:
             self._program = Program(self.app, broker, self.clock)
-            await Following(broker, names, self.clock, picture, self.shown).run()
+            await Feed(broker, names, self.clock, picture, self.shown).run()
 
     def view(self, path: str = "") -> None:
         """Take note that somebody looks, and at which page."""
@@ -153,28 +162,23 @@ class Site:
         """How each loop stands, as of a moment ago."""
         return self._judgement().standings
 
+    def standing(self, name: str) -> Standing | None:
+        return next((each for each in self.standings() if each.name == name), None)
+
     def verdict(self) -> Verdict:
-        """Whether all is well."""
         return self._judgement().verdict
 
     def workloads(self) -> dict[str, Workload]:
         """How much there is to do of each task that has loops."""
-        known, judged = self._worked, self._judgement()
-        if known is None or known[0] is not judged:
-            back = self.picture.heard_back_to
-            known = self._worked = judged, workloads(judged.standings, judged.at, back)
-        return known[1]
+        return self._judgement().workloads
 
     def can(self, visitor: Visitor, action: str) -> bool:
-        """Whether a visitor may do something here."""
         return not self.read_only and visitor.can(action)
 
     def _judgement(self) -> "_Judgement":
         now, known = self.clock.now(), self._judged
         if known is None or not known.holds(self.picture.version, now):
-            standings = self._standings.all(now)
-            known = _Judgement(self.picture.version, now, standings, verdict_of(standings))
-            self._judged = known
+            known = self._judged = _Judgement(self.app, self.picture, now)
         return known
 
     def agenda(self) -> Agenda:

@@ -1,18 +1,20 @@
-"""How loops stand at a moment: pure judgements over the picture, each one sentence."""
+"""How loops and tasks stand at a moment: pure judgements over the picture."""
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from scheduler.brokers.contract import Depth
 from scheduler.control.where import Where, put_of, where
-from scheduler.dashboard.picture import DAY, LoopPicture, Picture
+from scheduler.dashboard.picture import DAY, RUNS_KEPT, LoopPicture, Picture
 from scheduler.protocol.epochs import Entry, LoopState
+from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import Ending
 from scheduler.protocol.topology import Names
 from scheduler.queues.listing import Listed
-from scheduler.tasks.loops import Loop
+from scheduler.spelling import counted, listed
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import DEFAULT_TASK_TIMEOUT, SUPERVISION
 from scheduler.timing.schedules import Schedule
@@ -20,8 +22,14 @@ from scheduler.timing.schedules import Schedule
 MANY = 3
 VERY_LATE = timedelta(minutes=1)
 FAILING = (Ending.RETRIED, Ending.ESCALATED)
-
-
+WINDOW = timedelta(minutes=5)
+MINUTE = timedelta(minutes=1)
+SPANS = (
+    ("seconds", timedelta(minutes=1)),
+    ("minutes", timedelta(hours=1)),
+    ("hours", timedelta(days=1)),
+    ("days", timedelta.max),
+)
 MARKS = {
     Where.LOST: "✕",
     Where.UNATTENDED: "⚠",
@@ -33,17 +41,7 @@ MARKS = {
     Where.PAUSED: "‖",
     Where.WAITING: "○",
 }
-MEANINGS = {
-    Where.LOST: "Overdue, and no processor has its token: supervision puts it again.",
-    Where.UNATTENDED: "It is due, and no processor takes messages of its task: start one.",
-    Where.LATE: "It is due, and nothing was heard of a run for longer than its task may take.",
-    Where.UNSEEDED: "The code has it, the broker does not: run `scheduler seed`.",
-    Where.UNHEARD: "It is seeded. The journal, as far as it was read, does not tell of it.",
-    Where.READY: "It is due, and waits in the queue of its task for its turn.",
-    Where.RUNNING: "It is due, and out of its queue: a processor should have it in hand.",
-    Where.PAUSED: "It waits until it is resumed.",
-    Where.WAITING: "It waits for its time.",
-}
+MEANINGS = {where: f"{where.meaning[0].upper()}{where.meaning[1:]}." for where in Where}
 AT_REST = (Where.WAITING, Where.PAUSED, Where.UNSEEDED)
 TROUBLES = (Where.LOST, Where.UNATTENDED, Where.LATE, Where.UNSEEDED)
 
@@ -81,47 +79,26 @@ class Standing:
         last = self.loop.last
         return self.failures >= MANY or (last is not None and last.ending is Ending.ESCALATED)
 
-    @property
-    def is_troubled(self) -> bool:
-        return self.state in TROUBLES or self.is_failing
 
-
-class Standings:
-    """Judges the loops of an app by a picture."""
-
-    def __init__(self, app: App, picture: Picture) -> None:
-        self._app = app
-        self._picture = picture
-
-    def all(self, now: datetime) -> list[Standing]:
-        """Each loop of the code, and each that the broker has, by name."""
-        names: Names = self._app.names
-        of_code = {loop.id: loop for loop in self._app.loops.values()}
-        pictures = self._picture.loops
-        queues = {task: names.processor_queue(task) for task in {loop.task for loop in pictures}}
-        found = [
-            self._one(of_code.get(name), pictures.get(name) or LoopPicture(name), queues, now)
-            for name in {**of_code, **pictures}
-            if name != SUPERVISION
-        ]
-        there = [standing for standing in found if standing is not None]
-        return sorted(there, key=lambda standing: standing.name)
-
-    def _one(
-        self, code: Loop | None, loop: LoopPicture, queues: Mapping[str, str], now: datetime
-    ) -> Standing | None:
-        listed = loop.listed
-        if code is None and (listed is None or listed.is_gone):
-            return None
+def standings_of(app: App, picture: Picture, now: datetime) -> list[Standing]:
+    """Judge each loop of the code, and each that the broker has; by name."""
+    of_code = {loop.id: loop for loop in app.loops.values()}
+    of_tasks = {loop.task for loop in picture.loops}
+    depths = {task: picture.depths.get(app.names.processor_queue(task)) for task in of_tasks}
+    found = list[Standing]()
+    for name in {**of_code, **picture.loops}:
+        code, loop = of_code.get(name), picture.loops.get(name) or LoopPicture(name)
+        listed, task = loop.listed, app.tasks.get(name.task)
+        if name == SUPERVISION or (code is None and (listed is None or listed.is_gone)):
+            continue
         schedule = listed.schedule if listed is not None else code and code.schedule
         assert schedule is not None
-        depth = self._picture.depths.get(queues.get(loop.id.task, ""))
-        task = self._app.tasks.get(loop.id.task)
         timeout = task.timeout if task else DEFAULT_TASK_TIMEOUT
-        state = state_of(loop, now, depth, timeout)
-        in_code = code is not None or (bool(loop.id.key) and task is not None)
+        state = state_of(loop, now, depths.get(name.task), timeout)
+        in_code = code is not None or (bool(name.key) and task is not None)
         late = _lateness(loop, now)
-        return Standing(str(loop.id), state, loop, schedule, in_code, _failures(loop), late)
+        found.append(Standing(str(name), state, loop, schedule, in_code, _failures(loop), late))
+    return sorted(found, key=lambda standing: standing.name)
 
 
 def state_of(loop: LoopPicture, now: datetime, depth: Depth | None, timeout: timedelta) -> Where:
@@ -190,7 +167,6 @@ class Verdict:
 
 
 def verdict_of(standings: Sequence[Standing]) -> Verdict:
-    """Whether all is well, in a sentence."""
     troubles = list(_troubles(standings))
     counts = Counter(standing.state for standing in standings)
     late = sum(standing.was_late is not None for standing in standings)
@@ -224,19 +200,79 @@ def _sentence(
     if not troubles:
         everyone = "The only loop is" if len(standings) == 1 else f"All {len(standings)} loops are"
         return f"{everyone} on time{but if len(standings) > 1 else ''}."
-    parts = [f"{len(trouble.loops)} {_of(trouble)}" for trouble in troubles]
-    return f"Of {_counted(len(standings))}, {_listed(parts)}."
+    counts_of = ((len(trouble.loops), trouble.what) for trouble in troubles)
+    parts = [f"{count} {'is' if count == 1 else 'are'} {what}" for count, what in counts_of]
+    return f"Of {counted(len(standings), 'loop')}, {listed(parts)}."
 
 
-def _of(trouble: Trouble) -> str:
-    verb = "is" if len(trouble.loops) == 1 else "are"
-    return f"{verb} {trouble.what}"
+@dataclass(slots=True)
+class Workload:
+    """The loops of one task.
+
+    Attributes:
+        loops: how many there are.
+        waiting: how many of them wait for their time.
+        retrying: how many of these wait for another attempt.
+        per_minute: how many runs they have made in a minute lately.
+    """
+
+    loops: int = 0
+    waiting: int = 0
+    retrying: int = 0
+    per_minute: float = 0.0
 
 
-def _counted(count: int) -> str:
-    return f"{count} loop{'' if count == 1 else 's'}"
+def workloads(
+    standings: Iterable[Standing], now: datetime, heard_back_to: datetime | None
+) -> dict[str, Workload]:
+    """The workload of each task that has loops.
+
+    Args:
+        heard_back_to: the journal was read from here on.
+    """
+    since = max(now - WINDOW, heard_back_to or now - WINDOW)
+    found: dict[str, Workload] = {}
+    for standing in standings:
+        work = found.setdefault(standing.loop.id.task, Workload())
+        token = standing.loop.token
+        work.loops += 1
+        work.waiting += standing.state is Where.WAITING
+        work.retrying += standing.state is Where.WAITING and bool(token and token.attempt)
+        work.per_minute += _per_minute(standing.loop, since, now)
+    return found
 
 
-def _listed(parts: Sequence[str]) -> str:
-    *others, last = parts
-    return f"{', '.join(others)} and {last}" if others else last
+def _per_minute(loop: LoopPicture, since: datetime, now: datetime) -> float:
+    runs = loop.runs
+    if len(runs) >= RUNS_KEPT:  # of those before, nothing is known
+        since = max(since, runs[0].started_at)
+    count = len(runs) - bisect_right(runs, since, key=lambda run: run.started_at)
+    return count * (MINUTE / max(now - since, MINUTE / 60))
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """One-off messages that wait for their time, retries too.
+
+    Attributes:
+        spans: how many are in timers of seconds, minutes, hours and days.
+    """
+
+    spans: Sequence[tuple[str, int]]
+
+    @property
+    def count(self) -> int:
+        return sum(count for _, count in self.spans)
+
+
+def delayed(names: Names, depths: Mapping[str, Depth | None]) -> Delayed | None:
+    """How many there are, by the depths of the timers of calls; None: nobody has asked yet."""
+    named = {timer: names.later_timer(timer) for timer in timers()}
+    known = {timer: depths[name] for timer, name in named.items() if name in depths}
+    if not known:
+        return None
+    counts = dict.fromkeys([name for name, _ in SPANS], 0)
+    for timer, depth in known.items():
+        span = next(name for name, limit in SPANS if timer.wait < limit)
+        counts[span] += depth.ready if depth else 0
+    return Delayed([(name, count) for name, count in counts.items() if count])

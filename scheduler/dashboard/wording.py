@@ -1,17 +1,31 @@
-"""Spans, moments, schedules and values, as pages tell them."""
+"""How pages tell values: spans, moments and schedules in words, runs as drawings in SVG.
+
+Drawings are part of the page, and need no script.
+"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from math import log1p
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from markupsafe import Markup
 from pydantic_core import to_jsonable_python
 
-from scheduler.timing.phrases import in_words
-from scheduler.timing.schedules import Cron, Every, Schedule, describe, zone_of
+from scheduler.dashboard.picture import RUNS_KEPT, Run
+from scheduler.protocol.tokens import Ending
+from scheduler.timing.durations import milliseconds
+from scheduler.timing.moments import milliseconds_since_epoch
+from scheduler.timing.phrases import in_words, seconds_first
+from scheduler.timing.schedules import Cron, Every, Schedule, describe, ticks_after, zone_of
 
+BAR, GAP, HEIGHT = 4, 1, 22
+SHORTEST = 4
+CHART_WIDTH, CHART_HEIGHT = 600, 96
+# State is told by shape as well: what failed hangs down from the line, in its colour.
+HANGING = (Ending.RETRIED, Ending.ESCALATED, Ending.STOPPED)
 LONGEST_LINE = 200
 
 
@@ -39,11 +53,10 @@ def _span(seconds: float) -> str:
 
 
 def in_zone(moment: datetime, zone: str = "") -> datetime:
-    """A moment in a zone; in UTC if none is named."""
     return moment.astimezone(ZoneInfo(zone) if zone else UTC)
 
 
-def exact(moment: datetime) -> str:
+def in_full(moment: datetime) -> str:
     """A moment to the second, with its zone."""
     return f"{moment:%a} {moment.day} {moment:%b %Y, %H:%M:%S} {moment.tzname()}"
 
@@ -73,20 +86,22 @@ def zone_name(schedule: Schedule) -> str:
     return "" if zone is None else zone.key
 
 
+def doubt_of(schedule: Schedule) -> str:
+    """What may not have been meant; empty: nothing speaks for that."""
+    if not isinstance(schedule, Cron) or (meant := seconds_first(schedule.expression)) is None:
+        return ""
+    return (
+        f"Of six fields the last is the second. If the first was meant to be, write {meant}: "
+        f"{in_words(meant)}."
+    )
+
+
 def ticks(schedule: Schedule, after: datetime, most: int) -> list[datetime]:
     """The next times of a schedule, as far as they are fixed."""
-
-    def following() -> Iterator[datetime]:
-        moment = after
-        while schedule.has_grid:
-            moment = schedule.next_after(moment)
-            yield moment
-
-    return list(islice(following(), most))
+    return [*islice(ticks_after(schedule, after), most)] if schedule.has_grid else []
 
 
 def readable_json(value: Any) -> str:
-    """A value as JSON that people can read."""
     return json.dumps(
         to_jsonable_python(value, fallback=str, bytes_mode="base64"), indent=2, ensure_ascii=False
     )
@@ -103,6 +118,123 @@ def rate(value: float) -> str:
     return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
 
 
-def counted(count: int, noun: str) -> str:
-    """So many of something: "1 loop", "3 loops"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def strip(runs: Sequence[Run]) -> Markup:
+    """The last runs of a loop, a bar each: as high as it took long; what failed points down.
+
+    What each bar stands for is written beside them, briefly, as pages have many of these: the
+    script tells of the one that is pointed at, or come to by the arrow keys.
+    """
+    longest = max((run.last.duration for run in runs), default=timedelta(0))
+    begin = RUNS_KEPT - len(runs)
+    strokes: dict[Ending, list[str]] = {}
+    for at, run in enumerate(runs):
+        strokes.setdefault(run.last.ending, []).append(_stroke(run, begin + at, longest))
+    failed = sum(run.last.ending in HANGING for run in runs)
+    told = f"last {len(runs)} runs: {failed} failed, the longest took {span(longest)}"
+    drawn = [
+        Markup('<path class="{}" d="{}"></path>').format(ending.value, "".join(found))
+        for ending, found in strokes.items()
+    ]
+    return Markup(
+        '<span class="strip" role="img" aria-label="{told}"{}><svg viewBox="0 0 {} {}" '
+        'aria-hidden="true">{}</svg></span>'
+    ).format(
+        Markup(' tabindex="0" data-runs="{}"').format(" ".join(map(_briefly, runs)))
+        if runs
+        else "",
+        RUNS_KEPT * (BAR + GAP),
+        2 * HEIGHT // 3 + HEIGHT,
+        Markup("").join(drawn),
+        told=told if runs else "no runs were heard of",
+    )
+
+
+def _briefly(run: Run) -> str:
+    """How a run has ended, when it started and how long it took, in milliseconds."""
+    last = run.last
+    began, took = milliseconds_since_epoch(last.started_at), milliseconds(last.duration)
+    return f"{last.ending.value[:2]}{began}+{took}"
+
+
+def _stroke(run: Run, at: int, longest: timedelta) -> str:
+    """A bar, from the line up; or down, for what failed."""
+    most = log1p(longest.total_seconds() * 1000) or 1
+    share = log1p(run.last.duration.total_seconds() * 1000) / most
+    height = max(SHORTEST, round(share * HEIGHT))
+    middle = at * (BAR + GAP) + BAR / 2
+    if run.last.ending in HANGING:
+        return f"M{middle:g} {HEIGHT + 1}v{max(SHORTEST, height * 2 // 3)}"
+    return f"M{middle:g} {HEIGHT}v-{height}"
+
+
+def bars(values: Sequence[tuple[datetime, float]], unit: str, classes: str = "") -> Markup:
+    """A chart: a bar for each moment, its value to be seen on hover."""
+    top = max((value for _, value in values), default=0.0)
+    width = CHART_WIDTH / max(len(values), 1)
+    drawn = [
+        _column(at, value, index, width, top, unit) for index, (at, value) in enumerate(values)
+    ]
+    told = f"at most {_number(top)} {unit}"
+    return Markup(
+        '<svg class="chart {}" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" '
+        'aria-label="{}">{}</svg><p class="note">{}</p>'
+    ).format(classes, CHART_WIDTH, CHART_HEIGHT, told, Markup("").join(drawn), told)
+
+
+def _column(at: datetime, value: float, index: int, width: float, top: float, unit: str) -> Markup:
+    height = 0.0 if not top else value / top * (CHART_HEIGHT - 2)
+    if value:
+        height = max(height, 2.0)
+    title = f"{at:%H:%M} UTC: {_number(value)} {unit}"
+    return Markup(
+        '<g><rect class="hover" x="{x}" y="0" width="{w}" height="{whole}"></rect>'
+        '<rect class="column" x="{x}" y="{y}" width="{bar}" height="{h}"></rect>'
+        "<title>{title}</title></g>"
+    ).format(
+        x=round(index * width, 2),
+        w=round(width, 2),
+        bar=round(width * 0.8, 2),
+        whole=CHART_HEIGHT,
+        y=round(CHART_HEIGHT - height, 1),
+        h=round(height, 1),
+        title=title,
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.2f}"
+
+
+def timeline(runs: Sequence[Run], now: datetime) -> Markup:
+    """The last runs on the axis of time: where each was planned, started and ended."""
+    if not runs:
+        return Markup("")
+    begin = min(run.last.scheduled_at for run in runs)
+    whole = max((now - begin).total_seconds(), 1.0)
+
+    def at(moment: datetime) -> float:
+        return round((moment - begin).total_seconds() / whole * CHART_WIDTH, 2)
+
+    drawn = [_span_of(run, at) for run in runs]
+    return Markup(
+        '<svg class="chart timeline" viewBox="0 0 {} 60" preserveAspectRatio="none" role="img" '
+        'aria-label="{} runs">{}</svg>'
+    ).format(CHART_WIDTH, len(runs), Markup("").join(drawn))
+
+
+def _span_of(run: Run, at: Callable[[datetime], float]) -> Markup:
+    last, start = run.last, at(run.last.started_at)
+    title = f"#{run.seq} {last.ending.value}: planned "
+    title += f"{in_full(in_zone(last.scheduled_at))}, {span(last.late)} "
+    title += f"late, took {span(last.duration)}"
+    return Markup(
+        '<g><rect class="plan" x="{}" y="28" width="1.5" height="4"></rect><rect '
+        'class="run {}" x="{}" y="{}" width="{}" height="24"><title>{}</title></rect></g>'
+    ).format(
+        at(last.scheduled_at),
+        last.ending.value,
+        start,
+        2 + (30 if last.ending in HANGING else 0),
+        max(at(last.started_at + last.duration) - start, 2.0),
+        title,
+    )

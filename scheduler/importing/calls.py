@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
-from scheduler.importing.celery_names import CONTAINERS, DATABASES, named
 from scheduler.importing.expressions import Evaluator
 from scheduler.importing.findings import Note
-from scheduler.importing.operations import ERRORS, FUNCTIONS, called, method
-from scheduler.importing.source import dotted, last
 from scheduler.importing.values import (
+    CONTAINERS,
+    DATABASES,
+    ERRORS,
+    FUNCTIONS,
     Bound,
     Class,
     Function,
@@ -19,6 +20,11 @@ from scheduler.importing.values import (
     Table,
     Unread,
     Unreadable,
+    called,
+    dotted,
+    last,
+    method,
+    named,
     plain,
     shown_source,
 )
@@ -28,8 +34,6 @@ OF_ITEMS = ("list", "tuple", "sorted", "enumerate", "reversed")
 
 
 class Caller(Evaluator):
-    """Evaluates the calls of one module."""
-
     def _call(self, node: ast.Call) -> Any:
         name = dotted(node.func)
         if last(name) == "getenv" or name.endswith("environ.get"):
@@ -138,7 +142,6 @@ class Caller(Evaluator):
             return [error.unread]
 
     def arguments(self, node: ast.Call) -> tuple[list[Any], Table]:
-        """Return what is passed by its place, and by its name."""
         args = [value for each in node.args for value in self.expanded(each)]
         table = self.state.table()
         for each in node.keywords:

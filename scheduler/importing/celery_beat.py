@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.errors import ScheduleError
-from scheduler.importing.celery_options import QUEUE, Options
-from scheduler.importing.celery_schedules import span_of
+from scheduler.importing.celery_schedules import QUEUE, Options, span_of
 from scheduler.importing.findings import Note, Place
 from scheduler.importing.values import (
     Bound,
@@ -70,7 +69,6 @@ class Entry:
 
 
 def entries_of(table: Bound) -> Iterator[Entry | Note]:
-    """Those of a `beat_schedule`."""
     try:
         given = _table(table)
     except (ScheduleError, Unreadable) as error:
@@ -113,7 +111,6 @@ def _entry(key: Any, bound: Bound) -> Entry:
 
 
 def entry_added(added: Bound) -> Entry | Note:
-    """That of a call of `add_periodic_task`."""
     try:
         return _added(added, added.value)
     except Unreadable as error:
@@ -154,7 +151,6 @@ def _table(bound: Bound) -> Table:
 
 
 def _task(value: Any, place: Place) -> str:
-    """The name of a task: written out, or that of a function."""
     if isinstance(value, Ref) and value.path.endswith(".name"):
         return value.path.removesuffix(".name")
     text = plain(value, place)

@@ -1,14 +1,14 @@
 """Schedules of Celery's: periods, `crontab` and what else there is."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
 from scheduler.errors import ScheduleError
 from scheduler.importing.calendars import Dialect
-from scheduler.importing.findings import Place
-from scheduler.importing.values import Made, Unread, Unreadable, plain
+from scheduler.importing.findings import Note, Place
+from scheduler.importing.values import Made, Scope, Unread, Unreadable, plain, shown_value
 from scheduler.timing.durations import shown
 from scheduler.timing.schedules import Cron, Every, Recurring
 
@@ -73,7 +73,6 @@ class Beat:
 
 
 def span_of(value: Any) -> timedelta | None:
-    """What Celery takes for a time, in seconds or as it is."""
     if isinstance(value, int | float) and not isinstance(value, bool) and value > 0:
         return timedelta(seconds=value)
     return value if isinstance(value, timedelta) else None
@@ -113,3 +112,45 @@ def _field(value: Any) -> str:
     if isinstance(value, list | tuple | set | frozenset | range):
         return ",".join(str(each) for each in cast("Iterable[Any]", value))
     return str(value)
+
+
+QUEUE = "each task has a queue of its own"
+
+
+class Options:
+    """Options by their names, and the notes of them.
+
+    Attributes:
+        of: what they are of, as notes have it.
+    """
+
+    def __init__(self, of: str, given: Scope, notes: list[Note]) -> None:
+        self.of = of
+        self.given = given
+        self.notes = notes
+
+    def note(self, place: Place, text: str) -> None:
+        self.notes.append(Note(place, text))
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """Return what an option is; its default, where that is not known, which is noted."""
+        if name not in self.given:
+            return default
+        bound = self.given[name]
+        self.notes += [each for each in bound.notes if each not in self.notes]
+        try:
+            return plain(bound.value, bound.place, self.notes)
+        except Unreadable as error:
+            self.note(bound.place, f"{name} of {self.of}: {error}")
+            return default
+
+    def span(self, name: str) -> timedelta | None:
+        return span_of(self.value(name))
+
+    def tell(self, taken: Collection[str], why: Mapping[str, str]) -> None:
+        for name, bound in self.given.items():
+            if name not in taken:
+                is_made = isinstance(bound.value, Made) or not isinstance(bound.value, Unread)
+                told = why.get(name, "" if is_made else str(bound.value))
+                value = shown_value(bound.value)
+                self.note(bound.place, f"{name}={value} of {self.of}{told and f': {told}'}")

@@ -10,20 +10,21 @@ from typing import Any, cast
 
 from scheduler.errors import ScheduleError, UsageError
 from scheduler.importing.calls import Caller
-from scheduler.importing.celery_options import QUEUE, Options
-from scheduler.importing.celery_schedules import span_of
+from scheduler.importing.celery_schedules import QUEUE, Options, span_of
 from scheduler.importing.findings import NO_RETRY, CeleryCall, Job, Note, Parameter, Place
-from scheduler.importing.layout import quoted
-from scheduler.importing.source import defaults_of, dotted, last
 from scheduler.importing.values import (
     Bound,
     Table,
     Unread,
     Unreadable,
+    defaults_of,
+    dotted,
     items_of,
+    last,
     shown_source,
     shown_value,
 )
+from scheduler.importing.writing import literal
 from scheduler.tasks.retries import ErrorTypes, Retry
 from scheduler.timing.rates import parse_rate
 
@@ -55,8 +56,6 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What Celery's settings say of all tasks."""
-
     timeout: timedelta | None = None
     rate: str | None = None
 
@@ -242,7 +241,7 @@ def _parameter(given: ast.arg, default: ast.expr | None, *, by_name: bool) -> Pa
         annotation = "Any"
     if value.value is None and annotation != "Any" and "None" not in annotation:
         annotation = f"{annotation} | None"
-    code = quoted(value.value) if isinstance(value.value, str) else ast.unparse(default)
+    code = literal(value.value) if isinstance(value.value, str) else ast.unparse(default)
     return Parameter(given.arg, annotation, code, by_name)
 
 

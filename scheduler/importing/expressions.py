@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from scheduler.importing.celery_names import is_relevant, is_setting, named
 from scheduler.importing.findings import Note
-from scheduler.importing.operations import ERRORS, combined, formatted
-from scheduler.importing.source import Source
 from scheduler.importing.values import (
+    ERRORS,
     Bound,
     Class,
     Function,
@@ -19,10 +17,16 @@ from scheduler.importing.values import (
     Module,
     Ref,
     Scope,
+    Source,
     Table,
     Unread,
     Unreadable,
+    combined,
+    formatted,
+    is_relevant,
+    is_setting,
     items_of,
+    named,
     plain,
     shown_source,
     unread_of,
@@ -88,7 +92,6 @@ class Evaluator:
         return bound.value
 
     def guess(self, node: ast.AST) -> None:
-        """Note that a default is taken for what is not known."""
         told = f"the default is taken of `{shown_source(node)}`"
         self.touched.append(Note(self.source.place(node), told))
 
@@ -98,7 +101,6 @@ class Evaluator:
         )
 
     def put(self, table: Table, key: ast.expr, bound: Bound) -> None:
-        """Set an entry of a table."""
         try:
             wanted = self.depending(key, lambda: table.key(self.plain(key)))
             table.entries[wanted.value] = bound.under(*wanted.notes)
@@ -107,7 +109,6 @@ class Evaluator:
             table.missing.append(Note(self.source.place(key), f"an entry is left out: {said}"))
 
     def update(self, table: Table, *given: Bound) -> Table:
-        """Add the entries of other tables."""
         for each in given:
             match each.value:
                 case Table(entries, missing):
@@ -151,7 +152,6 @@ class Evaluator:
                 pass
 
     def set(self, owner: Any, name: str, bound: Bound) -> None:
-        """Give a value to an attribute."""
         match owner:
             case Table(entries):
                 entries[owner.key(name)] = bound
@@ -424,7 +424,6 @@ def _truth(value: Any) -> bool | None:
 
 
 def conditions(test: ast.expr) -> tuple[str, str]:
-    """Return a condition, and its opposite, as notes have them."""
     return f"if {shown_source(test)}", f"if {shown_source(ast.UnaryOp(ast.Not(), test))}"
 
 

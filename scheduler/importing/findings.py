@@ -24,8 +24,6 @@ _TARGET = re.compile(
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """A line of a file."""
-
     file: str
     line: int
 
@@ -79,8 +77,6 @@ class CeleryCall:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The file does not say what runs."""
-
     why: str
 
 

@@ -5,21 +5,25 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from scheduler.importing.celery_names import CONTAINERS, is_relevant, is_setting, named
 from scheduler.importing.expressions import hint_of
 from scheduler.importing.findings import Note, Place
-from scheduler.importing.source import Source, defaults_of
 from scheduler.importing.state import State, TooLong
 from scheduler.importing.statements import Follower, is_transparent
 from scheduler.importing.values import (
+    CONTAINERS,
     Bound,
     Class,
     Function,
     Module,
     Ref,
     Scope,
+    Source,
     Table,
     Unread,
+    defaults_of,
+    is_relevant,
+    is_setting,
+    named,
 )
 
 KNOWN = {*sys.stdlib_module_names, "celery", "django", "kombu", "django_celery_beat"}
@@ -88,7 +92,6 @@ class Project:
                 conf[name] = self.state.merged(conf[name], old, condition, "")
 
     def call(self, function: Function, args: Sequence[Any], kwargs: Table, place: Place) -> Bound:
-        """Follow a call, and return its value."""
         if self._depth < DEEPEST and is_transparent(function):
             return self._execute(function, args, kwargs, place)
         return Bound(Unread(place, f"{function.node.name}(...)"), place)
@@ -133,12 +136,10 @@ class Project:
         return Module(found[0]) if len(found) == 1 else None
 
     def setting(self, name: str) -> Bound | None:
-        """Return a setting of Django's, from any module that has it."""
         found = [self.names(source).get(name) for source in self.sources]
         return next(filter(None, found), None)
 
     def bring(self, into: Follower, node: ast.Import | ast.ImportFrom) -> None:
-        """Bind the names of an import."""
         scope, place = into.scopes[-1], into.source.place(node)
         if isinstance(node, ast.Import):
             for each in node.names:

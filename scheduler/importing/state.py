@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from scheduler.importing.findings import Note, Place
-from scheduler.importing.source import Source
 from scheduler.importing.values import (
     Bound,
     Class,
     Scope,
+    Source,
     Table,
     Unread,
     is_same,

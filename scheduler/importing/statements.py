@@ -6,18 +6,20 @@ from functools import cache
 from typing import Any, cast
 
 from scheduler.importing.calls import Caller
-from scheduler.importing.celery_names import is_relevant
 from scheduler.importing.expressions import conditions
 from scheduler.importing.findings import Note
-from scheduler.importing.operations import ERRORS, LONGEST
-from scheduler.importing.source import dotted, last
 from scheduler.importing.state import Left
 from scheduler.importing.values import (
+    ERRORS,
+    LONGEST,
     Bound,
     Class,
     Function,
     Table,
     Unreadable,
+    dotted,
+    is_relevant,
+    last,
     shown_source,
 )
 

@@ -1,14 +1,80 @@
 """Values of Python source that is followed, and never run."""
 
 import ast
+import builtins
+import operator
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import PurePath
 from typing import Any, cast
 
-from scheduler.importing.celery_names import named
+from scheduler.errors import UsageError
 from scheduler.importing.findings import Note, Place
-from scheduler.importing.source import Source, last
+from scheduler.timing.durations import shown
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    file: str
+    tree: ast.Module
+
+    @property
+    def module(self) -> str:
+        parts = PurePath(self.file).with_suffix("").parts
+        parts = [part for part in parts if part.isidentifier()]
+        parts = parts[1:] if parts[:1] == ["src"] else parts
+        return ".".join(parts[:-1] if parts[-1:] == ["__init__"] else parts)
+
+    def place(self, node: ast.AST) -> Place:
+        return Place(self.file, getattr(node, "lineno", 1))
+
+    def origin(self, node: ast.ImportFrom) -> str:
+        parts = self.module.split(".") if node.level and self.module else []
+        up = node.level - (PurePath(self.file).stem == "__init__")
+        return ".".join([*parts[: len(parts) - up], *([node.module] if node.module else [])])
+
+
+def dotted(node: ast.expr) -> str:
+    """A name with its dots, of what is called for a call; of anything else, nothing."""
+    match node:
+        case ast.Call(func):
+            return dotted(func)
+        case ast.Name(name):
+            return name
+        case ast.Attribute(value, name) if before := dotted(value):
+            return f"{before}.{name}"
+        case _:
+            return ""
+
+
+def last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def defaults_of(given: ast.arguments) -> dict[str, ast.expr]:
+    """Return the defaults of parameters, by their names."""
+    positional = [*given.posonlyargs, *given.args]
+    pairs = [
+        *zip(positional[::-1], given.defaults[::-1], strict=False),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
+    return {each.arg: default for each, default in pairs if default is not None}
+
+
+def source_of(text: str, file: str) -> Source:
+    """Read a module.
+
+    Raises:
+        UsageError: it is no Python of this version.
+    """
+    try:
+        return Source(file, ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise UsageError(f"{file}{line}, is no Python: {shown(str(error))}.") from None
+
 
 PLAIN = (str, bytes, int, float, bool, timedelta, range, type(None))
 
@@ -26,8 +92,6 @@ class Unread:
 
 
 class Unreadable(Exception):
-    """A value is needed that the source does not contain."""
-
     def __init__(self, unread: Unread) -> None:
         super().__init__(str(unread))
         self.unread = Unread(unread.place, unread.text, unread.hint)
@@ -224,3 +288,143 @@ def plain(value: Any, place: Place, notes: list[Note] | None = None) -> Any:
             return value
         case _:
             raise Unreadable(unread_of(value, place))
+
+
+PREFIXES = ("celery_", "celerybeat_", "celeryd_")
+OLD = {
+    "celerybeat_schedule": "beat_schedule",
+    "acks_late": "task_acks_late",
+    "annotations": "task_annotations",
+    "routes": "task_routes",
+    "celerybeat_scheduler": "beat_scheduler",
+    "celeryd_task_time_limit": "task_time_limit",
+    "celeryd_task_soft_time_limit": "task_soft_time_limit",
+}
+CONTAINERS = ("CELERY", "CELERY_CONFIG", "celery_config")
+
+DATABASES = {"PeriodicTask", "RedBeatSchedulerEntry"}  # their rows are schedules
+WORDS = (*DATABASES, "conf", "config", "add_periodic_task", "setattr", *CONTAINERS)
+
+
+def named(name: str) -> str:
+    plain = name.lower()
+    if plain in OLD:
+        return OLD[plain]
+    for prefix in PREFIXES:
+        plain = plain.removeprefix(prefix)
+    return "beat_schedule" if plain.endswith("beat_schedule") else OLD.get(plain, plain)
+
+
+def is_setting(name: str) -> bool:
+    """Whether a name of a module is a setting: of Django's, or of a module of settings."""
+    plain = named(name)
+    if plain == "beat_schedule":
+        return name.isupper() or name.lower() in ("beat_schedule", *OLD, "celery_beat_schedule")
+    known = plain in ("timezone", "enable_utc") or name == "TIME_ZONE"
+    return known or plain.startswith(("task_", "beat_")) or name.startswith(("CELERY_", "CELERYD_"))
+
+
+def is_relevant(node: ast.AST) -> bool:
+    for each in ast.walk(node):
+        match each:
+            case ast.Attribute(attr=name) | ast.Name(id=name) | ast.keyword(arg=str(name)):
+                if name in WORDS or named(name) == "beat_schedule" or is_setting(name):
+                    return True
+            case ast.Constant(str(text)) if text and named(text) == "beat_schedule":
+                return True
+            case _:
+                pass
+    return False
+
+
+ERRORS = (ArithmeticError, TypeError, ValueError, LookupError, AttributeError, RecursionError)
+LARGEST = 10**12
+LONGEST = 10_000
+_LISTING = ("enumerate", "zip", "reversed")
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "timedelta": timedelta,
+    **{
+        name: getattr(builtins, name)
+        for name in (
+            *("int", "float", "str", "bool", "list", "tuple", "set", "frozenset", "len", "sorted"),
+            *("min", "max", "sum", "abs", "round", "any", "all", "range", *_LISTING),
+        )
+    },
+}
+_METHODS: Mapping[type[Any], set[str]] = {
+    str: {
+        *("format", "lower", "upper", "title", "capitalize", "strip", "lstrip", "rstrip", "split"),
+        *("join", "replace", "startswith", "endswith", "removeprefix", "removesuffix", "find"),
+        *("partition", "rpartition", "rsplit", "splitlines", "isdigit", "count", "zfill"),
+    },
+    list: {"append", "extend", "index", "count", "copy"},
+    timedelta: {"total_seconds"},
+}
+_OPERATORS: Mapping[str, str] = {
+    **{name: name.lower() for name in ("Add", "Sub", "FloorDiv", "Mod", "Eq", "Lt", "Gt")},
+    **{"Mult": "mul", "Div": "truediv", "BitOr": "or_", "BitAnd": "and_"},
+    **{"NotEq": "ne", "LtE": "le", "GtE": "ge", "Is": "is_", "IsNot": "is_not"},
+}
+
+
+def combined(operation: ast.operator | ast.cmpop, left: Any, right: Any) -> Any:
+    """Combine two constants.
+
+    Raises:
+        LookupError: that may be slow to compute.
+        ValueError: the result may be long.
+    """
+    if isinstance(operation, ast.Mult) and not all(
+        isinstance(each, int | float | timedelta) for each in (left, right)
+    ):
+        raise ValueError
+    if isinstance(operation, ast.Mod) and isinstance(left, str | bytes):
+        _check_format(str(left))
+    if isinstance(operation, ast.In | ast.NotIn):
+        return (left in right) == isinstance(operation, ast.In)
+    return checked(getattr(operator, _OPERATORS[type(operation).__name__])(left, right))
+
+
+def formatted(value: Any, conversion: int, spec: str) -> str:
+    _check_format(spec)
+    shown = {ord("r"): repr, ord("s"): str, ord("a"): ascii}.get(conversion)
+    return checked(format(shown(value) if shown else value, spec))
+
+
+def called(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function of Python's on constants.
+
+    Raises:
+        ValueError: the result may be long.
+    """
+    if name == "range" and len(range(*args)) > LONGEST:
+        raise ValueError
+    value = FUNCTIONS[name](*args, **kwargs)
+    return checked(list(value) if name in _LISTING else value)
+
+
+def method(owner: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a method of a constant, or of a list.
+
+    Raises:
+        ValueError: it is not known, or the result may be long.
+    """
+    if name not in _METHODS[type(owner)] or (name == "zfill" and args[0] > LONGEST):
+        raise ValueError
+    if name == "format":
+        _check_format(owner)
+    return checked(getattr(owner, name)(*args, **kwargs))
+
+
+def checked(value: Any) -> Any:
+    if isinstance(value, int | float) and abs(value) > LARGEST:
+        raise ValueError
+    sized = (str, bytes, list, tuple)
+    if isinstance(value, sized) and len(cast("Sequence[Any]", value)) > LONGEST:
+        raise ValueError
+    return cast("Any", value)
+
+
+def _check_format(text: str) -> None:
+    if re.search(r"\d{4}|\*|__", text):
+        raise ValueError

@@ -7,16 +7,17 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from scheduler.importing.findings import NO_LIMIT, CeleryCall, Command, Found, Job, Unknown
-from scheduler.importing.layout import WIDTH, Call, Raw, laid_out
 from scheduler.protocol.messages import printable
 from scheduler.tasks.retries import Retry
 from scheduler.timing.durations import format_duration
-from scheduler.timing.schedules import Cron, Every, Recurring, to_wire
+from scheduler.timing.schedules import Cron, options_of
 
 LONGEST_NAME = 50
+WIDTH = 100
+INDENT = " " * 4
 TIMEOUT = timedelta(minutes=10)
 TAKEN = {
     *keyword.kwlist,
@@ -97,7 +98,7 @@ REMARKS = {
 
 
 def code_of(found: Found) -> str:
-    """A module that registers what was found: formatted, typed, ready to be imported."""
+    """A module that registers what was found: typed, ready to be imported."""
     names = _names(found.jobs)
     shared = _shared_environments(found.jobs)
     body = [*_constants(found, shared), *_helpers(found.jobs)]
@@ -109,7 +110,6 @@ def code_of(found: Found) -> str:
 
 
 def name_of(text: str) -> str:
-    """A name for a function, as like a text as it can be."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     plain = plain if text.isidentifier() else plain.lower()
     words = re.sub(r"[^0-9A-Za-z]+", "_", plain).strip("_")
@@ -133,7 +133,7 @@ def _names(jobs: Iterable[Job]) -> dict[int, str]:
 
 def _head(found: Found, names: Mapping[int, str]) -> Iterator[str]:
     files = ", ".join(sorted({job.place.file for job in found.jobs}))
-    yield f'"""Written by `scheduler import {found.kind}`: to be read, and then seeded."""'
+    yield f'"""Written by `scheduler import {found.kind}`: read it, format it, then seed it."""'
     yield ""
     yield from comment(f"From {files}. Other than there:")
     for remark in REMARKS[found.kind]:
@@ -154,7 +154,6 @@ def _head(found: Found, names: Mapping[int, str]) -> Iterator[str]:
 
 
 def comment(text: str, bullet: str = "") -> list[str]:
-    """A text as lines of comment."""
     plain = printable(" ".join(text.split()))
     room = WIDTH - 2 - (len(plain.encode()) - len(plain)) // 2 if not plain.isascii() else WIDTH - 2
     hanging = " " * len(bullet)
@@ -169,7 +168,6 @@ def comment(text: str, bullet: str = "") -> list[str]:
 
 
 def _imports(body: str, jobs: Sequence[Job]) -> Iterator[str]:
-    """What the code below uses."""
     body = "\n".join(line for line in body.splitlines() if not line.startswith("#"))
     modules = ("asyncio", "contextlib", "os", "pkgutil", "signal")
     yield from (f"import {name}" for name in modules if re.search(rf"\b{name}\.", body))
@@ -203,12 +201,12 @@ def _shared_environments(jobs: Iterable[Job]) -> dict[str, Mapping[str, str]]:
 
 
 def _constants(found: Found, shared: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    yield from laid_out("app = ", Call("Scheduler", [("", found.namespace)]))
+    yield f"app = Scheduler({literal(found.namespace)})"
     if any(job.timeout is None for job in found.jobs):
         yield from comment(f"{NO_LIMIT}. Keep it below the broker's consumer_timeout, 30 minutes.")
-        yield from laid_out("TIMEOUT = ", format_duration(TIMEOUT))
+        yield f"TIMEOUT = {literal(format_duration(TIMEOUT))}"
     for name, environment in shared.items():
-        yield from laid_out(f"{name} = ", dict(environment))
+        yield f"{name} = {literal(environment)}"
 
 
 def _helpers(jobs: Iterable[Job]) -> Iterator[str]:
@@ -227,110 +225,130 @@ def _function(job: Job, name: str, shared: Mapping[str, Mapping[str, str]]) -> I
     for note in job.notes:
         yield from comment(note.text, bullet="- ")
     decorator = "task" if job.schedule is None else "periodic"
-    yield from laid_out("", Call(f"@app.{decorator}", list(_options(job))))
+    yield call(f"@app.{decorator}", _options(job))
     waits = isinstance(job.action, CeleryCall) and not job.action.awaited
-    yield from laid_out("def " if waits else "async def ", Call(name, _signature(job)), " -> None:")
+    define = f"{'' if waits else 'async '}def {name}"
+    yield f"{call(define, _signature(job))} -> None:"
     if job.weekdays is not None:
-        days = Raw(f"{{{', '.join(map(str, sorted(job.weekdays)))}}}")
+        days = ", ".join(map(str, sorted(job.weekdays)))
         zone = job.schedule.tz if isinstance(job.schedule, Cron) else "UTC"
-        yield from laid_out(
-            "if not ", Call("is_on", [("", Raw("ctx")), ("", days), ("", zone)]), ":", indent=1
-        )
+        yield f"    if not is_on(ctx, {{{days}}}, {literal(zone)}):"
         yield "        return"
-    yield from _action(job, shared)
+    yield textwrap.indent(_action(job, shared), INDENT)
 
 
-def _options(job: Job) -> Iterator[tuple[str, Any]]:
+def call(function: str, arguments: Iterable[str]) -> str:
+    """Write a call, or a signature: in a line, or with an argument in each."""
+    given = list(arguments)
+    line = f"{function}({', '.join(given)})"
+    if len(line) <= WIDTH - len(INDENT):
+        return line
+    return "\n".join([f"{function}(", *(f"{INDENT}{each}," for each in given), ")"])
+
+
+def literal(value: Any) -> str:
+    """Write a value as code, texts in double quotes."""
+    match value:
+        case str():
+            return f'"{"".join(map(_escaped, value))}"'
+        case Mapping():
+            pairs = cast("Mapping[Any, Any]", value).items()
+            return f"{{{', '.join(f'{literal(key)}: {literal(each)}' for key, each in pairs)}}}"
+        case list():
+            return f"[{', '.join(map(literal, cast('list[Any]', value)))}]"
+        case tuple():
+            return _tuple([*map(literal, cast("tuple[Any, ...]", value))])
+        case _:
+            return repr(value)
+
+
+def _tuple(items: Sequence[str]) -> str:
+    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+
+
+def _escaped(char: str) -> str:
+    if char in ('"', "\\"):
+        return f"\\{char}"
+    return char if char.isprintable() else char.encode("unicode_escape").decode()
+
+
+def _options(job: Job) -> Iterator[str]:
+    options: dict[str, str] = {}
+    if isinstance(job.schedule, Cron):
+        options = {"cron": job.schedule.expression, "tz": job.schedule.tz}
     if job.schedule is not None:
-        yield from _schedule(job.schedule)
-    yield "retry=", _retry(job.retry)
+        options |= options_of(job.schedule)
+    yield from (f"{name}={literal(text)}" for name, text in options.items())
+    yield f"retry={_retry(job.retry)}"
     if job.rate:
-        yield "rate=", job.rate
+        yield f"rate={literal(job.rate)}"
     if job.expires is not None:
-        yield "expires=", format_duration(job.expires)
-        yield "expired=", "drop"
-    yield "timeout=", format_duration(job.timeout) if job.timeout else Raw("TIMEOUT")
+        yield f"expires={literal(format_duration(job.expires))}"
+        yield 'expired="drop"'
+    yield f"timeout={literal(format_duration(job.timeout)) if job.timeout else 'TIMEOUT'}"
 
 
-def _schedule(schedule: Recurring) -> Iterator[tuple[str, Any]]:
-    """What is not the default."""
-    given = to_wire(schedule)
-    if isinstance(schedule, Every):
-        yield "every=", format_duration(schedule.period)
-        if schedule.has_grid:
-            yield "mode=", schedule.mode
-    else:
-        yield "cron=", schedule.expression
-        yield "tz=", schedule.tz
-    if "catch_up" in given:
-        yield "catch_up=", schedule.catch_up
-    if "grace_ms" in given:
-        yield "grace=", format_duration(schedule.grace)
-
-
-def _retry(retry: Retry) -> Call:
-    arguments: list[tuple[str, Any]] = [("", retry.retries)]
-    usual = Retry(retry.retries)
+def _retry(retry: Retry) -> str:
+    usual, arguments = Retry(retry.retries), [str(retry.retries)]
+    if not retry.retries:
+        return "Retry(0)"
     if retry.delays is not None:
-        arguments.append(("delays=", [format_duration(each) for each in retry.delays]))
+        arguments.append(f"delays={literal([format_duration(each) for each in retry.delays])}")
     for name in ("initial", "multiplier", "maximum", "jitter"):
         if (value := getattr(retry, name)) != getattr(usual, name):
             shown = format_duration(value) if isinstance(value, timedelta) else value
-            arguments.append((f"{name}=", shown))
+            arguments.append(f"{name}={literal(shown)}")
     arguments += [
-        (f"{name}=", tuple(Raw(each.__name__) for each in types))
+        f"{name}={_tuple([each.__name__ for each in types])}"
         for name in ("retry_on", "give_up_on")
         if (types := getattr(retry, name)) != getattr(usual, name)
     ]
-    return Call("Retry", arguments if retry.retries else arguments[:1])
+    return f"Retry({', '.join(arguments)})"
 
 
-def _signature(job: Job) -> list[tuple[str, Any]]:
-    context = [("", Raw("ctx: Context"))] if job.weekdays is not None else []
+def _signature(job: Job) -> list[str]:
+    context = ["ctx: Context"] if job.weekdays is not None else []
     parameters = [
-        ("", Raw(f"{each.name}: {each.annotation}{f' = {each.default}' if each.default else ''}"))
+        f"{each.name}: {each.annotation}{f' = {each.default}' if each.default else ''}"
         for each in job.parameters
     ]
-    named = sum(each.by_name for each in job.parameters)
-    positional = len(parameters) - named
-    star = [("", Raw("*"))] if named else []
+    positional = sum(not each.by_name for each in job.parameters)
+    star = ["*"] if positional < len(parameters) else []
     return [*context, *parameters[:positional], *star, *parameters[positional:]]
 
 
-def _action(job: Job, shared: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def _action(job: Job, shared: Mapping[str, Mapping[str, str]]) -> str:
     match job.action:
         case Command() as command:
-            yield from laid_out("await ", _run(command, shared), indent=1)
+            return call("await run", _arguments(command, shared))
         case CeleryCall(path, args, kwargs, awaited):
             passed = [
-                *(("", each) for each in args),
-                *((f"{name}=", each) for name, each in kwargs.items() if _is_name(name)),
-                *((f"{each.name}=" * each.by_name, Raw(each.name)) for each in job.parameters),
+                *map(literal, args),
+                *(f"{name}={literal(each)}" for name, each in kwargs.items() if _is_name(name)),
+                *(f"{each.name}=" * each.by_name + each.name for each in job.parameters),
             ]
             if odd := {name: each for name, each in kwargs.items() if not _is_name(name)}:
-                passed.append(("**", odd))
-            call = Call(f'task_of("{path}")', passed)
-            yield from laid_out("await " if awaited else "", call, indent=1)
+                passed.append(f"**{literal(odd)}")
+            return call(f'{"await " if awaited else ""}task_of("{path}")', passed)
         case Unknown(why):
-            yield from laid_out("raise ", Call("Reject", [("", why)]), indent=1)
+            return call("raise Reject", [literal(why)])
 
 
 def _is_name(text: str) -> bool:
     return text.isidentifier() and not keyword.iskeyword(text)
 
 
-def _run(command: Command, shared: Mapping[str, Mapping[str, str]]) -> Call:
-    arguments: list[tuple[str, Any]] = [("", word) for word in command.words]
+def _arguments(command: Command, shared: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    yield from map(literal, command.words)
     if command.stdin:
-        arguments.append(("stdin=", command.stdin))
-    if environment := dict(command.environment):
+        yield f"stdin={literal(command.stdin)}"
+    if environment := command.environment:
         names = [name for name, each in shared.items() if each == environment]
-        arguments.append(("env=", Raw(names[0]) if names else environment))
+        yield f"env={names[0] if names else literal(environment)}"
     if command.folder:
-        arguments.append(("cwd=", command.folder))
+        yield f"cwd={literal(command.folder)}"
     if (seconds := command.grace.total_seconds()) != 10:
-        arguments.append(("grace=", int(seconds)))
-    return Call("run", arguments)
+        yield f"grace={int(seconds)}"
 
 
 def _one_offs(jobs: Iterable[Job], names: Mapping[int, str]) -> Iterator[str]:
@@ -340,7 +358,7 @@ def _one_offs(jobs: Iterable[Job], names: Mapping[int, str]) -> Iterator[str]:
     yield "\n\nasync def schedule_one_offs() -> None:"
     yield '    """Ask for what is to run once. Asked for again, nothing is done."""'
     for name, key, at in asked:
-        moment = Call("datetime.fromisoformat", [("", at.isoformat())])
-        yield from laid_out("await ", Call(f"{name}.once", [("", key), ("at=", moment)]), indent=1)
+        moment = f"datetime.fromisoformat({literal(at.isoformat())})"
+        yield textwrap.indent(call(f"await {name}.once", [literal(key), f"at={moment}"]), INDENT)
     yield '\n\nif __name__ == "__main__":  # after the first seed'
     yield "    asyncio.run(schedule_one_offs())"

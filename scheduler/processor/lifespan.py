@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 from scheduler.errors import LifespanError
+from scheduler.middleware import LifespanFunction, name_of
 from scheduler.processor.shutdown import Shutdown
 from scheduler.protocol.messages import summary_of
-from scheduler.tasks.lifespan import LifespanFunction, name_of
 from scheduler.user_code import UserCode
 
 CLOSING_TIMEOUT = timedelta(seconds=5)

@@ -20,7 +20,7 @@ from scheduler.events import (
     ProcessorStopping,
     RunFinished,
 )
-from scheduler.middleware import Around
+from scheduler.middleware import Around, LifespanFunction
 from scheduler.processor.call_reporter import CallReporter
 from scheduler.processor.intake import Flow, InOrder, Intake, Paced
 from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
@@ -31,7 +31,6 @@ from scheduler.processor.runs import Executions
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.queues.namespace import Namespace
-from scheduler.tasks.lifespan import LifespanFunction
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock

@@ -41,7 +41,6 @@ class Arguments:
 
     @property
     def required(self) -> list[str]:
-        """The parameters that have no default."""
         parameters = self._signature.parameters.values()
         return [each.name for each in parameters if each.default is inspect.Parameter.empty]
 

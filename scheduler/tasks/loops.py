@@ -11,8 +11,7 @@ from scheduler.errors import InvalidArguments, RegistrationError
 from scheduler.protocol.messages import WIRE, Moment
 from scheduler.protocol.tokens import LoopId
 from scheduler.tasks.arguments import Arguments
-from scheduler.tasks.policy import Policy
-from scheduler.tasks.retries import Retry
+from scheduler.tasks.retries import Policy, Retry
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.durations import shown
 from scheduler.timing.schedules import Every, Schedule

@@ -11,6 +11,10 @@ from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 
 if TYPE_CHECKING:
     from scheduler.settings import Settings
+import inspect
+import sys
+from pathlib import Path
+from types import FrameType
 
 
 class App(Protocol):
@@ -54,3 +58,21 @@ def topology_of(app: App) -> Topology:
         queue_type=settings.queue_type,
         retention=Retention(settings.journal_max_age, settings.journal_max_bytes),
     )
+
+
+PACKAGE = __name__.partition(".")[0]
+
+
+def module_of_caller() -> str:
+    """The last part of the name of the module, the same however the module was found."""
+    frame = inspect.currentframe()
+    while frame is not None and _is_ours(frame):
+        frame = frame.f_back
+    name = str(frame.f_globals.get("__name__", "")) if frame is not None else ""
+    if name == "__main__":
+        return Path(str(getattr(sys.modules[name], "__file__", name))).stem
+    return name.rpartition(".")[2]
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == PACKAGE

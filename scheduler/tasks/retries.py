@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from scheduler.errors import ScheduleError
 from scheduler.spelling import refusing_misnamed
@@ -66,9 +66,9 @@ class Retry:
         values: dict[str, Any] = {
             "retries": _whole("retries", retries),
             "delays": None if delays is None else _stages(delays),
-            "initial": _duration("initial", initial),
+            "initial": parse_duration(initial, "initial"),
             "multiplier": _number("multiplier", multiplier, 1, 1000),
-            "maximum": _duration("maximum", maximum),
+            "maximum": parse_duration(maximum, "maximum"),
             "jitter": _number("jitter", jitter, 0, 1),
             "retry_on": _error_types("retry_on", retry_on),
             "give_up_on": _error_types("give_up_on", give_up_on),
@@ -140,14 +140,7 @@ def _stages(delays: object) -> tuple[timedelta, ...]:
             f"got: {shown(cast('object', delays))}; for no retries at all write Retry(0)"
         )
     stages = cast("Sequence[Duration]", delays)
-    return tuple(_duration(f"delays[{index}]", stage) for index, stage in enumerate(stages))
-
-
-def _duration(name: str, value: Duration) -> timedelta:
-    try:
-        return parse_duration(value)
-    except ScheduleError as error:
-        raise ScheduleError(f"{name}: {error}") from None
+    return tuple(parse_duration(stage, f"delays[{index}]") for index, stage in enumerate(stages))
 
 
 def _whole(name: str, value: object) -> int:
@@ -174,3 +167,12 @@ def _error_types(name: str, types: object) -> ErrorTypes:
 
 def _is_error_type(entry: object) -> bool:
     return isinstance(entry, type) and issubclass(entry, BaseException)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a task wants done about its failures, and about calls that are too old."""
+
+    retry: Retry
+    after_failure: Literal["continue", "pause"] = "continue"
+    expired: Literal["park", "drop"] = "park"

@@ -13,7 +13,7 @@ from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import ExchangeType, Subscription
 from scheduler.spelling import no_such
 from scheduler.tasks.arguments import Arguments, BodyReader
-from scheduler.tasks.policy import Policy
+from scheduler.tasks.retries import Policy
 from scheduler.timing.durations import Duration, format_duration, parse_duration, shown
 from scheduler.timing.rates import Rate, parse_rate
 
@@ -153,6 +153,7 @@ def task_spec(
         )
     arguments = Arguments(function)
     subscriptions = flow.subscriptions_of(name) if flow else ()
+    expires = flow.expires if flow else None
     return TaskSpec(
         name,
         function,
@@ -165,7 +166,7 @@ def task_spec(
         subscriptions=subscriptions,
         rate=parse_rate(flow.rate) if flow and flow.rate else None,
         ordered=flow is not None and flow.ordered,
-        expires=_expiry(name, flow.expires) if flow and flow.expires is not None else None,
+        expires=None if expires is None else _span(f"expires of {name}", expires),
         history=flow is not None and flow.history,
         executor=_executor(function, name, executor),
     )
@@ -209,18 +210,15 @@ def _executor(function: Callable[..., Any], name: str, wanted: object) -> Execut
     return "process" if wanted == "process" else "thread"
 
 
-def _expiry(name: str, expires: Duration) -> timedelta:
+def _span(of: str, value: Duration) -> timedelta:
     try:
-        return parse_duration(expires)
+        return parse_duration(value, of)
     except ScheduleError as error:
-        raise RegistrationError(f"expires of {name}: {error}") from None
+        raise RegistrationError(str(error)) from None
 
 
 def _timeout(name: str, timeout: Duration) -> timedelta:
-    try:
-        span = parse_duration(timeout)
-    except ScheduleError as error:
-        raise RegistrationError(f"timeout of {name}: {error}") from None
+    span = _span(f"timeout of {name}", timeout)
     if not span:
         raise RegistrationError(
             f"timeout of {name} must be longer than {format_duration(span)}: a run cannot end "

@@ -23,9 +23,8 @@ The fixture `scheduler_kit` comes with the package: it makes a kit of the app th
 """
 
 from scheduler.testing.eager import eager
-from scheduler.testing.kit import Kit
+from scheduler.testing.kit import DEFAULT_START, Kit, recording, simulate
 from scheduler.testing.records import Parked, Ran, Records, Sent
-from scheduler.testing.simulation import DEFAULT_START, recording, simulate
 from scheduler.testing.virtual_time import VirtualTimeLoop, run_virtually
 
 __all__ = [

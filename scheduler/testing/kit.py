@@ -1,31 +1,31 @@
-"""An app at work in virtual time: what a test of it needs, with no set-up."""
+"""An app at work in virtual time: what a test of it needs, or a whole schedule at once."""
 
 import asyncio
 import json
-from collections.abc import Iterable
-from contextlib import AsyncExitStack
-from datetime import datetime, timedelta
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from scheduler.app import Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
 from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import UsageError
-from scheduler.events import ProcessorStarted
+from scheduler.events import Event, ProcessorStarted
 from scheduler.processor.processor import Processor
 from scheduler.program import Program, processor
 from scheduler.protocol.messages import LEAD, PREFIX, Message
 from scheduler.protocol.tokens import decode, is_token
 from scheduler.protocol.topology import Exchange, Topology
 from scheduler.queues.failed import read_parked
-from scheduler.tasks.tasks import Task
+from scheduler.tasks.tasks import Task, TaskSpec
 from scheduler.testing.records import Heard, Parked, Ran, Records, Sent, shown, table_of
-from scheduler.testing.simulation import DEFAULT_START, in_utc
-from scheduler.testing.virtual_time import VirtualTimeLoop
+from scheduler.testing.virtual_time import VirtualTimeLoop, run_virtually
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.durations import Duration, parse_duration
 from scheduler.timing.moments import moment_of
 
+DEFAULT_START = datetime(2026, 1, 1, tzinfo=UTC)
 TICK = timedelta(milliseconds=1)
 """What is due within it is due now: the timers of a broker count so."""
 
@@ -70,7 +70,8 @@ class Kit:
             await Program(self._app, self._broker, self._clock).seeding.seed()
             working = await stack.enter_async_context(MemoryBroker(self._server))
             self._connection = self._server.connections[-1]
-            await self._begin(self._processor(working), stack)
+            ours = _processor(self._app, working, self._clock, self._tasks)
+            await self._begin(ours, stack)
             await self.run_until_idle()
             self._opened = stack.pop_all()
         return self
@@ -173,18 +174,6 @@ class Kit:
             )
         return ran
 
-    def _processor(self, broker: MemoryBroker) -> Processor:
-        settings = self._app.settings
-        return processor(
-            self._app,
-            broker,
-            self._clock,
-            tasks=self._tasks,
-            concurrency=settings.concurrency,
-            grace=settings.shutdown_grace,
-            supervises=False,
-        )
-
     async def _begin(self, process: Processor, stack: AsyncExitStack) -> None:
         running = asyncio.create_task(process.run(), name="processor of the kit")
 
@@ -234,3 +223,63 @@ def _exchanges_of_others(app: Scheduler) -> Topology:
     """The exchanges that must be there already, whose types nobody tells: as if they were."""
     there = (each for each in app.topology().exchanges if each.passive)
     return Topology(tuple(Exchange(each.name, each.type) for each in there), (), ())
+
+
+def simulate(app: Scheduler, span: Duration, *, start: datetime = DEFAULT_START) -> list[Event]:
+    """Seed and run an app on an embedded broker for so long, in virtual time.
+
+    Args:
+        span: how much virtual time passes, such as "365d".
+        start: the moment, aware, at which it begins.
+
+    Returns:
+        All events, in order.
+    """
+    return run_virtually(_simulate(app, parse_duration(span), in_utc("start", start)))
+
+
+@contextmanager
+def recording(app: Scheduler) -> Generator[list[Event]]:
+    """The events of an app while the block runs, in a list that grows."""
+    events: list[Event] = []
+    with app.events.listening(events.append):
+        yield events
+
+
+def in_utc(name: str, moment: datetime) -> datetime:
+    """A moment in UTC: by that of another zone, Python would count what its clocks on walls show.
+
+    Raises:
+        UsageError: it is not aware.
+    """
+    if moment.tzinfo is None:
+        raise UsageError(f"The {name} is an aware datetime, got {moment.isoformat()} without zone.")
+    return moment.astimezone(UTC)
+
+
+async def _simulate(app: Scheduler, span: timedelta, start: datetime) -> list[Event]:
+    clock = LoopClock(start)
+    with recording(app) as events:
+        async with MemoryBroker(MemoryServer(clock)) as broker:
+            await Program(app, broker, clock).seeding.seed()
+            simulated = _processor(app, broker, clock, app.select(None))
+            running = asyncio.create_task(simulated.run())
+            await asyncio.wait([running], timeout=span.total_seconds())
+            simulated.worker.stop()
+            await running
+    return events
+
+
+def _processor(
+    app: Scheduler, broker: MemoryBroker, clock: LoopClock, tasks: Sequence[TaskSpec]
+) -> Processor:
+    settings = app.settings
+    return processor(
+        app,
+        broker,
+        clock,
+        tasks=tasks,
+        concurrency=settings.concurrency,
+        grace=settings.shutdown_grace,
+        supervises=False,
+    )

@@ -88,27 +88,15 @@ class Ran:
 
     @classmethod
     def of(cls, event: RunFinished) -> "Ran":
-        return cls(
-            task=event.loop.task,
-            loop=str(event.loop),
-            key=event.loop.key,
-            seq=event.seq,
-            attempt=event.attempt,
-            scheduled_at=event.scheduled_at,
-            started_at=event.started_at,
-            duration=event.duration,
-            ending=event.ending,
-            error=event.error,
-            skipped=event.skipped,
-            message_id=event.message_id,
-        )
+        same = ("seq", "attempt", "scheduled_at", "started_at", "duration", "ending", "error")
+        values = {name: getattr(event, name) for name in (*same, "skipped", "message_id")}
+        return cls(event.loop.task, str(event.loop), event.loop.key, **values)
 
     def __repr__(self) -> str:
         return f"Ran({self.line})"
 
     @property
     def line(self) -> str:
-        """It in a line, as tables show it."""
         number = "" if self.seq is None else f" #{self.seq}"
         attempt = f", attempt {self.attempt + 1}" if self.attempt else ""
         why = f": {self.error!r}" if self.error else f": {self.skipped}" if self.skipped else ""
@@ -137,15 +125,9 @@ class Parked:
 
     @classmethod
     def of(cls, parked: failed.Parked) -> "Parked":
-        return cls(
-            parked.task,
-            parked.loop,
-            parked.reason,
-            parked.error,
-            _arguments_of(parked.message),
-            parked.attempts,
-            parked.message,
-        )
+        task, loop, message = parked.task, parked.loop, parked.message
+        arguments = _arguments_of(message)
+        return cls(task, loop, parked.reason, parked.error, arguments, parked.attempts, message)
 
     def __repr__(self) -> str:
         return f"Parked({_call(self.loop, self.arguments)}, {self.reason}: {self.error})"
@@ -160,7 +142,6 @@ class Heard:
         self._sending: dict[str, CallSending] = {}
 
     def hear(self, event: Event) -> None:
-        """Listen to an app."""
         match event:
             case CallSending():
                 self._sending[event.message_id] = event
@@ -200,7 +181,6 @@ class Records(list[R]):
 
 
 def table_of(runs: Iterable[Ran]) -> str:
-    """What ran, a line each."""
     return "\n".join(f"    {run.line}" for run in runs) or "    nothing"
 
 
@@ -220,5 +200,4 @@ def _call(name: str, arguments: Mapping[str, Any] | None) -> str:
 
 
 def shown(moment: datetime) -> str:
-    """A moment, as tables show it."""
     return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03}"

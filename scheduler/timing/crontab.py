@@ -35,7 +35,6 @@ class Pattern:
 
     @property
     def every_hour(self) -> bool:
-        """Whether each hour has a match."""
         return len(self.hours) == 24
 
     def first_from(self, wall: datetime) -> datetime:
@@ -48,7 +47,6 @@ class Pattern:
         return datetime.combine(day, time(self.hours[0], self.minutes[0], self.seconds[0]))
 
     def has_day(self, day: date) -> bool:
-        """Whether the day has a match."""
         if day.month not in self.months:
             return False
         of_month = day.day in self.days or (0 in self.days and (day + _DAY).day == 1)
@@ -133,7 +131,6 @@ def _parse(expression: str) -> Pattern:
 
 
 def _texts(expression: str) -> list[str]:
-    """The six fields as text."""
     texts = NICKNAMES.get(expression.lower(), expression).split()
     if len(texts) == 5:
         return [*texts, "0"]

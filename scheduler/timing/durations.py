@@ -35,20 +35,23 @@ _LEGAL = (
 )
 
 
-def parse_duration(value: Duration) -> timedelta:
+def parse_duration(value: Duration, of: str = "") -> timedelta:
     """Read a duration.
 
     Args:
         value: text such as "30s", "1h30m", "100ms", "1.5s", "1d" or "2w", or a timedelta.
             The units w, d, h, m, s and ms stand in this order, each at most once.
+        of: what an error says it is of, such as the name of an argument.
 
     Raises:
         ScheduleError: it is not of this form, is negative, or is over 100 years.
     """
-    span = value if isinstance(value, timedelta) else _read(value)
+    about = f"{of}: " if of else ""
+    span = value if isinstance(value, timedelta) else _read(value, about)
     if not ZERO <= span <= LONGEST:
+        most = f"{LONGEST.days}d (100 years)"
         raise ScheduleError(
-            f"expected a duration between 0s and {LONGEST.days}d (100 years), got: {shown(value)}"
+            f"{about}expected a duration between 0s and {most}, got: {shown(value)}"
         )
     return span
 
@@ -75,10 +78,10 @@ def milliseconds(span: timedelta) -> int:
     return -(-span // MILLISECOND)
 
 
-def _read(text: object) -> timedelta:
+def _read(text: object, about: str) -> timedelta:
     match = _TEXT.fullmatch(text) if isinstance(text, str) else None
     if not text or match is None:
-        raise ScheduleError(f"{_LEGAL}; got: {shown(text)}")
+        raise ScheduleError(f"{about}{_LEGAL}; got: {shown(text)}")
     numbers = {unit: number for unit, number in match.groupdict().items() if number}
     exact = sum(
         Fraction(number) * (_UNITS[unit] // MICROSECOND) for unit, number in numbers.items()

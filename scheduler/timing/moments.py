@@ -1,6 +1,6 @@
 """Moments: aware, of years that a calendar has; on the wire, in milliseconds since 1970."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from scheduler.errors import ScheduleError
 from scheduler.timing.durations import MILLISECOND
@@ -34,20 +34,26 @@ def utc_of(moment: datetime) -> datetime:
 
 
 def milliseconds_since_epoch(moment: datetime) -> int:
-    """A moment, as it travels."""
     return (moment - UNIX_EPOCH) // MILLISECOND
 
 
 def optional_milliseconds(moment: datetime | None) -> int | None:
-    """A moment as it travels, if there is one."""
     return None if moment is None else milliseconds_since_epoch(moment)
 
 
 def moment_of(ms: int) -> datetime:
-    """A moment that travelled."""
     return UNIX_EPOCH + timedelta(milliseconds=ms)
 
 
 def optional_moment(ms: int | None) -> datetime | None:
-    """A moment that travelled, if one did."""
     return None if ms is None else moment_of(ms)
+
+
+def exact(moment: datetime | None, zone: tzinfo | None = None) -> str:
+    """Write a moment to the second, with its offset, in a zone; else in that of this machine."""
+    return "" if moment is None else moment.astimezone(zone).isoformat(" ", timespec="seconds")
+
+
+def time_of_day(moment: datetime) -> str:
+    """Write a moment on the clock of this machine, to the millisecond."""
+    return moment.astimezone().strftime("%H:%M:%S.%f")[:-3]

@@ -69,7 +69,6 @@ def _times(pattern: Pattern) -> str:
 
 
 def _hours(hours: Sequence[int]) -> str:
-    """At full hours."""
     if (every := _every(hours, 24, "hour")) is not None:
         return every
     if _is_row(hours):

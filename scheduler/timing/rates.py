@@ -20,7 +20,6 @@ class Rate:
 
     @property
     def interval(self) -> float:
-        """Seconds from one to the next."""
         return self.per.total_seconds() / self.count
 
     def __str__(self) -> str:

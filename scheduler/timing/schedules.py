@@ -6,8 +6,7 @@ one can ask which were missed; at a fixed delay the next tick only exists once a
 """
 
 import difflib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -444,6 +443,19 @@ def schedule_of(
     return _instance(schedule)
 
 
+def ticks_after(schedule: Schedule, moment: datetime) -> Iterator[datetime]:
+    """The ticks after a moment, one after the other, without end."""
+    while True:
+        yield (moment := schedule.next_after(moment))
+
+
+def period_from(schedule: Schedule, tick: datetime) -> timedelta | None:
+    """The time from a tick to the next one; None: there is no next one."""
+    if isinstance(schedule, Once):
+        return None
+    return schedule.period if isinstance(schedule, Every) else schedule.next_after(tick) - tick
+
+
 def describe(schedule: Schedule) -> str:
     """The schedule in one phrase, such as "every 30s" or "0 9 * * MON-FRI in Europe/Berlin"."""
     if isinstance(schedule, Once):
@@ -490,14 +502,24 @@ _DEFAULTS = {
 }
 
 
+def options_of(schedule: Schedule) -> dict[str, str]:
+    """The arguments of a decorator that make this schedule, as text, defaults left out."""
+    return {
+        key.removesuffix("_ms"): format_duration(value) if isinstance(value, timedelta) else value
+        for key, value in _given(schedule)
+    }
+
+
 @lru_cache(maxsize=4096)
 def to_wire(schedule: Schedule) -> Mapping[str, Any]:
     """The schedule as JSON values: durations as whole milliseconds, defaults left out."""
-    return {
-        key: _to_wire_value(value)
-        for key, name in _WIRE[type(schedule)].items()
-        if (value := getattr(schedule, name)) != _DEFAULTS.get(name)
-    }
+    return {key: _to_wire_value(value) for key, value in _given(schedule)}
+
+
+def _given(schedule: Schedule) -> Iterator[tuple[str, Any]]:
+    for key, name in _WIRE[type(schedule)].items():
+        if (value := getattr(schedule, name)) != _DEFAULTS.get(name):
+            yield key, value
 
 
 def from_wire(wire: object) -> Schedule:
@@ -536,12 +558,6 @@ def _read(wire: object) -> Schedule:
     if kind is Every:
         return Every(options.pop("period"), **options)
     return kind(**options)
-
-
-def fingerprint(schedule: Schedule) -> str:
-    """12 hexadecimal digits that tell schedules apart, the same in every process."""
-    canonical = json.dumps(to_wire(schedule), sort_keys=True)
-    return blake2b(canonical.encode(), digest_size=6).hexdigest()
 
 
 def _to_wire_value(value: object) -> object:
@@ -609,10 +625,7 @@ def _misfire_policy(jitter: Duration, catch_up: object, grace: Duration) -> dict
 
 
 def _duration(name: str, value: Duration) -> timedelta:
-    try:
-        span = parse_duration(value)
-    except ScheduleError as error:
-        raise ScheduleError(f"{name}: {error}") from None
+    span = parse_duration(value, name)
     if span % MILLISECOND:
         raise ScheduleError(f"{name}: expected whole milliseconds, got: {format_duration(span)}")
     return span

@@ -6,10 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -19,9 +18,8 @@ from scheduler.brokers.opening import broker_of
 from scheduler.errors import QueueNotFound, SchedulerError, Unroutable
 from scheduler.events import Event
 from tests.acceptance.conftest import APPS, LOOPS, SHOP, CommandLine
-from tests.certificates import HOST, Authority, listener
 from tests.leaks import everything_about
-from tests.rabbitmq import PrivateNode, Users, directory_for_nodes, free_ports
+from tests.rabbitmq import Users, free_ports
 from tests.stage import an_app
 from tests.sweep import clear
 
@@ -188,7 +186,9 @@ def test_commands_get_there_and_tell_no_secret(
 def test_commands_that_fail_say_why_and_tell_no_secret(
     ways: dict[str, Way], way: str, tmp_path: Path
 ) -> None:
-    online = ONLINE if way in ("unreachable", "tls to a plain port") else (*ONLINE, "run")
+    online = ONLINE if way == "wrong password" else ("seed", "doctor")
+    if way not in ("unreachable", "tls to a plain port"):  # a processor would wait
+        online = (*online, "run")
     output = ways[way].run(tmp_path, *online)
     assert WORD not in output
     assert_told_by_each(output, ways[way].told)
@@ -300,101 +300,3 @@ def test_the_doctor_tells_the_rights_even_to_whom_has_none(
     found = scheduler("doctor", "--json", SCHEDULER_BROKER_URL=nobody).json
     told = [each["advice"] for each in found if each["about"].startswith("rights of a ")]
     assert told == [seed, processor, viewer]
-
-
-# TLS
-
-
-@dataclass(frozen=True)
-class Secured:
-    """A node that asks for certificates, and the ways to it."""
-
-    node: PrivateNode
-    port: int
-    authority: Authority
-    stranger: Authority
-
-    def way(
-        self, told: str = "", changed: Mapping[str, object] = MappingProxyType({}), **url: str
-    ) -> Way:
-        parts = {"scheme": "amqps", "host": HOST, **url}
-        client = self.authority.issue("client", "client@example.org")
-        environment = {
-            "SHOP_NAMESPACE": "access",
-            "SCHEDULER_BROKER_URL": "{scheme}://guest:{password}@{host}:{port}/".format(
-                password=quote(PASSWORD, safe=""), port=self.port, **parts
-            ),
-            "SCHEDULER_TLS_CA_FILE": self.authority.file,
-            "SCHEDULER_TLS_CERT_FILE": client.certificate,
-            "SCHEDULER_TLS_KEY_FILE": client.key,
-            **changed,
-        }
-        return Way({name: str(value) for name, value in environment.items() if value}, told)
-
-
-@pytest.fixture(scope="module")
-def secured() -> Iterator[Secured]:
-    with directory_for_nodes() as directory:
-        authority, stranger = Authority(directory / "ours"), Authority(directory / "theirs")
-        server = authority.issue("server", HOST)
-        (port,) = free_ports(1)
-        with PrivateNode(listener(port, authority, server, required=True)) as node:
-            node.administrator.set_user("guest", PASSWORD)
-            node.ctl("await_startup")
-            yield Secured(node, port, authority, stranger)
-
-
-def test_every_command_works_over_tls(secured: Secured, tmp_path: Path) -> None:
-    commands = (*OFFLINE, *ONLINE)
-    output = secured.way().run(tmp_path, *commands)
-    assert WORD not in output
-    assert_fine(output, commands)
-
-
-def test_a_processor_works_over_tls_and_outlives_the_broker(
-    secured: Secured, tmp_path: Path
-) -> None:
-    environment = secured.way().environment
-    scheduler = CommandLine(tmp_path, SCHEDULER_APP=SHOP, **environment)
-    assert scheduler("seed").code == 0
-    with scheduler.processor() as processor:
-        processor.until("processing")
-        secured.node.restart()
-        processor.until("connected to amqps://")
-        assert scheduler("trigger", "report").code == 0
-        processor.until("reported Bonn")
-        processor.signal(signal.SIGTERM)
-        done = processor.end()
-    assert done.code == 0
-    assert WORD not in done.output
-
-
-def test_without_verification_it_works_and_each_command_warns(
-    secured: Secured, tmp_path: Path
-) -> None:
-    unverified = {"SCHEDULER_TLS_CA_FILE": None, "SCHEDULER_TLS_VERIFY": "off"}
-    way = secured.way(changed=unverified, host="localhost")
-    scheduler = CommandLine(tmp_path, SCHEDULER_APP=SHOP, **way.environment)
-    done = scheduler("seed", "--json")
-    assert (done.code, len(done.json)) == (0, 3)
-    assert done.err.count("is not verified (SCHEDULER_TLS_VERIFY is off)") == 1
-
-
-def test_commands_that_fail_over_tls_say_why(secured: Secured, tmp_path: Path) -> None:
-    ca, certificate, key = (f"SCHEDULER_TLS_{name}_FILE" for name in ("CA", "CERT", "KEY"))
-    stranger = secured.stranger.issue("client", "client@example.org")
-    plain = {ca: None, certificate: None, key: None}
-    missing = tmp_path / "missing"
-    for way in (
-        secured.way("signed by nobody who is in", {ca: secured.stranger.file}),
-        secured.way("one for another name", host="localhost"),
-        secured.way("one for TLS, write amqps://", plain, scheme="amqp"),
-        secured.way("for a client certificate", {certificate: None, key: None}),
-        secured.way("our certificate, ", {certificate: stranger.certificate, key: stranger.key}),
-        secured.way(f"{ca}: the file {str(missing)!r} cannot be read", {ca: missing}),
-        secured.way(f"{ca} is set, but the broker URL begins with amqp://", scheme="amqp"),
-    ):
-        output = way.run(tmp_path, "seed", "doctor")
-        assert WORD not in output
-        assert_told_by_each(output, way.told)
-        assert set(codes(output)) <= {1, 2}

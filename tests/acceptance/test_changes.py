@@ -78,21 +78,6 @@ def test_what_was_declared_for_other_code_is_refused_until_it_is_migrated(
     refused(shop("run", "market.py"), told[0])
 
 
-def test_queues_of_another_type_are_refused_until_they_are_migrated(shop: CommandLine) -> None:
-    assert shop("seed", "market.py").code == FINE
-    refused(shop("seed", "market.py", SCHEDULER_QUEUE_TYPE="classic"), "SCHEDULER_QUEUE_TYPE")
-    migrated = shop("seed", "market.py", "--migrate", SCHEDULER_QUEUE_TYPE="classic")
-    assert migrated.code == FINE, migrated.output
-    assert shop("seed", "market.py", SCHEDULER_QUEUE_TYPE="classic").code == FINE
-
-
-def test_nothing_is_migrated_under_a_processor(shop: CommandLine) -> None:
-    assert shop("seed", "market.py").code == FINE
-    with shop.processor("market.py") as processor:
-        processor.until("processing report, sell")
-        refused(shop("seed", "market.py", "--migrate", ORDERED="yes"), "stop all processors")
-
-
 def test_the_namespace_of_another_app_is_refused_until_it_is_taken_over(shop: CommandLine) -> None:
     assert shop("seed", "market.py").code == FINE
     told = "another app: it was seeded from the module 'market'", "`scheduler seed --take-over`"

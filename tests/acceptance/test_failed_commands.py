@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.calls import new_call, placed, task_key
 from scheduler.protocol.messages import Message
 from scheduler.protocol.topology import Names, Subscription, topology
-from scheduler.queues.failed import Parked, Reason, replayed_at
+from scheduler.queues.failed import Parked, Reason
 from scheduler.tasks.tasks import SUPERVISION
 from tests.acceptance.conftest import APPS, CommandLine, Done
 from tests.integration.shop import new_namespace
@@ -66,12 +66,8 @@ class Desk:
         """Take what was replayed."""
 
         async def take() -> list[Message]:
-            found: list[Message] = []
             async with AmqpBroker(self.url) as broker:
-                while delivery := await broker.get(self.names.processor_queue(task)):
-                    found.append(delivery.message)
-                    await delivery.ack()
-            return found
+                return await _taken(broker, self.names.processor_queue(task))
 
         return asyncio.run(take())
 
@@ -105,6 +101,15 @@ class Desk:
         )  # fmt: skip
         headers = {"scheduler-attempt": 4, "scheduler-first-failed-at-ms": 1_780_315_200_000}
         return replace(call, headers={**call.headers, **headers})
+
+
+async def _taken(broker: AmqpBroker, queue: str) -> list[Message]:
+    """Take all that is in a queue."""
+    found: list[Message] = []
+    while delivery := await broker.get(queue):
+        found.append(delivery.message)
+        await delivery.ack()
+    return found
 
 
 def failure(text: str) -> Exception:
@@ -163,8 +168,8 @@ def test_the_status_of_tasks_is_what_waits_for_them(desk: Desk):
     assert done.code == FINE
     told, _, head, *rows, _, parked = done.out.splitlines()
     assert told == f"The app of namespace {desk.names.namespace!r} has no loops."
-    assert head.split() == ["TASK", "READY", "PROCESSORS", "PARKED"]
-    assert [row.split() for row in rows] == [
+    assert head.split()[:4] == ["TASK", "READY", "PROCESSORS", "PARKED"]
+    assert [row.split()[:4] for row in rows] == [
         ["sms", "1", "0", "1"],
         ["mail", "0", "0", "1"],
         ["audit", "0", "0", "1"],
@@ -174,12 +179,8 @@ def test_the_status_of_tasks_is_what_waits_for_them(desk: Desk):
     assert told_to_programs["loops"] == []
     assert told_to_programs["parked"] == 4
     assert (told_to_programs["delayed"], told_to_programs["orphans"]) == (0, [])
-    assert told_to_programs["tasks"][0] == {
-        "task": "sms",
-        "ready": 1,
-        "processors": 0,
-        "parked": 1,
-    }
+    of_task = {"task": "sms", "ready": 1, "processors": 0, "parked": 1}
+    assert told_to_programs["tasks"][0].items() >= of_task.items()
 
 
 def test_the_status_of_tasks_that_were_never_seeded_is_wrong(desk: Desk):
@@ -196,14 +197,8 @@ def test_the_status_of_tasks_that_were_never_seeded_is_wrong(desk: Desk):
     ("options", "ids"),
     [
         ([], ["m1", "m2", "m3", "m4", "m5"]),
-        (["--task", "sms"], ["m1", "m2"]),
-        (["--task", "mail"], ["m3"]),
-        (["--reason", "exhausted"], ["m1", "m3"]),
-        (["--reason", "unknown-task"], ["m5"]),
         (["--task", "sms", "--reason", "rejected"], ["m2"]),
-        (["--task", "sms", "--reason", "broken"], []),
-        (["--limit", "2"], ["m1", "m2"]),
-        (["--reason", "broken", "--limit", "1"], ["m4"]),
+        (["--reason", "exhausted", "--limit", "1"], ["m1"]),
     ],
 )
 def test_those_are_listed_that_were_asked_for(desk: Desk, options: list[str], ids: list[str]):
@@ -235,9 +230,8 @@ def test_a_terminal_shows_as_much_of_an_id_as_a_verb_needs(desk: Desk):
     assert desk.left == ["m3", "m4", "m5"]
 
 
-@pytest.mark.parametrize("verb", ["show", "replay", "purge --yes"])
-def test_an_id_that_several_begin_with_is_refused(desk: Desk, verb: str):
-    done = desk(*verb.split(), "m")
+def test_an_id_that_several_begin_with_is_refused(desk: Desk):
+    done = desk("purge", "--yes", "m")
     assert done.code == MISUSE
     told = "Several IDs begin with 'm', such as " + ", ".join(map(desk.id_of, ["m1", "m2", "m3"]))
     assert told in refused(done)
@@ -246,18 +240,11 @@ def test_an_id_that_several_begin_with_is_refused(desk: Desk, verb: str):
 
 @pytest.mark.parametrize(
     ("options", "more"),
-    [
-        (["--limit", "2"], 3),
-        (["--limit", "1", "--reason", "exhausted"], 1),
-        (["--limit", "2", "--reason", "exhausted"], 0),
-        (["--limit", "5"], 0),
-    ],
+    [(["--limit", "2"], 3), (["--limit", "1", "--reason", "exhausted"], 1)],
 )
 def test_a_list_says_how_many_more_there_are(desk: Desk, options: list[str], more: int):
     done = desk("list", *options)
-    assert done.code == FINE
-    last = done.out.splitlines()[-1]
-    assert last == f"{more} more: raise --limit to see them" if more else " more" not in last
+    assert done.out.splitlines()[-1] == f"{more} more: raise --limit to see them"
 
 
 def test_one_is_shown_with_all_that_is_known_of_it(desk: Desk):
@@ -294,10 +281,7 @@ def test_one_is_replayed_with_fresh_attempts_and_the_rest_stays(desk: Desk):
 @pytest.mark.parametrize(
     ("options", "left"),
     [
-        (["--task", "sms"], ["m3", "m4", "m5"]),
-        (["--reason", "exhausted"], ["m2", "m4", "m5"]),
         (["--task", "sms", "--reason", "exhausted"], ["m2", "m3", "m4", "m5"]),
-        (["--task", "mail", "--reason", "rejected"], ["m1", "m2", "m3", "m4", "m5"]),
         (["--all"], []),
     ],
 )
@@ -316,14 +300,6 @@ def test_those_are_taken_that_were_chosen_and_no_others(
     replayed = sum(len(desk.waiting(task)) for task in TASKS)
     known = {"m1", "m2", "m3", "m4"} - set(left)  # m5 is of a task that is gone
     assert replayed == (len(known) if verb == "replay" else 0)
-
-
-def test_a_replay_is_as_slow_as_it_was_told_to_be(desk: Desk):
-    assert desk("replay", "--task", "sms", "--rate", "1/s").code == FINE
-    first, second = (replayed_at(message) for message in desk.waiting("sms"))
-    assert first is not None
-    assert second is not None
-    assert second - first > timedelta(seconds=0.99)
 
 
 def test_a_replay_may_have_other_arguments(desk: Desk):
@@ -359,7 +335,6 @@ def test_the_message_of_somebody_else_has_no_arguments(desk: Desk):
     assert done.code == MISUSE
     assert "'m4' has no arguments to change: it was not sent by a scheduler" in refused(done)
     assert "m4" in desk.left
-    assert desk.waiting("audit") == []
 
 
 @pytest.mark.parametrize("verb", ["replay", "purge"])
@@ -373,8 +348,7 @@ def test_an_id_that_is_not_there_is_told(desk: Desk, verb: str):
 
 
 def test_purging_asks_first(desk: Desk):
-    kept = desk("purge", "--task", "sms", answer="n\n")
-    assert kept.code == WRONG
+    assert desk("purge", "--task", "sms", answer="n\n").code == WRONG
     assert desk.left == ["m1", "m2", "m3", "m4", "m5"]
     purged = desk("purge", "--task", "sms", answer="y\n")
     assert (purged.code, purged.out.splitlines()[-1]) == (FINE, "2 purged")
@@ -384,16 +358,15 @@ def test_purging_asks_first(desk: Desk):
 MISUSES: list[tuple[list[str], str]] = [
     (["list", "--task", "smss"], "There is no task 'smss'; did you mean 'sms'?"),
     (["list", "--reason", "exausted"], "There is no reason to park 'exausted'; did you mean"),
-    (["purge", "--yes", "--reason", "x"], "there are: broken, cancelled, delivery-limit, "),
+    (["show"], "the ID of a message"),
+    (["show", "a", "b"], "An app is named as `module:attribute` or"),
     (["replay"], "the IDs of messages, --task, --reason or --all"),
     (["replay", "m1", "--task", "sms"], "--all, --task and --reason go without IDs"),
     (["purge", "m1", "--reason", "broken", "--yes"], "go without IDs"),
     (["replay", "--all", "--rate", "fast"], 'such as "50/s" or "100/m", got \'fast\''),
-    (["replay", "--all", "--rate", "0/s"], "got '0/s'"),
-    (["replay", "--all", "--args", "phone=1"], "--args: expected a JSON object"),
     (
         ["replay", "--all", "--args", "[1]"],
-        "--args: expected a JSON object such as '{\"n\": 1}', got",
+        "--args: expected a JSON object such as",
     ),
 ]
 
@@ -404,9 +377,3 @@ def test_misuse_is_told_and_changes_nothing(desk: Desk, arguments: list[str], to
     assert done.code == MISUSE
     assert told in refused(done)
     assert desk.left == ["m1", "m2", "m3", "m4", "m5"]
-
-
-def test_what_is_not_parked_cannot_be_shown(desk: Desk):
-    done = desk("show", "nobody")
-    assert done.code == WRONG
-    assert "no parked message 'nobody': see `scheduler failed list`" in refused(done)

@@ -39,15 +39,3 @@ def test_commands_find_the_address_that_is_alive_and_tell_no_password(cluster: C
     assert [port for port in DEAD if f"@127.0.0.1:{port}/: " not in found] == []
     assert "Fix it or remove it from SCHEDULER_BROKER_URL." in found
     assert PASSWORD not in seed.output + status.output + doctor.output
-
-
-def test_a_processor_finds_the_address_that_is_alive_and_tells_no_password(cluster: CommandLine):
-    assert cluster("seed").code == FINE
-    assert cluster("trigger", "report").code == FINE
-    with cluster.processor(SCHEDULER_LOG_LEVEL="debug") as processor:
-        processor.until("report #0  succeeded")  # it may be before all queues are consumed from
-        processor.signal()
-        done = processor.end()
-    assert done.code == FINE
-    assert "processing report, sell, wait_for_input of" in done.output
-    assert PASSWORD not in done.output

@@ -32,7 +32,6 @@ def test_the_list_of_commands_loads_the_parser_and_nothing_else(
         "scheduler.__main__",
         "scheduler.cli",
         "scheduler.cli.commands",
-        "scheduler.cli.streams",
         "scheduler.errors",
     }
     assert not modules & {"aiormq", "asyncio", "croniter", "pydantic", "rich"}

@@ -86,24 +86,6 @@ def test_pause_with_a_reason_and_resume(visitor: Reader, ward: Ward) -> None:
     assert endings(ward, "drill") == ["seeded", "paused", "resumed"]
 
 
-def test_resume_and_run_now(visitor: Reader, ward: Ward) -> None:
-    page = visitor.open("/loop?name=rounds")
-    button(page, "Pause").click()
-    done(page, "rounds: paused")
-    button(page, "Resume and run now").click()
-    done(page, "rounds: resumed")
-    expect(page.locator("#events")).to_contain_text("succeeded")
-    assert endings(ward, "rounds") == ["seeded", "paused", "resumed", "succeeded"]
-
-
-def test_run_now_from_its_page(visitor: Reader, ward: Ward) -> None:
-    page = visitor.open("/loop?name=kitchen")
-    button(page, "Run now").click()
-    done(page, "kitchen: triggered")
-    expect(page.locator("#events")).to_contain_text("succeeded")
-    assert endings(ward, "kitchen") == ["seeded", "triggered", "succeeded"]
-
-
 def test_pause_run_and_resume_from_the_list(visitor: Reader, ward: Ward) -> None:
     page = visitor.open("/loops?q=laundry")
     button(row(page, "laundry"), "Run now").click()
@@ -154,18 +136,6 @@ def test_all_that_a_filter_has_after_a_question(
     done(page, f"bed-south: {told}")
     assert [ward.is_paused(each) for each in ("bed-north", "bed-south")] == [not was_paused] * 2
     assert not ward.is_paused("library")
-
-
-def test_run_all_that_a_filter_has_after_a_question(visitor: Reader, ward: Ward) -> None:
-    page = visitor.open("/loops?q=bed-")
-    button(page, "Run all 2 now").click()
-    expect(page.locator("h1")).to_have_text("Trigger 2 loops?")
-    assert "triggered" not in endings(ward, "bed-north")
-    button(page, "Yes, do it").click()
-    done(page, "bed-south: triggered")
-    for loop in ("bed-north", "bed-south"):
-        expect(row(page, loop)).to_contain_text("succeeded")
-        assert endings(ward, loop)[-2:] == ["triggered", "succeeded"]
 
 
 def test_start_a_keyed_loop_and_remove_it(visitor: Reader, ward: Ward) -> None:

@@ -115,51 +115,6 @@ def test_who_writes_goes_on_when_the_page_comes_anew(reader: Reader) -> None:
     page.wait_for_url("**/loops?q=nightly*")
 
 
-def test_a_loop_is_paused_and_resumed_with_who_and_why(reader: Reader) -> None:
-    page = reader.open("/loop?name=drill")
-    page.get_by_label("Why").fill("no smoke today")
-    page.get_by_role("button", name="Pause").click()
-    expect(page.locator("#doing")).to_contain_text("drill: paused")
-    expect(page.locator("#head")).to_contain_text("Paused: no smoke today")
-    expect(page.locator("#events")).to_contain_text("paused")
-    page.get_by_role("button", name="Resume", exact=True).click()
-    expect(page.locator("#doing")).to_contain_text("drill: resumed")
-    expect(page.locator("#head")).to_contain_text("waiting")
-
-
-def test_a_loop_runs_when_it_is_told_to(reader: Reader) -> None:
-    page = reader.open("/loops?q=rounds")
-    page.locator("tr", has_text="rounds").get_by_role("button", name="Run now").click()
-    expect(page.locator("#doing")).to_contain_text("rounds: triggered")
-    row = page.locator("[id='loop-rounds']")
-    expect(row).to_contain_text("succeeded")
-
-
-def test_messages_that_failed_alike_are_found_and_sent_back_in_three_clicks(reader: Reader) -> None:
-    page = reader.open("/loop?name=post")
-    page.get_by_role("button", name="Run now").click()
-    page.locator("header").get_by_role("link", name="Failed").click()  # or the number
-    expect(page.locator("#parked")).to_contain_text("letter")
-    page.get_by_role("link", name=re.compile("letter")).click()
-    page.get_by_role("button", name=re.compile("Look")).click()
-    group = page.locator("article", has_text="letter")
-    expect(group).to_contain_text("3 × letter")
-    expect(group).to_contain_text("no address")
-    group.get_by_text("The messages").click()
-    group.get_by_role("link").first.click()
-    expect(page.locator("pre")).to_contain_text("ValueError")
-    page.get_by_role("link", name="Show them").click()
-    page.get_by_label("Arguments").fill('{"to": "anna@example.org"}')
-    page.get_by_role("button", name="Replay with these").click()
-    expect(page.locator("#doing")).to_contain_text("replayed")
-    page = reader.open("/failed?task=letter")
-    page.get_by_role("button", name=re.compile("Look")).click()
-    page.locator("article", has_text="letter").get_by_role("button", name="Delete all 2").click()
-    expect(page.locator("h1")).to_have_text("Delete parked messages?")
-    page.get_by_role("button", name="Yes, do it").click()
-    expect(page.locator("#doing")).to_contain_text("deleted")
-
-
 def test_the_overview_leads_to_what_fails_and_why(reader: Reader) -> None:
     page = reader.open("/")
     expect(page.locator("h1")).to_contain_text("failing")
@@ -178,15 +133,6 @@ def test_everything_is_reached_by_keyboard(reader: Reader) -> None:
         reached.add(page.evaluate("document.activeElement.textContent.trim()"))
     assert "drill" in reached
     assert "Pause" in reached
-
-
-def test_the_doctor_and_the_roll_call_answer(reader: Reader) -> None:
-    page = reader.open("/doctor")
-    page.get_by_role("button", name="Examine").click()
-    expect(page.locator(".findings")).to_contain_text("broker version")
-    page = reader.open("/processors")
-    page.get_by_role("button", name="Call the roll").click()
-    expect(page.locator("#roll")).to_contain_text("Who answered")
 
 
 def test_each_outcome_is_told_when_it_is_pointed_at_or_come_to_by_keys(reader: Reader) -> None:

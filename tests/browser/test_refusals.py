@@ -3,15 +3,13 @@
 import re
 import threading
 import urllib.request
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import reading
 from tests.browser.working import Ward
 
 # The worst case: somebody has come to know the token that stands in our forms.
@@ -145,61 +143,3 @@ def test_another_page_frames_nothing(
     shown = victim.frames[1].locator("body").inner_text()  # the browser's own words
     assert "chapel" not in shown
     assert "refused to connect" in shown
-
-
-SEND = """async ([path, fields]) => {
-    const answer = await fetch(path, {method: "POST", body: new URLSearchParams(fields)});
-    return [answer.status, await answer.text()];
-}"""
-
-
-def sent(page: Page, action: str, fields: Mapping[str, str]) -> tuple[int, str]:
-    """What a request that somebody has made by hand, on our own page, is answered."""
-    status, text = page.evaluate(SEND, [f"/do/{action}", dict(fields)])
-    return status, text
-
-
-PATHS = (
-    *("/", "/loops", "/loop?name=chapel", "/loop/schedule?loop=chapel", "/tasks"),
-    *("/tasks/start?task=visit", "/failed", "/running", "/processors", "/doctor"),
-)
-
-
-def test_who_may_only_look_finds_no_button_and_is_refused(chromium: Browser, ward: Ward) -> None:
-    with reading(chromium, ward.read_only) as reader:
-        for path in PATHS:
-            page = reader.open(path)
-            expect(page.locator("h1")).to_be_visible()
-            assert page.locator("form[method=post]").count() == 0, path
-            expect(page.locator(".who")).to_contain_text("read-only")
-        page = reader.open("/loop?name=chapel")
-        for action in ("pause", "trigger", "remove", "schedule-set", "start", "purge", "look"):
-            fields = {"loop": "chapel", "sure": "yes", "every": "5m", "token": "guessed"}
-            status, _ = sent(page, action, fields)
-            assert status == 403, action
-        reader.wrong.clear()  # a browser tells of each of these
-    assert has_been_left_alone(ward)
-
-
-def test_who_may_do_one_thing_is_offered_that_and_refused_all_else(
-    chromium: Browser, ward: Ward
-) -> None:
-    with reading(chromium, ward.of_bob) as reader:
-        page = reader.open("/loop?name=chapel")
-        expect(page.get_by_role("button")).to_have_text(["Pause"])
-        token = page.locator("[name=token]").first.get_attribute("value")
-        assert token
-        status, said = sent(page, "trigger", {"loop": "chapel", "token": token})
-        assert (status, said) == (403, "bob may not do this here. Nothing was done.")
-        reader.wrong.clear()
-    assert has_been_left_alone(ward)
-
-
-def test_who_comes_by_another_name_is_shown_nothing(victim: Page, ward: Ward) -> None:
-    """As a page would that has its own name lead to this machine."""
-    port = urlsplit(ward.address).port
-    answer = victim.request.get(
-        f"http://127.0.0.1:{port}/loops", headers={"host": f"evil.example:{port}"}
-    )
-    assert answer.status == 403
-    assert "chapel" not in answer.text()

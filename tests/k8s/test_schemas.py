@@ -5,23 +5,18 @@ import copy
 import kubernetes_validate  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 from kubernetes_validate.utils import all_versions  # pyright: ignore[reportMissingTypeStubs]
-from pydantic import ValidationError
 
+from tests.k8s import custom_resources
 from tests.k8s.builds import BUILDS, Manifest, build, of_kind
-from tests.k8s.custom_resources import CUSTOM_RESOURCE, GROUPS
 
 # The newest three, which get updates (https://kubernetes.io/releases/). All are listed twice.
 VERSIONS = all_versions()[-6::2]
-REFUSED = (kubernetes_validate.ValidationError, ValidationError)
-
-
-def is_custom(manifest: Manifest) -> bool:
-    return manifest["apiVersion"].startswith(GROUPS)
+REFUSED = (kubernetes_validate.ValidationError, ValueError)
 
 
 def check(manifest: Manifest, version: str) -> None:
-    if is_custom(manifest):
-        CUSTOM_RESOURCE.validate_python(manifest)
+    if manifest["apiVersion"].startswith(custom_resources.GROUPS):
+        custom_resources.check(manifest)
     else:
         kubernetes_validate.validate(manifest, version, strict=True)
 

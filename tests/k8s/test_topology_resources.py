@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from scheduler.protocol.topology import QueueType, definitions, topology
+from tests.k8s import custom_resources
 from tests.k8s.builds import K8S, Manifest
-from tests.k8s.custom_resources import CUSTOM_RESOURCE
 
 LIKE_EACH_OTHER = ("send_sms", "send-sms", "Send_Sms")
 
@@ -40,7 +40,7 @@ def resources(exported: dict[str, Any]) -> list[Manifest]:
 
 def test_the_operator_takes_them(resources: list[Manifest]) -> None:
     for resource in resources:
-        CUSTOM_RESOURCE.validate_python(resource)
+        custom_resources.check(resource)
         assert resource["spec"]["rabbitmqClusterReference"] == {"name": "brokers"}
 
 

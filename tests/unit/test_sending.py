@@ -13,7 +13,6 @@ from scheduler.errors import (
     InvalidArguments,
     NotAllSent,
     NotSent,
-    RegistrationError,
     ScheduleError,
     Unencodable,
     Unroutable,
@@ -386,51 +385,6 @@ def test_a_thread_beside_the_embedded_broker_sends_to_it(way: str) -> None:
         assert delivery.message.message_id == name
 
     asyncio.run(perform())
-
-
-# Registering
-
-
-async def task_of_two(a: int, b: int) -> None: ...
-async def task_of_one(body: bytes) -> None: ...
-async def task_of_none(ctx: Context) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("function", "options", "told"),
-    [
-        (task_of_one, {"rate": "fast"}, 'such as "50/s" or "100/m", got \'fast\''),
-        (task_of_one, {"rate": 50}, 'such as "50/s" or "100/m", got 50'),
-        (task_of_one, {"rate": "0/s"}, "got '0/s'"),
-        (task_of_one, {"expires": "old"}, "expires of task_of_one: .*got: 'old'"),
-        (task_of_one, {"expired": "bin"}, "expired is 'park' or 'drop', got 'bin'"),
-        (task_of_one, {"retry": 3}, r"retry is a Retry, such as Retry\(3\), got 3"),
-        (task_of_one, {"concurrency": 0}, "concurrency of task_of_one"),
-        (task_of_one, {"timeout": "0s"}, "timeout of task_of_one"),
-        (task_of_one, {"subscribe": [("orders",)]}, r"is a list of \(exchange, routing key\)"),
-        (task_of_one, {"subscribe": ["orders"]}, r"is a list of \(exchange, routing key\)"),
-        (task_of_one, {"subscribe": [1]}, r"is a list of \(exchange, routing key\)"),
-        (task_of_two, {"subscribe": [("orders", "k")]}, "one parameter.*task_of_two has 2"),
-        (task_of_none, {"subscribe": [("orders", "k")]}, "one parameter.*task_of_none has 0"),
-    ],
-)
-def test_a_bad_option_is_told(function: Any, options: dict[str, Any], told: str) -> None:
-    app = new_app()
-    with pytest.raises(RegistrationError, match=told):
-        app.task(**options)(function)
-    assert not app.tasks
-
-
-def test_two_tasks_of_one_name_are_refused() -> None:
-    app = new_app()
-    app.task()(task_of_one)
-    with pytest.raises(RegistrationError, match="two tasks named 'task_of_one'"):
-        app.periodic(every="1h", args={"body": b""}, name="task_of_one")(task_of_one)
-
-
-def test_an_ordered_task_runs_one_at_a_time_whatever_its_concurrency() -> None:
-    app = new_app()
-    assert app.task(ordered=True, concurrency=9)(task_of_one).spec.concurrency == 1
 
 
 # Many at once

@@ -2,8 +2,9 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
+from string import Formatter
 from typing import Any, Literal
 
 import pytest
@@ -12,19 +13,13 @@ from scheduler import Context, Retry, Scheduler, Settings
 from scheduler.cli.logs import configure, log_event, told
 from scheduler.events import (
     Connected,
-    ConnectionLost,
     ConnectionRetried,
-    ConsumerInterrupted,
     ConsumerResumed,
     Escalated,
     Event,
-    EventLoopBlocked,
     HatchedEarly,
-    LoopRepaired,
     LoopSeeded,
     MessageParked,
-    PlaceLost,
-    PolicyReported,
     ProcessorStarted,
     ProcessorStopped,
     ProcessorStopping,
@@ -37,7 +32,6 @@ from scheduler.events import (
     SettlementDelayed,
     SuccessorConfirmed,
     TicksSkipped,
-    TokenDelayed,
     TokenSuperseded,
 )
 from scheduler.processor.settlement import RunCancelled
@@ -83,41 +77,11 @@ PAUSED = replace(NEXT, state=State.PAUSED)
 
 OF_PROCESSES: list[tuple[Event, int, str]] = [
     (
-        Connected(ADDRESS, "4.1.0", 5 * MS),
-        INFO,
-        r"connected to amqp://shop@broker:5672/ \(RabbitMQ 4\.1\.0\)",
-    ),
-    (
         ConnectionRetried(ADDRESS, "Cannot connect to it.", 3, 250 * MS),
         WARNING,
         r"Cannot connect to it\. Trying again in 250 ms\.",
     ),
-    (
-        ConnectionLost(ADDRESS, "closed"),
-        WARNING,
-        r"connection to amqp://shop@broker:5672/ lost \(closed\): reconnecting",
-    ),
-    (
-        ConsumerInterrupted("q", "the broker cancelled it"),
-        WARNING,
-        r"q delivers no more \(the broker cancelled it\): consuming again",
-    ),
     (ConsumerResumed("q"), INFO, "q delivers again"),
-    (
-        PolicyReported("policy 'ttl'", "changes q (message-ttl: 1000)", "rabbitmqctl set_policy x"),
-        ERROR,
-        r"the policy 'ttl' changes q \(message-ttl: 1000\). rabbitmqctl set_policy x",
-    ),
-    (
-        PlaceLost(LoopId("report")),
-        WARNING,
-        "report has lost its place: .* at #0, and what its runs had carried is lost",
-    ),
-    (
-        EventLoopBlocked("run report #7", "/app/jobs.py:12 (report)", timedelta(seconds=12)),
-        WARNING,
-        r"the event loop was blocked for 12\.0 s by run report #7, at /app/jobs\.py:12 \(report\)",
-    ),
     (
         ProcessorStarted("shop", ADDRESS, ("a", "b"), 100),
         INFO,
@@ -141,16 +105,6 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
     (ProcessorStopped(2), INFO, "stopped, 2 messages given back"),
     (LoopSeeded(LOOP, "created", NINE), DEBUG, rf"report\.berlin created, due {DATED}"),
     (LoopSeeded(LOOP, "unchanged", None), DEBUG, r"report\.berlin unchanged"),
-    (
-        LoopRepaired(LOOP, "lost", "no token, and nobody runs it"),
-        WARNING,
-        r"report\.berlin was repaired \(lost\): no token, and nobody runs it",
-    ),
-    (
-        TokenDelayed("loop.report", "It waits for older runs."),
-        WARNING,
-        r"it is not known yet whether loop\.report runs: It waits for older runs\.",
-    ),
     (
         SettlementDelayed("loop.report", "Blocked.", 12_345 * MS),
         WARNING,
@@ -265,6 +219,14 @@ def log(capsys: pytest.CaptureFixture[str]) -> Log:
         return capsys.readouterr().err
 
     return log
+
+
+def test_a_line_is_of_the_fields_of_its_event():
+    kinds = [*Event.__subclasses__(), *RunEvent.__subclasses__()]
+    for kind in kinds:
+        named = {name for _, name, _, _ in Formatter().parse(kind.text) if name}
+        assert named <= {each.name for each in fields(kind)}
+        assert bool(kind.level) is (bool(kind.text) or kind.line is not Event.line)
 
 
 TIME = r"\d\d:\d\d:\d\d\.\d\d\d"

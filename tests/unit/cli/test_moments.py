@@ -5,7 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from scheduler.cli.printing import exact, relative
+from scheduler.cli.printing import relative
+from scheduler.timing.moments import exact
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from starlette.requests import Request
 
-from scheduler.dashboard.access import Forms, Visitor, is_local, local_access, visitor_of
+from scheduler.dashboard.access import FormTokens, Visitor, is_local, local_access, visitor_of
 from scheduler.errors import UsageError
 
 ALICE, BOB = Visitor("alice", "all"), Visitor("bob", {"pause"})
@@ -68,7 +68,7 @@ OURS = {
 
 
 def test_a_form_of_ours_is_taken() -> None:
-    forms = Forms()
+    forms = FormTokens()
     assert forms.refusal(OURS, forms.token(ALICE), ALICE) is None
     assert forms.refusal({"host": "localhost:8088"}, forms.token(ALICE), ALICE) is None
 
@@ -85,13 +85,13 @@ def test_a_form_of_ours_is_taken() -> None:
     ],
 )
 def test_a_form_of_another_site_is_not(headers: Mapping[str, str]) -> None:
-    forms = Forms()
+    forms = FormTokens()
     assert "another site" in str(forms.refusal(headers, forms.token(ALICE), ALICE))
 
 
 @pytest.mark.parametrize("token", ["", "ä", "f" * 64])
 def test_nor_is_one_without_the_token_that_this_visitor_was_given(token: str) -> None:
-    forms = Forms()
+    forms = FormTokens()
     assert forms.refusal(OURS, token, ALICE) is not None
     assert forms.refusal(OURS, forms.token(BOB), ALICE) is not None
 

@@ -27,14 +27,12 @@ def test_nothing_is_connected_before_it_is_started() -> None:
 
 
 def test_what_is_not_installed_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert dashboard.is_installed()
     find = importlib.util.find_spec
 
     def find_all_but_one(name: str, package: str | None = None) -> object:
         return None if name == "jinja2" else find(name, package)
 
     monkeypatch.setattr(importlib.util, "find_spec", find_all_but_one)
-    assert not dashboard.is_installed()
     with pytest.raises(SettingsError, match=rf"needs jinja2.*pip install '{DISTRIBUTION}\["):
         dashboard.dashboard(new_app(), connect=MemoryBroker)
 

@@ -1,19 +1,30 @@
-"""How loops stand, and what is said of them."""
+"""How loops and tasks stand, and what is said of them."""
 
 from datetime import timedelta
+from urllib.parse import parse_qsl
 
 import pytest
 
 from scheduler import Every
 from scheduler.brokers.contract import Depth
 from scheduler.control.where import Where
-from scheduler.dashboard.filters import PAGE, Filter
-from scheduler.dashboard.picture import LoopPicture, Picture
-from scheduler.dashboard.standing import Standing, Standings, state_of, verdict_of
+from scheduler.dashboard.forms import PAGE, Filter
+from scheduler.dashboard.picture import RUNS_KEPT, LoopPicture, Picture, Run
+from scheduler.dashboard.standing import (
+    Standing,
+    Workload,
+    delayed,
+    standings_of,
+    state_of,
+    verdict_of,
+    workloads,
+)
 from scheduler.protocol.epochs import Entry, LoopState
-from scheduler.protocol.tokens import Ending, LoopId
+from scheduler.protocol.hatchery import timers
+from scheduler.protocol.tokens import Ending, LastRun, LoopId, Token
+from scheduler.protocol.topology import Names
 from scheduler.queues.listing import Listed
-from tests.stage import new_app
+from tests.stage import START, new_app
 from tests.unit.dashboard.test_picture import POLL, at, message, picture_of, ran
 
 TIMEOUT = timedelta(minutes=1)
@@ -111,10 +122,10 @@ def test_loops_of_the_code_and_of_the_broker_are_told_apart() -> None:
     for loop in (POLL, user, old):
         picture.hear(message(ran(0, loop=loop)))
     picture.list([listed(), listed(loop=user), listed(loop=old)])
-    found = {each.name: each.in_code for each in Standings(app, picture).all(at(1))}
+    found = {each.name: each.in_code for each in standings_of(app, picture, at(1))}
     assert found == {"old": False, "poll": True, "poll.user-1": True}
     picture.list([Listed(old, Every("1s"), {}, Entry(9, LoopState.GONE, 5, 5))])
-    assert "old" not in {each.name for each in Standings(app, picture).all(at(1))}
+    assert "old" not in {each.name for each in standings_of(app, picture, at(1))}
 
 
 def test_a_filter_is_what_its_query_says_and_says_it_again() -> None:
@@ -127,8 +138,8 @@ def test_a_filter_is_what_its_query_says_and_says_it_again() -> None:
         "page": "3",
     }
     chosen = Filter.of(asked)
-    assert chosen == Filter("Poll x", "late", "1", "1", "", "due", 3)
-    assert chosen.query == "q=Poll+x&state=late&failing=1&late=1&sort=due&page=3"
+    assert chosen == Filter("Poll x", 3, "late", "1", "1", "", "due")
+    assert Filter.of(dict(parse_qsl(chosen.query))) == chosen
     assert chosen.but(state="") == "q=Poll+x&failing=1&late=1&sort=due"
 
 
@@ -147,3 +158,73 @@ def test_a_filter_finds_names_by_their_parts_and_cuts_pages() -> None:
 def test_trouble_comes_first_where_that_is_asked_for() -> None:
     mixed = [standing("a", Where.WAITING), standing("b", Where.LATE), standing("c", Where.PAUSED)]
     assert [each.name for each in Filter(sort="state").choose(mixed)] == ["b", "c", "a"]
+
+
+# Tasks
+
+MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
+NAMES = Names("test")
+
+
+def polling(
+    key: str = "",
+    state: Where = Where.WAITING,
+    *,
+    attempt: int = 0,
+    apart: float = 10,
+    runs: int = 0,
+) -> Standing:
+    """A loop whose last runs came so many seconds apart, the last one now."""
+    loop = LoopPicture(LoopId("poll", key))
+    loop.token = Token(loop.id, Every("10s"), START, START, attempt=attempt)
+    for number in range(runs):
+        at = START - number * apart * SECOND
+        loop.add(Run(at, number, 0, LastRun(Ending.SUCCEEDED, at, at, SECOND)))
+    return Standing(str(loop.id), state, loop, Every("10s"), True, 0)
+
+
+def test_loops_are_counted_by_task_as_they_wait() -> None:
+    loops = [
+        polling("a"),
+        polling("b", attempt=2),
+        polling("c", Where.PAUSED),
+        polling("d", Where.READY, attempt=1),
+    ]
+    found = workloads(loops, START, None)
+    assert found == {"poll": Workload(loops=4, waiting=2, retrying=1)}
+
+
+@pytest.mark.parametrize(
+    ("apart", "runs", "heard", "per_minute"),
+    [
+        (60, 20, None, 1),  # of five minutes
+        (60, 20, 2 * MINUTE, 1),
+        (1, RUNS_KEPT, None, 60),  # no more are kept
+        (60, 0, None, 0),
+    ],
+)
+def test_runs_are_counted_as_far_as_they_are_known(
+    apart: float, runs: int, heard: timedelta | None, per_minute: float
+) -> None:
+    heard_back_to = START - heard if heard else None
+    (work,) = workloads([polling(apart=apart, runs=runs)], START, heard_back_to).values()
+    assert work.per_minute == pytest.approx(per_minute, rel=0.05)
+
+
+def test_what_is_delayed_is_counted_by_the_timers_it_is_in() -> None:
+    depths: dict[str, Depth | None] = {NAMES.later_timer(timer): Depth(0, 0) for timer in timers()}
+    depths |= {
+        f"test.v1.later.{name}": Depth(count, 0)
+        for name, count in {"5s": 3, "2x15s": 1, "10m": 4, "3h": 5, "2x7d": 6}.items()
+    }
+    found = delayed(NAMES, depths)
+    assert found is not None
+    assert list(found.spans) == [("seconds", 4), ("minutes", 4), ("hours", 5), ("days", 6)]
+    assert found.count == 19
+
+
+def test_of_what_nobody_has_counted_nothing_is_said() -> None:
+    assert delayed(NAMES, {}) is None
+    gone = delayed(NAMES, {NAMES.later_timer(timers()[0]): None})
+    assert gone is not None
+    assert gone.count == 0

@@ -31,7 +31,7 @@ from scheduler.middleware import CallNext
 from scheduler.processor.settlement import Finished, Returned, settle
 from scheduler.protocol.messages import summary_of
 from scheduler.protocol.tokens import LoopId, Token, decode, encode
-from scheduler.tasks.policy import Policy
+from scheduler.tasks.retries import Policy
 from scheduler.testing import simulate
 from tests.stage import Stage
 

@@ -5,8 +5,7 @@ import pytest
 from scheduler.protocol.tokens import LoopId
 from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.loops import absent, loop_of, supervision
-from scheduler.tasks.policy import Policy
-from scheduler.tasks.retries import Retry
+from scheduler.tasks.retries import Policy, Retry
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.schedules import Every
 

@@ -54,19 +54,6 @@ async def without_context(city: str, days: int) -> None: ...
 async def with_defaults(city: str = "Bonn", *, days: int = 7) -> None: ...
 
 
-async def not_annotated(city, days) -> None:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
-    ...
-
-
-WITH_CITY_AND_DAYS: list[Any] = [
-    context_last,
-    context_by_keyword,
-    without_context,
-    with_defaults,
-    not_annotated,
-]
-
-
 @pytest.mark.parametrize(
     ("function", "context"),
     [
@@ -81,13 +68,6 @@ def test_the_context_is_found_by_its_type_wherever_it_stands(
     function: Callable[..., Any], context: str | None
 ):
     assert Arguments(function).context == context
-
-
-@pytest.mark.parametrize("function", WITH_CITY_AND_DAYS)
-def test_arguments_travel_by_name(function: Callable[..., Any]):
-    given = {"city": "Köln", "days": 3}
-    arguments = Arguments(function)
-    assert arguments.load(arguments.dump(given)) == given
 
 
 def test_what_has_a_default_may_be_left_out():
@@ -394,6 +374,9 @@ def test_an_ordered_task_runs_one_message_at_a_time():
         ),
         ({"subscribe": [("orders", "#", "headers")]}, "there are: direct, fanout, topic"),
         ({"expires": "old"}, "expires of body: .*got: 'old'"),
+        ({"expired": "bin"}, "expired is 'park' or 'drop', got 'bin'"),
+        ({"retry": 3}, r"retry is a Retry, such as Retry\(3\), got 3"),
+        ({"rate": 50}, 'such as "50/s" or "100/m", got 50'),
         ({"name": "_supervision"}, "cannot be named '_supervision': the scheduler has one"),
     ],
 )

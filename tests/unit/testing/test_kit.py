@@ -9,17 +9,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from scheduler import Context, Reject, Retry, Scheduler, StopLoop
-from scheduler.errors import (
-    LifespanError,
-    NotSent,
-    UnknownLoop,
-    Unroutable,
-    UsageError,
-)
+from scheduler import Context, Reject, Retry, Scheduler
+from scheduler.errors import LifespanError, NotSent, UnknownLoop, Unroutable, UsageError
+from scheduler.events import RunStarted
 from scheduler.protocol.tokens import Ending
-from scheduler.testing import Kit, VirtualTimeLoop, run_virtually
-from tests.stage import new_app
+from scheduler.testing import Kit, VirtualTimeLoop, run_virtually, simulate
+from tests.stage import new_app, of
 
 pytestmark = pytest.mark.usefixtures("clock")
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -280,19 +275,6 @@ async def test_keyed_loops_are_started_and_stopped() -> None:
         kit.assert_ran("poll.berlin", times=3)
 
 
-async def test_a_loop_that_stops_itself_is_still() -> None:
-    app = new_app()
-
-    @app.periodic(every="1m")
-    async def once(ctx: Context) -> None:
-        raise StopLoop("done")
-
-    async with Kit(app, start=START) as kit:
-        await kit.advance("1d")
-        (run,) = kit.runs
-        assert (run.seq, run.ending) == (0, Ending.STOPPED)
-
-
 async def test_threads_are_waited_for_and_the_clock_stands_still_meanwhile() -> None:
     app, may_end = new_app(), threading.Event()
 
@@ -392,44 +374,6 @@ async def test_what_was_skipped_has_not_run() -> None:
         assert [each.reason for each in kit.parked] == ["expired"]
 
 
-async def test_the_year_of_a_schedule_follows_the_clocks_on_the_wall() -> None:
-    app, berlin = new_app(), ZoneInfo("Europe/Berlin")
-    app.periodic(cron="30 2 * * *", tz="Europe/Berlin", name="backup")(nothing)
-    async with Kit(app, start=datetime(2026, 1, 1, tzinfo=berlin)) as kit:
-        await kit.advance("365d")
-    ticks = [run.started_at for run in kit.runs]
-    assert len(ticks) == 365
-    odd = [
-        tick.astimezone(berlin) for tick in ticks if f"{tick.astimezone(berlin):%H:%M}" != "02:30"
-    ]
-    # A time that does not exist is the first instant after the gap; one that exists twice is once.
-    assert odd == [datetime(2026, 3, 29, 3, tzinfo=berlin)]
-    assert [tick.hour for tick in ticks if f"{tick:%m-%d}" == "10-25"] == [0]
-
-
-async def test_runs_share_what_the_lifespan_has_opened() -> None:
-    log = list[str]()
-
-    @asynccontextmanager
-    async def pool(app: Scheduler) -> AsyncGenerator[str]:
-        await asyncio.sleep(5)
-        log.append("opened")
-        yield "pool"
-        log.append("closed")
-
-    app = new_app(lifespan=pool)
-
-    @app.task
-    async def greet(ctx: Context[str]) -> None:
-        log.append(ctx.state)
-
-    async with Kit(app, start=START) as kit:
-        assert log == ["opened"]
-        await greet.send()
-        await kit.run_until_idle()
-    assert log == ["opened", "pool", "closed"]
-
-
 async def test_what_keeps_the_processor_from_starting_is_raised() -> None:
     @asynccontextmanager
     async def pool(app: Scheduler) -> AsyncGenerator[None]:
@@ -485,3 +429,12 @@ def test_an_event_loop_tells_how_far_it_is_to_what_goes_on_next() -> None:
         return [*found, loop.time()]
 
     assert run_virtually(look()) == [None, 3, 3]
+
+
+def test_a_year_that_begins_in_a_zone_is_as_long_as_any() -> None:
+    app, berlin = new_app(), ZoneInfo("Europe/Berlin")
+    app.periodic(cron="30 2 * * *", tz="Europe/Berlin", name="backup")(nothing)
+    events = simulate(app, "365d", start=datetime(2026, 1, 1, tzinfo=berlin))
+    runs = of(RunStarted, events)
+    assert len(runs) == 365
+    assert {run.started_at.astimezone(UTC) - run.scheduled_at for run in runs} == {timedelta(0)}

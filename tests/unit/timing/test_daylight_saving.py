@@ -13,7 +13,6 @@ from itertools import pairwise, product
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
-from croniter import croniter  # pyright: ignore[reportMissingTypeStubs]
 
 from scheduler.timing.schedules import Cron
 
@@ -181,23 +180,6 @@ ZONES = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC"]
 
 
 @pytest.mark.parametrize("name", ZONES)
-@pytest.mark.parametrize(
-    "times",
-    [
-        Times([0], [9]),
-        Times([30], [2]),
-        Times([0, 20, 40], [1, 2, 3]),
-        Times([45], [0, 23]),
-        Times(range(0, 60, 15), EVERY_HOUR),
-    ],
-    ids=str,
-)
-def test_a_year_of_ticks_is_right(name: str, times: Times):
-    found = ticks(Cron(str(times), tz=name), *YEAR)
-    assert found == within(year_of(name).expected(times), *YEAR)
-
-
-@pytest.mark.parametrize("name", ZONES)
 def test_a_year_of_working_days_is_right(name: str):
     year = year_of(name)
     days = [day for day in year.days if day.isoweekday() <= 5]
@@ -314,17 +296,3 @@ def test_a_run_each_second_survives_both_changes():
     assert cron.next_after(last - timedelta(seconds=1)) == last
     assert cron.next_after(last) == datetime(2026, 10, 26, 1, tzinfo=UTC)
     assert cron.next_after(last + 30 * MINUTE) == datetime(2026, 10, 26, 1, tzinfo=UTC)
-
-
-def test_croniter_would_run_a_daily_job_twice_when_an_hour_repeats():
-    start = datetime(2026, 10, 24, 12, tzinfo=ZoneInfo("Europe/Berlin"))
-    library = croniter("30 2 * * *", start, ret_type=datetime)
-    library_ticks = [library.get_next().astimezone(UTC) for _ in range(2)]
-    assert library_ticks == [
-        datetime(2026, 10, 25, 0, 30, tzinfo=UTC),
-        datetime(2026, 10, 25, 1, 30, tzinfo=UTC),
-    ]
-    assert ticks(Cron("30 2 * * *", tz="Europe/Berlin"), start, start + 2 * DAY) == [
-        datetime(2026, 10, 25, 0, 30, tzinfo=UTC),
-        datetime(2026, 10, 26, 1, 30, tzinfo=UTC),
-    ]

@@ -4,13 +4,7 @@ from typing import Any
 import pytest
 
 from scheduler.errors import ScheduleError
-from scheduler.timing.durations import (
-    LONGEST,
-    format_duration,
-    milliseconds,
-    parse_duration,
-    shown,
-)
+from scheduler.timing.durations import LONGEST, format_duration, milliseconds, parse_duration, shown
 
 WRITTEN = [
     ("0s", timedelta(0)),

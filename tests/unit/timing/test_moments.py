@@ -2,12 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler.timing.moments import (
-    LATEST_MS,
-    milliseconds_since_epoch,
-    moment_of,
-    optional_moment,
-)
+from scheduler.timing.moments import LATEST_MS, milliseconds_since_epoch, moment_of, optional_moment
 
 
 @pytest.mark.parametrize(

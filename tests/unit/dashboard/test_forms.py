@@ -1,18 +1,19 @@
 """Loops and their schedules, as somebody writes them into a form."""
 
-from collections.abc import Callable
-
 import pytest
+from starlette.datastructures import FormData
 
 from scheduler import Cron, Every, Scheduler
-from scheduler.dashboard.planning import doubt_of, loop_in, schedule_in, written
+from scheduler.dashboard.access import Visitor
+from scheduler.dashboard.forms import Form
+from scheduler.dashboard.wording import doubt_of
 from scheduler.errors import UsageError
-from scheduler.timing.schedules import Recurring
+from scheduler.timing.schedules import Recurring, options_of
 from tests.stage import new_app
 
 
-def form(**fields: str) -> Callable[[str], str]:
-    return lambda name: fields.get(name, "")
+def form(**fields: str) -> Form:
+    return Form("start", Visitor("ada"), FormData(fields))
 
 
 @pytest.mark.parametrize(
@@ -25,11 +26,11 @@ def form(**fields: str) -> Callable[[str], str]:
     ],
 )
 def test_a_schedule_is_written_and_read(schedule: Recurring) -> None:
-    assert schedule_in(form(**written(schedule))) == schedule
+    assert form(**options_of(schedule)).schedule() == schedule
 
 
 def test_a_zone_that_stands_beside_a_period_means_nothing() -> None:
-    assert schedule_in(form(every="5m", tz="Europe/Berlin")) == Every("5m")
+    assert form(every="5m", tz="Europe/Berlin").schedule() == Every("5m")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_a_zone_that_stands_beside_a_period_means_nothing() -> None:
 )
 def test_what_is_no_schedule_is_told_by_the_fields(fields: dict[str, str], told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        schedule_in(form(**fields))
+        form(**fields).schedule()
 
 
 def app() -> Scheduler:
@@ -58,7 +59,7 @@ def app() -> Scheduler:
 
 
 def test_a_keyed_loop_is_read() -> None:
-    loop = loop_in(app(), form(task="visit", key="n.1", every="1h", args='{"ward": "north"}'))
+    loop = form(task="visit", key="n.1", every="1h", args='{"ward": "north"}').loop(app())
     assert (str(loop), loop.schedule, loop.args) == ("visit.n.1", Every("1h"), {"ward": "north"})
     assert loop.task.arguments.required == ["ward"]
 
@@ -76,7 +77,7 @@ def test_a_keyed_loop_is_read() -> None:
 def test_what_is_no_loop_is_told(fields: dict[str, str], told: str) -> None:
     good = {"task": "visit", "key": "n", "every": "1h", "args": '{"ward": "north"}'}
     with pytest.raises(UsageError, match=told):
-        loop_in(app(), form(**{**good, **fields}))
+        form(**{**good, **fields}).loop(app())
 
 
 def test_seconds_that_seem_to_stand_first_are_doubted() -> None:

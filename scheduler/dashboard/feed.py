@@ -42,10 +42,7 @@ class Bounds:
     messages: int = MOST_READ_BACK
 
 
-A_DAY = Bounds()
-
-
-class Following:
+class Feed:
     """Keeps a picture up to date, over breaks of the connection.
 
     Args:
@@ -132,7 +129,6 @@ class Following:
             picture.version += 1
 
     async def _read_nearest(self, moments: Iterable[datetime]) -> int | None:
-        """Read from the first of these moments since which anything was written."""
         for moment in moments:
             if (begin := await self._read(moment, self._first_live)) is not None:
                 return begin

@@ -10,8 +10,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from scheduler.errors import NotAllSeen
+from scheduler.protocol.tokens import LoopId
+from scheduler.queues.about import NOTHING_TOLD, About
 from scheduler.queues.failed import FailedQueues, Parked, Selection
 from scheduler.queues.journal import PARKED, JournalEntry
+from scheduler.queues.roll_call import Answers, InHand
+from scheduler.queues.running import Running, RunningRun
 
 MOST_OF_A_GROUP, MOST_KEPT = 200, 1_000
 MOST_LOOKED_AT = 10_000
@@ -60,7 +64,6 @@ class Look:
         return sum(group.count for group in self.groups)
 
     def find(self, name: str) -> Parked | None:
-        """The message of this id, if it was kept."""
         messages = (each for group in self.groups for each in group.messages)
         return next((each for each in messages if each.id == name), None)
 
@@ -96,7 +99,6 @@ def heard_of(entries: Iterable[JournalEntry]) -> Counter[tuple[str, str]]:
 
 
 def told_of(which: Selection) -> str:
-    """Which messages are meant, in a phrase."""
     if which.ids is not None:
         return next(iter(which.ids)) if len(which.ids) == 1 else f"{len(which.ids)} messages"
     return "all that is parked" + "".join(f", {each}" for each in words_of(which))
@@ -106,3 +108,49 @@ def words_of(which: Selection) -> list[str]:
     """What the messages that are meant have in common."""
     told = {"task": which.task, "reason": which.reason, "error": which.kind}
     return [f"{name}: {value}" for name, value in told.items() if value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One processor.
+
+    Attributes:
+        runs: what it runs, oldest first.
+        waiting: the tokens that it has, and which wait for their turn.
+        has_answered: whether it has told of this at all.
+    """
+
+    name: str
+    about: About = NOTHING_TOLD
+    runs: Sequence[RunningRun] = ()
+    waiting: Sequence[tuple[LoopId, InHand]] = ()
+    has_answered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """All processors, as of a moment."""
+
+    at: datetime
+    pods: Sequence[Pod]
+
+    @property
+    def versions(self) -> Sequence[str]:
+        return sorted({pod.about.version or "unknown" for pod in self.pods if pod.has_answered})
+
+
+def roll_of(answers: Answers, running: Running, at: datetime) -> Roll:
+    """What a roll call, and asking what runs, have brought."""
+    names = sorted({*answers.said, *running.said})
+    pods = [_pod(name, answers, running) for name in names]
+    return Roll(at, [*pods, *(Pod(name, has_answered=False) for name in answers.unheard)])
+
+
+def _pod(name: str, answers: Answers, running: Running) -> Pod:
+    told, hands = running.said.get(name), answers.said.get(name, {})
+    return Pod(
+        name,
+        answers.about.get(name, NOTHING_TOLD),
+        sorted(told.runs, key=lambda run: run.started_at) if told else (),
+        [(loop, token) for loop, tokens in hands.items() for token in tokens if not token.running],
+    )

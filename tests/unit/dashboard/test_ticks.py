@@ -1,4 +1,4 @@
-"""Why a loop did not run last night: what became of the last times of its schedule."""
+"""The times of schedules: why a loop did not run last night, and what is planned."""
 
 from datetime import datetime, timedelta
 
@@ -6,12 +6,13 @@ import pytest
 
 from scheduler import Cron, Every
 from scheduler.control.where import Where
-from scheduler.dashboard.past import MOST, PastTick, past_ticks
 from scheduler.dashboard.picture import LoopPicture, Run
 from scheduler.dashboard.standing import Standing
+from scheduler.dashboard.ticks import MOST_PAST, SLOT, PastTick, past_ticks, planned
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token
 from scheduler.queues.journal import JournalEntry
+from scheduler.timing.once import Once
 from scheduler.timing.schedules import Schedule
 from tests.stage import START
 
@@ -145,6 +146,43 @@ def test_a_schedule_without_fixed_times_has_no_ticks() -> None:
 @pytest.mark.parametrize("schedule", [Cron("* * * * * *"), Cron("*/5 * * * *"), HOURLY])
 def test_the_last_of_many_ticks_are_told(schedule: Schedule) -> None:
     told = past(a_loop(), schedule, back=24 * HOUR)
-    assert len(told) == MOST
+    assert len(told) == MOST_PAST
     assert told[0].at > told[1].at
     assert schedule.next_after(told[0].at) > NOON + MINUTE
+
+
+# The next 24 hours
+
+
+def planned_loop(name: str, schedule: Schedule, state: Where = Where.WAITING) -> Standing:
+    return Standing(name, state, LoopPicture(LoopId(name)), schedule, True, 0)
+
+
+def test_loops_that_pile_up_are_told_with_the_moment() -> None:
+    nightly = [planned_loop(f"n{number}", Cron("0 2 * * *")) for number in range(3)]
+    agenda = planned([*nightly, planned_loop("other", Cron("30 2 * * *"))], START)
+    (busy,) = agenda.busy
+    assert (busy.at, busy.loops) == (START + 14 * HOUR, ["n0", "n1", "n2"])
+    at_two = dict(agenda.columns)[START + 14 * HOUR]
+    assert at_two == 3
+    assert [name for _, name in agenda.upcoming] == ["n0", "n1", "n2", "other"]
+
+
+def test_what_runs_often_is_told_in_a_number() -> None:
+    agenda = planned([planned_loop("pulse", Every("10s"))], START)
+    assert agenda.often == 1
+    assert agenda.upcoming == []
+    assert agenda.steady == SLOT / timedelta(seconds=10)
+    assert {count for _, count in agenda.columns} == {0}
+
+
+def test_what_is_paused_is_left_out() -> None:
+    agenda = planned([planned_loop("a", Every("1h"), Where.PAUSED)], START)
+    assert (agenda.paused, agenda.often, list(agenda.upcoming)) == (1, 0, [])
+
+
+def test_a_one_off_is_planned_once() -> None:
+    agenda = planned([planned_loop("once", Once(START + HOUR))], START)
+    assert list(agenda.upcoming) == [(START + HOUR, "once")]
+    hourly = planned([planned_loop("hourly", Every("1h", mode="fixed_rate"))], START)
+    assert len(hourly.upcoming) == 24

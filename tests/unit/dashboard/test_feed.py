@@ -10,13 +10,14 @@ import pytest
 
 from scheduler import Scheduler
 from scheduler.brokers.memory.broker import MemoryBroker
-from scheduler.dashboard import following
-from scheduler.dashboard.following import A_DAY, Bounds, Following
+from scheduler.dashboard import feed
+from scheduler.dashboard.feed import Bounds, Feed
 from scheduler.dashboard.picture import Picture
 from scheduler.protocol.tokens import LoopId
 from tests.stage import START, Stage, new_app
 
 BEAT = LoopId("beat")
+WHOLE = Bounds()
 
 
 def beating() -> Scheduler:
@@ -30,12 +31,12 @@ def beating() -> Scheduler:
 
 @asynccontextmanager
 async def followed(
-    stage: Stage, bounds: Bounds = A_DAY, *, shown: tuple[str, ...] = ()
+    stage: Stage, bounds: Bounds = WHOLE, *, shown: tuple[str, ...] = ()
 ) -> AsyncGenerator[Picture]:
     picture = Picture("test")
     names = beating().names
     async with MemoryBroker(stage.server) as broker:
-        ours = Following(broker, names, stage.clock, picture, lambda: shown, bounds)
+        ours = Feed(broker, names, stage.clock, picture, lambda: shown, bounds)
         running = asyncio.create_task(ours.run())
         await asyncio.sleep(5)
         yield picture
@@ -49,7 +50,7 @@ async def test_the_journal_is_read_back_in_chunks(
     await stage.seed(beating())
     async with stage.processor():
         await asyncio.sleep(205)
-    monkeypatch.setattr(following, "CHUNK", 3)
+    monkeypatch.setattr(feed, "CHUNK", 3)
     async with followed(stage) as picture:
         assert [run.seq for run in picture.loops[BEAT].runs] == list(range(20))
         assert not picture.is_reading_back

@@ -1,24 +1,104 @@
-"""What became of the last times of a schedule: why a loop did not run last night."""
+"""The times of schedules: what became of the last ones, and where those to come pile up."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import takewhile
+from itertools import islice, takewhile
 
-from scheduler.control.where import TOLERANCE
+from scheduler.control.where import TOLERANCE, Where
 from scheduler.dashboard import wording
 from scheduler.dashboard.picture import LoopPicture, Run
-from scheduler.dashboard.standing import MEANINGS, Standing
+from scheduler.dashboard.standing import Standing
 from scheduler.protocol.epochs import Verb
 from scheduler.protocol.tokens import Ending
 from scheduler.queues.journal import JournalEntry
+from scheduler.timing.durations import MILLISECOND
+from scheduler.timing.moments import UNIX_EPOCH
+from scheduler.timing.once import Once
+from scheduler.timing.schedules import Recurring, period_from, ticks_after
 
-MOST = 10
-SPANS = tuple(
-    timedelta(seconds=seconds)
-    for seconds in (20, 4 * 60, 40 * 60, 6 * 3600, 24 * 3600, 8 * 24 * 3600)
-)
+LOOK_BACK = timedelta(days=8)
+MOST_PAST = 10
 PAUSING, ENDING_PAUSE = (Verb.PAUSE,), (Verb.RESUME, Verb.START)
+SPAN = timedelta(hours=24)
+SLOT = timedelta(minutes=15)
+OFTEN = timedelta(minutes=5)
+MOST_TICKS = 24 * 12
+MOST_BUSY = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    at: datetime
+    loops: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Agenda:
+    """The next 24 hours.
+
+    Attributes:
+        columns: how many runs are planned in each quarter of an hour.
+        busy: the minutes with most loops, the busiest first.
+        often: how many loops run every five minutes or more often: they are left out.
+        steady: how many runs those make in each quarter of an hour.
+        paused: how many are left out, because they are paused.
+        upcoming: what comes next, of loops that run less often.
+    """
+
+    columns: Sequence[tuple[datetime, float]]
+    busy: Sequence[Busy]
+    often: int
+    steady: int
+    paused: int
+    upcoming: Sequence[tuple[datetime, str]]
+
+
+def planned(standings: Sequence[Standing], now: datetime) -> Agenda:
+    """What the schedules of these loops have planned, from now on."""
+    begin = now - (now - UNIX_EPOCH) % SLOT
+    slots = [0.0] * (SPAN // SLOT + 1)
+    ticks: list[tuple[datetime, str]] = []
+    often, steady, paused = 0, 0.0, 0
+    for standing in standings:
+        if standing.state is Where.PAUSED:
+            paused += 1
+            continue
+        if (period := _period(standing, now)) < OFTEN:
+            often += 1
+            steady += SLOT / period
+            continue
+        for tick in _ticks(standing, now):
+            slots[min((tick - begin) // SLOT, len(slots) - 1)] += 1
+            ticks.append((tick, standing.name))
+    ticks.sort()
+    columns = [(begin + at * SLOT, count) for at, count in enumerate(slots)]
+    return Agenda(columns, _busy(ticks), often, round(steady), paused, ticks[:50])
+
+
+def _busy(ticks: Sequence[tuple[datetime, str]]) -> list[Busy]:
+    by_minute: dict[datetime, list[str]] = {}
+    for tick, name in ticks:
+        by_minute.setdefault(tick.replace(second=0, microsecond=0), []).append(name)
+    counted = Counter({at: len(names) for at, names in by_minute.items() if len(names) > 1})
+    return [Busy(at, by_minute[at]) for at, _ in counted.most_common(MOST_BUSY)]
+
+
+def _period(standing: Standing, now: datetime) -> timedelta:
+    schedule = standing.schedule
+    return period_from(schedule, schedule.next_after(now)) or timedelta.max
+
+
+def _ticks(standing: Standing, now: datetime) -> list[datetime]:
+    schedule, due_at = standing.schedule, standing.loop.due_at
+    is_once = isinstance(schedule, Once)
+    tick = due_at or (schedule.next_after(now) if is_once else now)
+    ticks = [tick] if now < tick <= now + SPAN else []
+    if is_once:
+        return ticks
+    rest = takewhile(lambda tick: tick <= now + SPAN, ticks_after(schedule, max(tick, now)))
+    return [*ticks, *islice(rest, MOST_TICKS - len(ticks))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,36 +118,28 @@ class PastTick:
 def past_ticks(
     standing: Standing, now: datetime, heard_back_to: datetime | None, *, pauses_itself: bool
 ) -> list[PastTick]:
-    """The last of them, the latest first; of a schedule without fixed times, none.
+    """Tell of the last ticks, the latest first; of a schedule without fixed times, of none.
 
     Args:
         heard_back_to: the journal was read from here on; None: not at all yet.
         pauses_itself: whether the loop is paused when its retries are exhausted.
     """
-    if heard_back_to is None or not standing.schedule.has_grid:
+    schedule = standing.schedule
+    if heard_back_to is None or isinstance(schedule, Once) or not schedule.has_grid:
         return []
     begins = [act.at for act in standing.loop.acts if act.what == Verb.START and act.at is not None]
-    ticks = _ticks(standing, max(heard_back_to, now - SPANS[-1], *begins), now)
+    since = max(heard_back_to, now - LOOK_BACK, *begins)
     story = _Story(standing, pauses_itself)
-    return [story.of(tick) for tick in reversed(ticks)]
+    return [story.of(tick) for tick in _ticks_back_to(schedule, since, now)]
 
 
-def _ticks(standing: Standing, since: datetime, now: datetime) -> Sequence[datetime]:
-    found: Sequence[datetime] = ()
-    for span in SPANS:
-        found = [*_between(standing, max(since, now - span), now)]
-        if len(found) >= MOST or now - span <= since:
-            break
-    return found[-MOST:]
-
-
-def _between(standing: Standing, begin: datetime, end: datetime) -> Iterator[datetime]:
-    def following() -> Iterator[datetime]:
-        tick = begin
-        while True:
-            yield (tick := standing.schedule.next_after(tick))
-
-    return takewhile(lambda tick: tick <= end, following())
+def _ticks_back_to(schedule: Recurring, since: datetime, now: datetime) -> list[datetime]:
+    found = list[datetime]()
+    tick = schedule.latest_until(now)
+    while tick > since and len(found) < MOST_PAST:
+        found.append(tick)
+        tick = schedule.latest_until(tick - MILLISECOND)
+    return found
 
 
 class _Story:
@@ -85,7 +157,7 @@ class _Story:
             return PastTick(tick, run.last.ending.value, self._why_so(run))
         token = self._loop.token
         if token is not None and token.scheduled_at == tick and not self._loop.is_paused:
-            return PastTick(tick, "due", MEANINGS[self._standing.state])
+            return PastTick(tick, "due", self._standing.meaning)
         if (paused := self._paused_at(tick)) is not None:
             return PastTick(tick, "paused", paused)
         return self._missed(tick)

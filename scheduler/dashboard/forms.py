@@ -1,0 +1,243 @@
+"""What visitors write: filters in a URL, and forms of actions."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.datastructures import FormData
+
+from scheduler.control.keyed import checked_key
+from scheduler.control.where import Where
+from scheduler.dashboard.access import Visitor
+from scheduler.dashboard.standing import Standing
+from scheduler.errors import ScheduleError, UsageError
+from scheduler.queues.failed import Parked, Selection
+from scheduler.spelling import no_such
+from scheduler.tasks.loops import Loop, loop_of
+from scheduler.tasks.registry import App
+from scheduler.timing.rates import Rate, parse_rate
+from scheduler.timing.schedules import Recurring, schedule_of
+
+PAGE = 50
+SORTS: Mapping[str, Callable[[Standing], Any]] = {
+    "name": lambda each: each.name,
+    "due": lambda each: (
+        each.loop.due_at is None,
+        each.loop.due_at and each.loop.due_at.timestamp(),
+    ),
+    "last": lambda each: -(each.loop.runs[-1].started_at.timestamp() if each.loop.runs else 0),
+    "took": lambda each: (
+        -(each.loop.runs[-1].last.duration.total_seconds() if each.loop.runs else 0)
+    ),
+    "state": lambda each: (not each.is_failing, list(Where).index(each.state), each.name),
+}
+OPTIONS = ("every", "cron", "tz", "offset", "jitter", "catch_up", "grace")
+FIELDS = ("key", "args", "mode", *OPTIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """Those whose names have these words, and which page of them; the first is 1.
+
+    A filter is in the URL, so that it outlives reloads and can be sent.
+    """
+
+    q: str = ""
+    page: int = 1
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "TaskFilter":
+        """Read a query, as far as it can be understood."""
+        return cls(query.get("q", "").strip()[:200], _page(query.get("page", "")))
+
+    def but(self, **changes: Any) -> str:
+        """Return the query of the same filter but for these, from its first page on."""
+        return replace(self, **{"page": 1, **changes}).query
+
+    @property
+    def query(self) -> str:
+        defaults = asdict(type(self)())
+        return urlencode({k: v for k, v in asdict(self).items() if v != defaults[k]})
+
+    def choose_names(self, names: Iterable[str]) -> list[str]:
+        """Return the names that are meant, of all pages."""
+        words = self.q.lower().split()
+        return [name for name in names if all(word in name.lower() for word in words)]
+
+    def cut(self, chosen: Sequence[Any]) -> Sequence[Any]:
+        """Return those of its page."""
+        return chosen[(self.page - 1) * PAGE : self.page * PAGE]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter(TaskFilter):
+    """Which loops, in which order.
+
+    Attributes:
+        state: a `Where`, or nothing.
+        failing: "1": only those whose last run has failed.
+        late: "1": only those of which a run of the last day began very late.
+        task: only those of this task.
+    """
+
+    state: str = ""
+    failing: str = ""
+    late: str = ""
+    task: str = ""
+    sort: str = "name"
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "Filter":
+        state, sort = query.get("state", ""), query.get("sort", "")
+        return cls(
+            **asdict(TaskFilter.of(query)),
+            state=state if state in list(Where) else "",
+            failing="1" if query.get("failing") else "",
+            late="1" if query.get("late") else "",
+            task=query.get("task", "")[:100],
+            sort=sort if sort in SORTS else "name",
+        )
+
+    @property
+    def is_all(self) -> bool:
+        return not (self.q or self.state or self.failing or self.late or self.task)
+
+    def choose(self, standings: Sequence[Standing]) -> list[Standing]:
+        """Return the loops that are meant, of all pages."""
+        named = {*self.choose_names(each.name for each in standings)}
+        chosen = [each for each in standings if each.name in named and self._has(each)]
+        if self.sort != "name":
+            chosen.sort(key=SORTS[self.sort])
+        return chosen
+
+    def _has(self, standing: Standing) -> bool:
+        return (
+            self.state in ("", standing.state.value)
+            and self.task in ("", standing.loop.id.task)
+            and not (self.failing and not standing.is_failing)
+            and not (self.late and standing.was_late is None)
+        )
+
+
+def pages_of(chosen: Sequence[object]) -> int:
+    """Count the pages that these fill."""
+    return max((len(chosen) + PAGE - 1) // PAGE, 1)
+
+
+def _page(text: str) -> int:
+    return max(int(text), 1) if text.isdecimal() and len(text) < 7 else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """An action that a visitor asks for, and what it is about.
+
+    What it does not say in a way that could be done is a `UsageError`.
+    """
+
+    action: str
+    visitor: Visitor
+    fields: FormData
+
+    def text(self, name: str) -> str:
+        """Return a field; empty if there is none."""
+        return str(self.fields.get(name, "")).strip()
+
+    def texts(self, name: str) -> list[str]:
+        return [str(each) for each in self.fields.getlist(name)]
+
+    @property
+    def is_sure(self) -> bool:
+        return self.text("sure") == "yes"
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether they were asked, and want to write something else."""
+        return self.text("change") == "yes"
+
+    @property
+    def kept(self) -> list[tuple[str, str]]:
+        """What is sent again by a visitor who is sure."""
+        left_out = ("token", "sure", "change")
+        return [(k, str(v)) for k, v in self.fields.multi_items() if k not in left_out]
+
+    def back(self, done: str = "", *, to: str = "") -> str:
+        """Return the page that they came from, or another one, and which operation it tells of."""
+        parts = urlsplit(to or self.text("back") or "/")
+        path = f"/{parts.path.lstrip('/')}"
+        query = [(k, v) for k, v in parse_qsl(parts.query) if k != "done"]
+        if done:
+            query.append(("done", done))
+        return f"{path}?{urlencode(query)}" if query else path
+
+    def loops(self, standings: Iterable[Standing]) -> list[str]:
+        """Return the loops that are named, or all that a filter has."""
+        if names := self.texts("loop"):
+            return names
+        if "filter" not in self.fields:
+            raise UsageError("No loop was named.")
+        chosen = Filter.of(dict(parse_qsl(self.text("filter"))))
+        found = [each.name for each in chosen.choose(list(standings))]
+        if not found:
+            raise UsageError("No loop fits this filter any more.")
+        return found
+
+    def messages(self) -> Selection:
+        ids = self.texts("id")
+        which = Selection(
+            ids=frozenset(ids) if ids else None,
+            reason=self.text("reason") or None,
+            task=self.text("task") or None,
+            kind=self.text("kind") if "kind" in self.fields else None,
+        )
+        if which == Selection() and self.text("all") != "yes":
+            raise UsageError("No message was named.")
+        return which
+
+    def rate(self) -> Rate | None:
+        return parse_rate(self.text("rate")) if self.text("rate") else None
+
+    def args(self, default: str = "") -> dict[str, Any]:
+        try:
+            value = json.loads(self.text("args") or default)
+        except ValueError as error:
+            raise UsageError(f"Arguments are a JSON object: {error}. Nothing was sent.") from None
+        if not isinstance(value, dict):
+            raise UsageError("Arguments are a JSON object, such as {}. Nothing was sent.")
+        return cast(dict[str, Any], value)
+
+    def schedule(self) -> Recurring:
+        """Return the schedule that is written; what is said of it is of the fields."""
+        options: dict[str, Any] = {name: self.text(name) or None for name in OPTIONS}
+        if (options["every"] is None) == (options["cron"] is None):
+            raise ScheduleError("A schedule is a period or a cron expression: write one of them.")
+        if options["every"] is not None:  # the field of the zone may stand there filled in
+            options |= {"tz": None, "mode": "fixed_rate" if self.text("mode") else None}
+        try:
+            return schedule_of(**options)
+        except ScheduleError as error:
+            raise ScheduleError(_in_words_of_form(str(error))) from None
+
+    def loop(self, app: App) -> Loop:
+        if (spec := app.tasks.get(self.text("task"))) is None:
+            raise UsageError(no_such("task", self.text("task"), app.tasks))
+        args = self.args("{}")
+        return loop_of(spec, self.schedule(), args, checked_key(spec, self.text("key")))
+
+
+def arguments_in(parked: Parked) -> dict[str, Any] | None:
+    """Return the arguments of a parked message; None: it has none that could be changed."""
+    try:
+        body = json.loads(parked.message.body)
+    except (ValueError, RecursionError):
+        return None
+    args = cast(dict[str, Any], body).get("args") if isinstance(body, dict) else None
+    return cast(dict[str, Any], args) if isinstance(args, dict) else None
+
+
+def _in_words_of_form(text: str) -> str:
+    """Rename arguments in Python to the fields that they are here."""
+    text = text.replace('mode="fixed_rate"', "“at its multiples”")
+    return text.replace('catch_up="all"', "“run each”").replace('catch_up="latest"', "“run once”")
