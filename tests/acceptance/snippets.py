@@ -3,7 +3,8 @@
 A Python block is executed where the blocks above it were. If it awaits, it does so inside a kit of
 the page's `app`, in virtual time. A test in it is run, with a kit if it takes `scheduler_kit`. A
 block whose first line is a name, such as `# beats.py`, is also in that file, which the blocks below
-it can import.
+it can import. Files that the page runs with python or pytest, and `conftest.py`, are only written:
+a reader has one process for each, too.
 
 In a console block, what follows `$ ` is run by bash, and what stands below it is compared with what
 is printed, streams together. In both, dates, times of day, UTC offsets, ids, milliseconds and the
@@ -87,6 +88,8 @@ class Page:
         source = str(example.parsed)
         if named := re.match(r"# (\w+\.py)\n", source):
             (self._folder / named[1]).write_text(source)
+            if self._runs_apart(named[1]):
+                return
         before = set(self._namespace)
         lines = "\n" * example.line + source
         code = compile(lines, str(self._path), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -97,6 +100,10 @@ class Page:
         for name in set(self._namespace) - before:
             if name.startswith("test_"):
                 self._test(self._namespace[name])
+
+    def _runs_apart(self, name: str) -> bool:
+        command = rf"^\$ (python|pytest) (\S+ )*{re.escape(name)}\b"
+        return name == "conftest.py" or bool(re.search(command, self._path.read_text(), re.MULTILINE))
 
     async def _awaited(self, code: CodeType) -> None:
         if not isinstance(app := self._namespace.get("app"), Scheduler):
