@@ -34,7 +34,7 @@ ALLOWED: dict[tuple[str, str], str] = {}
 """Exceptions: a page and a phrase, with the reason."""
 
 HIDDEN = re.compile(r"<!--.*?-->|^(`{3,}|:{3,}).*?^\1\s*$", re.DOTALL | re.MULTILINE)
-CODE = re.compile(r"`[^`\n]+`")
+CODE = re.compile(r"`[^`]+`")
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 END = re.compile(r"(?<=[.!?])[)*\"”]*\s+(?=[^a-z])")
 
