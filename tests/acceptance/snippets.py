@@ -10,8 +10,9 @@ In a console block, what follows `$ ` is run by bash, and what stands below it i
 is printed, streams together. In both, dates, times of day, UTC offsets, ids, milliseconds and the
 width of columns count as equal; `...` stands for any text, in a line or for any lines; `^C`
 interrupts, once all above it was printed. Each command is to end with exit code 0; where nothing
-stands below it, that is all. What Markdown does not show may stand in an
-`<!--- invisible-code-block: python ... -->`, and `<!-- skip: next "why" -->` leaves a block out.
+stands below it, that is all. Commands that a page leaves in the background end with it. What
+Markdown does not show may stand in an `<!--- invisible-code-block: python ... -->`, and
+`<!-- skip: next "why" -->` leaves a block out.
 """
 
 import ast
@@ -22,7 +23,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -67,13 +68,14 @@ class Page:
             "PATH": f"{program}:{os.environ['PATH']}"
         }
         self._namespace: dict[str, Any] = {"__name__": "page"}
+        self._background = ExitStack()
         self.ran = 0
         self.left_out: list[str] = []
 
     def run(self) -> None:
         """Raises: AssertionError: something else was printed; whatever a block raises."""
         blocks = [CodeBlockParser("python", self.python), CodeBlockParser("console", self.console)]
-        with importing_from(self._folder):
+        with importing_from(self._folder), self._background:
             for example in Document.parse(str(self._path), *blocks, SkipParser()).examples():
                 try:
                     example.evaluate()
@@ -102,8 +104,9 @@ class Page:
                 self._test(self._namespace[name])
 
     def _runs_apart(self, name: str) -> bool:
-        command = rf"^\$ (python|pytest) (\S+ )*{re.escape(name)}\b"
-        return name == "conftest.py" or bool(re.search(command, self._path.read_text(), re.MULTILINE))
+        command = rf"^\$ (python|pytest) {re.escape(name)}$"
+        runs = re.search(command, self._path.read_text(), re.MULTILINE)
+        return name == "conftest.py" or runs is not None
 
     async def _awaited(self, code: CodeType) -> None:
         if not isinstance(app := self._namespace.get("app"), Scheduler):
@@ -140,6 +143,8 @@ class Page:
             text=True,
             start_new_session=True,
         )
+        if " & " in command.line:
+            self._background.callback(_kill, process.pid)
         with process:
             assert process.stdout
             printed = ""
@@ -155,6 +160,11 @@ class Page:
         assert process.returncode == 0, said
         expected = command.expected.replace(INTERRUPT, "")
         assert not expected or is_as_expected(expected, printed), said
+
+
+def _kill(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 @contextmanager
