@@ -8,7 +8,7 @@ a reader has one process for each, too.
 
 In a console block, what follows `$ ` is run by bash, and what stands below it is compared with what
 is printed, streams together. In both, dates, times of day, UTC offsets, ids, milliseconds and the
-width of columns count as equal; `...` stands for any text, in a line or for any lines; `^C`
+width of columns count as equal; `...` stands for any text in a line, or for any lines or none; `^C`
 interrupts, once all above it was printed. Each command is to end with exit code 0; where nothing
 stands below it, that is all. Commands that a page leaves in the background end with it. What
 Markdown does not show may stand in an `<!--- invisible-code-block: python ... -->`, and
@@ -149,13 +149,18 @@ class Page:
             assert process.stdout
             printed = ""
             until, interrupted, _ = command.expected.partition(INTERRUPT)
-            if interrupted:
-                for line in process.stdout:
-                    printed += line
-                    if is_as_expected(until, printed):
-                        break
-                os.killpg(process.pid, signal.SIGINT)
-            printed += process.stdout.read()
+            try:
+                if interrupted:
+                    for line in process.stdout:
+                        printed += line
+                        if is_as_expected(until, printed):
+                            break
+                    os.killpg(process.pid, signal.SIGINT)
+                printed += process.stdout.read()
+            except BaseException as error:
+                error.add_note(f"$ {command.line}\n{printed}")
+                _kill(process.pid)
+                raise
         said = f"$ {command.line}\n{printed}"
         assert process.returncode == 0, said
         expected = command.expected.replace(INTERRUPT, "")
@@ -190,8 +195,12 @@ def commands_of(block: str) -> Iterator[Command]:
 
 def is_as_expected(expected: str, printed: str) -> bool:
     """Whether this was printed, but for what varies."""
-    pattern = re.escape(normal(expected)).replace(re.escape("..."), ".*")
-    return re.fullmatch(pattern, normal(printed), re.DOTALL) is not None
+    lines = [
+        "(.*\n)?" if line == "..." else re.escape(line).replace(re.escape("..."), ".*") + "\n"
+        for line in normal(expected).splitlines()
+    ]
+    text = "".join(f"{line}\n" for line in normal(printed).splitlines())
+    return re.fullmatch("".join(lines), text, re.DOTALL) is not None
 
 
 def normal(text: str) -> str:
