@@ -3,14 +3,16 @@
 A Python block is executed where the blocks above it were. If it awaits, it does so inside a kit of
 the page's `app`, in virtual time. A test in it is run, with a kit if it takes `scheduler_kit`. A
 block whose first line is a name, such as `# beats.py`, is also in that file, which the blocks below
-it can import.
+it can import. Files that the page runs with python or pytest, and `conftest.py`, are only written:
+a reader has one process for each, too.
 
 In a console block, what follows `$ ` is run by bash, and what stands below it is compared with what
 is printed, streams together. In both, dates, times of day, UTC offsets, ids, milliseconds and the
-width of columns count as equal; `...` stands for any text, in a line or for any lines; `^C`
+width of columns count as equal; `...` stands for any text in a line, or for any lines or none; `^C`
 interrupts, once all above it was printed. Each command is to end with exit code 0; where nothing
-stands below it, that is all. What Markdown does not show may stand in an
-`<!--- invisible-code-block: python ... -->`, and `<!-- skip: next "why" -->` leaves a block out.
+stands below it, that is all. Commands that a page leaves in the background end with it. What
+Markdown does not show may stand in an `<!--- invisible-code-block: python ... -->`, and
+`<!-- skip: next "why" -->` leaves a block out.
 """
 
 import ast
@@ -21,7 +23,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -66,13 +68,14 @@ class Page:
             "PATH": f"{program}:{os.environ['PATH']}"
         }
         self._namespace: dict[str, Any] = {"__name__": "page"}
+        self._background = ExitStack()
         self.ran = 0
         self.left_out: list[str] = []
 
     def run(self) -> None:
         """Raises: AssertionError: something else was printed; whatever a block raises."""
         blocks = [CodeBlockParser("python", self.python), CodeBlockParser("console", self.console)]
-        with importing_from(self._folder):
+        with importing_from(self._folder), self._background:
             for example in Document.parse(str(self._path), *blocks, SkipParser()).examples():
                 try:
                     example.evaluate()
@@ -87,6 +90,8 @@ class Page:
         source = str(example.parsed)
         if named := re.match(r"# (\w+\.py)\n", source):
             (self._folder / named[1]).write_text(source)
+            if self._runs_apart(named[1]):
+                return
         before = set(self._namespace)
         lines = "\n" * example.line + source
         code = compile(lines, str(self._path), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -97,6 +102,11 @@ class Page:
         for name in set(self._namespace) - before:
             if name.startswith("test_"):
                 self._test(self._namespace[name])
+
+    def _runs_apart(self, name: str) -> bool:
+        command = rf"^\$ (python|pytest) {re.escape(name)}$"
+        runs = re.search(command, self._path.read_text(), re.MULTILINE)
+        return name == "conftest.py" or runs is not None
 
     async def _awaited(self, code: CodeType) -> None:
         if not isinstance(app := self._namespace.get("app"), Scheduler):
@@ -133,21 +143,33 @@ class Page:
             text=True,
             start_new_session=True,
         )
+        if " & " in command.line:
+            self._background.callback(_kill, process.pid)
         with process:
             assert process.stdout
             printed = ""
             until, interrupted, _ = command.expected.partition(INTERRUPT)
-            if interrupted:
-                for line in process.stdout:
-                    printed += line
-                    if is_as_expected(until, printed):
-                        break
-                os.killpg(process.pid, signal.SIGINT)
-            printed += process.stdout.read()
+            try:
+                if interrupted:
+                    for line in process.stdout:
+                        printed += line
+                        if is_as_expected(until, printed):
+                            break
+                    os.killpg(process.pid, signal.SIGINT)
+                printed += process.stdout.read()
+            except BaseException as error:
+                error.add_note(f"$ {command.line}\n{printed}")
+                _kill(process.pid)
+                raise
         said = f"$ {command.line}\n{printed}"
         assert process.returncode == 0, said
         expected = command.expected.replace(INTERRUPT, "")
         assert not expected or is_as_expected(expected, printed), said
+
+
+def _kill(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 @contextmanager
@@ -173,8 +195,12 @@ def commands_of(block: str) -> Iterator[Command]:
 
 def is_as_expected(expected: str, printed: str) -> bool:
     """Whether this was printed, but for what varies."""
-    pattern = re.escape(normal(expected)).replace(re.escape("..."), ".*")
-    return re.fullmatch(pattern, normal(printed), re.DOTALL) is not None
+    lines = [
+        "(.*\n)?" if line == "..." else re.escape(line).replace(re.escape("..."), ".*") + "\n"
+        for line in normal(expected).splitlines()
+    ]
+    text = "".join(f"{line}\n" for line in normal(printed).splitlines())
+    return re.fullmatch("".join(lines), text, re.DOTALL) is not None
 
 
 def normal(text: str) -> str:

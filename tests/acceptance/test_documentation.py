@@ -59,6 +59,7 @@ def test_a_page_does_as_it_says(path: Path, folder: Path, request: pytest.Fixtur
 def test_what_varies_counts_as_equal() -> None:
     assert is_as_expected("10:00:00.123 ran in 1 ms", "23:59:59.001  ran in 17 ms\n")
     assert is_as_expected("a\n...\nd", "a\nb\nc\nd")
+    assert is_as_expected("...\na\n...", "a\n")
     assert is_as_expected("due 2026-01-01 00:00:00+01:00", "due 2026-11-24 01:02:03-05:00")
 
 
