@@ -44,13 +44,30 @@ def as_to_be_seeded(loop: Loop, listing: Listing) -> Loop:
     return replace(listed, args=loop.args) if listed.override else loop
 
 
+def loop_of_entry(app: App, listed: Listed) -> Loop | None:
+    """Return the loop of an entry; None: this code does not have it."""
+    if (of_code := app.loops.get(listed.loop)) is not None:
+        return as_entered(of_code, listed)
+    return _keyed(app, listed) if _is_keyed(app, listed) else None
+
+
 def keyed_loops_of(app: App, listing: Listing) -> list[Loop]:
     """The keyed loops that the tasks of this code were given."""
-    return [
-        Loop(each.loop, app.tasks[each.loop.task], each.schedule, each.args)
-        for each in listing.there
-        if each.loop.key and each.loop.task in app.tasks
-    ]
+    return [_keyed(app, each) for each in listing.there if _is_keyed(app, each)]
+
+
+def _is_keyed(app: App, listed: Listed) -> bool:
+    return bool(listed.loop.key) and listed.loop.task in app.tasks
+
+
+def _keyed(app: App, listed: Listed) -> Loop:
+    return Loop(listed.loop, app.tasks[listed.loop.task], listed.schedule, listed.args)
+
+
+def is_orphan(app: App, listed: Listed) -> bool:
+    """Tell whether this code does not have the loop of an entry."""
+    is_ours = listed.loop in app.loops or listed.loop == SUPERVISION or _is_keyed(app, listed)
+    return not is_ours
 
 
 def loops_of(app: App, listing: Listing) -> list[Loop]:
@@ -62,13 +79,7 @@ def loops_of(app: App, listing: Listing) -> list[Loop]:
 
 def orphans_of(app: App, listing: Listing) -> list[Loop]:
     """The listed loops that this code does not have."""
-    return [
-        _orphan(each)
-        for each in listing.there
-        if each.loop not in app.loops
-        and each.loop != SUPERVISION
-        and not (each.loop.key and each.loop.task in app.tasks)
-    ]
+    return [_orphan(each) for each in listing.there if is_orphan(app, each)]
 
 
 def _orphan(listed: Listed) -> Loop:

@@ -24,7 +24,6 @@ triggers the loop.
 import asyncio
 import logging
 from collections.abc import (
-    AsyncIterator,
     Collection,
     Coroutine,
     Iterable,
@@ -44,7 +43,7 @@ from scheduler.control.beginnings import Beginnings, Wanted, in_parts
 from scheduler.control.census import Census
 from scheduler.control.first_tokens import triggered
 from scheduler.control.installation import Installation
-from scheduler.control.loops import loops_of, orphans_of
+from scheduler.control.loops import is_orphan, loop_of_entry
 from scheduler.control.removal import Endings
 from scheduler.control.reports import Did, Report
 from scheduler.control.seeding import Seeding
@@ -72,13 +71,14 @@ from scheduler.queues.namespace import Namespace
 from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop
-from scheduler.tasks.tasks import TaskSpec
+from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.backoff import dice
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import LATEST_MS, moment_of
 
 REMEMBERED = 300  # troubles: what a token can carry is limited
-BREATHE_EVERY = 500  # loops
+BREATHE_EVERY = 500  # loops that are looked at
+NOTED_AT_ONCE = 50  # loops that are noted in the roster
 
 ROUNDS_AFTER_RECONNECT_S = (0.5, 3.0, 7.0, 12.0, 20.0)
 UNSETTLED = 30 * SECOND
@@ -197,8 +197,7 @@ class Supervisor:
         missing = await self._missing_tasks()
         known_at = self._clock.now()  # what is put after this, the census may not have heard
         await self._census.read_on()
-        loops = loops_of(self._app, self._listing)
-        overdue = [each async for each in self._overdue(loops, known_at)]
+        count, overdue, orphans = await self._examined(known_at)
         self._are_timers_suspect = bool(overdue)
         places = await self._places(overdue, known_at)
         lost = [each for each in overdue if places[each.loop.id] is Where.LOST]
@@ -211,13 +210,14 @@ class Supervisor:
         await self._beginnings.repair([each.loop for each in lost], "lost")
         stuck = await self._mend_timers(lateness.stuck, memory.stuck)
         if doubled := self._census.doubled:
-            seen = [loop for loop in loops if loop.id in doubled]
-            await self._beginnings.repair(seen, "doubled", epochs=doubled)
+            seen = [self._loop(listed) for id in doubled if (listed := self._listing.get(id))]
+            await self._beginnings.repair(list(filter(None, seen)), "doubled", epochs=doubled)
             doubled.clear()
         await self._note()
+        loops = self._app.loops.keys() | self._listing.keys() if missing else ()
         troubles = {
-            **{str(loop): "orphan" for loop in orphans_of(self._app, self._listing)},
-            **{str(loop): "missing" for loop in loops if loop.id.task in missing},
+            **{str(loop): "orphan" for loop in orphans},
+            **{str(loop): "missing" for loop in loops if loop.task in missing},
             **{
                 str(each.loop): "unattended"
                 for each in overdue
@@ -229,7 +229,7 @@ class Supervisor:
                 task, _, key = name.partition(".")
                 self._app.events.emit(LoopReported(LoopId(task, key), trouble, ADVICE[trouble]))
         took = self._clock.now() - began
-        self._app.events.emit(CensusTaken(len(loops), len(loops), took))
+        self._app.events.emit(CensusTaken(count, count, took))
         return Memory(
             reported=dict(list(troubles.items())[:REMEMBERED]),
             stuck=stuck,
@@ -269,19 +269,32 @@ class Supervisor:
             return [of_tasks[queue] for queue in gone if queue in of_tasks]
         return ()
 
-    async def _overdue(self, loops: Sequence[Loop], now: datetime) -> AsyncIterator[Overdue]:
-        """Yield the loops whose token should have come, without holding up the event loop."""
-        tolerance = self._tolerance
-        for number, loop in enumerate(loops, 1):
+    async def _examined(self, now: datetime) -> tuple[int, list[Overdue], list[LoopId]]:
+        """Count the loops; return those whose token should have come, and orphans.
+
+        It does not hold up the event loop, and only what is overdue costs more than a look.
+        """
+        count, tolerance = 0, self._tolerance
+        overdue, orphans = list[Overdue](), list[LoopId]()
+        for number, listed in enumerate(list(self._listing.values()), 1):
             if number % BREATHE_EVERY == 0:
                 await asyncio.sleep(0)
-            listed = self._listing.get(loop.id)
-            if listed is None:
+            if listed.is_gone or listed.loop == SUPERVISION:
                 continue
+            if is_orphan(self._app, listed):
+                orphans.append(listed.loop)
+                continue
+            count += 1
             put = self._put_of(listed)
             due_at = due_at_of(listed, put)
             if due_at is not None and now - due_at > tolerance:
-                yield Overdue(loop, listed, put, due_at)
+                loop = self._loop(listed)
+                assert loop is not None
+                overdue.append(Overdue(loop, listed, put, due_at))
+        return count, overdue, orphans
+
+    def _loop(self, listed: Listed) -> Loop | None:
+        return loop_of_entry(self._app, listed)
 
     @property
     def _tolerance(self) -> timedelta:
@@ -343,8 +356,9 @@ class Supervisor:
     async def _note(self) -> None:
         """Note in the roster how far loops have come that wait for long, and which have ended."""
         messages = list(self._census.long.values())
-        for begin in range(0, len(messages), BREATHE_EVERY):
-            tokens = list(self._decoded(messages[begin : begin + BREATHE_EVERY]))
+        for begin in range(0, len(messages), NOTED_AT_ONCE):
+            await asyncio.sleep(0)
+            tokens = list(self._decoded(messages[begin : begin + NOTED_AT_ONCE]))
             await self._endings.enter_missing(
                 (each for each in tokens if each.rests), self._listing
             )
