@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.brokers.contract import Broker
+from scheduler.control.status import RECENT
 from scheduler.dashboard.picture import Picture
 from scheduler.errors import BrokerError, QueueNotFound
 from scheduler.protocol.messages import Message
@@ -47,6 +48,7 @@ class Feed:
 
     Args:
         shown: the queues whose depths somebody is looking at.
+        has_calls: whether any task gets calls, which have a history.
     """
 
     def __init__(
@@ -57,6 +59,8 @@ class Feed:
         picture: Picture,
         shown: Callable[[], Collection[str]],
         bounds: Bounds = Bounds(),
+        *,
+        has_calls: bool = False,
     ) -> None:
         self._broker = broker
         self._names = names
@@ -64,6 +68,7 @@ class Feed:
         self._picture = picture
         self._shown = shown
         self._bounds = bounds
+        self._has_calls = has_calls
         self._roster = Roster(broker, names, clock)
         self._first_live: int | None = None
         self._measured = 0
@@ -72,8 +77,13 @@ class Feed:
         """Follow, until cancelled. The broker has to be open."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat(), name="heartbeat of the dashboard")
-            steps = self._follow_journal, self._read_roster, self._follow_roster, self._read_back
-            for step in steps:
+            for step in (
+                self._follow_journal,
+                self._read_roster,
+                self._follow_roster,
+                self._follow_calls,
+                self._read_back,
+            ):
                 await self._patiently(step)
 
     async def _patiently(self, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -100,6 +110,16 @@ class Feed:
             picture.enter(listed)
 
         await self._roster.follow(picture.listing, tell)
+
+    async def _follow_calls(self) -> None:
+        if not self._has_calls:
+            return
+        hear, history = self._picture.hear_of_calls, self._names.history
+        await self._broker.follow(history, hear)
+        reading = self._broker.read(history, since=self._clock.now() - RECENT)
+        async with aclosing(reading) as messages:
+            async for message in messages:
+                hear(message)
 
     async def _read_roster(self) -> None:
         listing = await self._roster.glimpse()

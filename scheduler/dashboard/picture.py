@@ -11,11 +11,13 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from scheduler.brokers.contract import Depth
+from scheduler.control.status import RECENT
 from scheduler.errors import MessageError
 from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.messages import Message
 from scheduler.protocol.tokens import Ending, LastRun, LoopId, State, Token, decode
 from scheduler.queues.failed import is_record
+from scheduler.queues.history import Summary, Totals, told_by, totals_of
 from scheduler.queues.journal import JournalEntry, entry_of_record, entry_of_token, with_progress_of
 from scheduler.queues.listing import Listed, Listing
 from scheduler.tasks.tasks import SUPERVISION
@@ -149,6 +151,7 @@ class Picture:
         self.is_reading_back = False
         self.left_out = 0
         self._namespace = namespace
+        self._summaries: dict[int, list[Summary]] = {}
 
     def be(self, connected: bool, now: datetime) -> None:
         if connected != self.connected or self.since is None:
@@ -161,6 +164,22 @@ class Picture:
         self.be(False, now)
         self.trouble = trouble
         self.version += 1
+
+    def hear_of_calls(self, message: Message) -> None:
+        """Take note of a message of the history of calls; of what was heard before, none."""
+        assert message.offset is not None
+        told = [each for each in told_by(message) if isinstance(each, Summary)]
+        if told and message.offset not in self._summaries:
+            self._summaries[message.offset] = told
+            self.version += 1
+
+    def calls(self, now: datetime) -> dict[str, Totals]:
+        """Return what became of the calls of each task in the last quarter of an hour."""
+        since = now - RECENT
+        self._summaries = {
+            offset: told for offset, told in self._summaries.items() if told[-1].until >= since
+        }
+        return totals_of(each for told in self._summaries.values() for each in told)
 
     def hear(self, message: Message) -> datetime | None:
         """Take note of a message of the journal; returns when what it tells of happened."""

@@ -47,10 +47,11 @@ class _Judgement:
         self.at = now
         self.standings = standings_of(app, picture, now)
         self._heard_back_to = picture.heard_back_to
+        self._calls = picture.calls(now)
 
     @cached_property
     def verdict(self) -> Verdict:
-        return verdict_of(self.standings)
+        return verdict_of(self.standings, self._calls)
 
     @cached_property
     def workloads(self) -> dict[str, Workload]:
@@ -136,7 +137,9 @@ class Site:
         names, picture = self.app.names, self.picture
         async with self._connect() as broker:
             self._program = Program(self.app, broker, self.clock)
-            await Feed(broker, names, self.clock, picture, self.shown).run()
+            has_calls = any(task.called for task in self.app.tasks.values())
+            feed = Feed(broker, names, self.clock, picture, self.shown, has_calls=has_calls)
+            await feed.run()
 
     def view(self, path: str = "") -> None:
         """Take note that somebody looks, and at which page."""

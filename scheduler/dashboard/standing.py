@@ -3,8 +3,9 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from scheduler.brokers.contract import Depth
 from scheduler.control.where import Where, put_of, where
@@ -13,6 +14,7 @@ from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import Ending
 from scheduler.protocol.topology import Names
+from scheduler.queues.history import Totals
 from scheduler.queues.listing import Listed
 from scheduler.spelling import counted, listed
 from scheduler.tasks.registry import App
@@ -154,23 +156,40 @@ class Verdict:
 
     Attributes:
         late: of how many a run of the last day began very late.
+        calls: what became of the calls of the tasks of which at least as many fail as succeed.
     """
 
     sentence: str
     troubles: Sequence[Trouble]
     counts: Mapping[Where, int]
     late: int = 0
+    calls: Mapping[str, Totals] = field(default_factory=dict[str, Totals])
 
     @property
     def is_fine(self) -> bool:
-        return not self.troubles
+        return not self.troubles and not self.calls
 
 
-def verdict_of(standings: Sequence[Standing]) -> Verdict:
+def verdict_of(
+    standings: Sequence[Standing], calls: Mapping[str, Totals] = MappingProxyType({})
+) -> Verdict:
+    """Judge loops and calls.
+
+    Args:
+        calls: what became of the calls of each task lately.
+    """
     troubles = list(_troubles(standings))
     counts = Counter(standing.state for standing in standings)
     late = sum(standing.was_late is not None for standing in standings)
-    return Verdict(_sentence(standings, troubles, counts), troubles, counts, late)
+    failing = {task: totals for task, totals in calls.items() if totals.is_failing}
+    sentences = [
+        _sentence(standings, troubles, counts),
+        *(
+            f"{counted(totals.lost, 'call')} of {task} failed in the last 15 minutes."
+            for task, totals in failing.items()
+        ),
+    ]
+    return Verdict(" ".join(sentences), troubles, counts, late, failing)
 
 
 def _troubles(standings: Sequence[Standing]) -> Iterator[Trouble]:

@@ -109,7 +109,7 @@ async def test_no_slot_is_looked_into_and_nothing_is_written(
         pytest.fail("a slot was looked into, or something was published")
 
     with monkeypatch.context() as patched:
-        for verb in ("get", "publish", "browse", "purge", "declare"):
+        for verb in ("get", "publish", "browse", "declare"):
             patched.setattr(MemoryBroker, verb, never)
         async with followed(stage, shown=(names.presence,)) as picture:
             assert picture.loops[BEAT].due_at is not None

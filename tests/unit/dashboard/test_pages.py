@@ -141,6 +141,28 @@ async def test_the_overview_says_in_a_sentence_how_it_is(shop: Stage) -> None:
         assert "No processor is there" in page
 
 
+@pytest.mark.parametrize("looks_before", [True, False])
+async def test_calls_that_fail_are_in_the_verdict(shop: Stage, looks_before: bool) -> None:
+    async def send() -> None:
+        async with shop.processor():
+            for number in range(3):
+                await shop.app.senders["send_sms"].send(f"+49 {number}")
+            await asyncio.sleep(12)
+        await asyncio.sleep(1)
+
+    if not looks_before:
+        await send()
+    async with browsing(shop) as browser:
+        if looks_before:
+            assert "calls of send_sms" not in await browser.see("/")
+            await send()
+        page = await browser.see("/")
+        assert "3 calls of send_sms failed in the last 15 minutes." in page
+        assert "RuntimeError: no provider takes '+49 0'" in page
+        await asyncio.sleep(960)
+        assert "calls of send_sms" not in await browser.see("/")
+
+
 async def test_what_happened_before_is_read_back(shop: Stage) -> None:
     async with shop.processor():
         await asyncio.sleep(45)
