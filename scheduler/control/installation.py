@@ -236,7 +236,7 @@ class Installation:
             )
         kept = (
             "begins a new journal: loops go on, and what `scheduler history` tells begins anew"
-            if queue == names.journal
+            if queue in (names.journal, names.history)
             else "makes the queue anew and keeps what waits in it"
         )
         return (
