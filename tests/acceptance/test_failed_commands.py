@@ -78,6 +78,7 @@ class Desk:
                 await empty(broker, self.names.processor_queue(task))
                 await empty(broker, self.names.failed_queue(task))
             await empty(broker, self.names.unrouted)
+            await empty(broker, self.names.later_unrouted)  # what a replay before this sent
             await empty(broker, self.names.failed)
             failed = failed_of(self.names, broker)
             for name, task, reason, args in [
