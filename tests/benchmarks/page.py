@@ -170,7 +170,7 @@ def grown(points: Sequence[Point]) -> Iterable[str]:
     yield f"A loop takes about {max(processor, 0):.1f} kB of each processor's memory."
     if few.broker_mb is not None and many.broker_mb is not None:
         broker = (many.broker_mb - few.broker_mb) / more * 1024
-        yield f"A loop takes about {max(broker, 0):.0f} kB of the broker's memory: it is a queue."
+        yield f"A loop takes about {max(broker, 0):.1f} kB of the broker's memory: it is a message."
     yield f"To start a loop took {many.seeding_s / many.loops * 1000:.1f} ms, of {many.loops:,}."
 
 
