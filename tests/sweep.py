@@ -15,6 +15,7 @@ from aiormq.abc import AbstractChannel
 from aiormq.exceptions import ChannelNotFoundEntity
 
 from scheduler.brokers.contract import Broker
+from scheduler.errors import QueueNotFound
 from scheduler.protocol.topology import Names, Topology
 from scheduler.queues.concurrency import side_by_side
 
@@ -22,11 +23,18 @@ LANES = 8
 
 
 async def empty(broker: Broker, queue: str) -> int:
-    """Take all that is ready in a queue away; return how many messages that were."""
+    """Take all that is ready in a queue away; return how many messages that were.
+
+    It is browsed: RabbitMQ has no `get` for a quorum queue with a single active consumer.
+    """
+    depth = await broker.depth(queue)
+    if depth is None:
+        raise QueueNotFound(queue)
     taken = 0
-    while (delivery := await broker.get(queue)) is not None:
-        await delivery.ack()
-        taken += 1
+    async with broker.browse(queue, limit=depth.ready) as found:
+        async for delivery in found:
+            await delivery.ack()
+            taken += 1
     return taken
 
 
