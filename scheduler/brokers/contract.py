@@ -362,3 +362,14 @@ async def cancelled(task: asyncio.Future[Any]) -> None:
         await asyncio.wait([task], timeout=BEFORE_TELLING_AGAIN.total_seconds())
     if not task.cancelled():
         task.exception()  # or asyncio logs that nobody has asked for it
+
+
+async def ready_in(broker: Broker, queue: str) -> AsyncGenerator[Delivery]:
+    """Yield what is ready in a queue until it is empty, each to be acked before the next.
+
+    It is browsed: RabbitMQ has no `get` for a quorum queue with a single active consumer.
+    """
+    while (depth := await broker.depth(queue)) is not None and depth.ready:
+        async with broker.browse(queue, limit=depth.ready) as found:
+            async for delivery in found:
+                yield delivery

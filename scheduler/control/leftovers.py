@@ -1,8 +1,10 @@
 """Tasks that the broker has queues of, and the code does not have any more: renamed, or removed."""
 
 from collections.abc import Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 
+from scheduler.brokers.contract import ready_in
 from scheduler.control.installation import Installation
 from scheduler.errors import UnknownLoop
 from scheduler.queues.failed import Reason
@@ -67,9 +69,10 @@ class Leftovers:
         if left.processors:
             return
         queue = self._names.processor_queue(task)
-        while left.ready is not None and (delivery := await self._broker.get(queue)):
-            error = UnknownLoop(f"The task {task!r} was removed, with this message in its queue.")
-            await self._failed.park_taken(delivery, Reason.REMOVED, error)
+        error = UnknownLoop(f"The task {task!r} was removed, with this message in its queue.")
+        async with aclosing(ready_in(self._broker, queue)) as waiting:
+            async for delivery in waiting:
+                await self._failed.park_taken(delivery, Reason.REMOVED, error)
         if left.ready is not None:
             await self._broker.delete(queue)
         if (left := await self._leftover(task)).parked == 0:

@@ -18,9 +18,10 @@ after any loss.
 """
 
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import replace
 
-from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker
+from scheduler.brokers.contract import AS_LONG_AS_IT_TAKES, Broker, ready_in
 from scheduler.control.installation import Installation
 from scheduler.errors import OtherArguments, UsageError
 from scheduler.protocol.calls import is_call, placed, unclaimed
@@ -114,20 +115,23 @@ class Migration:
 
     async def _move(self, source: str, task: str) -> None:
         """Send all that is in a queue to its task again, as it was."""
-        while delivery := await self._broker.get(source):
-            message = delivery.message
-            sent = replace(message, headers=own_headers(message.headers), expiration=None)
-            if self._names.bring_tokens(delivery.exchange):
-                await self._broker.publish(
-                    sent,
-                    exchange=self._names.processor,
-                    routing_key=delivery.routing_key,
-                    timeout=AS_LONG_AS_IT_TAKES,
-                )
-            else:
-                if not self._names.bring_retries(delivery.exchange, delivery.routing_key):
-                    sent = unclaimed(sent)
-                if not is_call(message):
-                    sent = placed(sent, delivery.exchange, delivery.routing_key)
-                await send_again(self._broker, self._names, task, sent, ZERO, AS_LONG_AS_IT_TAKES)
-            await delivery.ack()
+        async with aclosing(ready_in(self._broker, source)) as waiting:
+            async for delivery in waiting:
+                message = delivery.message
+                sent = replace(message, headers=own_headers(message.headers), expiration=None)
+                if self._names.bring_tokens(delivery.exchange):
+                    await self._broker.publish(
+                        sent,
+                        exchange=self._names.processor,
+                        routing_key=delivery.routing_key,
+                        timeout=AS_LONG_AS_IT_TAKES,
+                    )
+                else:
+                    if not self._names.bring_retries(delivery.exchange, delivery.routing_key):
+                        sent = unclaimed(sent)
+                    if not is_call(message):
+                        sent = placed(sent, delivery.exchange, delivery.routing_key)
+                    await send_again(
+                        self._broker, self._names, task, sent, ZERO, AS_LONG_AS_IT_TAKES
+                    )
+                await delivery.ack()
