@@ -14,6 +14,8 @@ ALIGNED = "--:"
 PRINTED = ("costs", "messages", "starting", "viewing")
 """Sections that show what another benchmark has printed."""
 
+NAMES = {"ours": "this package"}
+
 
 def fill(page: str, results: Results) -> str:
     """Sections whose part was not measured stay as they are.
@@ -111,7 +113,7 @@ def bare(results: Results) -> str:
     found = {(point.rate, point.system): point for point in results.points if point.part == "rate"}
     both = sorted({rate for rate, system in found if system == "bare driver"})
     rows = [
-        (system, *rate_row(found[rate, system]))
+        (NAMES.get(system, system), *rate_row(found[rate, system]))
         for rate in both
         for system in ("bare, slots", "bare driver", "ours")
         if (rate, system) in found
