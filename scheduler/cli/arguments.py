@@ -6,13 +6,13 @@ import io
 import json
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from datetime import datetime
+from contextvars import ContextVar
+from datetime import datetime, timedelta
 from typing import Annotated, Any, ParamSpec, cast
 
 import typer
 
 from scheduler.app import Scheduler
-from scheduler.cli.connecting import LIMIT
 from scheduler.cli.loading import FORMS, load_app, names_app
 from scheduler.cli.printing import print_error
 from scheduler.errors import ScheduleError, SchedulerError, UsageError
@@ -21,6 +21,9 @@ from scheduler.timing.moments import utc_of
 
 P = ParamSpec("P")
 
+
+LIMIT = ContextVar("limit", default=timedelta(seconds=30))
+"""How long the broker may leave a command without an answer: its --timeout."""
 
 TIMEOUT = inspect.Parameter(
     "timeout",

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from contextvars import ContextVar
 from datetime import timedelta, tzinfo
 from typing import TypeVar
 
@@ -11,6 +10,7 @@ from scheduler.app import Scheduler
 from scheduler.brokers.contract import Broker
 from scheduler.brokers.credentials import is_embedded
 from scheduler.brokers.opening import broker_of
+from scheduler.cli.arguments import LIMIT
 from scheduler.control.doctor import explaining_refusals
 from scheduler.errors import BrokerError, BrokerUnavailable, SettingsError
 from scheduler.program import Program
@@ -21,9 +21,6 @@ from scheduler.timing.schedules import zone_of
 
 T = TypeVar("T")
 Zones = Mapping[str, tzinfo | None]
-
-LIMIT = ContextVar("limit", default=timedelta(seconds=30))
-"""How long the broker may leave a command without an answer: its --timeout."""
 
 LEAVING = timedelta(seconds=2)
 LOOK_EVERY = timedelta(seconds=0.5)

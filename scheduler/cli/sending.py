@@ -7,6 +7,7 @@ import typer
 
 from scheduler.app import Scheduler
 from scheduler.cli.arguments import (
+    LIMIT,
     AppArgument,
     Json,
     app_and_one,
@@ -16,7 +17,6 @@ from scheduler.cli.arguments import (
     new_group,
     tasks_to_complete,
 )
-from scheduler.cli.connecting import LIMIT
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import print_json, print_line
 from scheduler.errors import UsageError

@@ -108,7 +108,7 @@ def test_memory_of_a_loop_is_what_more_of_them_take():
     loops = [point("loops", 10), point("loops", 1000)]
     told = fill("<!-- growth: sizing -->\n<!-- end -->", Results(ABOUT, loops))
     assert "about 1.0 kB of each processor's memory" in told
-    assert "about 100 kB of the broker's memory" in told
+    assert "about 100.0 kB of the broker's memory" in told
     assert "took 5.0 ms, of 1,000" in told
 
 
