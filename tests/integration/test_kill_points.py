@@ -39,7 +39,9 @@ async def test_a_loop_survives_its_processor(
     assert await field_.tokens(broker, 1) == {"loop0": 1}
 
 
-async def test_another_processor_goes_on_within_a_second(field_: Field, broker: Broker) -> None:
+async def test_another_processor_goes_on_before_supervision_could_help(
+    field_: Field, broker: Broker
+) -> None:
     every = {"EVERY": "500ms", "TAKES": "0.3"}
     field_.call("seed", **every)
     field_.start("run", **every)
@@ -55,6 +57,7 @@ async def test_another_processor_goes_on_within_a_second(field_: Field, broker: 
     await field_.until(lambda: bool(since()))
     again = since()[0]
     assert (again["seq"], again["redelivered"]) == (killed["seq"], True)
-    assert again["at"] - killed["at"] < 1
+    # It takes less than a second; supervision repairs what is overdue by 5 s at the earliest.
+    assert again["at"] - killed["at"] < 5
     field_.stop()
     assert await field_.tokens(broker, 1) == {"loop0": 1}
