@@ -100,12 +100,21 @@ def remote_broker(app: Scheduler, *, patient: bool = False) -> Broker:
     Raises:
         SettingsError: it is the embedded one, which no other process can reach.
     """
+    require_remote(app)
+    return broker_of(app.settings, emit=app.events.emit, patient=patient)
+
+
+def require_remote(app: Scheduler) -> None:
+    """Refuse the embedded broker, which no other process can reach.
+
+    Raises:
+        SettingsError: it is the broker of the settings.
+    """
     if is_embedded(app.settings):
         raise SettingsError(
             "memory:// lives within one process, so there is nothing to seed, run or ask beside "
             "it: use `scheduler dev`, or set SCHEDULER_BROKER_URL to a RabbitMQ."
         )
-    return broker_of(app.settings, emit=app.events.emit, patient=patient)
 
 
 async def zones_of_loops(app: Scheduler, program: Program) -> Zones:

@@ -17,6 +17,7 @@ from scheduler.cli.arguments import (
     new_group,
     tasks_to_complete,
 )
+from scheduler.cli.connecting import require_remote
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import print_json, print_line
 from scheduler.errors import UsageError
@@ -65,7 +66,7 @@ def send(
     reference, name = app_and_one(reference, task, "a TASK")
     if delay is not None and at is not None:
         raise UsageError("A call has one time: give --in or --at, not both.")
-    app = ready_app(reference)
+    require_remote(app := ready_app(reference))
     called = _sender_of(app, name)
     arguments = called.spec.arguments.load(json_object("--args", args))
     moment = None if at is None else moment_of("--at", at)

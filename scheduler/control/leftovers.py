@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from scheduler.brokers.contract import ready_in
 from scheduler.control.installation import Installation
 from scheduler.errors import UnknownLoop
+from scheduler.protocol.topology import topology
 from scheduler.queues.failed import Reason
 from scheduler.queues.namespace import Namespace
 
@@ -69,6 +70,13 @@ class Leftovers:
         if left.processors:
             return
         queue = self._names.processor_queue(task)
+        # Senders get an error from here on, so nothing comes in between the last look and the end.
+        of_task = topology(self._names.namespace, [task], called=[task]).bindings
+        await self._broker.unbind(
+            each
+            for each in of_task
+            if each.destination == queue or each.source == self._names.later_sent
+        )
         error = UnknownLoop(f"The task {task!r} was removed, with this message in its queue.")
         async with aclosing(ready_in(self._broker, queue)) as waiting:
             async for delivery in waiting:

@@ -107,6 +107,14 @@ def test_a_call_that_cannot_be_sent_is_refused(
     assert done.code in (1, 2)
 
 
+def test_a_call_to_the_embedded_broker_is_refused(offline: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(SHOP.format(namespace="shop"))
+    command = "send", "bill", "--args", '{"order": 1}'
+    done = offline(*command, SCHEDULER_APP="shop.py:app", SCHEDULER_BROKER_URL="memory://")
+    assert (done.code, done.out) == (2, "")
+    assert "memory:// lives within one process" in done.err
+
+
 COMMANDS = ["status"], ["doctor"], ["trigger", "tidy"], ["send", "mail", "--args", '{"to": "x"}']
 
 

@@ -76,6 +76,13 @@ async def test_nothing_more_comes_by_a_binding_that_is_undone(wire: Wire, broker
     await broker.unbind([first, other])
     with pytest.raises(Unroutable):
         await broker.publish(Message(b"x"), exchange=name, routing_key="b")
+    entrance = await wire.declare_exchange("direct", {})
+    way = Binding(entrance, name, "c", "exchange")
+    await broker.declare(Topology(bindings=(way, Binding(name, queue, "c"))))
+    await broker.publish(Message(b"w"), exchange=entrance, routing_key="c")
+    await broker.unbind([way])
+    with pytest.raises(Unroutable):
+        await broker.publish(Message(b"x"), exchange=entrance, routing_key="c")
 
 
 async def test_an_exchange_of_somebody_else_must_be_there(wire: Wire, broker: Broker) -> None:

@@ -132,9 +132,13 @@ class AmqpBroker:
         async with self._connection.lease(at_once=False) as lease:
             channel = await lease.channel()
             for each in bindings:
-                arguments = dict(each.arguments)
-                await channel.queue_unbind(
-                    each.destination, each.source, each.routing_key, arguments=arguments
+                is_to_queue = each.to == "queue"
+                unbind = channel.queue_unbind if is_to_queue else channel.exchange_unbind
+                await unbind(
+                    each.destination,
+                    each.source,
+                    each.routing_key,
+                    arguments=dict(each.arguments),
                 )
 
     async def publish(

@@ -93,7 +93,8 @@ class MemoryServer:
 
     def unbind(self, bindings: Iterable[Binding]) -> None:
         for binding in bindings:
-            if self._bindings.get(binding.destination, {}).pop(binding, self) is None:
+            bound = self._bindings.get(binding.destination, {})
+            if binding.to == "exchange" or bound.pop(binding, self) is None:
                 self._exchanges[binding.source].unbind(binding)
         self._renew_routes()
 

@@ -117,6 +117,8 @@ async def test_what_is_left_of_a_task_that_was_renamed_is_told_parked_and_sent_o
     assert await program.leftovers.found() == [Leftover("mail", None, 2)]
     with pytest.raises(Unroutable):
         await send_as(stage, old, "late")
+    with pytest.raises(Unroutable):
+        await old.senders["mail"].send_later("1h", "later")
     async with stage.processor():
         await stage.failed.replay(["mail"], Selection(reason="removed"), to="email")
         await asyncio.sleep(1)
