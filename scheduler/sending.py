@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from pydantic_core import to_json
 
@@ -15,7 +15,7 @@ from scheduler.errors import InvalidArguments, Unencodable, UsageError
 from scheduler.protocol.messages import PREFIX, Message
 from scheduler.protocol.tokens import LoopId
 from scheduler.protocol.topology import Names
-from scheduler.queues.outbox import BlockingBridge, Outbox, Posting, run_in
+from scheduler.queues.outbox import BlockingBridge, OneOfMany, Outbox, Posting, run_in
 from scheduler.queues.unsent import MessageId
 from scheduler.tasks.retries import Retry
 from scheduler.tasks.tasks import Task, TaskSpec
@@ -137,7 +137,7 @@ class Sender(Generic[Q]):
 
     async def send_many(
         self,
-        calls: Iterable[Mapping[str, Any]],
+        calls: Iterable[Mapping[str, Any] | tuple[Mapping[str, Any], datetime | Duration]],
         *,
         delay: Duration | None = None,
         at: datetime | None = None,
@@ -148,8 +148,9 @@ class Sender(Generic[Q]):
         has those whose id is `stored`; before anything is sent, all have been checked.
 
         Args:
-            calls: the arguments of each, by name.
-            delay: after which they run; None: at once.
+            calls: the arguments of each, by name; or a pair of them and when it runs: an aware
+                moment, or the delay.
+            delay: after which those run that do not say when; None: at once.
             at: the moment at which they run, instead.
 
         Raises:
@@ -164,14 +165,11 @@ class Sender(Generic[Q]):
             raise UsageError("send_many takes a delay or a moment, got both.")
         if self._posting.message_id is not None:
             raise UsageError("send_many gives each message its own id: take message_id= away.")
-        posting = self._posting
-        if delay is not None:
-            posting = self._after(delay)
-        elif at is not None:
-            posting = self._at(at)
-        bound = [self._bound(number, each) for number, each in enumerate(calls)]
+        when = at if delay is None else delay
+        posting = self._posting if when is None else self._when(when)
+        bound = [self._bound(number, each, posting) for number, each in enumerate(calls)]
         name = self._spec.name
-        return await self._outboxes.through(lambda outbox: outbox.send_all(name, bound, posting))
+        return await self._outboxes.through(lambda outbox: outbox.send_all(name, bound))
 
     @property
     def blocking(self) -> "BlockingSender[Q]":
@@ -211,11 +209,19 @@ class Sender(Generic[Q]):
             )
         return replace(self._posting, at=when, given=when.isoformat())
 
-    def _bound(self, number: int, call: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _when(self, when: datetime | Duration) -> Posting:
+        return self._at(when) if isinstance(when, datetime) else self._after(when)
+
+    def _bound(self, number: int, call: object, posting: Posting) -> OneOfMany:
         try:
-            return self._spec.arguments.bind(**call)
-        except (InvalidArguments, TypeError) as error:  # TypeError: it is no mapping of names
+            if isinstance(call, tuple):
+                call, when = cast("tuple[object, Any]", call)
+                posting = self._when(when)
+            return self._spec.arguments.bind(**cast("Mapping[str, Any]", call)), posting
+        except (InvalidArguments, TypeError, ValueError) as error:  # it is no mapping, or no pair
             raise InvalidArguments(f"Nothing was sent. Call {number}: {error}") from None
+        except UsageError as error:
+            raise UsageError(f"Nothing was sent. Call {number}: {error}") from None
 
 
 class BlockingSender(Generic[Q]):
@@ -239,7 +245,7 @@ class BlockingSender(Generic[Q]):
 
     def send_many(
         self,
-        calls: Iterable[Mapping[str, Any]],
+        calls: Iterable[Mapping[str, Any] | tuple[Mapping[str, Any], datetime | Duration]],
         *,
         delay: Duration | None = None,
         at: datetime | None = None,

@@ -5,21 +5,39 @@ supervised, paused and triggered like any other, and outlive every deploy.
 """
 
 import asyncio
+import hashlib
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, cast
 
 from scheduler.control.reports import Did
-from scheduler.errors import NotSent, ScheduleError, UsageError
+from scheduler.errors import NotSent, ScheduleError, SchedulerError, UsageError
 from scheduler.protocol.tokens import LoopId
 from scheduler.queues.outbox import DEADLINE
 from scheduler.tasks.loops import Loop, loop_of
 from scheduler.tasks.tasks import TaskSpec
 from scheduler.timing.clock import Clock
-from scheduler.timing.durations import SECOND, ZERO, Duration, parse_duration, shown
+from scheduler.timing.durations import (
+    SECOND,
+    ZERO,
+    Duration,
+    milliseconds,
+    parse_duration,
+    shown,
+)
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import Cron, Every, Recurring, ScheduleOptions, schedule_of
 
@@ -29,6 +47,9 @@ if TYPE_CHECKING:  # every program has tasks, and few of them start loops
     from scheduler.control.seeding import Seeding
 
 M = TypeVar("M")
+Pairs = Mapping[str, M] | Iterable[tuple[str, M]] | AsyncIterable[tuple[str, M]]
+AT_ONCE = 2_000
+"""Loops that are started in one batch: a few messages of the roster, and one reading of it."""
 KEY = re.compile(r"[A-Za-z0-9_-]+([.@+][A-Za-z0-9_-]+)*")
 LONGEST_KEY = 100
 
@@ -57,6 +78,15 @@ class Synced:
     rescheduled: Sequence[str] = ()
     stopped: Sequence[str] = ()
     unchanged: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """How many loops `start_many` or `once_many` has started, changed and left as they were."""
+
+    created: int = 0
+    rescheduled: int = 0
+    unchanged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +162,99 @@ class Keyed:
         loop = loop_of(self._keyed_spec, when, args, checked_key(self._keyed_spec, key))
         async with within_deadline(str(loop)), self._connect() as operations:
             return (await operations.seeding.start(loop)).did
+
+    async def start_many(
+        self,
+        loops: Pairs[Recurring | tuple[Recurring, Mapping[str, Any]]],
+        *,
+        spread: bool = False,
+        progress: Callable[[int], object] = lambda count: None,
+    ) -> Started:
+        """Start many loops of this task, in batches; no other loop is touched.
+
+        It takes any number: they are read as they are started. Broken off, what was started goes
+        on, and the next call changes nothing of it.
+
+        Args:
+            loops: pairs, in a mapping or an iterable of any kind: the key, and the schedule, or a
+                pair of it and the arguments for the function's parameters.
+            spread: give each loop its own offset, made from its key, so that those of one period
+                are not all due at once. They need `mode="fixed_rate"`.
+            progress: called after each batch, with how many loops were started so far.
+
+        Raises:
+            UsageError: a key, a schedule or arguments cannot be used; those before it may have been
+                started.
+            QueueNotFound: nothing was seeded.
+            NotSent: a batch was not confirmed within 30 s.
+        """
+
+        def wanted(_: datetime, key: str, value: object) -> Loop:
+            loop = wanted_loop(self._keyed_spec, key, value)
+            return _spread(loop) if spread else loop
+
+        return await self._start_each(_each(loops), wanted, progress)
+
+    async def once_many(
+        self,
+        one_offs: Pairs[datetime | Duration | tuple[datetime | Duration, Mapping[str, Any]]],
+        *,
+        unique: Duration | None = None,
+        progress: Callable[[int], object] = lambda count: None,
+    ) -> Started:
+        """Have this task run once for each of many names, in batches, as `once` does for one.
+
+        Args:
+            one_offs: pairs, in a mapping or an iterable of any kind: the name, and the moment or
+                the delay, or a pair of that and the arguments for the function's parameters.
+            unique: as `once` takes it, for each.
+            progress: called after each batch, with how many were started so far.
+
+        Raises:
+            UsageError: a name, a moment or arguments cannot be used; those before it may have been
+                started.
+            QueueNotFound: nothing was seeded.
+            NotSent: a batch was not confirmed within 30 s.
+        """
+        kept = ZERO if unique is None else parse_duration(unique)
+
+        def wanted(now: datetime, key: str, value: object) -> Loop:
+            return _one_off(self._keyed_spec, key, value, now, kept)
+
+        return await self._start_each(_each(one_offs), wanted, progress)
+
+    async def _start_each(
+        self,
+        pairs: AsyncIterator[tuple[str, Any]],
+        wanted: Callable[[datetime, str, Any], Loop],
+        progress: Callable[[int], object],
+    ) -> Started:
+        did, count = Counter[Did](), 0
+
+        async def start(batch: Mapping[LoopId, Loop]) -> None:
+            nonlocal count
+            about = f"A batch of {len(batch)} loops of {self._keyed_spec.name}"
+            async with within_deadline(about):
+                reports = await operations.seeding.start_all(list(batch.values()))
+            did.update(report.did for report in reports)
+            count += len(reports)
+            progress(count)
+
+        try:
+            async with self._connect() as operations:
+                batch = dict[LoopId, Loop]()
+                async for key, value in pairs:
+                    loop = wanted(operations.clock.now(), key, value)
+                    if loop.id in batch or len(batch) == AT_ONCE:
+                        await start(batch)
+                        batch.clear()
+                    batch[loop.id] = loop
+                if batch:
+                    await start(batch)
+        except SchedulerError as error:
+            error.add_note(f"{count} loops were started before; called again, it goes on.")
+            raise
+        return Started(did[Did.CREATED], did[Did.RESCHEDULED], did[Did.UNCHANGED])
 
     async def stop(self, key: str) -> bool:
         """End a loop, or a named one-off; says whether there was one.
@@ -306,6 +429,48 @@ def wanted_loop(spec: TaskSpec, key: str, value: object) -> Loop:
         )
     named = cast("Mapping[str, Any]", args)
     return loop_of(spec, schedule, named, checked_key(spec, key))
+
+
+async def _each(pairs: Pairs[M]) -> AsyncGenerator[tuple[str, M]]:
+    if isinstance(pairs, AsyncIterable):
+        async for pair in pairs:
+            yield _pair(pair)
+        return
+    mapped = cast("Iterable[Any]", pairs.items() if isinstance(pairs, Mapping) else pairs)
+    for pair in mapped:
+        yield _pair(pair)
+
+
+def _pair(value: Any) -> Any:
+    if _is_pair(value):
+        return value
+    raise UsageError(f"A loop is a pair of its key and its schedule, got: {shown(value)}.")
+
+
+def _spread(loop: Loop) -> Loop:
+    """Return the loop with an offset of its own, by a hash of its name."""
+    schedule = loop.schedule
+    if not isinstance(schedule, Every) or not schedule.has_grid or schedule.offset:
+        raise ScheduleError(
+            f'{loop}: spread= needs Every(..., mode="fixed_rate") without an offset, got: '
+            f"{shown(schedule)}. Another schedule takes jitter=."
+        )
+    hashed = int.from_bytes(hashlib.sha256(str(loop).encode()).digest()[:8], "big")
+    offset = timedelta(milliseconds=hashed % milliseconds(schedule.period))
+    return replace(loop, schedule=replace(schedule, offset=offset))
+
+
+def _one_off(spec: TaskSpec, key: str, value: object, now: datetime, kept: timedelta) -> Loop:
+    when, args = cast("tuple[Any, Any]", value if _is_pair(value) else (value, {}))
+    name = f"{spec.name}.{checked_key(spec, key)}"
+    if not isinstance(args, Mapping):
+        raise UsageError(f"The arguments of {name} are a mapping by name, got: {shown(args)}.")
+    try:
+        at = when if isinstance(when, datetime) else now + parse_duration(when)
+        schedule = Once(at, kept)
+    except ScheduleError as error:
+        raise ScheduleError(f"The moment of {name}: {error}") from None
+    return loop_of(spec, schedule, cast("Mapping[str, Any]", args), key)
 
 
 def checked_key(spec: TaskSpec, key: str) -> str:

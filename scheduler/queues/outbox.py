@@ -84,6 +84,10 @@ class Posting:
     retry_sending: Retry | None = None
 
 
+OneOfMany = tuple[Mapping[str, Any], Posting]
+"""A call that is sent with others: its arguments, and what it is sent with besides."""
+
+
 @dataclass(frozen=True, slots=True)
 class SendPolicy:
     """How a message is sent that is posted with nothing else."""
@@ -284,9 +288,7 @@ class Outbox:
         error = await self._deliver(Unsent(exchange, key, message, now, now), posting)
         return MessageId(id, error is not None)
 
-    async def send_all(
-        self, task: str, calls: Sequence[Mapping[str, Any]], posting: Posting
-    ) -> list[MessageId]:
+    async def send_all(self, task: str, calls: Sequence[OneOfMany]) -> list[MessageId]:
         """Send many calls side by side; returns their message ids, in order.
 
         A call that cannot be sent, such as one that is too large, keeps no other from being sent.
@@ -299,9 +301,12 @@ class Outbox:
         ids: list[MessageId | None] = [None] * len(calls)
         waiting, errors = deque(enumerate(calls)), list[Exception]()
 
-        async def send_some(posting: Posting) -> None:
+        async def send_some() -> None:
+            deadline: timedelta | None = None
             while waiting:
-                number, args = waiting.popleft()
+                number, (args, posting) = waiting.popleft()
+                if deadline is not None:
+                    posting = replace(posting, deadline=deadline)
                 try:
                     ids[number] = id = await self.send(task, args, posting)
                 except MessageError as error:  # the fault of this call alone
@@ -311,9 +316,9 @@ class Outbox:
                     waiting.clear()
                 else:
                     if id.stored:
-                        posting = replace(posting, deadline=ZERO)
+                        deadline = ZERO
 
-        await asyncio.gather(*(send_some(posting) for _ in range(min(AT_ONCE, len(calls)))))
+        await asyncio.gather(*(send_some() for _ in range(min(AT_ONCE, len(calls)))))
         sent = [id for id in ids if id is not None]
         if errors and sent:
             told = f"{len(sent)} of {len(ids)} messages for {task!r} were sent: {errors[0]}"

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from scheduler import Context, Cron, Every, Retry, Scheduler
 from scheduler.control.cancellation import CancelReport
-from scheduler.control.keyed import Synced
+from scheduler.control.keyed import Started, Synced
 from scheduler.control.reports import Did
 from scheduler.events import Escalated, Event
 from scheduler.middleware import CallNext, Sending, SendNext
@@ -90,6 +90,7 @@ async def calls(ctx: Context) -> None:
     assert_type(await plain.send_at(datetime.now(UTC), "1"), MessageId)
     assert_type(await plain.send_many({"phone": each} for each in "12"), list[MessageId])
     assert_type(await plain.send_many([], delay="10m"), list[MessageId])
+    assert_type(await plain.send_many([({"phone": "1"}, "10m")]), list[MessageId])
     await plain.send_many(["1"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     await plain.send_later(10, "1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await plain.send_later("10m")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -110,6 +111,9 @@ async def calls(ctx: Context) -> None:
     # What a name stands for is any task's.
     assert_type(await plain.once("order-7", at=datetime.now(UTC), args={"phone": "1"}), Did)
     assert_type(await report.once("bonn", after="10m", unique=timedelta(hours=1)), Did)
+    assert_type(await report.start_many({"bonn": Every("1m")}, spread=True), Started)
+    assert_type(await report.once_many((each, "10m") for each in "ab"), Started)
+    await report.start_many(["bonn"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     assert_type([each.at for each in await plain.scheduled()], list[datetime])
     await plain.once(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await plain.once("order-7", at="tomorrow")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -414,11 +414,13 @@ async def test_many_may_be_sent_after_a_delay_or_at_a_moment(stage: Stage) -> No
     await stage.seed(app)
     await ship.send_many(orders(3), delay="10s")
     await ship.send_many(orders(2), at=START + timedelta(seconds=20))
-    assert await in_queue(stage) == []
-    await asyncio.sleep(11)
-    assert len(await in_queue(stage)) == 3
-    await asyncio.sleep(10)
-    assert len(await in_queue(stage)) == 2
+    four, five, six, seven = orders(4)
+    each = [(four, "30s"), (five, START + timedelta(seconds=40)), (six, "0s"), seven]
+    await ship.send_many(each, delay="10s")
+    assert len(await in_queue(stage)) == 1
+    for count in (4, 2, 1, 1):
+        await asyncio.sleep(10.1)
+        assert len(await in_queue(stage)) == count
 
 
 async def test_none_at_all_are_many_too(stage: Stage) -> None:
@@ -427,7 +429,9 @@ async def test_none_at_all_are_many_too(stage: Stage) -> None:
     assert await ship.send_many([]) == []
 
 
-@pytest.mark.parametrize("wrong", [{"order": {"number": "x"}}, {"colour": "red"}, ["order"]])
+@pytest.mark.parametrize(
+    "wrong", [{"order": {"number": "x"}}, {"colour": "red"}, ["order"], ({}, "1s", 7)]
+)
 async def test_of_many_none_is_sent_if_one_does_not_fit(stage: Stage, wrong: Any) -> None:
     app, ship = shop()
     await stage.seed(app)
@@ -444,6 +448,8 @@ async def test_many_have_one_time_and_no_id_that_was_given() -> None:
         await ship.options(message_id="7").send_many(orders(2))
     with pytest.raises(UsageError, match="an aware datetime"):
         await ship.send_many(orders(1), at=NAIVE)
+    with pytest.raises(UsageError, match="Nothing was sent. Call 1: .* an aware datetime"):
+        await ship.send_many([*orders(1), ({"order": ORDER}, NAIVE)])
 
 
 def is_order(number: int) -> Callable[[Faulted], bool]:

@@ -1,13 +1,16 @@
 """Loops that are started and stopped while processors run, in virtual time."""
 
 import asyncio
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 
 from scheduler import Context, Cron, Every, Scheduler
-from scheduler.control.keyed import KEY, KeyedLoop
+from scheduler.control.keyed import AT_ONCE as BATCH
+from scheduler.control.keyed import KEY, KeyedLoop, Started
 from scheduler.control.reports import Did
 from scheduler.errors import RegistrationError, ScheduleError, UsageError
 from scheduler.events import RunStarted
@@ -20,6 +23,7 @@ from tests.faulty import FaultyBroker
 from tests.stage import Stage, new_app, of, seconds_of
 
 BONN = LoopId("report", "bonn")
+HOURLY = Every("1h")
 
 
 @dataclass
@@ -128,6 +132,86 @@ async def test_loops_that_are_started_or_stopped_side_by_side_are_so_at_once(sta
         assert await office.report.list() == []
         await asyncio.sleep(120)
     assert sorted(key for key, *_ in office.runs) == sorted(keys)
+
+
+@pytest.mark.parametrize("kind", ["mapping", "iterator", "async iterator"])
+async def test_many_loops_are_started_in_batches_and_begun_again_where_it_broke_off(
+    stage: Stage, kind: str
+) -> None:
+    office, read, started = an_office(), list[str](), list[int]()
+    many: dict[str, Any] = {f"key{n}": (HOURLY, {"city": f"{n}"}) for n in range(2 * BATCH + 7)}
+
+    def pairs() -> Iterator[tuple[str, Any]]:
+        for key, value in many.items():
+            read.append(key)
+            yield key, value
+
+    async def pairs_of_a_database() -> AsyncIterator[tuple[str, Any]]:
+        for pair in pairs():
+            yield pair
+
+    def given() -> Any:
+        return {"mapping": many, "iterator": pairs(), "async iterator": pairs_of_a_database()}[kind]
+
+    await stage.seed(office.app)
+    broker = FaultyBroker(stage.server)
+    async with stage.supervised(over=broker):
+        many["key2500"] = "soon"  # breaks it off, after one batch
+        with pytest.raises(UsageError, match="report.key2500 is an Every") as failed:
+            await office.report.start_many(given(), progress=started.append)
+        (note,) = failed.value.__notes__
+        assert note == f"{BATCH} loops were started before; called again, it goes on."
+        assert read == ([] if kind == "mapping" else list(many)[:2501])
+        many["key2500"] = HOURLY
+        broker.calls.clear()
+        assert await office.report.start_many(given(), progress=started.append) == Started(
+            created=BATCH + 7, unchanged=BATCH
+        )
+        assert started == [BATCH, BATCH, 2 * BATCH, 2 * BATCH + 7]
+        entries = [call for call in broker.calls if call.message.type == ENTRY_TYPE]
+        assert len(entries) < BATCH // 10
+        many = {"key7": (HOURLY, {"city": "Bonn"})}
+        assert await office.report.start_many(given()) == Started(rescheduled=1)
+        await asyncio.sleep(3600)
+    assert len(office.runs) == 2 * BATCH + 7
+    assert ("key7", 0, "Bonn", None) in office.runs
+
+
+async def test_many_loops_of_one_period_are_spread_over_it_and_stay_where_they_are(
+    stage: Stage,
+) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    every = Every("1h", mode="fixed_rate", jitter="1s")
+    for did in Started(created=200), Started(unchanged=200):
+        many = ((f"key{n}", every) for n in range(200))
+        assert await office.report.start_many(many, spread=True) == did
+    loops = await office.report.list()
+    offsets = sorted(cast("Every", loop.schedule).offset.total_seconds() for loop in loops)
+    assert max(later - one for one, later in pairwise(offsets)) < 3600 / 10
+    assert {replace(cast("Every", loop.schedule), offset="0s") for loop in loops} == {every}
+    for schedule in Every("1h"), Every("1h", mode="fixed_rate", offset="1m"), Cron("0 9 * * *"):
+        with pytest.raises(ScheduleError, match="report.key: spread= needs Every.*mode="):
+            await office.report.start_many([("key", schedule)], spread=True)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "told"),
+    [
+        (["bonn"], "A loop is a pair of its key and its schedule, got: 'bonn'"),
+        ([("bonn", Every("1m"), None)], "A loop is a pair"),
+        ([("bonn", "1m")], "report.bonn is an Every or a Cron"),
+        ([("no key", Every("1m"))], "A key has 1 to 100"),
+    ],
+)
+async def test_of_many_loops_one_that_cannot_be_used_is_named(
+    stage: Stage, pairs: Any, told: str
+) -> None:
+    office = an_office()
+    await stage.seed(office.app)
+    with pytest.raises(UsageError, match=told):
+        await office.report.start_many(pairs)
+    assert await office.report.list() == []
 
 
 async def test_a_keyed_loop_that_is_stopped_is_gone_from_the_broker_and_its_end_is_told(

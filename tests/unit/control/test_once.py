@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scheduler import Context, Retry, Scheduler, StopLoop
+from scheduler.control.keyed import Started
 from scheduler.control.reports import Did
 from scheduler.errors import (
     BrokerUnavailable,
@@ -461,3 +462,30 @@ async def test_what_the_broker_does_not_confirm_is_given_up(stage: Stage, ask: s
 async def test_many_are_not_sent_uniquely() -> None:
     with pytest.raises(UsageError, match="take unique= away"):
         await a_shop().remind.options(unique="1m").send_many([{"order": 1}])
+
+
+async def test_many_one_offs_are_started_at_once_and_called_again_change_nothing(
+    stage: Stage,
+) -> None:
+    shop = a_shop()
+    await stage.seed(shop.app)
+    many = {f"order-{n}": (START + timedelta(seconds=60 + n % 3), {"order": n}) for n in range(30)}
+    async with stage.supervised():
+        assert await shop.remind.once_many(many) == Started(created=30)
+        assert await shop.remind.once_many(many.items()) == Started(unchanged=30)
+        moved = [("order-7", "2m"), ("order-8", many["order-8"])]
+        assert await shop.remind.once_many(moved) == Started(rescheduled=1, unchanged=1)
+        assert await shop.remind.once_many(moved, unique="1m") == Started(unchanged=2)
+        await asyncio.sleep(180)
+        assert await shop.remind.once_many([("order-8", many["order-8"])]) == Started(unchanged=1)
+    assert sorted(name for name, *_ in shop.runs) == sorted(many)
+    assert sorted(starts(stage))[:-1] == [60.0] * 10 + [61.0] * 9 + [62.0] * 10
+    wrong: Any
+    for wrong, told in (
+        (("order-1", "soon"), "The moment of remind.order-1"),
+        (("order-1", START.replace(tzinfo=None)), "The moment of remind.order-1"),
+        (("order-1", ("1m", 7)), "The arguments of remind.order-1 are a mapping"),
+        (("", "1m"), "A key has 1 to 100"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            await shop.remind.once_many([wrong])

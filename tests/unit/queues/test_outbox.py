@@ -275,7 +275,7 @@ async def test_a_task_that_was_never_seeded_is_told_at_once(office: Office) -> N
 async def test_of_many_calls_one_that_cannot_be_sent_keeps_no_other(office: Office) -> None:
     calls = [{"a": "x" * (LARGEST_BODY if n == 3 else 1)} for n in range(1000)]
     with pytest.raises(NotAllSent, match="999 of 1000") as failed:
-        await office.outbox.send_all("sms", calls, Posting())
+        await office.outbox.send_all("sms", [(call, Posting()) for call in calls])
     assert [n for n, id in enumerate(failed.value.ids) if id is None] == [3]
     assert await office.received() == 999
 
@@ -332,7 +332,7 @@ async def test_of_many_the_rest_is_stored_at_once_after_one_was(
     stocked: Office, store: SqliteStore
 ) -> None:
     stocked.suffers(connecting=[AWAY] * 9999)
-    ids = await stocked.outbox.send_all("sms", [{"n": n} for n in range(1000)], BRIEF)
+    ids = await stocked.outbox.send_all("sms", [({"n": n}, BRIEF) for n in range(1000)])
     assert all(id.stored for id in ids)
     assert asyncio.get_running_loop().time() < 3
     assert {each.id for each in store.read()} == set(ids)
