@@ -1,0 +1,290 @@
+"""A million loops of one task on one broker, and a million named one-offs.
+
+    python tests/benchmarks/million.py [--loops 1000000] [--period 3600] [--seconds 120]
+
+On a private RabbitMQ, of the root in SCHEDULER_TEST_RABBITMQ_ROOT if that is set:
+
+- loops: started by one `start_many`, spread over their period
+- one-offs: started by one `once_many`, due the next day
+- waiting: what broker memory all of them take
+- first run: from the command of a processor on, and its memory
+- running: what a run costs, and how late it starts, beside two processors
+- 10,000 more: are started by another program
+- calls: 100,000 with a time each, over a minute, sent by `send_many`
+- status: of one loop, and of the task
+- kill: the broker is killed and started again. The first run after that, and the time until all
+  that came due has run.
+
+A part that fails is told, and the others go on.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from scheduler import Context, Every, Scheduler
+from scheduler.brokers.amqp.broker import AmqpBroker
+from tests.benchmarks.broker_cpu import BrokerCpu, memory_of, until_idle
+from tests.benchmarks.costs import cpu_of
+from tests.benchmarks.fleets.record import Ran, ran, runs_in
+from tests.benchmarks.results import lateness
+from tests.rabbitmq import PrivateNode
+from tests.stage import program_of
+
+PROCESSORS = 2
+CALLS, CALLS_OVER = 100_000, 60.0
+MORE = 10_000
+FIRST_CALL = 10_000_000  # numbers of calls, beside those of loops
+PATIENCE = 600.0
+SETTINGS = {"SCHEDULER_CONCURRENCY": "1000", "SCHEDULER_LOG_LEVEL": "warning"}
+
+app = Scheduler("million")
+
+
+@app.task(concurrency=1000)
+async def ping(ctx: Context, number: int) -> None:
+    ran(number, ctx.scheduled_at.timestamp())
+
+
+@app.task(concurrency=1000)
+async def call(number: int, due: float) -> None:
+    ran(number, due)
+
+
+def now() -> float:
+    return datetime.now(UTC).timestamp()
+
+
+class Million:
+    """The broker, and what runs on it."""
+
+    def __init__(self, node: PrivateNode, records: Path, options: argparse.Namespace) -> None:
+        self._node = node
+        self._records = records
+        self._loops: int = options.loops
+        self._period = timedelta(seconds=options.period)
+        self._seconds: float = options.seconds
+        self._broker = BrokerCpu(node.url)
+        self._empty = self._broker.memory()
+
+    @property
+    def parts(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, str]]]:
+        return {
+            "loops": self.start,
+            "one-offs": self.schedule,
+            "waiting": self.wait,
+            "first run": self.run_first,
+            "running": self.run,
+            f"{MORE} more": self.start_more,
+            "calls": self.send,
+            "status": self.ask,
+            "kill": self.kill,
+        }
+
+    async def start(self) -> str:
+        async with AmqpBroker(self._node.url) as broker:
+            await program_of(app, broker).seeding.seed()
+        return await self._started(self._keys("loop", self._loops))
+
+    async def start_more(self) -> str:
+        return await self._started(self._keys("more", MORE))
+
+    async def schedule(self) -> str:
+        at = datetime.now(UTC) + timedelta(days=1)
+        many = (
+            (f"once-{n}", (at + n * timedelta(milliseconds=80), {"number": n}))
+            for n in range(self._loops)
+        )
+        async with self._measured() as figures, app:
+            await ping.once_many(many, progress=self._progress)
+        return figures[0]
+
+    async def wait(self) -> str:
+        await asyncio.to_thread(until_idle, self._broker)
+        taken = self._broker.memory() - self._empty
+        return f"{taken:.0f} MB of broker memory, {taken / self._loops * 1e3:.2f} kB each loop"
+
+    async def run_first(self) -> str:
+        began, known = now(), len(self._runs())
+        with self._processors(1) as (pid,):
+            await self._until(lambda: len(self._runs()) > known)
+            took = now() - began
+            await asyncio.sleep(10)
+            return f"after {took:.1f} s; the processor takes {memory_of(pid):.0f} MB"
+
+    async def run(self) -> str:
+        with self._processors(PROCESSORS) as pids:
+            await self._caught_up()
+            began, own, brokers = now(), cpu_of(set(pids)), self._broker()
+            await asyncio.sleep(self._seconds)
+            own, brokers = cpu_of(set(pids)) - own, self._broker() - brokers
+            runs = self._runs(began)
+            memory = max(map(memory_of, pids))
+        due = self._loops / self._period.total_seconds() * self._seconds
+        late = sorted(lateness(runs))
+        return (
+            f"{len(runs) / due:.1%} of {due:.0f} runs, late p50 {late[len(late) // 2]:.1f} ms, "
+            f"p99 {late[len(late) * 99 // 100]:.1f} ms; worker {own / len(runs) * 1e3:.2f} ms, "
+            f"broker {brokers / len(runs) * 1e3:.2f} ms a run; {memory:.0f} MB a processor"
+        )
+
+    async def send(self) -> str:
+        first = now() + 60
+        many = [
+            ({"number": FIRST_CALL + n, "due": at}, datetime.fromtimestamp(at, UTC))
+            for n in range(CALLS)
+            for at in [first + n / CALLS * CALLS_OVER]
+        ]
+        with self._processors(PROCESSORS) as pids:
+            async with self._measured() as figures, app:
+                await call.send_many(many)
+            own, brokers = cpu_of(set(pids)), self._broker()
+            await self._until(lambda: len(self._calls()) >= CALLS)
+            own, brokers = cpu_of(set(pids)) - own, self._broker() - brokers
+        late = sorted(lateness(self._calls()))
+        return (
+            f"sent in {figures[0]}; then worker {own / CALLS * 1e3:.2f} ms, broker "
+            f"{brokers / CALLS * 1e3:.2f} ms each (loops included), late p99 "
+            f"{late[len(late) * 99 // 100]:.1f} ms"
+        )
+
+    async def ask(self) -> str:
+        took = list[str]()
+        for names in ["ping.loop-1"], []:
+            began = time.perf_counter()
+            command = [sys.executable, "-m", "scheduler", "status", "--timeout", "10m"]
+            done = await asyncio.create_subprocess_exec(
+                *command,
+                f"{__file__}:app",
+                *names,
+                env=os.environ,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            code = await done.wait()
+            took.append(f"{time.perf_counter() - began:.1f} s (exit code {code})")
+        return f"of one loop {took[0]}, of all {took[1]}"
+
+    async def kill(self) -> str:
+        with self._processors(PROCESSORS):
+            await self._caught_up()
+            await asyncio.to_thread(self._node.kill)
+            killed = now()
+            await asyncio.to_thread(self._node.start, 300)
+            up = now()
+            await self._until(lambda: bool(self._runs(up)))
+            first = now()
+            await self._caught_up()
+            served = now()
+        self._broker = BrokerCpu(self._node.url)
+        return (
+            f"up after {up - killed:.1f} s, first run {first - up:.1f} s later, all that was "
+            f"due had run {served - up:.1f} s after it was up"
+        )
+
+    async def _started(self, many: Iterator[tuple[str, Any]]) -> str:
+        async with self._measured() as figures, app:
+            await ping.start_many(many, spread=True, progress=self._progress)
+        return figures[0]
+
+    def _keys(self, name: str, count: int) -> Iterator[tuple[str, Any]]:
+        every = Every(self._period, mode="fixed_rate")
+        for number in range(count):
+            yield f"{name}-{number}", (every, {"number": number})
+
+    def _progress(self, count: int) -> None:
+        if count % 100_000 == 0:
+            sys.stderr.write(f"{count} at {memory_of(os.getpid()):.0f} MB\n")
+
+    @asynccontextmanager
+    async def _measured(self) -> AsyncGenerator[list[str]]:
+        """What the block takes is in the list after it."""
+        figures = list[str]()
+        began, own, brokers = time.perf_counter(), time.process_time(), self._broker()
+        yield figures
+        took, own = time.perf_counter() - began, time.process_time() - own
+        figures.append(
+            f"{took:.1f} s (CPU: own {own:.1f} s, broker {self._broker() - brokers:.1f} s), "
+            f"this process {memory_of(os.getpid()):.0f} MB"
+        )
+
+    @contextmanager
+    def _processors(self, count: int) -> Generator[list[int]]:
+        command = [sys.executable, "-m", "scheduler", "run", f"{__file__}:app"]
+        running = [
+            subprocess.Popen(command, env=os.environ, start_new_session=True) for _ in range(count)
+        ]
+        try:
+            yield [each.pid for each in running]
+        finally:
+            for each in running:
+                each.send_signal(signal.SIGTERM)
+            for each in running:
+                each.wait(120)
+
+    async def _caught_up(self) -> None:
+        """Wait until what runs is due now."""
+
+        def is_in_time() -> bool:
+            late = lateness(self._runs(now() - 3))
+            return len(late) > self._loops / self._period.total_seconds() and max(late) < 1000
+
+        await self._until(is_in_time)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > end:
+                raise TimeoutError
+            await asyncio.sleep(0.2)
+
+    def _runs(self, since: float = 0.0) -> list[Ran]:
+        return [
+            each for each in runs_in(self._records) if each.at > since and each.loop < FIRST_CALL
+        ]
+
+    def _calls(self) -> list[Ran]:
+        return [run for run in runs_in(self._records) if run.loop >= FIRST_CALL]
+
+
+async def measure(million: Million) -> bool:
+    """Measure all parts; return whether each could be."""
+    failed = False
+    for name, part in million.parts.items():
+        try:
+            figures = await part()
+        except Exception as error:
+            traceback.print_exc()
+            figures, failed = f"failed: {error!r}", True
+        sys.stdout.write(f"{name:12} {figures}\n")
+        sys.stdout.flush()
+    return not failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What a million loops take.")
+    parser.add_argument("--loops", type=int, default=1_000_000)
+    parser.add_argument("--period", type=float, default=3600, help="of each loop, in seconds")
+    parser.add_argument("--seconds", type=float, default=120, help="to count runs for")
+    options = parser.parse_args()
+    with PrivateNode() as node, tempfile.TemporaryDirectory() as records:
+        # Of this process too: the app reads its settings when it is first used.
+        os.environ |= SETTINGS | {"SCHEDULER_BROKER_URL": node.url, "FLEET_RECORDS": records}
+        return 0 if asyncio.run(measure(Million(node, Path(records), options))) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
