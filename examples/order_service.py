@@ -45,6 +45,6 @@ async def confirm(order: Order) -> None:
 
 @app.task(subscribe=[PAID], retry=Retry(3, delays=["1s", "2s"], jitter=0))
 async def ship(ctx: Context, order: Order) -> None:
-    if ctx.attempt < 2:
+    if ctx.attempt <= 2:
         raise WarehouseAsleep(f"nobody takes order {order.number}")
     logging.info("order %d shipped, as %s asked", order.number, ctx.routing_key)

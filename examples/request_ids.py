@@ -88,7 +88,7 @@ async def order(ctx: Context) -> None:
 
 @app.task(retry=Retry(3, delays=["500ms"]))
 async def charge(ctx: Context, number: int) -> None:
-    if number % 2 and not ctx.attempt:
+    if number % 2 and ctx.attempt == 1:
         raise ConnectionError("the bank does not answer")
     logging.info("[%s] order %d charged", request_id.get(), number)
     await receipt.send(number)

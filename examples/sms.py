@@ -54,7 +54,7 @@ async def send_sms(ctx: Context, phone: str, text: str) -> None:
         raise Reject(f"{phone!r} is not a phone number")
     # The id is the same for each attempt, so nobody gets the text twice.
     await provider.deliver(phone, text, key=ctx.message.message_id)
-    logging.info("sent to %s at attempt %d", phone, ctx.attempt + 1)
+    logging.info("sent to %s at attempt %d", phone, ctx.attempt)
 
 
 @app.on_escalation

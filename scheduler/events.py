@@ -357,7 +357,7 @@ class RunEvent(Event):
     Attributes:
         loop: whose run it is; for a one-off call, its task.
         seq: which tick of the loop; None for a one-off call.
-        attempt: how many attempts had failed before.
+        attempt: counted from 1.
         message_id: of its message; for a one-off call the same through all its attempts.
     """
 
@@ -447,9 +447,9 @@ class RunFinished(RunEvent):
             case Ending.STOPPED:
                 return WARNING, f"stopped its loop in {took}: {error}"
             case Ending.RETRIED:
-                return WARNING, f"failed in {took}, attempt {self.attempt + 1}: {error}{then}"
+                return WARNING, f"failed in {took}, attempt {self.attempt}: {error}{then}"
             case Ending.ESCALATED:
-                return ERROR, f"failed in {took}, attempt {self.attempt + 1}: {error}"
+                return ERROR, f"failed in {took}, attempt {self.attempt}: {error}"
 
     def _then(self) -> str:
         if self.retry_in is not None:

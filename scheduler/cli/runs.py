@@ -142,7 +142,7 @@ def _table(runs: Sequence[RunningRun]) -> Table[RunningRun]:
         {
             "RUN": lambda run: Either(run.id, short.get(run.id, run.id)),
             "TASK": lambda run: run.task,
-            "ATTEMPT": lambda run: run.attempt or None,
+            "ATTEMPT": lambda run: run.attempt,
             "SINCE": lambda run: local(run.started_at),
             "DEADLINE": lambda run: local(run.deadline),
             "IN": lambda run: run.executor,

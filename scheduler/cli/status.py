@@ -238,8 +238,8 @@ def _fields(status: Status, now: datetime) -> Iterator[tuple[str, str]]:
         yield "reason", status.reason
     if status.seq is not None:
         yield "seq", f"#{status.seq}"
-    if status.attempt:
-        yield "attempt", f"{status.attempt + 1}, as {status.attempt} failed"
+    if status.attempt is not None and status.attempt > 1:
+        yield "attempt", f"{status.attempt}, as {status.attempt - 1} failed"
     if status.due_at is not None:
         yield "due", _moment(status.due_at, zone, now)
     if schedule.has_grid and status.where not in (Where.PAUSED, Where.UNSEEDED):

@@ -323,7 +323,8 @@ def _status(
         return Status(loop, Where.UNSEEDED, processors)
     held = held_in(loop.id, listed.epoch, answers) if token is not None or is_heard else None
     put = None if token is None else put_of(token)
-    place = where(listed, put, now, depth, timeout=loop.task.timeout, held=held)
+    of_task, timeout = listing.of_task(loop.id.task), loop.task.timeout
+    place = where(listed, put, now, depth, of_task=of_task, timeout=timeout, held=held)
     latest = token if token is not None and token.epoch >= listed.epoch else None
     due_at, reason = latest.due_at if latest else listed.first_due_at, ""
     if place is Where.PAUSED:

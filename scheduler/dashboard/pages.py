@@ -164,7 +164,7 @@ def _events(loop: LoopPicture) -> list[tuple[datetime, str, str, str]]:
             run.started_at,
             run.last.ending.value,
             f"#{run.seq}"
-            + (f", attempt {run.attempt + 1}" if run.attempt else "")
+            + (f", attempt {run.attempt}" if run.attempt > 1 else "")
             + f": {wording.span(run.last.late)} late, took {wording.span(run.last.duration)}",
             run.last.error or "",
         )
@@ -308,7 +308,7 @@ def _has_ended(run: RunningRun, picture: Picture) -> bool:
         return False
     loop = picture.loops.get(LoopId(run.task, run.key))
     token = loop.token if loop else None
-    return token is not None and (token.seq, token.attempt) > (run.seq, run.attempt)
+    return token is not None and (token.seq, token.attempt) >= (run.seq, run.attempt)
 
 
 def _run_of(loop: LoopPicture) -> str:

@@ -37,8 +37,11 @@ class Run(NamedTuple):
 
     started_at: datetime
     seq: int
-    attempt: int
     last: LastRun
+
+    @property
+    def attempt(self) -> int:
+        return self.last.attempt
 
 
 @dataclass(slots=True)
@@ -98,17 +101,13 @@ class LoopPicture:
             token = with_progress_of(token, self.token)
         self.token = replace(token, carry=None, trace={}) if self.is_large else token
 
-    def has_failed(self, run: Run) -> bool:
-        """Whether an attempt at the tick of a run has failed before it."""
-        return any(each.seq == run.seq and each.started_at < run.started_at for each in self.runs)
-
     def add(self, run: Run) -> bool:
         """Take note of a run; says whether it is news."""
         if run in self.runs:
             return False
         insort(self.runs, run, key=lambda each: each.started_at)
         del self.runs[:-RUNS_KEPT]
-        if run.attempt == 0 and run.last.ending is not Ending.SKIPPED:
+        if run.attempt == 1 and run.last.ending is not Ending.SKIPPED:
             self._note_lateness(run)
         return True
 
@@ -238,7 +237,7 @@ class Picture:
         loop.see(token, len(listed.checkpoint.body))
         if token.last is not None:
             tick = token.seq if token.attempt else max(token.seq - 1, 0)
-            loop.add(Run(token.last.started_at, tick, max(token.attempt - 1, 0), token.last))
+            loop.add(Run(token.last.started_at, tick, token.last))
 
     def measure(self, depths: Mapping[str, Depth | None]) -> None:
         if any(self.depths.get(name, 0) != depth for name, depth in depths.items()):
@@ -278,7 +277,7 @@ def _moment(entry: JournalEntry) -> datetime:
 
 def _run_of(entry: JournalEntry, last: LastRun) -> Run:
     assert entry.seq is not None
-    return Run(last.started_at, entry.seq, entry.attempt, last)
+    return Run(last.started_at, entry.seq, last)
 
 
 def _named(loop: str) -> LoopId:
@@ -324,7 +323,7 @@ class Minutes:
         self._kept = kept
         self._minutes: dict[int, Minute] = {}
 
-    def count(self, run: LastRun, *, is_first: bool) -> None:
+    def count(self, run: LastRun) -> None:
         """Count a run; one that is not the first attempt at its tick is late because it had to."""
         if run.ending is Ending.SKIPPED:
             return
@@ -335,7 +334,7 @@ class Minutes:
             self._forget()
         minute.runs += 1
         minute.failed += run.ending in FAILED
-        if is_first:
+        if run.attempt == 1:
             late = max(run.late, timedelta(0))
             minute.ticks += 1
             minute.late += late

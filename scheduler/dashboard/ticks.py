@@ -166,7 +166,7 @@ class _Story:
         last = run.last
         error = f" {last.error}" if last.error else ""
         tolerance = TOLERANCE + self._standing.schedule.jitter
-        if last.ending is Ending.SKIPPED or run.attempt or last.late <= tolerance:
+        if last.ending is Ending.SKIPPED or run.attempt > 1 or last.late <= tolerance:
             return error.strip()
         return (
             f"It began {wording.span(last.late)} late: until then it was due, and no processor "

@@ -58,7 +58,7 @@ class Tally:
         self.counts["started"] += 1
         self.counts["on_time"] += late <= ON_TIME
         self.took_ms.append(_ms(event.duration))
-        if event.attempt == 0:
+        if event.attempt == 1:
             self.late_ms.append(_ms(late))
         if event.error is not None:
             self.note_error(summary_of(event.error), flat(event.message_id))
@@ -184,7 +184,7 @@ def _attempt(event: RunFinished, call: Call) -> Attempt:
         task=call.task,
         id=flat(event.message_id),
         key=flat(call.routing_key),
-        attempt=event.attempt + 1,
+        attempt=event.attempt,
         sent_at=call.sent_at,
         due_at=call.due_at,
         started_at=event.started_at,

@@ -84,7 +84,7 @@ async def _told(execution: Execution, processor: str, with_stack: bool) -> Runni
         loop=None if token is None else str(run.loop),
         key=run.loop.key,
         seq=None if token is None else token.seq,
-        attempt=run.subject.attempt,
+        attempt=run.attempt,
         started_at=run.started_at,
         deadline=execution.deadline,
         executor=run.task.executor or "coroutine",

@@ -276,7 +276,7 @@ def _texts(trace: Mapping[Any, Any]) -> dict[str, str]:
 def _superseded(delivery: Delivery, token: Token, why: str) -> Verdict:
     if why == JOINED:
         return Verdict(Disposition.ACK)
-    about = token.loop, token.seq, token.attempt, delivery.message.message_id or ""
+    about = token.loop, token.seq, token.attempt + 1, delivery.message.message_id or ""
     return Verdict(Disposition.ACK, TokenSuperseded(*about, reason=why))
 
 

@@ -78,10 +78,15 @@ class Run(NamedTuple):
         return self.subject.loop if isinstance(self.subject, Token) else LoopId(self.task.name)
 
     @property
+    def attempt(self) -> int:
+        """Which attempt it is, counted from 1."""
+        return self.subject.attempt + 1
+
+    @property
     def about(self) -> tuple[LoopId, int | None, int, str]:
         """What events say of it: loop, seq (None for a call), attempt, message id."""
         seq = self.subject.seq if isinstance(self.subject, Token) else None
-        return self.loop, seq, self.subject.attempt, self.delivery.message.message_id or ""
+        return self.loop, seq, self.attempt, self.delivery.message.message_id or ""
 
     @property
     def id(self) -> str:
@@ -293,7 +298,7 @@ class Execution:
             scheduled_at=run.tick,
             previous_at=token.previous_at if token else None,
             started_at=run.started_at,
-            attempt=subject.attempt,
+            attempt=run.attempt,
             redelivered=run.delivery.redelivered,
             deadline=self.deadline,
             carried=self._handed_on,

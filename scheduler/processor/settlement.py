@@ -272,4 +272,5 @@ def _record(run: Finished, ending: Ending, error: str | None) -> LastRun:
         started_at=run.started_at,
         duration=duration(run.started_at, run.ended_at),
         error=error,
+        attempt=run.token.attempt + 1,
     )

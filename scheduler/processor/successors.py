@@ -151,7 +151,7 @@ class Successors:
             message = placed(message, delivery.exchange, delivery.routing_key)
         await self._park(delivery, task, message, reason, error)
         loop = self._names.bring_tokens(delivery.exchange) and loop_named_by(delivery.routing_key)
-        about = loop or LoopId(task.name), None, 0, message.message_id or ""
+        about = loop or LoopId(task.name), None, 1, message.message_id or ""
         await self._announce(Escalated(*about, error=error, paused=paused, reason=reason.value))
 
     async def _escalate(self, run: Run, settlement: Settlement, parking: Parking) -> None:

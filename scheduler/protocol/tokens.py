@@ -36,7 +36,8 @@ act                                   what was done to it by somebody else than 
                                       when (``at_ms``), and ``by`` whom
 last                                  the run before, which the journal records: its ``outcome``,
                                       nominal time (``scheduled_at_ms``), ``started_at_ms``,
-                                      ``duration_ms``, and its ``error``, in a line
+                                      ``duration_ms``, ``attempt``, counted from 1, and its
+                                      ``error``, in a line
 ====================================  =====================================================
 """
 
@@ -145,6 +146,7 @@ class LastRun:
 
 
 @dataclass(frozen=True, slots=True)
+    attempt: Count = 1
 class Token:
     """The one message that travels round a loop.
 

@@ -41,6 +41,7 @@ class JournalEntry:
         loop: whose it is; for a one-off call, its task.
         what: an `Ending`, a `Verb`, or "parked".
         seq: which tick of the loop it was about; None for a one-off call.
+        attempt: which attempt has ended, or was parked, counted from 1; None: it is about none.
         run: the run that ended, if one did.
         due_at: when the loop goes on; None: when somebody resumes it.
         note: the reason or the error, if there is one.
@@ -51,7 +52,7 @@ class JournalEntry:
     loop: str
     what: str
     seq: int | None
-    attempt: int
+    attempt: int | None
     run: LastRun | None = None
     due_at: datetime | None = None
     note: str = ""
@@ -353,7 +354,7 @@ def _of_act(token: Token, act: Act) -> JournalEntry:
         str(token.loop),
         act.verb.value,
         None if act.verb is Verb.GONE else token.seq,  # whoever ends a loop does not look for it
-        token.attempt,
+        None,
         due_at=_next_due(token),
         note=token.reason or "",
         by=act.by,
@@ -367,7 +368,7 @@ def _of_run(token: Token, last: LastRun) -> JournalEntry:
         str(token.loop),
         last.ending.value,
         token.seq if retried else token.seq - 1,
-        max(token.attempt - 1, 0),
+        last.attempt,
         run=last,
         due_at=_next_due(token),
         note=token.reason or last.error or "",

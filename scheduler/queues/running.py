@@ -50,7 +50,7 @@ class RunningRun:
         loop: the loop's name; None: it is a one-off call.
         key: which of the task's loops it is; empty for the task's own.
         seq: which tick of the loop; None for a one-off call.
-        attempt: how many attempts had failed before.
+        attempt: counted from 1.
         started_at: when it started, by the clock of its processor.
         deadline: when it is cancelled for its timeout, extensions included.
         executor: where its function runs.

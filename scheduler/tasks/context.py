@@ -46,7 +46,7 @@ class Context(Generic[State]):
         scheduled_at: the nominal time of the tick this run stands for.
         previous_at: the nominal time of the run before; None for the first.
         started_at: when this run started.
-        attempt: how many attempts of this tick failed before this one.
+        attempt: which attempt at this tick, or call, this is, counted from 1.
         redelivered: whether somebody had this token before and may have run part of it.
         deadline: when the run is cancelled; see `extend`.
         message: the message that asked for this run, with its headers and properties.

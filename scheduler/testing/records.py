@@ -67,7 +67,7 @@ class Ran:
         loop: the loop; for a message that was sent, its task.
         key: which of the task's loops it is; empty for the task's own.
         seq: which tick of the loop; None for a message that was sent.
-        attempt: how many attempts had failed before.
+        attempt: counted from 1.
         ending: succeeded, retried, escalated, stopped, skipped or cancelled.
         error: what it raised; or who has cancelled it.
         skipped: why it was not run at all.
@@ -98,7 +98,7 @@ class Ran:
     @property
     def line(self) -> str:
         number = "" if self.seq is None else f" #{self.seq}"
-        attempt = f", attempt {self.attempt + 1}" if self.attempt else ""
+        attempt = f", attempt {self.attempt}" if self.attempt > 1 else ""
         why = f": {self.error!r}" if self.error else f": {self.skipped}" if self.skipped else ""
         return f"{self.loop}{number}{attempt} at {shown(self.started_at)} {self.ending}{why}"
 

@@ -124,7 +124,7 @@ async def dawdle(ctx: Context) -> None:
 
 async def stumble(ctx: Context) -> None:
     with noted(ctx):
-        if ctx.attempt == 0 and ctx.seq % 3 == 1:
+        if ctx.attempt == 1 and ctx.seq % 3 == 1:
             raise ValueError("not at the first attempt")
 
 
@@ -176,7 +176,7 @@ async def post(ctx: Context, n: int) -> None:
 async def fussy(ctx: Context, n: int) -> None:
     """Every third works at the second attempt, every tenth never."""
     with noted(ctx):
-        if n % 10 == 0 or (n % 3 == 0 and ctx.attempt == 0):
+        if n % 10 == 0 or (n % 3 == 0 and ctx.attempt == 1):
             raise ValueError(f"no {n}")
 
 

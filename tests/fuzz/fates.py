@@ -112,6 +112,7 @@ def rules_of_token(namespace: str, task: str, key: str) -> Rules:
                 "started_at_ms": whole(required=True),
                 "duration_ms": whole(required=True),
                 "error": text(nullable=True),
+                "attempt": whole(high=MOST),
             },
             nullable=True,
         ),

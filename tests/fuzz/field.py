@@ -168,7 +168,7 @@ class Record:
 
     def note(self, ctx: Context) -> None:
         """A message was run: by the one who only sent it, it was not tried before."""
-        if ctx.attempt and not is_token(ctx.message):
+        if ctx.attempt > 1 and not is_token(ctx.message):
             self.troubles.append(f"an attempt was claimed, and believed: {ctx.message!r:.300}")
         if ctx.message.headers.get("scheduler-user-id", "guest") != "guest":
             self.troubles.append(f"a user was claimed, and believed: {ctx.message!r:.300}")

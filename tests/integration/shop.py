@@ -91,10 +91,10 @@ class Shop:
             note(ctx, "book", n)
             if n == 1:
                 raise ValueError("boom")
-            if n == 2 and not ctx.attempt and not self.gate.is_set():
+            if n == 2 and ctx.attempt == 1 and not self.gate.is_set():
                 await self.gate.wait()
                 note(ctx, "book ended", n)
-            if n == 3 and not ctx.attempt:
+            if n == 3 and ctx.attempt == 1:
                 raise RetryLater("1500ms")
 
         @app.task(rate="60/m")
@@ -111,7 +111,7 @@ class Shop:
         )
         async def bill(ctx: Context, order: bytes) -> None:
             note(ctx, "bill", order)
-            if ctx.attempt < 2:
+            if ctx.attempt <= 2:
                 raise ValueError("boom")
 
         @app.task(subscribe=[(self.orders, "order.shipped", "topic")])

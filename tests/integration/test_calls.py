@@ -231,7 +231,7 @@ async def test_a_message_that_fails_for_ever_is_tried_at_the_stated_delays_then_
         name = await shop.fails.send(7)
         await shop.until(lambda: shop.count(RunSettled) == 4)
         runs = shop.runs
-        assert [run.attempt for run in runs] == [0, 1, 2, 3]
+        assert [run.attempt for run in runs] == [1, 2, 3, 4]
         waits = [b.at - a.at for a, b in zip(runs, runs[1:], strict=False)]
         for wait, stated in zip(waits, (0.2, 1.5, 1.0), strict=True):
             assert timedelta(seconds=stated) <= wait < timedelta(seconds=stated) + STEP + SLACK
@@ -249,7 +249,7 @@ async def test_a_message_that_fails_for_ever_is_tried_at_the_stated_delays_then_
         await shop.failed(broker).replay(["fails"], EVERYTHING, tell=sent.append)
         assert [each.id for each in sent] == [parked.id]
         await shop.until(lambda: shop.count(RunSettled) == 8)
-        assert [run.attempt for run in runs[4:]] == [0, 1, 2, 3]
+        assert [run.attempt for run in runs[4:]] == [1, 2, 3, 4]
         (again,) = await shop.parked(broker)
         assert (again.attempts, again.first_failed_at) == (4, parked.first_failed_at)
 
@@ -309,9 +309,9 @@ async def test_a_retried_message_of_somebody_else_is_as_it_was_and_comes_to_nobo
         message = replace(FOREIGN, expiration=timedelta(hours=1))
         await broker.publish(message, exchange=shop.orders, routing_key="order.shipped")
         await shop.until(lambda: shop.count(RunSettled) == 4)
-    assert [(run.task, run.attempt) for run in shop.runs if run.task == "ship"] == [("ship", 0)]
+    assert [(run.task, run.attempt) for run in shop.runs if run.task == "ship"] == [("ship", 1)]
     billed = shop.runs_of("bill")
-    assert [run.attempt for run in billed] == [0, 1, 2]
+    assert [run.attempt for run in billed] == [1, 2, 3]
     for run in billed:
         headers = {n: v for n, v in run.message.headers.items() if not n.startswith("scheduler-")}
         assert replace(run.message, headers=headers) == FOREIGN
@@ -347,8 +347,8 @@ async def test_what_an_app_publishes_is_retried_and_parked_for_each_task_on_its_
     assert (name.stored, text) == (False, "m")
     billed, shipped = shop.runs_of("bill"), shop.runs_of("ship")
     ours = [run for run in billed if run.message.message_id == name]
-    assert [run.attempt for run in ours] == [0, 1, 2]
-    assert [run.attempt for run in shipped] == [0]
+    assert [run.attempt for run in ours] == [1, 2, 3]
+    assert [run.attempt for run in shipped] == [1]
     for run in (*ours, *shipped):
         assert run.routing_key == "order.shipped"
         assert run.message.headers["x"] == "y"
@@ -458,7 +458,7 @@ async def test_what_leaves_no_room_for_a_retry_is_parked_at_once_and_told(shop: 
         # Replayed by somebody who has seen what it lacks, it has room for its retries.
         await shop.failed(broker).replay(["bill"], EVERYTHING)
         await shop.until(lambda: shop.count(RunSettled) == 4)
-    assert [run.attempt for run in shop.runs] == [0, 0, 1, 2]
+    assert [run.attempt for run in shop.runs] == [1, 1, 2, 3]
     assert {run.routing_key for run in shop.runs} == {"order.paid"}
     assert LEFT_OVER.items() <= dict(shop.runs[-1].message.headers).items()
     assert shop.count(ConnectionLost) == 0
@@ -521,8 +521,8 @@ async def test_an_ordered_task_keeps_the_order_over_two_processors_and_through_r
         for n in range(5):
             await shop.book.send(n)
         await shop.until(lambda: shop.count(RunSettled) == 5)
-        tried = [(1, attempt) for attempt in range(8)]
-        expected = [(0, 0), *tried, (2, 0), (3, 0), (3, 1), (4, 0)]
+        tried = [(1, attempt) for attempt in range(1, 9)]
+        expected = [(0, 1), *tried, (2, 1), (3, 1), (3, 2), (4, 1)]
         assert [(run.value, run.attempt) for run in shop.runs] == expected
         retries = shop.runs[1:9]
         waits = [b.at - a.at for a, b in zip(retries, retries[1:], strict=False)]
@@ -560,7 +560,7 @@ async def test_an_ordered_retry_is_taken_over_with_its_attempts_and_its_delay(sh
     async with shop.working("book") as broker:
         await shop.until(lambda: shop.count(RunSettled) == 2)
         assert await shop.parked(broker) == []
-    assert [(run.value, run.attempt) for run in shop.runs] == [(3, 0), (3, 1), (4, 0)]
+    assert [(run.value, run.attempt) for run in shop.runs] == [(3, 1), (3, 2), (4, 1)]
     assert shop.runs[1].at - shop.runs[0].at >= timedelta(seconds=1.5)
 
 

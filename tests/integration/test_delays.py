@@ -150,15 +150,15 @@ async def test_every_message_is_run_though_a_processor_is_killed(
     ("moment", "attempts", "copies"),
     [
         # Killed in mid run, or before anything was published: at least once means again.
-        ("RunStarted@0", [0, 1, 2], 1),
-        ("RunFinished@0", [0, 0, 1, 2], 1),
-        ("RunFinished@2", [0, 1, 2, 2], 1),
+        ("RunStarted@1", [1, 2, 3], 1),
+        ("RunFinished@1", [1, 1, 2, 3], 1),
+        ("RunFinished@3", [1, 2, 3, 3], 1),
         # Killed between the confirmed retry and the ack: the one that is redelivered is run again.
-        ("SuccessorConfirmed@0", [0, 0, 1, 1, 2, 2], 2),
-        ("RunSettled@0", [0, 1, 2], 1),
+        ("SuccessorConfirmed@1", [1, 1, 2, 2, 3, 3], 2),
+        ("RunSettled@1", [1, 2, 3], 1),
         # Killed between the confirmed parking and the ack.
-        ("MessageParked@2", [0, 1, 2, 2], 2),
-        ("Escalated@2", [0, 1, 2, 2], 2),
+        ("MessageParked@3", [1, 2, 3, 3], 2),
+        ("Escalated@3", [1, 2, 3, 3], 2),
     ],
 )
 async def test_a_message_that_fails_for_ever_is_not_lost_at_any_moment(

@@ -53,7 +53,7 @@ async def test_whatever_comes_is_run_and_comes_back_from_its_retries_as_it_was(
         assert not await shop.parked(broker)
     for name, properties in STRANGE.items():
         runs = [run for run in shop.runs if run.value == name.encode()]
-        assert [run.attempt for run in runs] == [0, 1, 2]
+        assert [run.attempt for run in runs] == [1, 2, 3]
         own = [{n: v for n, v in run.message.headers.items() if n != "x-death"} for run in runs]
         last = {n: v for n, v in own[2].items() if not n.startswith("scheduler-")}
         assert last == {n: v for n, v in own[0].items() if not n.startswith("scheduler-")}
@@ -78,11 +78,11 @@ async def test_other_keys_to_be_routed_by_count_once(shop: Shop, header: bytes) 
         await shop.until(lambda: shop.count(RunSettled) == 5)
         assert not await shop.parked(broker)
     assert sorted((run.task, run.attempt) for run in shop.runs) == [
-        ("bill", 0),
         ("bill", 1),
         ("bill", 2),
-        ("ship", 0),
-        ("work", 0),
+        ("bill", 3),
+        ("ship", 1),
+        ("work", 1),
     ]
 
 

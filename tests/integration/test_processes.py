@@ -50,7 +50,7 @@ async def test_what_is_longer_than_its_time_is_killed_and_tried_again(working: F
     await working.until(lambda: len(working.notes("start")) >= 3)
     working.stop()
     first, second, third = working.notes("start")[:3]
-    assert [each["attempt"] for each in (first, second, third)] == [0, 1, 2]
+    assert [each["attempt"] for each in (first, second, third)] == [1, 2, 3]
     assert not any(is_there(each["pid"]) for each in (first, second))
     assert "it ran longer than its timeout of 10 s" in working.output_of(process)
     assert not working.notes("end")
@@ -83,7 +83,7 @@ async def test_a_process_that_is_killed_is_a_failed_attempt(working: Field) -> N
     os.kill(working.notes("start")[1]["pid"], 9)
     await working.until(lambda: len(working.notes("start")) == 3)
     process.kill()
-    assert [note["attempt"] for note in working.notes("start")] == [0, 1, 2]
+    assert [note["attempt"] for note in working.notes("start")] == [1, 2, 3]
     assert "its process was ended by SIGKILL" in working.output_of(process)
 
 

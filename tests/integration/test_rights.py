@@ -74,7 +74,7 @@ class Office:
         @self.app.periodic(every="100ms", retry=Retry(2, delays=["50ms"], jitter=0))
         async def beat(ctx: Context) -> None:
             self._note("beat", ctx.seq, ctx.attempt)
-            if ctx.attempt < 1:
+            if ctx.attempt == 1:
                 raise ValueError("boom")
 
         @self.app.task(retry=Retry(1, delays=["200ms"], jitter=0))
@@ -89,7 +89,7 @@ class Office:
         )
         async def audit(ctx: Context, order: bytes) -> None:
             self._note("audit", order, ctx.attempt)
-            if ctx.attempt < 1:
+            if ctx.attempt == 1:
                 raise ValueError("boom")
 
         self.mail = mail

@@ -26,7 +26,7 @@ async def test_a_run_that_outlasts_its_time_is_tried_again_after_it(blocking: Fi
     blocking.stop()
     outputs = [blocking.output_of(process) for process in processes]
     steps = [(note["what"], note["attempt"]) for note in blocking.notes()]
-    assert steps[:4] == [("start", 0), ("end", 0), ("start", 1), ("end", 1)]
+    assert steps[:4] == [("start", 1), ("end", 1), ("start", 2), ("end", 2)]
     assert any("its thread cannot be stopped" in output for output in outputs)
     assert any("it ran longer than its timeout of 0.3 s" in output for output in outputs)
 

@@ -55,7 +55,10 @@ schedules: st.SearchStrategy[Schedule] = st.one_of(
     st.integers(100, 10**9).map(lambda ms: Every(ms * MS, mode="fixed_rate", catch_up="all")),
     st.integers(0, 59).map(lambda minute: Cron(f"{minute} 9 * * *", tz="Europe/Berlin")),
 )
-last_runs = st.builds(LastRun, st.sampled_from(Ending), moments, moments, spans, st.none() | texts)
+last_runs = st.builds(
+    LastRun,
+    *(st.sampled_from(Ending), moments, moments, spans, st.none() | texts, st.integers(1, 2**31)),
+)
 epochs = st.integers(0, 2**62)
 tokens = st.builds(
     Token,

@@ -205,7 +205,7 @@ class Post:
         async def read(ctx: Context, number: int) -> None:
             headers = ctx.message.headers
             self.read.append((number, {k: headers[k] for k in ("a", "b") if k in headers}))
-            if not ctx.attempt:
+            if ctx.attempt == 1:
                 raise ValueError("again")
 
         self.task = read

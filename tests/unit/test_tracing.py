@@ -85,8 +85,8 @@ async def test_a_call_that_is_sent_delayed_fails_and_is_retried_is_one_trace(
     ]
     assert [sent.kind, first.kind] == [SpanKind.PRODUCER, SpanKind.CONSUMER]
     assert [about(run, "attempt", "ending") for run in (first, second)] == [
-        [0, "retried"],
-        [1, "succeeded"],
+        [1, "retried"],
+        [2, "succeeded"],
     ]
     assert [run.status.status_code for run in (first, second)] == [
         StatusCode.ERROR,
@@ -137,9 +137,9 @@ async def test_a_run_of_a_loop_links_to_the_one_before_it(stage: Stage, traced: 
         await asyncio.sleep(120)
     runs = traced.named(f"process {BEAT}")
     assert [about(run, "loop", "seq", "attempt", "ending") for run in runs] == [
-        ["beat", 0, 0, "succeeded"],
-        ["beat", 1, 0, "retried"],
-        ["beat", 1, 1, "succeeded"],
+        ["beat", 0, 1, "succeeded"],
+        ["beat", 1, 1, "retried"],
+        ["beat", 1, 2, "succeeded"],
     ]
     assert len({context_of(run).trace_id for run in runs}) == len(runs)
     linked = [[link.context.span_id for link in run.links] for run in runs]

@@ -48,7 +48,7 @@ DATED = r"2026-06-\d\d \d\d:00:00[+-]\d\d:\d\d"
 MS = timedelta(milliseconds=1)
 ADDRESS = "amqp://shop@broker:5672/"
 LOOP = LoopId("report", "berlin")
-RUN = (LOOP, 12, 1, "shop/report.berlin/12/1")
+RUN = (LOOP, 12, 2, "shop/report.berlin/12/1")
 
 NEXT = Token(LOOP, Every("1h"), NINE, NINE, seq=13)
 
@@ -258,7 +258,7 @@ def test_a_line_for_machines_is_one_object(log: Log, event: Event, level: int, w
     assert told["event"] == type(event).__name__
     assert re.fullmatch(words, told["message"])
     if isinstance(event, RunEvent):
-        assert (told["loop"], told["seq"], told["attempt"]) == ("report.berlin", 12, 1)
+        assert (told["loop"], told["seq"], told["attempt"]) == ("report.berlin", 12, 2)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ async def test_it_runs_at_its_moment_and_nothing_is_left_of_it(stage: Stage) -> 
         await asyncio.sleep(100)
         assert await shop.remind.scheduled() == []
         assert await is_over(stage)
-    assert shop.runs == [("order-7", 7, 0, 0)]
+    assert shop.runs == [("order-7", 7, 0, 1)]
     assert starts(stage) == [90]
     assert await stage.history("remind.order-7") == ["seeded", "succeeded"]
 
@@ -97,7 +97,7 @@ async def test_asked_for_again_it_is_the_same_also_when_it_has_run(
         assert await shop.remind.once("order-7", at=at, args={"order": 7}) is Did.UNCHANGED
         await asyncio.sleep(100)
         assert await is_over(stage)
-    assert shop.runs == [("order-7", 7, 0, 0)]
+    assert shop.runs == [("order-7", 7, 0, 1)]
 
 
 async def test_the_roster_forgets_in_a_day_what_has_run(stage: Stage) -> None:
@@ -156,9 +156,9 @@ async def test_it_is_taken_back(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("raised", "runs", "parked"),
     [
-        ([ValueError()], [0, 1], 0),
-        ([ValueError(), ValueError()], [0, 1], 1),
-        ([StopLoop("no more")], [0], 0),
+        ([ValueError()], [1, 2], 0),
+        ([ValueError(), ValueError()], [1, 2], 1),
+        ([StopLoop("no more")], [1], 0),
     ],
 )
 async def test_however_its_run_ends_it_is_over(

@@ -141,7 +141,7 @@ async def test_what_is_told_of_a_loop_is_the_same_whether_it_waits_or_only_the_j
         await asyncio.sleep(70)
         await deed(stage)
         found = await status(stage)
-        assert (found.seq, found.attempt, found.reason) == (1, 0, None)
+        assert (found.seq, found.attempt, found.reason) == (1, 1, None)
         assert found.due_at == START + timedelta(seconds=122)
         assert found.last is not None
         assert (found.last.ending, found.last.error) == (Ending.ESCALATED, "ValueError: boom")

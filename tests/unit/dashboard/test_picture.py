@@ -28,9 +28,9 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def ran(seq: int, *, ending: Ending = Ending.SUCCEEDED, attempt: int = 0, **others: Any) -> Token:
+def ran(seq: int, *, ending: Ending = Ending.SUCCEEDED, attempt: int = 1, **others: Any) -> Token:
     """The token that was put after tick `seq`, at second `seq`."""
-    last = LastRun(ending, at(seq), at(seq + 0.1), 2 * SECOND)
+    last = LastRun(ending, at(seq), at(seq + 0.1), 2 * SECOND, attempt=attempt)
     retried = ending is Ending.RETRIED
     token = Token(
         POLL,
@@ -39,7 +39,7 @@ def ran(seq: int, *, ending: Ending = Ending.SUCCEEDED, attempt: int = 0, **othe
         at(seq + 10),
         epoch=5,
         seq=seq if retried else seq + 1,
-        attempt=attempt + 1 if retried else 0,
+        attempt=attempt if retried else 0,
         last=last,
     )
     return replace(token, **others)
@@ -145,11 +145,11 @@ def test_supervision_other_apps_replays_and_what_is_no_token_leave_no_trace() ->
 
 
 def test_minutes_count_first_attempts_alone_as_late() -> None:
-    late = LastRun(Ending.ESCALATED, at(0), at(9), SECOND)
+    late = LastRun(Ending.ESCALATED, at(0), at(9), SECOND, attempt=2)
     again = ran(0, last=late)
     picture = picture_of(ran(0, ending=Ending.RETRIED), again)
     skipped = LastRun(Ending.SKIPPED, at(0), at(30), timedelta(0))
-    picture.minutes.count(skipped, is_first=True)
+    picture.minutes.count(skipped)
     ((begin, minute),) = picture.minutes.last(1, at(119))
     assert begin == START
     assert (minute.runs, minute.failed, minute.ticks) == (2, 2, 1)

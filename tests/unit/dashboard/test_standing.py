@@ -179,7 +179,7 @@ def polling(
     loop.token = Token(loop.id, Every("10s"), START, START, attempt=attempt)
     for number in range(runs):
         at = START - number * apart * SECOND
-        loop.add(Run(at, number, 0, LastRun(Ending.SUCCEEDED, at, at, SECOND)))
+        loop.add(Run(at, number, LastRun(Ending.SUCCEEDED, at, at, SECOND)))
     return Standing(str(loop.id), state, loop, Every("10s"), True, 0)
 
 

@@ -27,11 +27,11 @@ def ran(at: datetime, ending: Ending = Ending.SUCCEEDED, **how: timedelta | str)
     assert isinstance(late, timedelta)
     assert isinstance(took, timedelta)
     error = str(how.get("error", ""))
-    return Run(at + late, 0, 0, LastRun(ending, at, at + late, took, error or None))
+    return Run(at + late, 0, LastRun(ending, at, at + late, took, error or None))
 
 
 def did(verb: Verb, at: datetime, note: str = "", by: str = "maria") -> JournalEntry:
-    return JournalEntry(at, "report", verb.value, 1, 0, note=note, by=by)
+    return JournalEntry(at, "report", verb.value, 1, None, note=note, by=by)
 
 
 def a_loop(*runs: Run, acts: tuple[JournalEntry, ...] = ()) -> LoopPicture:

@@ -61,9 +61,9 @@ async def test_a_sent_message_runs_at_once_and_is_gone(stage: Stage) -> None:
     async with stage.processor():
         name = await greet.send("Ada", times=2)
         await asyncio.sleep(0.01)
-    assert seen == [("Ada", 2, "greet", 0, 0, name), ("task.greet", START, None, None)]
+    assert seen == [("Ada", 2, "greet", 1, 0, name), ("task.greet", START, None, None)]
     (settled,) = of(RunSettled, stage.events)
-    assert settled == RunSettled(LoopId("greet"), None, 0, name)
+    assert settled == RunSettled(LoopId("greet"), None, 1, name)
     assert await stage.waiting() == 0
 
 
@@ -227,7 +227,7 @@ async def test_a_retry_can_wait_for_longer_than_the_timers_can(stage: Stage) -> 
 
     @app.task(retry=Retry(2))
     async def task(ctx: Context) -> None:
-        if not ctx.attempt:
+        if ctx.attempt == 1:
             raise RetryLater("1400d")
 
     await stage.seed(app)
@@ -282,7 +282,7 @@ async def test_everything_of_a_message_survives_its_retries(
         assert parked.queue == app.names.failed_queue("paid")
         await stage.failed.replay(app.tasks, EVERYTHING)
         await asyncio.sleep(1)
-    assert seen == [(FOREIGN, "order.paid", attempt) for attempt in (0, 1, 2, 0)]
+    assert seen == [(FOREIGN, "order.paid", attempt) for attempt in (1, 2, 3, 1)]
     assert not any(name.startswith("x-") for name in parked.message.headers)
 
 
@@ -314,7 +314,7 @@ async def test_an_ordered_task_and_another_one_count_the_same_message_apart(
         await asyncio.sleep(70)  # it waits for its last attempt
         await stage.publish(message, "order.shipped", "orders")
         await asyncio.sleep(70)
-    assert seen == [("bill", 0), ("bill", 1), ("ship", 0), ("bill", 2)]
+    assert seen == [("bill", 1), ("bill", 2), ("ship", 1), ("bill", 3)]
 
 
 async def test_what_could_not_be_read_has_its_routing_key_when_it_is_replayed(stage: Stage) -> None:
@@ -654,7 +654,7 @@ async def test_retries_of_an_ordered_task_are_no_deaths_of_its_processors(stage:
     async with stage.processor():
         await asyncio.sleep(10)
     (parked,) = await stage.parked()
-    assert (parked.reason, attempts) == ("exhausted", [0, 1, 2, 3, 4])
+    assert (parked.reason, attempts) == ("exhausted", [1, 2, 3, 4, 5])
 
 
 async def test_a_message_that_nobody_could_even_park_is_parked_by_the_broker(stage: Stage) -> None:
@@ -701,7 +701,7 @@ async def test_escalation_hooks_are_told_and_what_they_raise_does_no_harm(
     async with stage.processor():
         name = await ours.send(1)
         await asyncio.sleep(60)
-    assert told == [("plain", "ours", "boom", 1, name), ("coroutine", False)]
+    assert told == [("plain", "ours", "boom", 2, name), ("coroutine", False)]
     assert len(await stage.parked()) == 1
     assert await stage.waiting() == 1
     failed = [r for r in caplog.records if "escalation hook" in r.getMessage()]

@@ -171,7 +171,7 @@ async def test_nobody_else_tells_what_only_processors_know(
             return
         await asyncio.sleep(2)
         (run,) = of(RunStarted, stage.events)
-        assert (run.loop, run.attempt) == (LoopId("paid"), 0)
+        assert (run.loop, run.attempt) == (LoopId("paid"), 1)
         assert run.headers["mine"] == 1
         assert not CLAIMS.keys() & run.headers.keys()
 

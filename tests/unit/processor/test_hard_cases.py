@@ -74,7 +74,7 @@ def test_the_tick_before_is_the_same_for_each_retry() -> None:
     @app.periodic(every="1h", mode="fixed_rate", retry=Retry(1, delays=["1s"]))
     async def report(ctx: Context) -> None:
         seen.append(ctx.previous_at)
-        if not ctx.attempt:
+        if ctx.attempt == 1:
             raise ValueError
 
     simulate(app, "2h30m")

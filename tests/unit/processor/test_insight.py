@@ -63,7 +63,7 @@ async def test_of_a_run_is_told_what_it_is_and_how_far(stage: Stage) -> None:
     (run,) = running.runs
     assert (running.complete, running.more) == (True, 0)
     assert (run.id, run.task, run.loop, run.key, run.seq, run.attempt) == (
-        *("report#0", "report", "report", "", 0, 0),
+        *("report#0", "report", "report", "", 0, 1),
     )
     assert (run.executor, run.cancelled_by, run.stack) == ("coroutine", None, None)
     assert (run.progress, run.text) == (0.4, "page 4 of 10")

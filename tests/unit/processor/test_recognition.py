@@ -301,7 +301,7 @@ async def test_a_redelivered_retry_is_not_settled_by_the_attempt_that_put_it(sta
     @app.periodic(every="10s", retry=Retry(1, delays=["1s"], jitter=0))
     async def task(ctx: Context) -> None:
         await asyncio.sleep(5)
-        if not ctx.attempt:
+        if ctx.attempt == 1:
             raise ValueError
 
     await stage.seed(app)
@@ -310,9 +310,9 @@ async def test_a_redelivered_retry_is_not_settled_by_the_attempt_that_put_it(sta
         stage.server.disconnect_all()
         await asyncio.sleep(10)
     assert [(run.seq, run.attempt) for run in of(RunStarted, stage.events)] == [
-        (0, 0),
         (0, 1),
-        (0, 1),
+        (0, 2),
+        (0, 2),
     ]
 
 

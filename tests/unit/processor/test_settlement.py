@@ -66,20 +66,20 @@ def put(settlement: Settlement) -> Token:
     return settlement.put
 
 
-def record(ending: Ending, error: str | None = None) -> LastRun:
-    return LastRun(ending, NINE, STARTED, ENDED - STARTED, error)
+def record(ending: Ending, error: str | None = None, attempt: int = 1) -> LastRun:
+    return LastRun(ending, NINE, STARTED, ENDED - STARTED, error, attempt)
 
 
 NEXT = replace(TOKEN, seq=8, scheduled_at=NINE + HOUR, due_at=NINE + HOUR, previous_at=NINE)
 """The next tick, still without the record of the run before."""
 
 
-def next_tick(ending: Ending, error: str | None = None) -> Token:
-    return replace(NEXT, last=record(ending, error))
+def next_tick(ending: Ending, error: str | None = None, attempt: int = 1) -> Token:
+    return replace(NEXT, last=record(ending, error, attempt))
 
 
-def paused(ending: Ending, error: str | None, reason: str) -> Token:
-    return replace(next_tick(ending, error), state=State.PAUSED, reason=reason)
+def paused(ending: Ending, error: str | None, reason: str, attempt: int = 1) -> Token:
+    return replace(next_tick(ending, error, attempt), state=State.PAUSED, reason=reason)
 
 
 def parking(error: Exception, token: Token = TOKEN, *, reason: ParkedFor = "exhausted") -> Parking:
@@ -88,7 +88,7 @@ def parking(error: Exception, token: Token = TOKEN, *, reason: ParkedFor = "exha
         token,
         state=State.REPLAY,
         attempt=token.attempt + 1,
-        last=record(Ending.ESCALATED, told),
+        last=record(Ending.ESCALATED, told, token.attempt + 1),
     )
     return Parking(parked, reason, error)
 
@@ -108,7 +108,9 @@ def retrying(error: str) -> Settlement:
 
 def escalated(park: Parking) -> Settlement:
     told = f"{type(park.error).__name__}: {park.error}"
-    return Settlement(Ending.ESCALATED, park=park, put=next_tick(Ending.ESCALATED, told))
+    assert park.token is not None
+    after = next_tick(Ending.ESCALATED, told, park.token.attempt)
+    return Settlement(Ending.ESCALATED, park=park, put=after)
 
 
 def stopped(error: str | None, reason: str) -> Settlement:
@@ -178,7 +180,7 @@ def test_an_exhausted_loop_is_paused_where_that_is_wanted():
     policy = replace(POLICY, after_failure="pause")
     settlement = settled(Raised(FAILURE), LAST_ATTEMPT, policy)
     reason = "paused after a failure: ValueError: no"
-    assert settlement.put == paused(Ending.ESCALATED, "ValueError: no", reason)
+    assert settlement.put == paused(Ending.ESCALATED, "ValueError: no", reason, 3)
     assert settlement.park == parking(FAILURE, LAST_ATTEMPT)
     assert settlement.disposition is Disposition.ACK
 

@@ -84,7 +84,7 @@ def test_a_tick_that_is_tried_again_stays_the_tick_it_was_though_others_pass() -
     events = simulate(app, "45s", start=START)
     runs = [(run.seq, run.attempt, run.scheduled_at) for run in of(RunStarted, events)]
     ten, forty = START + timedelta(seconds=10), START + timedelta(seconds=40)
-    assert runs == [(0, 0, ten), (0, 1, ten), (1, 0, forty)]
+    assert runs == [(0, 1, ten), (0, 2, ten), (1, 1, forty)]
 
 
 def test_a_run_that_takes_too_long_is_cancelled_and_counts_as_failed() -> None:
@@ -342,7 +342,7 @@ async def test_after_its_grace_a_processor_gives_its_runs_back_uncounted(stage: 
     assert await stage.tokens() == 1
     async with stage.processor(grace=5):
         await asyncio.sleep(1)
-    assert [run.attempt for run in of(RunStarted, stage.events)] == [0, 0]
+    assert [run.attempt for run in of(RunStarted, stage.events)] == [1, 1]
 
 
 async def test_a_processor_tells_what_it_works_on_once_it_takes_messages(stage: Stage) -> None:

@@ -54,6 +54,7 @@ FULL = replace(
         started_at=MONDAY - timedelta(minutes=59),
         duration=timedelta(seconds=1.5),
         error="OSError: no",
+        attempt=2,
     ),
 )
 FIRST = replace(PLAIN, first=True, act=Act(Verb.TRIGGER, MONDAY))
@@ -122,6 +123,7 @@ def test_a_full_token_adds_its_reason_and_the_run_before():
             "started_at_ms": MONDAY_MS - 59 * 60_000,
             "duration_ms": 1500,
             "error": "OSError: no",
+            "attempt": 2,
         },
         "schedule": {"cron": "0 9 * * MON-FRI", "tz": "Europe/Berlin", "jitter_ms": 10_000},
         "args": {"city": "Zürich"},

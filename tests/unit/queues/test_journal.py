@@ -95,10 +95,10 @@ async def test_what_an_entry_holds(stage: Stage) -> None:
         (each.what, each.seq, each.attempt, at, next_at, each.note)
         for each, at, next_at in zip(entries, moments, due, strict=True)
     ] == [
-        ("seeded", 0, 0, 0.0, 3600.0, ""),
-        ("retried", 0, 0, 3602.0, 3603.0, "ValueError: boom"),
+        ("seeded", 0, None, 0.0, 3600.0, ""),
+        ("retried", 0, 1, 3602.0, 3603.0, "ValueError: boom"),
         ("parked", 0, 2, 3605.0, None, "exhausted: ValueError: boom"),
-        ("escalated", 0, 0, 3605.0, 7205.0, "ValueError: boom"),
+        ("escalated", 0, 2, 3605.0, 7205.0, "ValueError: boom"),
     ]
     assert [each.run and each.run.duration for each in entries] == [
         *(None, timedelta(seconds=2), None, timedelta(seconds=2))

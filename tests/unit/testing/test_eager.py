@@ -24,7 +24,7 @@ async def test_what_is_sent_has_run_when_sending_returns() -> None:
     with eager(app, state="pool"):
         sender = greet.options(headers={"trace": "a"})
         message_id = await sender.send("Ada", on=date(2026, 3, 1))
-        assert ran == [("Ada", date(2026, 3, 1), "a", 0, "greet", "pool")]
+        assert ran == [("Ada", date(2026, 3, 1), "a", 1, "greet", "pool")]
         assert isinstance(message_id, str)
         await sender.send_later("1d", "Bob")
         await sender.send_at(datetime.now(UTC) + timedelta(days=300), "Cyd")
@@ -80,7 +80,7 @@ async def test_a_failure_is_the_senders_and_nothing_is_tried_again(error: Except
         with pytest.raises(type(error)):
             await call.send()
     assert raised.value is error
-    assert attempts == [0, 0]
+    assert attempts == [1, 1]
 
 
 async def test_arguments_are_checked_and_travel_as_they_would() -> None:

@@ -139,13 +139,13 @@ async def test_retries_come_when_time_has_passed_and_the_last_failure_is_parked(
     async with Kit(app, start=START) as kit:
         await call.send(7)
         await kit.run_until_idle()
-        assert [(run.attempt, run.ending) for run in kit.runs] == [(0, Ending.RETRIED)]
+        assert [(run.attempt, run.ending) for run in kit.runs] == [(1, Ending.RETRIED)]
         assert kit.parked == []
         await kit.advance("70s")
         assert [(run.attempt, run.started_at, run.ending) for run in kit.runs] == [
-            (0, START, Ending.RETRIED),
-            (1, after(10), Ending.RETRIED),
-            (2, after(70), Ending.ESCALATED),
+            (1, START, Ending.RETRIED),
+            (2, after(10), Ending.RETRIED),
+            (3, after(70), Ending.ESCALATED),
         ]
         assert repr(kit.runs[-1]) == (
             "Ran(call, attempt 3 at 2026-03-01 12:01:10.000 escalated: "
@@ -297,7 +297,7 @@ async def test_ordered_messages_wait_behind_one_that_is_tried_again() -> None:
 
     @app.task(ordered=True, retry=STAGES)
     async def book(ctx: Context, number: int) -> None:
-        if not number and not ctx.attempt:
+        if not number and ctx.attempt == 1:
             raise ConnectionError
 
     async with Kit(app, start=START) as kit:
