@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     # They take a third of the time in which `import scheduler` would be done.
     from scheduler.control.cancellation import CancelReport
+    from scheduler.control.reports import Report
     from scheduler.program import Program
     from scheduler.queues.running import Running
     from scheduler.settings import Settings
@@ -226,6 +227,35 @@ class Scheduler(Registration, Publishing):
         """
         async with self.operations() as operations:
             return await operations.cancellation.cancel(run, escalate=escalate)
+
+    async def pause(self, name: str, reason: str = "paused by a program") -> "Report":
+        """Pause a loop, or a task with all its calls and loops, until it is resumed.
+
+        A run that is going on ends. Once this has returned, no run begins, unless the report names
+        processors that have not confirmed it. What is sent to a paused task waits.
+
+        Args:
+            name: of the loop, or of a task that gets calls.
+            reason: why, which `scheduler status` tells.
+
+        Raises:
+            UnknownLoop: there is neither.
+            QueueNotFound: it was never seeded.
+        """
+        async with self.operations() as operations:
+            found = await operations.loops.find_or_whole(name)
+            return await operations.verbs.pause(found, reason)
+
+    async def resume(self, name: str) -> "Report":
+        """Resume a paused loop, at its next nominal time, or a paused task.
+
+        A loop that was paused itself stays paused when its task is resumed.
+
+        Raises:
+            UnknownLoop, QueueNotFound: as `pause`.
+        """
+        async with self.operations() as operations:
+            return await operations.verbs.resume(await operations.loops.find_or_whole(name))
 
     async def sync_file(
         self, path: str | PathLike[str], *, dry_run: bool = False

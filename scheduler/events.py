@@ -182,6 +182,24 @@ class ProcessorStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class TaskPaused(Event):
+    """The processor takes no messages of a task, as it is paused."""
+
+    level, text = INFO, "{task} is paused by {by}: {reason}; its messages wait"
+    task: str
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResumed(Event):
+    """The processor takes messages of a task again."""
+
+    level, text = INFO, "{task} is resumed"
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessorStopping(Event):
     """The processor takes no more messages, and lets its runs finish.
 

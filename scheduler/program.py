@@ -112,7 +112,9 @@ def processor(
     punctuality = Punctuality(program, recognition, publisher, shutdown)
     successors = Successors(program, recognition, publisher, order, app.escalation_hooks)
     pipeline = Pipeline(program, recognition, order, punctuality, successors, executions, shutdown)
-    worker = Worker(program, pipeline, executions, shutdown, worked_on, concurrency, grace)
+    worker = Worker(
+        program, pipeline, executions, shutdown, knowledge, worked_on, concurrency, grace
+    )
     return Processor(
         app,
         broker,

@@ -94,6 +94,10 @@ def _loops(context: typer.Context) -> list[str]:
     return [] if app is None else [str(loop) for loop in app.loops]
 
 
+def _loops_and_tasks(context: typer.Context) -> list[str]:
+    return [*dict.fromkeys([*_loops(context), *tasks_to_complete(context)])]
+
+
 def _loops_if_any(context: typer.Context) -> list[str]:
     """Complete LOOP in the place of APP, which may be left out."""
     has_loop = any(each.name == "loop" for each in context.command.params)
@@ -128,6 +132,15 @@ LoopArgument = Annotated[
         autocompletion=_loops,
         help="The loop, as `scheduler status` names it: report, or digest.user-42 of a keyed one. "
         "Required.",
+    ),
+]
+LoopOrTask = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="LOOP_OR_TASK",
+        autocompletion=_loops_and_tasks,
+        help="The loop, as `scheduler status` names it: report, or digest.user-42 of a keyed one; "
+        "or a task that gets calls, with all its calls and loops. Required.",
     ),
 ]
 OneLoop = Annotated[

@@ -15,6 +15,7 @@ from scheduler.cli.arguments import (
     DryRun,
     Json,
     LoopArgument,
+    LoopOrTask,
     OneTask,
     app_and_loop,
     app_and_one,
@@ -67,17 +68,17 @@ cli.add_typer(scheduled, name="scheduled")
 @command(cli, "pause")
 def pause(
     reference: AppArgument = None,
-    loop: LoopArgument = None,
+    loop: LoopOrTask = None,
     every: EveryLoop = False,
     reason: Annotated[
         str, typer.Option(help="Why, which `scheduler status` tells.")
     ] = "paused by an operator",
     as_json: Json = False,
 ) -> bool:
-    """Pause a loop.
+    """Pause a loop, or a task with all its calls and loops.
 
     A current run ends by itself. When the command returns, no other run begins, unless it names
-    processors that have not answered.
+    processors that have not answered. What is sent to a paused task waits.
     """
     return _do(reference, loop, every, lambda it, loops: it.verbs.pause_all(loops, reason), as_json)
 
@@ -85,7 +86,7 @@ def pause(
 @command(cli, "resume")
 def resume(
     reference: AppArgument = None,
-    loop: LoopArgument = None,
+    loop: LoopOrTask = None,
     every: EveryLoop = False,
     now: Annotated[
         bool, typer.Option("--now", help="Run at once, and not at the next nominal time.")
@@ -100,7 +101,10 @@ def resume(
     ] = None,
     as_json: Json = False,
 ) -> bool:
-    """Resume a paused loop, at its next nominal time."""
+    """Resume a paused loop, at its next nominal time, or a paused task.
+
+    A loop that was paused itself stays paused when its task is resumed.
+    """
     if now and after is not None:
         raise UsageError("A loop goes on at once, or as after a moment: give --now or --after.")
     moment = None if after is None else moment_of("--after", after)
@@ -292,10 +296,7 @@ def operated(app: Scheduler, operation: Callable[[Program], Awaitable[T]]) -> T:
 def _do(
     reference: str | None, loop: str | None, every: bool, operation: BulkOperation, as_json: bool
 ) -> bool:
-    """Do something to one loop, or to all loops of the app at once."""
-
-    async def done_to_one(program: Program, found: Loop) -> Report:
-        return (await operation(program, [found]))[0]
+    """Do something to one loop or task, or to all loops of the app at once."""
 
     async def done_to_all(program: Program) -> Sequence[Report]:
         known = await program.loops.all()
@@ -303,7 +304,12 @@ def _do(
         return await operation(program, loops) if loops else []
 
     if not every:
-        return print_report(done_to(reference, loop, done_to_one), as_json)
+        reference, named = app_and_one(reference, loop, "the name of a LOOP or a TASK")
+
+        async def done_to_one(program: Program) -> Report:
+            return (await operation(program, [await program.loops.find_or_whole(named)]))[0]
+
+        return print_report(operated(ready_app(reference), done_to_one), as_json)
     reference, name = app_and_loop(reference, loop)
     if name is not None:
         raise UsageError(f"Either a LOOP or --all, got both: {name}.")
@@ -340,6 +346,8 @@ def _is_done(report: Report) -> bool:
 
 
 def row_of_report(report: Report) -> Row:
+    if report.loop.id.is_whole:
+        return {"task": str(report.loop), "did": report.did.value}
     return row_of_loop(report.loop) | {"did": report.did.value, "due_at": report.due_at}
 
 

@@ -135,8 +135,10 @@ def _note(status: Status) -> str:
 
 def _trouble(status: Status) -> str:
     if status.where is Where.PAUSED and status.by:
-        since = exact(status.since, zone_of(status.loop.schedule))
-        return f"{status.reason}, since {since} by {status.by}"
+        by, since = status.by, status.since
+        if (pause := status.task_pause) is not None:
+            by, since = pause.by, pause.since
+        return f"{status.reason}, since {exact(since, zone_of(status.loop.schedule))} by {by}"
     trouble = status.reason or (status.last.error if status.last else None) or ""
     if status.where is Where.UNATTENDED:
         return "; ".join(filter(None, ["no processor", trouble]))
@@ -148,11 +150,14 @@ def _here(moment: datetime | None, status: Status) -> datetime | None:
 
 
 def _note_on_calls(backlog: Backlog) -> str:
-    """Return the most frequent error of the last quarter of an hour."""
-    if (commonest := backlog.recent.commonest) is None:
-        return ""
-    error, count, id = commonest
-    return f"{count} x {error}" + (f", such as {id}" if id else "")
+    """Return who has paused the task, and its most frequent error of the last 15 minutes."""
+    notes = list[str]()
+    if (pause := backlog.pause) is not None:
+        notes.append(f"paused: {pause.reason}, since {exact(pause.since)} by {pause.by}")
+    if (commonest := backlog.recent.commonest) is not None:
+        error, count, id = commonest
+        notes.append(f"{count} x {error}" + (f", such as {id}" if id else ""))
+    return "; ".join(notes)
 
 
 OF_LOOPS = Table[Status](
@@ -236,6 +241,9 @@ def _fields(status: Status, now: datetime) -> Iterator[tuple[str, str]]:
     yield "state", f"{status.where.value}: {status.where.meaning}"
     if status.reason:
         yield "reason", status.reason
+    if (pause := status.task_pause) is not None:
+        yield "  since", _moment(pause.since, zone, now)
+        yield "  by", pause.by
     if status.seq is not None:
         yield "seq", f"#{status.seq}"
     if status.attempt is not None and status.attempt > 1:

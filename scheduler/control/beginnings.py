@@ -295,9 +295,15 @@ class Beginnings:
     async def _call(
         self, wanted: Sequence[Wanted], entries: Mapping[LoopId, Listed]
     ) -> Mapping[LoopId, Sequence[str]]:
-        """Call the roll with the epochs of loops that are paused or gone; return who is silent."""
+        """Call the roll with the epochs of loops that are paused or gone, and of whole tasks.
+
+        Returns:
+            Who is silent.
+        """
         called = [
-            each.loop.id for each in wanted if each.is_told and Step.CALL in steps(each.verb, None)
+            each.loop.id
+            for each in wanted
+            if each.is_told and (Step.CALL in steps(each.verb, None) or each.loop.id.is_whole)
         ]
         silent, now_silent = dict[LoopId, Sequence[str]](), dict[LoopId, Sequence[str]]()
         for some in in_parts({loop: entries[loop].epoch for loop in called}):

@@ -36,6 +36,7 @@ from scheduler.protocol.rights import (
 from scheduler.protocol.topology import Names, Queue, Topology, probe
 from scheduler.queues.history import Totals
 from scheduler.queues.namespace import Namespace
+from scheduler.spelling import counted
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.registry import App
 from scheduler.timing.durations import format_duration
@@ -144,6 +145,7 @@ class Doctor:
             "dead-lettering": self._check_dead_lettering(),
             "processors": self._check_processors(),
             "timers": self._check_timers(),
+            "pauses": self._check_pauses(),
             "loops": self._check_loops(),
             "calls": self._check_calls(),
             "tasks": self._check_leftovers(),
@@ -291,6 +293,18 @@ class Doctor:
                 "warning",
                 "is in the broker, and the code does not have it",
                 "Run `scheduler seed --prune` once no old processor needs it.",
+            )
+
+    async def _check_pauses(self) -> AsyncIterator[Finding]:
+        pauses = await self._survey.pauses()
+        depths = await self._survey.depths(pauses)
+        for task, pause in pauses.items():
+            waiting = depth.ready if (depth := depths[task]) else 0
+            yield Finding(
+                f"task {task}",
+                "warning",
+                f"is paused by {pause.by}: {pause.reason}; {counted(waiting, 'message')} waiting",
+                f"Run `scheduler resume APP {task}` when it may go on.",
             )
 
     async def _check_calls(self) -> AsyncIterator[Finding]:
@@ -489,7 +503,7 @@ def _check_loop(status: Status) -> Finding | None:
                 "is overdue for longer than its task may take, and not all processors respond",
                 "Check whether these processors are hung.",
             )
-        case Where.PAUSED:
+        case Where.PAUSED if status.task_pause is None:
             return Finding(
                 about,
                 "warning",

@@ -11,13 +11,14 @@ from dataclasses import replace
 from datetime import datetime
 
 from scheduler.errors import QueueNotFound, UnknownLoop
-from scheduler.protocol.tokens import Token
+from scheduler.protocol.tokens import WHOLE, LoopId, Token
 from scheduler.queues.listing import Listed, Listing
 from scheduler.queues.roster import Roster
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import Loop, absent
 from scheduler.tasks.registry import App
-from scheduler.tasks.tasks import SUPERVISION
+from scheduler.tasks.tasks import SUPERVISION, TaskSpec
+from scheduler.timing.moments import UNIX_EPOCH
 from scheduler.timing.once import Once
 
 
@@ -87,6 +88,11 @@ def _orphan(listed: Listed) -> Loop:
     return Loop(listed.loop, task, listed.schedule, listed.args, listed.override)
 
 
+def whole_of(task: TaskSpec) -> Loop:
+    """What stands for all messages of a task where it is paused and resumed. It never runs."""
+    return Loop(LoopId(task.name, WHOLE), task, Once(UNIX_EPOCH), {})
+
+
 def is_same(one: Loop | Token, other: Listed | Token) -> bool:
     """Return whether both have the same schedule and arguments."""
     return (one.schedule, dict(one.args)) == (other.schedule, dict(other.args))
@@ -128,12 +134,31 @@ class Loops:
         Raises:
             UnknownLoop: there is none; the message names the nearest.
         """
+        known = await self._loops_with(name)
+        if name not in known and name in self._app.tasks:
+            raise UnknownLoop(f"{name!r} is a task, and no loop: its loops are named {name}.KEY.")
+        if name not in known:
+            raise UnknownLoop(no_such("loop", name, known))
+        return known[name]
+
+    async def find_or_whole(self, name: str) -> Loop:
+        """The loop of this name; where none has it, what stands for the whole task of this name.
+
+        Raises:
+            UnknownLoop: there is neither; the message names the nearest.
+        """
+        tasks = {task.name: whole_of(task) for task in self._app.tasks.values()}
+        known = tasks | await self._loops_with(name)
+        if name not in known:
+            raise UnknownLoop(no_such("loop or task", name, known))
+        return known[name]
+
+    async def _loops_with(self, name: str) -> dict[str, Loop]:
+        """The loops of the code, by name; where none has this one, those of the broker too."""
         known = {str(loop): loop for loop in self._app.loops.values()}
         if name not in known:
             with suppress(QueueNotFound):
                 listing = await self._roster.read()
                 others = (*loops_of(self._app, listing), *orphans_of(self._app, listing))
                 known |= {str(loop): loop for loop in others}
-        if name not in known:
-            raise UnknownLoop(no_such("loop", name, known))
-        return known[name]
+        return known

@@ -9,6 +9,7 @@ from scheduler.control.leftovers import Leftover
 from scheduler.control.loops import as_listed, keyed_loops_of, orphans_of
 from scheduler.control.where import Where, due_at_of, put_of, where
 from scheduler.errors import BrokerUnavailable, MessageError, QueueNotFound
+from scheduler.protocol.epochs import LoopState
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LastRun, LoopId, Token
 from scheduler.queues.concurrency import side_by_side
@@ -34,10 +35,21 @@ LOOK_BACKS = (
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """The pause of a whole task: who has paused it, since when it is paused, and why."""
+
+    by: str
+    since: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The state of a loop, by roster, journal, queues and processors.
 
     Attributes:
+        attempt: which attempt at the tick is next, or goes on, counted from 1.
+        task_pause: of its task, which holds a loop that is not paused itself.
         epoch: in which the loop is.
         by: who began that: host, process and a part of its own.
         since: when that was.
@@ -50,6 +62,7 @@ class Status:
     seq: int | None = None
     attempt: int | None = None
     reason: str | None = None
+    task_pause: Pause | None = None
     last: LastRun | None = None
     epoch: int = 0
     by: str = ""
@@ -64,6 +77,7 @@ class Backlog:
         ready: wait for a processor; None: the task was never seeded.
         parked: wait for an operator.
         recent: what became of its calls in the last quarter of an hour.
+        pause: None: processors take its messages.
     """
 
     task: str
@@ -71,6 +85,7 @@ class Backlog:
     processors: int
     parked: int
     recent: Totals = field(default_factory=Totals)
+    pause: Pause | None = None
 
     @property
     def is_fine(self) -> bool:
@@ -125,7 +140,7 @@ class Survey:
         return [
             _status(
                 loop,
-                listing.get(loop.id),
+                listing,
                 tokens.get(loop.id),
                 now,
                 depths[loop.id.task],
@@ -230,6 +245,7 @@ class Survey:
     async def backlogs(self) -> list[Backlog]:
         """Return the backlog of each task that is sent messages."""
         called, recent = self._called, await self.recent_calls()
+        pauses = await self.pauses()
         parked = await side_by_side(
             self._broker.depth, [self._app.names.failed_queue(task) for task in called]
         )
@@ -240,11 +256,17 @@ class Survey:
                 depth.consumers if depth else 0,
                 failed.ready if failed else 0,
                 recent.get(task, Totals()),
+                pauses.get(task),
             )
             for (task, depth), failed in zip(
                 (await self.depths(called)).items(), parked, strict=True
             )
         ]
+
+    async def pauses(self) -> dict[str, Pause]:
+        """Return the pauses of the tasks that are paused."""
+        listing = await self.listing()
+        return {task: pause for task in self._app.tasks if (pause := pause_of(listing, task))}
 
     async def recent_calls(self) -> dict[str, Totals]:
         """Read what became of the calls of each task in the last quarter of an hour."""
@@ -293,7 +315,7 @@ class Survey:
             if listed is None or listed.is_gone or (token is None and not self._is_heard):
                 continue
             put = None if token is None else put_of(token)
-            due_at = due_at_of(listed, put)
+            due_at = due_at_of(listed, put, listing.of_task(loop.id.task))
             if due_at is not None and due_at < now:
                 overdue[loop.id] = listing.known(loop.id)
         return overdue
@@ -308,9 +330,15 @@ class Survey:
             return await self._roll_call.ask_all(loops)
 
 
+def pause_of(listing: Listing, task: str) -> Pause | None:
+    """Return the pause of a task; None: it is not paused."""
+    paused = listing.pause_of(task)
+    return paused and Pause(paused.by, paused.at, paused.reason)
+
+
 def _status(
     loop: Loop,
-    listed: Listed | None,
+    listing: Listing,
     token: Token | None,
     now: datetime,
     depth: Depth | None,
@@ -318,7 +346,7 @@ def _status(
     *,
     is_heard: bool,
 ) -> Status:
-    processors = 0 if depth is None else depth.consumers
+    processors, listed = 0 if depth is None else depth.consumers, listing.get(loop.id)
     if depth is None or listed is None or listed.is_gone:
         return Status(loop, Where.UNSEEDED, processors)
     held = held_in(loop.id, listed.epoch, answers) if token is not None or is_heard else None
@@ -326,10 +354,13 @@ def _status(
     of_task, timeout = listing.of_task(loop.id.task), loop.task.timeout
     place = where(listed, put, now, depth, of_task=of_task, timeout=timeout, held=held)
     latest = token if token is not None and token.epoch >= listed.epoch else None
-    due_at, reason = latest.due_at if latest else listed.first_due_at, ""
+    due_at, reason, task_pause = latest.due_at if latest else listed.first_due_at, "", None
     if place is Where.PAUSED:
         due_at = None
         reason = (latest.reason if latest and latest.rests else "") or listed.reason
+        if listed.entry.state is LoopState.ACTIVE and not (latest and latest.rests):
+            task_pause = pause_of(listing, loop.id.task)
+            reason = f"its task is paused: {task_pause.reason if task_pause else ''}"
     if not reason and held is None and answers is not None:
         reason = f"as far as is known: no answer from {', '.join(answers.unheard)}"
     return Status(
@@ -338,8 +369,9 @@ def _status(
         processors,
         due_at,
         seq=None if token is None else token.seq,
-        attempt=None if token is None else token.attempt,
+        attempt=None if token is None else token.attempt + 1,
         reason=reason or None,
+        task_pause=task_pause,
         last=None if token is None else token.last,
         epoch=listed.epoch,
         by=listed.by,

@@ -214,7 +214,7 @@ class Supervisor:
             await self._beginnings.repair(list(filter(None, seen)), "doubled", epochs=doubled)
             doubled.clear()
         await self._note()
-        loops = self._app.loops.keys() | self._listing.keys() if missing else ()
+        loops = {*self._app.loops, *(each.loop for each in self._listing.there)} if missing else ()
         troubles = {
             **{str(loop): "orphan" for loop in orphans},
             **{str(loop): "missing" for loop in loops if loop.task in missing},
@@ -279,14 +279,14 @@ class Supervisor:
         for number, listed in enumerate(list(self._listing.values()), 1):
             if number % BREATHE_EVERY == 0:
                 await asyncio.sleep(0)
-            if listed.is_gone or listed.loop == SUPERVISION:
+            if listed.is_gone or listed.is_of_task or listed.loop == SUPERVISION:
                 continue
             if is_orphan(self._app, listed):
                 orphans.append(listed.loop)
                 continue
             count += 1
             put = self._put_of(listed)
-            due_at = due_at_of(listed, put)
+            due_at = due_at_of(listed, put, self._listing.of_task(listed.loop.task))
             if due_at is not None and now - due_at > tolerance:
                 loop = self._loop(listed)
                 assert loop is not None
@@ -323,6 +323,7 @@ class Supervisor:
                     by_loop[loop].put,
                     now,
                     depths[loop.task] or Depth(0, 0),
+                    of_task=self._listing.of_task(loop.task),
                     timeout=by_loop[loop].loop.task.timeout,
                     held=held_in(loop, by_loop[loop].listed.epoch, answers),
                     served_until=self._census.served_until(loop.task),

@@ -2,6 +2,10 @@
 
 A verb decides by what the roster says. Where another creator was first, it reads and decides again.
 The journal hears what was done.
+
+A whole task is paused and resumed like a loop. Its entry of the roster is beside those of its
+loops, which stay as they are. In between, processors take none of its messages: calls and tokens
+wait in its queue.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,14 +13,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from scheduler.control.beginnings import Beginnings, Wanted
+from scheduler.control.beginnings import Beginnings, Change, Wanted
 from scheduler.control.first_tokens import resumed, triggered
 from scheduler.control.loops import as_entered
 from scheduler.control.reports import Did, Report
 from scheduler.control.status import Survey
 from scheduler.control.where import Where
 from scheduler.errors import QueueNotFound, UnknownLoop, UsageError
-from scheduler.protocol.epochs import LoopState, Verb
+from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.tokens import State, Token
 from scheduler.queues.listing import Listed, Listing, checkpoint_of
 from scheduler.queues.namespace import Namespace
@@ -25,6 +29,9 @@ from scheduler.timing.once import Once
 from scheduler.timing.schedules import Recurring
 
 PAUSED_BY_OPERATOR = "paused by an operator"
+NOT_PAUSED = Entry(0, LoopState.GONE, 0)
+"""The entry of a whole task that was never paused."""
+
 DUE = Where.READY, Where.RUNNING, Where.UNATTENDED, Where.LATE
 
 _Decide = Callable[[Loop, Listed], Report | Wanted]
@@ -46,7 +53,7 @@ class Verbs:
     async def pause_all(
         self, loops: Sequence[Loop], reason: str = PAUSED_BY_OPERATOR
     ) -> list[Report]:
-        """Pause loops until they are resumed.
+        """Pause loops and whole tasks until they are resumed.
 
         Runs in progress end first. Once this has returned, no run begins, unless a processor has
         not confirmed it, which the report says.
@@ -57,10 +64,15 @@ class Verbs:
         """
 
         heard_at = self._clock.now()
-        tokens = await self._survey.last_tokens(loops)
+        tokens = await self._survey.last_tokens([each for each in loops if not each.id.is_whole])
 
         def decide(loop: Loop, listed: Listed) -> Wanted:
             paused = listed.entry.state is LoopState.PAUSED
+            if loop.id.is_whole and not paused:
+                told = _told_as(Verb.PAUSE)
+                return Wanted(
+                    Verb.START, loop, listed, told, reason=reason, paused=True, did=Did.PAUSED
+                )
             because = listed.reason if paused else reason
             token = tokens.get(loop.id)
             return Wanted(
@@ -86,21 +98,29 @@ class Verbs:
     async def resume_all(
         self, loops: Sequence[Loop], *, at_once: bool = False, after: datetime | None = None
     ) -> list[Report]:
-        """Resume paused loops, at their next nominal time or at once.
+        """Resume paused loops, at their next nominal time or at once, and whole tasks.
 
         Args:
             after: go on as after a run at this moment: the next nominal time is the first one after
                 it. What has been due since, `catch_up` decides about.
 
         Raises:
+            UsageError: a whole task has no time at which it goes on.
             QueueNotFound, Overtaken: as `pause_all`.
         """
         now = self._clock.now()
+        if (at_once or after) and (whole := next((x for x in loops if x.id.is_whole), None)):
+            raise UsageError(
+                f"{whole} is a task: only a loop is resumed at once, or as after a run."
+            )
 
         def decide(loop: Loop, listed: Listed) -> Report | Wanted:
             loop = as_entered(loop, listed)
             if listed.entry.state is not LoopState.PAUSED:
                 return Report(loop, Did.NOT_PAUSED)
+            if loop.id.is_whole:
+                told = _told_as(Verb.RESUME)
+                return Wanted(Verb.GONE, loop, listed, told, did=Did.RESUMED)
             return Wanted(
                 Verb.RESUME,
                 loop,
@@ -115,6 +135,8 @@ class Verbs:
         (status,) = await self._survey.status(loop)
         if status.where in DUE:
             return Report(status.loop, Did.RUNNING)
+        if status.task_pause is not None:
+            return Report(status.loop, Did.IS_PAUSED)
         now = self._clock.now()
 
         def decide(loop: Loop, listed: Listed) -> Report | Wanted:
@@ -221,6 +243,8 @@ class Verbs:
 
     def _listed(self, loop: Loop, listing: Listing) -> Listed:
         listed = listing.get(loop.id)
+        if loop.id.is_whole:
+            return listed or Listed(loop.id, loop.schedule, {}, NOT_PAUSED)
         if listed is not None and listed.is_done:
             raise UnknownLoop(f"{loop} has already run and cannot be changed.")
         if listed is None or listed.is_gone:
@@ -228,7 +252,13 @@ class Verbs:
         return listed
 
     def _not_seeded(self, loop: Loop) -> QueueNotFound:
+        what = "task" if loop.id.is_whole else "loop"
         return QueueNotFound(
-            f"The loop {loop} is not in {self._broker.address} yet. Nothing was changed; "
+            f"The {what} {loop} is not in {self._broker.address} yet. Nothing was changed; "
             "run `scheduler seed` first."
         )
+
+
+def _told_as(verb: Verb) -> Change:
+    """Return what has the journal hear of a pause of a whole task, and of its end."""
+    return lambda token: replace(token, act=token.act and replace(token.act, verb=verb))

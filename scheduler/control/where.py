@@ -66,18 +66,27 @@ def put_of(token: Token) -> Put:
     )
 
 
-def due_at_of(listed: Listed, put: Put | None) -> datetime | None:
-    """Return when a loop's token should have come to its task's queue; None: it has none.
+def due_at_of(listed: Listed, put: Put | None, of_task: Listed | None = None) -> datetime | None:
+    """Return when a loop's token should leave its task's queue; None: it has none, or is held.
 
     Args:
         put: its last put; None: none was heard. Then it is due at the first tick of its epoch.
+        of_task: the entry that has paused or resumed its task last, if one has.
     """
-    if listed.entry.state is not LoopState.ACTIVE:
+    if listed.entry.state is not LoopState.ACTIVE or is_held_by(of_task):
         return None
     if put is None or put.epoch < listed.epoch:
-        return listed.first_due_at
-    # An epoch that began later has put it again.
-    return None if put.rests else max(moment_of(put.due_at_ms), listed.at)
+        due_at = listed.first_due_at
+    elif put.rests:
+        return None
+    else:  # an epoch that began later has put it again
+        due_at = max(moment_of(put.due_at_ms), listed.at)
+    return due_at if of_task is None else max(due_at, of_task.at)
+
+
+def is_held_by(of_task: Listed | None) -> bool:
+    """Return whether the entry that has paused or resumed a task last holds its loops."""
+    return of_task is not None and not of_task.is_gone
 
 
 def where(
@@ -86,6 +95,7 @@ def where(
     now: datetime,
     depth: Depth | None = None,
     *,
+    of_task: Listed | None = None,
     timeout: timedelta,
     held: bool | None = None,
     served_until: datetime | None = None,
@@ -97,6 +107,7 @@ def where(
         listed: its entry in the roster; None: it is not seeded.
         put: its last put; None: the journal, as far as it was read, tells of none.
         depth: of the queue of its task; None: unknown.
+        of_task: the entry that has paused or resumed its task last, if one has.
         timeout: how long a run of its task may take.
         held: whether a processor has its token in hand; None: unknown, or not all have answered.
         served_until: the latest due time of the task's loops whose runs have begun. Its queue is in
@@ -107,11 +118,11 @@ def where(
         return Where.UNSEEDED
     # Its run has ended it, as the roster will tell.
     rests = put is not None and put.epoch >= listed.epoch and put.rests
-    if listed.entry.state is LoopState.PAUSED or rests:
+    if listed.entry.state is LoopState.PAUSED or rests or is_held_by(of_task):
         return Where.PAUSED
     if put is None and held is None:
         return Where.UNHEARD
-    due_at = due_at_of(listed, put)
+    due_at = due_at_of(listed, put, of_task)
     overdue = now - (due_at or now)
     if overdue <= timedelta(0):
         return Where.WAITING

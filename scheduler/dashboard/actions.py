@@ -33,12 +33,14 @@ class LoopVerb:
     Attributes:
         says: what it will do, for people who have not done it yet.
         ends: whether it cannot be taken back, so that it is asked for twice.
+        of_tasks: whether it is done to whole tasks as well.
     """
 
     name: str
     says: str
     do: Callable[[Program, Loop, str], Awaitable[Report]]
     ends: bool = False
+    of_tasks: bool = False
 
 
 LOOP_VERBS = {
@@ -48,11 +50,13 @@ LOOP_VERBS = {
             "pause",
             "No run of it begins any more until it is resumed. A run that is going on ends.",
             lambda it, loop, why: it.verbs.pause(loop, why or "paused from the dashboard"),
+            of_tasks=True,
         ),
         LoopVerb(
             "resume",
             "If it is paused, it goes on at its next nominal time.",
             lambda it, loop, _: it.verbs.resume(loop),
+            of_tasks=True,
         ),
         LoopVerb(
             "now",
@@ -159,9 +163,10 @@ class Actions:
 
         async def work(operation: Operation) -> None:
             program = self._site.program
+            find = program.loops.find_or_whole if verb.of_tasks else program.loops.find
             for name in names:
                 try:
-                    loop = await program.loops.find(name)
+                    loop = await find(name)
                     operation.tell(_told(await verb.do(program, loop, form.text("reason"))))
                 except UsageError as error:
                     if len(names) == 1:

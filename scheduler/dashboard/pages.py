@@ -215,6 +215,7 @@ def tasks(site: Site, query: Query) -> Context:
             "spec": site.app.tasks[name],
             "work": work.get(name, IDLE),
             "queue": depths.get(names.processor_queue(name)),
+            "pause": site.picture.listing.pause_of(name),
             "parked": depths.get(names.failed_queue(name)),
             "retry": site.app.tasks[name].policy.retry,
         }
@@ -272,7 +273,8 @@ def processors(site: Site, _: Query) -> Context:
     taken = {
         task: depth.consumers > 0 or task in resting_tasks
         for task in site.app.tasks
-        if (depth := depths.get(names.processor_queue(task))) is not None
+        if site.picture.listing.pause_of(task) is None
+        and (depth := depths.get(names.processor_queue(task))) is not None
     }
     return {
         "processors": site.processors,

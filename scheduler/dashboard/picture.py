@@ -195,8 +195,10 @@ class Picture:
         entry = entry_of_token(token)
         if token.loop == SUPERVISION:
             return entry.at if entry else None
-        loop = self._loop(token.loop)
-        if loop is not None:
+        if token.loop.is_whole:
+            if entry is not None:
+                self._note(entry, None)
+        elif (loop := self._loop(token.loop)) is not None:
             loop.see(token, len(message.body))
             self._hear_of(loop, token, entry)
         return entry.at if entry else None
@@ -208,7 +210,7 @@ class Picture:
         if token.act is not None:
             self._note(entry, loop)
         elif entry.run is not None and loop.add(_run_of(entry, entry.run)):
-            self.minutes.count(entry.run, is_first=not loop.has_failed(_run_of(entry, entry.run)))
+            self.minutes.count(entry.run)
             self._enter(entry)
 
     def list(self, listing: Iterable[Listed]) -> None:
@@ -222,7 +224,7 @@ class Picture:
         if listed.loop == SUPERVISION:
             return
         self.version += 1
-        if (loop := self._loop(listed.loop)) is None:
+        if listed.is_of_task or (loop := self._loop(listed.loop)) is None:
             return
         latest = loop.listed = self.listing[listed.loop]
         if loop.token is None and latest.checkpoint is not None:

@@ -18,6 +18,7 @@ from scheduler.dashboard.standing import (
     Standing,
     Verdict,
     Workload,
+    pauses_in_words,
     standings_of,
     verdict_of,
     workloads,
@@ -48,10 +49,11 @@ class _Judgement:
         self.standings = standings_of(app, picture, now)
         self._heard_back_to = picture.heard_back_to
         self._calls = picture.calls(now)
+        self._pauses = pauses_in_words(app, picture)
 
     @cached_property
     def verdict(self) -> Verdict:
-        return verdict_of(self.standings, self._calls)
+        return verdict_of(self.standings, self._calls, self._pauses)
 
     @cached_property
     def workloads(self) -> dict[str, Workload]:

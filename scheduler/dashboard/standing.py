@@ -57,6 +57,7 @@ class Standing:
         schedule: as it was seeded.
         failures: how many of its last attempts have failed, in a row.
         was_late: how late a run of the last day began, if that was very late.
+        task_pause: the entry that pauses its task, where the loop is not paused itself.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Standing:
     in_code: bool
     failures: int
     was_late: timedelta | None = None
+    task_pause: Listed | None = None
 
     @property
     def mark(self) -> str:
@@ -96,26 +98,46 @@ def standings_of(app: App, picture: Picture, now: datetime) -> list[Standing]:
         schedule = listed.schedule if listed is not None else code and code.schedule
         assert schedule is not None
         timeout = task.timeout if task else DEFAULT_TASK_TIMEOUT
-        state = state_of(loop, now, depths.get(name.task), timeout)
+        of_task = picture.listing.of_task(name.task)
+        state = state_of(loop, now, depths.get(name.task), timeout, of_task)
         in_code = code is not None or (bool(name.key) and task is not None)
-        late = _lateness(loop, now)
-        found.append(Standing(str(name), state, loop, schedule, in_code, _failures(loop), late))
+        late, failures = _lateness(loop, now), _failures(loop)
+        pause = None if loop.is_paused else picture.listing.pause_of(name.task)
+        found.append(Standing(str(name), state, loop, schedule, in_code, failures, late, pause))
     return sorted(found, key=lambda standing: standing.name)
 
 
-def state_of(loop: LoopPicture, now: datetime, depth: Depth | None, timeout: timedelta) -> Where:
+def state_of(
+    loop: LoopPicture,
+    now: datetime,
+    depth: Depth | None,
+    timeout: timedelta,
+    of_task: Listed | None = None,
+) -> Where:
     """Return where a loop is, as far as it was heard of.
 
     Args:
         depth: of the queue of its task; None: it is not known.
         timeout: how long a run of its task may take.
+        of_task: the entry that has paused or resumed its task last, if one has.
     """
     listed, token = loop.listed, loop.token
     if listed is None and token is not None:  # the roster was not read yet
         entry = Entry(token.epoch, LoopState.ACTIVE, token.life)
         listed = Listed(loop.id, token.schedule, token.args, entry, at=now)
     put = None if token is None else put_of(token)
-    return where(listed, put, now, depth, timeout=timeout)
+    return where(listed, put, now, depth, of_task=of_task, timeout=timeout)
+
+
+def pauses_in_words(app: App, picture: Picture) -> list[str]:
+    """Tell of each task that is paused."""
+    sentences = list[str]()
+    for task in app.tasks:
+        if (pause := picture.listing.pause_of(task)) is not None:
+            depth = picture.depths.get(app.names.processor_queue(task))
+            waiting = f"; {counted(depth.ready, 'message')} waiting" if depth else ""
+            sentences.append(f"Task {task} is paused by {pause.by}: {pause.reason}{waiting}.")
+    return sentences
 
 
 def _failures(loop: LoopPicture) -> int:
@@ -171,12 +193,15 @@ class Verdict:
 
 
 def verdict_of(
-    standings: Sequence[Standing], calls: Mapping[str, Totals] = MappingProxyType({})
+    standings: Sequence[Standing],
+    calls: Mapping[str, Totals] = MappingProxyType({}),
+    pauses: Iterable[str] = (),
 ) -> Verdict:
     """Judge loops and calls.
 
     Args:
         calls: what became of the calls of each task lately.
+        pauses: a sentence on each task that is paused.
     """
     troubles = list(_troubles(standings))
     counts = Counter(standing.state for standing in standings)
@@ -188,6 +213,7 @@ def verdict_of(
             f"{counted(totals.lost, 'call')} of {task} failed in the last 15 minutes."
             for task, totals in failing.items()
         ),
+        *pauses,
     ]
     return Verdict(" ".join(sentences), troubles, counts, late, failing)
 

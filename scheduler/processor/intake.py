@@ -36,16 +36,17 @@ Handle = Callable[[Delivery], "asyncio.Task[datetime | None]"]
 
 @dataclass(eq=False)
 class Intake(ABC):
-    """Takes the messages of one queue. It ends by itself when its processor stops.
+    """Takes the messages of one queue, from its opening until it is closed, which it is once.
 
     Attributes:
+        closing: the first of its steps is that this is being closed.
         taking: takes messages, where they do not just come.
     """
 
     broker: Broker
     queue: str
     handle: Handle
-    shutdown: Shutdown
+    closing: Shutdown = field(default_factory=Shutdown, init=False)
     consumer: Consumer | None = field(default=None, init=False)
     taking: asyncio.Task[None] | None = field(default=None, init=False)
 
@@ -70,8 +71,8 @@ class Intake(ABC):
         """
 
     async def close(self) -> None:
-        """Once the processor is stopping: wait until no more messages are handed over."""
-        return
+        """Take no more messages; wait until no more are handed over."""
+        self.closing.begin()
 
     async def ended(self) -> None:
         """Once all that was handed over is done with: wait until nothing is held any more."""
@@ -82,14 +83,14 @@ class Intake(ABC):
         self.taking = asyncio.create_task(taking, name=f"take {self.queue}")
 
     async def patiently(self, attempt: Callable[[], Awaitable[R]]) -> R | None:
-        """Try it until the broker lets it be done; None: the processor stops."""
+        """Try it until the broker lets it be done; None: this is being closed."""
         for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE):
-            if self.shutdown.stopping:
+            if self.closing.stopping:
                 return None
             try:
                 return await attempt()
             except BrokerError:
-                await self.shutdown.sleep(pause)
+                await self.closing.sleep(pause)
         raise AssertionError("it goes on without end")
 
 
@@ -106,6 +107,7 @@ class Flow(Intake):
         self.consumer = await self.broker.consume(self.queue, receive, prefetch=self.prefetch)
 
     async def close(self) -> None:
+        await super().close()
         if self.consumer is not None:
             await self.consumer.cancel()
 
@@ -127,24 +129,25 @@ class Paced(Intake):
         self.begin(self._take())
 
     async def close(self) -> None:
+        await super().close()
         await self.ended()
 
     async def _take(self) -> None:
-        while await self.shutdown.unless_begun(self.places.acquire()):
-            await self.shutdown.sleep(self.pacer.wait)
+        while await self.closing.unless_begun(self.places.acquire()):
+            await self.closing.sleep(self.pacer.wait)
             if (delivery := await self.patiently(self._fetched)) is None:
                 return
             self.pacer.turn()
             self.handle(delivery).add_done_callback(lambda _: self.places.release())
 
     async def _fetched(self) -> Delivery | None:
-        """The next message, as soon as there is one; None: the processor stops."""
+        """The next message, as soon as there is one; None: this is being closed."""
         if (delivery := await self.broker.get(self.queue)) is not None:
             return delivery
         come: asyncio.Queue[Delivery] = asyncio.Queue()
         self.consumer = await self.broker.consume(self.queue, come.put_nowait, prefetch=1)
         try:
-            delivery = await self.shutdown.unless_begun(come.get())
+            delivery = await self.closing.unless_begun(come.get())
             # One that was lost may have come again.
             while delivery is not None and not come.empty():
                 delivery = come.get_nowait()
@@ -177,13 +180,13 @@ class InOrder(Intake):
         return self.broker.consume(self.queue, self._come.put_nowait, prefetch=1)
 
     async def _take(self) -> None:
-        while (delivery := await self.shutdown.unless_begun(self._come.get())) is not None:
+        while (delivery := await self.closing.unless_begun(self._come.get())) is not None:
             if self.pacer is not None:
                 self.pacer.turn()
             rest = self._rest(await self.handle(delivery))
             if rest > 0:
                 await self._leave()
-                await self.shutdown.sleep(rest)
+                await self.closing.sleep(rest)
                 self.consumer = await self.patiently(self._consume)
         await self._leave()
 

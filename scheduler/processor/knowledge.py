@@ -1,4 +1,5 @@
-"""What a processor has to know before it runs a token: which epochs have begun (P0)."""
+"""What a processor has to know before it runs a message (P0): which epochs of loops have begun, and
+which tasks are paused."""
 
 import asyncio
 from collections.abc import Callable
@@ -36,8 +37,8 @@ LastNote = tuple[Token, datetime]
 class Knowledge:
     """Follows the roster, and hears the roll calls, for as long as its processor lives.
 
-    After each interruption it starts anew; until that is done, its processor runs no token. What it
-    reads is entered in the listing.
+    After each interruption it starts anew; until that is done, its processor runs no token, and for
+    a while no call: it may not know yet of a pause. What it reads is entered in the listing.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class Knowledge:
         self._turn = asyncio.Lock()
         self._is_open = False
         self._current = asyncio.Event()
+        self._interrupted_at = 0.0
+        self._news = asyncio.Event()
         self._catching_up: asyncio.Task[None] | None = None
         self._opened = AsyncExitStack()
 
@@ -81,6 +84,29 @@ class Knowledge:
     async def current(self) -> bool:
         """Wait until it is current."""
         return await self._current.wait()
+
+    async def soon_current(self) -> None:
+        """Wait until it is current, but not for long: calls do not depend on the roster.
+
+        Where it cannot be read, no pause can be appended to it either.
+        """
+        since = asyncio.get_running_loop().time() - self._interrupted_at
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ENTERED_WITHIN_S - since):
+                await self._current.wait()
+
+    def pause_of(self, task: str) -> Listed | None:
+        """Return the entry that pauses a task; None: it is not paused."""
+        return self._listing.pause_of(task)
+
+    def is_held(self, task: str) -> bool:
+        """Return whether no run of a task begins, as it is paused, or may be."""
+        return self._listing.is_held(task)
+
+    async def until_held(self, task: str, held: bool) -> None:
+        """Wait until a task is paused, or is not."""
+        while self.is_held(task) is not held:
+            await self._news.wait()
 
     async def entry_of(self, first: Token) -> Entry | None:
         """Return the latest entry of a loop, its first token's epoch or later; None: it is late."""
@@ -124,8 +150,15 @@ class Knowledge:
 
     def _tell(self, listed: Listed, lag: timedelta) -> None:
         self._emit(EpochHeard(listed.loop, listed.epoch, lag))
+        if listed.is_of_task:
+            self._tell_of_pauses()
+
+    def _tell_of_pauses(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
 
     def _interrupt(self) -> None:
+        self._interrupted_at = asyncio.get_running_loop().time()
         self._current.clear()
         if self._catching_up is not None:
             self._catching_up.cancel()
@@ -162,6 +195,7 @@ class Knowledge:
             self._following = await self._roster.follow(listing, self._tell)
         elif reading.is_ahead_of(listing):
             listing.catch_up(reading)
+        self._tell_of_pauses()
 
     async def _stop_following(self) -> None:
         following, self._following = self._following, None

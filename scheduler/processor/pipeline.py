@@ -7,10 +7,11 @@ Each step may end it:
 3. resolve: arguments that do not fit the task are parked
 4. wait: a message that came shortly before its time is held until then, one that came earlier goes
    back to its timers
-5. admit: a tick that is too late, or a call that has expired, is skipped; what was delivered too
+5. decline: one whose task is paused is given back
+6. admit: a tick that is too late, or a call that has expired, is skipped; what was delivered too
    often has failed
-6. execute: the task runs, within its timeout
-7. settle: what comes after is published, confirmed
+7. execute: the task runs, within its timeout
+8. settle: what comes after is published, confirmed
 
 Then, at one place, the delivery is acked or given back.
 """
@@ -65,6 +66,8 @@ from scheduler.timing.backoff import dice
 from scheduler.timing.schedules import admit
 from scheduler.user_code import UserCode
 
+A_MOMENT_S = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -98,7 +101,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self._app, self._clock = self.space.app, self.space.clock
-        self._turns = self.recognition.turns
+        self._turns, self._knowledge = self.recognition.turns, self.recognition.knowledge
         self._emit = self._app.events.emit
 
     async def handle(self, delivery: Delivery, task: TaskSpec) -> datetime | None:
@@ -132,6 +135,8 @@ class Pipeline:
     async def _process(self, delivery: Delivery, task: TaskSpec, held: ExitStack) -> Verdict:
         try:
             subject = self._decode(delivery, task)
+            if not self._knowledge.is_current:
+                await self.shutdown.unless_begun(self._knowledge.soon_current())
             if isinstance(subject, Token):
                 held.callback(await self._turns.take(subject))
                 if (why_not := await self.recognition.why_not(delivery, subject)) is not None:
@@ -143,7 +148,10 @@ class Pipeline:
             if (declined := await self._decline(run)) is not None:
                 return declined
             await self.order.begin(run)
-            # A later epoch may have begun meanwhile. Between this and the run, nothing is awaited.
+            # A later epoch, or a pause, may have begun meanwhile. From here to the run, nothing is
+            # awaited.
+            if self._knowledge.is_held(task.name):
+                return Verdict(Disposition.REQUEUE)
             if isinstance(subject, Token) and self._turns.is_void(subject):
                 return _superseded(delivery, subject, VOID)
             self._turns.begin(subject)
@@ -191,6 +199,10 @@ class Pipeline:
         if self.shutdown.stopping:
             # Given back while we still consume from its queue, it would come straight back to us.
             await asyncio.wait([self.shutdown.unsubscribed])
+            return Verdict(Disposition.REQUEUE)
+        if self._knowledge.is_held(run.task.name):
+            # Its intake is about to close; until then, this would come straight back.
+            await self.shutdown.pause(run.delivery, A_MOMENT_S)
             return Verdict(Disposition.REQUEUE)
         if run.head.due_at is not None and self._clock.now() < run.head.due_at:
             return Verdict(Disposition.REQUEUE, not_before=run.head.due_at)

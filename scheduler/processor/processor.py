@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from scheduler.brokers.contract import Broker, Delivery
+from scheduler.brokers.contract import Broker, Delivery, cancelled
 from scheduler.control.seeding import Seeding
 from scheduler.control.supervision import Supervisor
-from scheduler.errors import QueueNotFound
+from scheduler.errors import BrokerError, QueueNotFound
 from scheduler.events import (
     Connected,
     EscalationHook,
@@ -19,6 +19,8 @@ from scheduler.events import (
     ProcessorStopped,
     ProcessorStopping,
     RunFinished,
+    TaskPaused,
+    TaskResumed,
 )
 from scheduler.middleware import Around, LifespanFunction
 from scheduler.processor.call_reporter import CallReporter
@@ -27,12 +29,14 @@ from scheduler.processor.knowledge import INTERRUPTIONS, Knowledge
 from scheduler.processor.lifespan import Lifespan
 from scheduler.processor.pipeline import Pipeline
 from scheduler.processor.processes import prepare
+from scheduler.processor.publishing import FIRST_PAUSE, LONGEST_PAUSE
 from scheduler.processor.runs import Executions
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
+from scheduler.timing.backoff import backoff
 from scheduler.timing.clock import Clock
 from scheduler.timing.rates import Pacer
 
@@ -53,6 +57,7 @@ class Worker:
     pipeline: Pipeline
     executions: Executions
     shutdown: Shutdown
+    knowledge: Knowledge
     tasks: Sequence[TaskSpec]
     concurrency: int
     grace: timedelta
@@ -61,6 +66,7 @@ class Worker:
         self._app, self._broker = self.space.app, self.space.broker
         self._why = ""
         self._intakes: dict[str, Intake] = {}
+        self._pacers = {task.name: Pacer(task.rate) for task in self.tasks if task.rate is not None}
         self._handling: set[asyncio.Task[datetime | None]] = set()
 
     @property
@@ -70,8 +76,9 @@ class Worker:
 
     @property
     def queues(self) -> list[str]:
-        """Where it takes messages from."""
-        return [self._app.names.processor_queue(task.name) for task in self.tasks]
+        """Where it takes messages from: the queues of its tasks that are not paused."""
+        tasks = [task.name for task in self.tasks if not self.knowledge.is_held(task.name)]
+        return list(map(self._app.names.processor_queue, tasks))
 
     @property
     def silent(self) -> list[str]:
@@ -94,14 +101,21 @@ class Worker:
         Raises:
             QueueNotFound: a task has no queue yet; the message says how to make it.
         """
+        heeding = list[asyncio.Task[None]]()
         try:
             for task in self.tasks:
-                await self._take_in(task)
+                if not self.knowledge.is_held(task.name):
+                    await self._take_in(task)
+            for task in self.tasks:
+                heed = self._heed_pauses(task)
+                heeding.append(asyncio.create_task(heed, name=f"pauses of {task.name}"))
             named = tuple(task.name for task in self.tasks if not task.builtin)
             address, emit = self._broker.address, self._app.events.emit
             emit(ProcessorStarted(self._app.namespace, address, named, self.concurrency))
             await asyncio.wait([self.shutdown.begun])
         finally:
+            for each in heeding:
+                await cancelled(each)
             await self._shut_down()
 
     def stop(self, why: str = "") -> None:
@@ -116,6 +130,25 @@ class Worker:
     def abort(self) -> None:
         """Stop, and do not wait for runs: cancel them and give their messages back."""
         self.shutdown.abort()
+
+    async def _heed_pauses(self, task: TaskSpec) -> None:
+        """Take no messages of a task while it is paused; runs in progress end, and are settled."""
+        queue = self._app.names.processor_queue(task.name)
+        while True:
+            await self.knowledge.until_held(task.name, True)
+            if (intake := self._intakes.get(queue)) is not None:
+                await intake.close()
+                await intake.ended()
+                del self._intakes[queue]
+            if (pause := self.knowledge.pause_of(task.name)) is not None:
+                self._app.events.emit(TaskPaused(task.name, pause.by, pause.reason))
+            await self.knowledge.until_held(task.name, False)
+            for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE):
+                with suppress(BrokerError):
+                    await self._take_in(task)
+                    self._app.events.emit(TaskResumed(task.name))
+                    break
+                await asyncio.sleep(pause)
 
     async def _take_in(self, task: TaskSpec) -> None:
         intake = self._intake(task)
@@ -139,8 +172,7 @@ class Worker:
             handling.add_done_callback(self._handling.discard)
             return handling
 
-        of = self._broker, queue, handle, self.shutdown
-        pacer = Pacer(task.rate) if task.rate is not None else None
+        of, pacer = (self._broker, queue, handle), self._pacers.get(task.name)
         if task.ordered:
             return InOrder(*of, pacer=pacer, clock=self.space.clock)
         if pacer is not None:

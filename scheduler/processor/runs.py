@@ -340,6 +340,7 @@ class Executions:
         self._threads = threads
         self._free = asyncio.Semaphore(concurrency)
         self._free_threads = asyncio.Semaphore(threads.size)
+        self._free_of_tasks: dict[str, asyncio.Semaphore] = {}
         self._going: set[Execution] = set()
 
     def __len__(self) -> int:
@@ -352,15 +353,18 @@ class Executions:
         """Wait until there is room for a run of a task, and hold it."""
         if task.builtin:  # supervision does not wait for the runs that it supervises
             return
-        for room in (self._free_threads, self._free) if task.blocks else (self._free,):
+        # Those of before a pause of the task may go on after it.
+        places = asyncio.Semaphore(task.concurrency)
+        of_task = self._free_of_tasks.setdefault(task.name, places)
+        for room in (of_task, *([self._free_threads] if task.blocks else []), self._free):
             await room.acquire()
             held.callback(room.release)
 
     def let_through(self, waiting: int) -> None:
         """Have as many as may be waiting go on, to find that the processor stops."""
         for _ in range(waiting):
-            self._free.release()
-            self._free_threads.release()
+            for room in (self._free, self._free_threads, *self._free_of_tasks.values()):
+                room.release()
 
     async def outcome_of(self, run: Run) -> Outcome:
         """Run a task to its end."""

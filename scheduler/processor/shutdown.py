@@ -1,4 +1,4 @@
-"""How a processor stops, as its parts need to know it.
+"""How a processor stops, as its parts need to know it; or one of its intakes alone.
 
 1. It is told to stop: it takes no more messages, and what waits for its turn is given back.
 2. Its consumers are gone: what is given back now does not come straight back.

@@ -75,6 +75,9 @@ TOKEN_TYPE = "scheduler.token"
 Planned = Annotated[Schedule, travelling(from_wire, core_schema.dict_schema(), to_wire)]
 """A schedule, as it travels."""
 
+WHOLE = "*"
+"""In the place of a key: all messages of a task, calls included. No loop has this key."""
+
 
 class LoopId(NamedTuple):
     """A task, and a key where the task has many loops."""
@@ -83,7 +86,12 @@ class LoopId(NamedTuple):
     key: str = ""
 
     def __str__(self) -> str:
-        return f"{self.task}.{self.key}" if self.key else self.task
+        return f"{self.task}.{self.key}" if self.key and not self.is_whole else self.task
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether it stands for a whole task, and is no loop."""
+        return self.key == WHOLE
 
 
 class State(StrEnum):
@@ -138,6 +146,7 @@ class LastRun:
     started_at: Moment
     duration: Span
     error: str | None = None
+    attempt: Count = 1
 
     @property
     def late(self) -> timedelta:
@@ -146,7 +155,6 @@ class LastRun:
 
 
 @dataclass(frozen=True, slots=True)
-    attempt: Count = 1
 class Token:
     """The one message that travels round a loop.
 

@@ -6,7 +6,7 @@ epoch and creator is a note: it tells nothing but a later checkpoint.
 A message of the roster is a JSON object that holds many: ``{"entries": [...]}``. Each is an object:
 
 ====================  ============================================================
-``task``, ``key``     whose entry it is
+``task``, ``key``     whose entry it is; one of the key ``*`` pauses a whole task until it is gone
 ``epoch``, ``life``   the epoch that begins, and that of the loop's last start
 ``base``              the epoch of the entry that it follows; 0: none, or a loop that is gone
 ``asked``             the epoch of the last entry that neither repaired nor rescheduled the loop
@@ -45,6 +45,7 @@ from scheduler.protocol.messages import (
 )
 from scheduler.protocol.tokens import (
     TOKEN_TYPE,
+    WHOLE,
     LoopId,
     Planned,
     Token,
@@ -173,6 +174,11 @@ class Listed:
         return self.entry.state is LoopState.GONE
 
     @property
+    def is_of_task(self) -> bool:
+        """Return whether it is no loop's entry: it pauses a whole task, or ends such a pause."""
+        return self.loop.is_whole
+
+    @property
     def is_done(self) -> bool:
         """Return whether it was a one-off, which has run."""
         return self.is_gone and self.reason == DONE
@@ -274,6 +280,8 @@ def _message_of(batch: list[str]) -> Message:
 class Listing(dict[LoopId, Listed]):
     """The entries of all loops in the roster, gone ones too, and the epochs that began.
 
+    A paused task has an entry beside its loops, with the key `WHOLE`; resumed, it is gone.
+
     Args:
         forgotten: the greatest epoch of the loops that it has forgotten.
 
@@ -362,10 +370,26 @@ class Listing(dict[LoopId, Listed]):
                 self._learned.pop(loop, None)
                 self.forgotten = learned(self.forgotten, listed.epoch)
 
+    def pause_of(self, task: str) -> Listed | None:
+        """Return the entry that pauses a task, with all its loops; None: it is not paused."""
+        listed = self.of_task(task)
+        return None if listed is None or listed.is_gone else listed
+
+    def of_task(self, task: str) -> Listed | None:
+        """Return the entry that has paused or resumed a task last; None: neither is known."""
+        return self.get(LoopId(task, WHOLE))
+
+    def is_held(self, task: str) -> bool:
+        """Return whether a task is paused, or may be: a roll call told of an entry to come."""
+        listed, heard = self.of_task(task), self._learned.get(LoopId(task, WHOLE), 0)
+        if listed is None:
+            return heard > self.forgotten
+        return not listed.is_gone or heard > listed.epoch
+
     @property
     def there(self) -> list[Listed]:
         """The loops that are not gone, in the order in which they were started."""
-        there = [listed for listed in self.values() if not listed.is_gone]
+        there = [each for each in self.values() if not (each.is_gone or each.is_of_task)]
         return sorted(there, key=lambda listed: listed.entry.life)
 
     def _begin(self, listed: Listed) -> None:

@@ -1,6 +1,7 @@
 """Calls sent by hand, and what became of them; and a broker that does not answer."""
 
 import asyncio
+import signal
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -82,6 +83,32 @@ def test_calls_sent_by_hand_are_run_and_their_history_is_told(shop: CommandLine)
     status = shop("status")
     assert status.code == 1
     assert "2 x ConnectionError: the mail server is down" in status.out
+
+
+def test_a_paused_task_is_left_alone_until_it_is_resumed(shop: CommandLine) -> None:
+    sent = [shop("send", "bill", "--args", f'{{"order": {n}}}').out.split()[0] for n in range(3)]
+    paused = shop("pause", "bill", "--reason", "stocktaking")
+    assert (paused.code, paused.out) == (0, "bill: paused\n")
+    for end in signal.SIGKILL, signal.SIGTERM:
+        with shop.processor() as processor:
+            assert "stocktaking" in processor.until("bill is paused by ")
+            processor.signal(end)
+            processor.end()
+    told = shop("status")
+    assert (told.code, "paused: stocktaking, since" in told.out) == (0, True)
+    (bill,) = [each for each in shop("status", "--json").json["tasks"] if each["task"] == "bill"]
+    assert (bill["ready"], bill["pause"]["reason"]) == (3, "stocktaking")
+    assert "stocktaking; 3 messages waiting" in shop("doctor").out
+    with shop.processor() as processor:
+        processor.until("bill is paused by ")
+        resumed = shop("resume", "bill", "--json")
+        assert resumed.json == {"task": "bill", "did": "resumed", "not_confirmed_by": []}
+        deadline = time.monotonic() + 60
+        while len(told := shop("history", "bill", "--json").json) < 4:  # a summary, too
+            assert time.monotonic() < deadline
+    assert sorted(row["id"] for row in told if row["what"] != "summary") == sorted(sent)
+    assert shop("resume", "bill").out == "bill: not paused\n"
+    assert "only a loop is resumed at once" in shop("resume", "bill", "--now").err
 
 
 @pytest.mark.parametrize(

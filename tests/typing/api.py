@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from scheduler import Context, Cron, Every, Retry, Scheduler
 from scheduler.control.cancellation import CancelReport
 from scheduler.control.keyed import Started, Synced
-from scheduler.control.reports import Did
+from scheduler.control.reports import Did, Report
 from scheduler.events import Escalated, Event
 from scheduler.middleware import CallNext, Sending, SendNext
 from scheduler.queues.running import RunningRun
@@ -238,6 +238,7 @@ async def runs(ctx: Context) -> None:
     assert_type(running.runs[0].progress, float | None)
     assert_type(await app.cancel("report#7"), CancelReport)
     assert_type((await app.cancel("report", escalate=True)).ending, str | None)
+    assert_type([await app.pause("mail", "no credit"), await app.resume("mail")], list[Report])
     await app.cancel("report", True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     ctx.progress(0.4, "page 4 of 10")
     ctx.progress("40 %")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -31,6 +31,8 @@ from scheduler.events import (
     RunStarted,
     SettlementDelayed,
     SuccessorConfirmed,
+    TaskPaused,
+    TaskResumed,
     TicksSkipped,
     TokenSuperseded,
 )
@@ -103,6 +105,12 @@ OF_PROCESSES: list[tuple[Event, int, str]] = [
         "stopped by SIGINT, 1 message given back",
     ),
     (ProcessorStopped(2), INFO, "stopped, 2 messages given back"),
+    (
+        TaskPaused("sms", "ada at desk:7", "no credit"),
+        INFO,
+        "sms is paused by ada at desk:7: no credit; its messages wait",
+    ),
+    (TaskResumed("sms"), INFO, "sms is resumed"),
     (LoopSeeded(LOOP, "created", NINE), DEBUG, rf"report\.berlin created, due {DATED}"),
     (LoopSeeded(LOOP, "unchanged", None), DEBUG, r"report\.berlin unchanged"),
     (

@@ -163,6 +163,22 @@ async def test_a_paused_loop_is_a_warning_with_its_reason(
     assert found["loop report"].detail == "is paused: stocktaking"
 
 
+async def test_a_paused_task_is_one_warning_with_what_waits_for_it(stage: Stage) -> None:
+    app = new_app()
+
+    @app.task
+    async def mail() -> None: ...
+
+    await stage.seed(app)
+    await mail.start("daily", every="1d")
+    await app.pause("mail", "no credit")
+    await mail.send()
+    found = [finding async for finding in stage.program.doctor.examine()]
+    (warning,) = [finding for finding in found if finding.verdict == "warning"]
+    assert warning.about == "task mail"
+    assert re.fullmatch("is paused by .+: no credit; 1 message waiting", warning.detail)
+
+
 async def test_a_lost_loop_is_a_problem(stage: Stage) -> None:
     app = new_app()
     app.periodic(every="10s", name="report")(run)

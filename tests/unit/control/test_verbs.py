@@ -119,6 +119,34 @@ async def test_a_trigger_has_the_one_token_hatch_now(stage: Stage) -> None:
     assert await stage.history("task") == ["seeded", "triggered", "succeeded"]
 
 
+async def test_a_whole_task_is_paused_and_resumed_by_its_name_unless_a_loop_has_it(
+    stage: Stage,
+) -> None:
+    app = looping()
+
+    @app.task
+    async def bill() -> None: ...
+
+    await stage.seed(app)
+    await bill.start("order-7", every="1h")
+    with pytest.raises(UnknownLoop, match=r"^'bill' is a task, and no loop: .* named bill\.KEY\.$"):
+        await stage.loops.find("bill")
+    with pytest.raises(UnknownLoop, match="no loop or task 'bil'; did you mean 'bill'"):
+        await app.pause("bil")
+    assert (await stage.loops.find_or_whole("task")).id == TASK
+    assert (await app.resume("bill")).did is Did.NOT_PAUSED
+    assert (await app.pause("bill", "stocktaking")).did is Did.PAUSED
+    assert (await app.pause("bill")).did is Did.UNCHANGED
+    assert (await stage.survey.pauses())["bill"].reason == "stocktaking"
+    order = await stage.loops.find("bill.order-7")
+    assert (await stage.verbs.trigger(order)).did is Did.IS_PAUSED
+    with pytest.raises(UsageError, match="bill is a task: only a loop is resumed at once"):
+        await stage.verbs.resume(await stage.loops.find_or_whole("bill"), at_once=True)
+    assert (await app.resume("bill")).did is Did.RESUMED
+    assert await stage.survey.pauses() == {}
+    assert await stage.history("bill") == ["paused", "resumed"]
+
+
 def starts_of_task(stage: Stage) -> list[float]:
     return seconds_of([run.started_at for run in of(RunStarted, stage.events) if run.loop == TASK])
 

@@ -9,7 +9,7 @@ import pytest
 from scheduler.brokers.contract import Depth
 from scheduler.control.where import TOLERANCE, Where, due_at_of, put_of, where
 from scheduler.protocol.epochs import Entry, LoopState, Verb
-from scheduler.protocol.tokens import Act, LoopId, State, Token
+from scheduler.protocol.tokens import WHOLE, Act, LoopId, State, Token
 from scheduler.queues.listing import Listed
 from scheduler.timing.durations import SECOND
 from scheduler.timing.schedules import Every
@@ -21,6 +21,8 @@ PAUSED, GONE = (ACTIVE._replace(state=state) for state in (LoopState.PAUSED, Loo
 TOKEN = Token(LoopId("task"), Every(SECOND), START, START, epoch=2, life=1, seq=7)
 EMPTY, FULL, ALONE = Depth(0, 1), Depth(3, 1), Depth(0, 0)
 LATE = TOLERANCE + SECOND
+TASK = Listed(LoopId("task", WHOLE), TOKEN.schedule, {}, PAUSED, at=START)
+RESUMED = replace(TASK, entry=GONE, at=START + LATE)
 
 
 def listed(entry: Entry) -> Listed:
@@ -47,6 +49,10 @@ def place(
         (Where.PAUSED, {"entry": PAUSED}),
         (Where.PAUSED, {"token": replace(TOKEN, state=State.PAUSED)}),
         (Where.PAUSED, {"token": replace(TOKEN, state=State.DONE), "held": False}),
+        (Where.PAUSED, {"of_task": TASK}),
+        (Where.PAUSED, {"of_task": TASK, "token": None}),
+        (Where.RUNNING, {"of_task": RESUMED, "held": False, "after": 2 * LATE - SECOND}),
+        (Where.LOST, {"of_task": RESUMED, "held": False, "after": 2 * LATE}),
         (Where.UNHEARD, {"token": None}),
         (Where.LOST, {"token": None, "held": False}),
         (Where.WAITING, {"after": -SECOND}),

@@ -179,6 +179,27 @@ async def test_what_happens_is_seen_as_it_does(shop: Stage) -> None:
         assert "succeeded" in await browser.see("/loop?name=report")
 
 
+async def test_a_task_is_paused_and_resumed_with_its_calls_and_loops(shop: Stage) -> None:
+    await shop.app.senders["send_sms"].start("daily", every="1d", args={"phone": "+1"})
+    async with browsing(shop) as browser:
+        await browser.press("pause", loop="send_sms", reason="no credit", back="/tasks")
+        assert (await shop.survey.pauses())["send_sms"].by.startswith("alice at ")
+        await shop.app.senders["send_sms"].send("+1")
+        await asyncio.sleep(10)
+        told = await browser.see("/")
+        assert "Task send_sms is paused by alice at " in told
+        assert ": no credit; 1 message waiting." in told
+        assert ": no credit" in await browser.see("/tasks")
+        assert "its task is paused by alice" in await browser.see("/loops")
+        assert "Its task is paused: no credit, since" in await browser.see(
+            "/loop?name=send_sms.daily"
+        )
+        await browser.press("resume", loop="send_sms", back="/tasks")
+        await asyncio.sleep(10)
+        assert "no credit" not in await browser.see("/tasks")
+        assert await shop.where(LoopId("send_sms", "daily")) is Where.WAITING
+
+
 async def test_a_loop_that_has_failed_is_found_from_the_overview(shop: Stage) -> None:
     async with browsing(shop) as browser, shop.processor():
         await asyncio.sleep(3700)

@@ -29,7 +29,7 @@ from scheduler.queues.roll_call import RollCall
 from scheduler.timing.clock import LoopClock
 from scheduler.timing.schedules import Every
 from tests.faulty import Call, Fault, FaultyBroker
-from tests.stage import START, Stage, at_work, new_app, of, processor_of, roster_of
+from tests.stage import START, Stage, at_work, new_app, of, processor_of, roster_of, seconds_of
 
 LOOP, NAMES = LoopId("task"), Names("test")
 LOST = ConnectionLost("memory://", "cut"), Connected("memory://", "4.0", timedelta(seconds=1))
@@ -165,6 +165,42 @@ async def test_after_a_cut_no_token_is_run_before_the_roster_was_read_again(
         reading.go_on.set()
         await asyncio.sleep(1)
     assert stage.starts() == [20.0]
+
+
+@pytest.mark.parametrize("paused", [True, False])
+async def test_after_a_cut_a_call_waits_a_while_for_the_roster_which_may_pause_its_task(
+    stage: Stage, paused: bool
+) -> None:
+    app = new_app()
+
+    @app.task
+    async def mail() -> None: ...
+
+    await stage.seed(app)
+    lost, back = LOST
+    async with (
+        FaultyBroker(stage.server) as broker,
+        at_work(processor_of(app, broker, stage.clock, supervises=False)),
+    ):
+        await asyncio.sleep(5)
+        (connection,) = [each for each in stage.server.connections if each.subscriptions]
+        connection.detach()
+        app.events.emit(lost)
+        if paused:
+            await app.pause("mail")
+        await mail.send()
+        reading = Reading(broker)
+        reading.held()
+        connection.attach()
+        back_at = seconds_of([stage.clock.now()])[0]
+        app.events.emit(back)
+        await asyncio.sleep(4)
+        assert stage.starts() == []
+        if paused:
+            reading.go_on.set()
+        await asyncio.sleep(4)
+        reading.go_on.set()
+    assert stage.starts() == ([] if paused else [pytest.approx(back_at + 5, abs=0.1)])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from scheduler.brokers.memory.server import MemoryServer
 from scheduler.errors import BrokerUnavailable, TooLarge, Undecodable
 from scheduler.protocol.epochs import Entry, LoopState
 from scheduler.protocol.messages import Message
-from scheduler.protocol.tokens import LoopId, Token
+from scheduler.protocol.tokens import WHOLE, LoopId, Token
 from scheduler.protocol.topology import Names, topology
 from scheduler.queues.listing import DONE, ENTRY_TYPE, Checkpoint, Listed, Listing, checkpoint_of
 from scheduler.queues.roster import REMEMBERED, Roster
@@ -255,6 +255,34 @@ def test_the_greatest_epoch_that_was_seen_anywhere_is_known(
     for listed in entered:
         listing.enter(listed)
     assert (listing.known(A.loop), listing.known(B.loop)) == (known, 0)
+
+
+T_PAUSED = replace(A_PAUSED, loop=LoopId("a", WHOLE), entry=Entry(8, PAUSED, 8))
+T_RESUMED = replace(T_PAUSED, entry=Entry(9, GONE, 8, base=8))
+
+
+@pytest.mark.parametrize(
+    ("entered", "heard", "is_held"),
+    [
+        ([], 0, False),
+        ([A_PAUSED], 0, False),
+        ([T_PAUSED], 0, True),
+        ([T_PAUSED], 9, True),
+        ([T_PAUSED, T_RESUMED], 0, False),
+        ([T_PAUSED, T_RESUMED], 9, False),
+        ([T_PAUSED, T_RESUMED], 10, True),  # its entry, which may pause the task, is to come
+        ([], 8, True),
+    ],
+)
+async def test_a_task_is_held_while_it_is_paused_or_may_be(
+    broker: FaultyBroker, roster: Roster, entered: list[Listed], heard: int, is_held: bool
+) -> None:
+    await roster.append([A, *entered])
+    listing = await roster.read()
+    assert [each.loop for each in listing.there] == [A.loop]
+    if heard:
+        listing.learn(T_PAUSED.loop, heard)
+    assert (listing.is_held("a"), listing.is_held("b")) == (is_held, False)
 
 
 async def test_a_roster_that_was_not_read_to_its_end_is_none(
