@@ -203,7 +203,14 @@ class Survey:
                 for loop in missing - set(found)
                 if loop in noted and (token := self._checkpoint(noted[loop], since))
             }
-            missing -= set(found)
+            # Of a loop whose last token no run has made, more may be told of the run before.
+            missing -= {
+                loop
+                for loop, token in found.items()
+                if token.last is not None
+                or token.epoch == token.life
+                or (loop in noted and noted[loop].checkpoint is not None)
+            }
         return found
 
     async def _put_since(

@@ -13,7 +13,7 @@ from scheduler.errors import Unconfirmed
 from scheduler.protocol.tokens import Ending, LoopId
 from scheduler.tasks.tasks import SUPERVISION
 from tests.faulty import FaultyBroker
-from tests.stage import START, Stage, new_app
+from tests.stage import START, Stage, new_app, program_of
 
 TASK = LoopId("task")
 
@@ -166,6 +166,23 @@ async def test_where_the_journal_has_forgotten_a_loop_its_checkpoint_tells(
     found = await status(stage)
     assert (found.where, found.seq) == (Where.UNATTENDED, 1)
     assert found.due_at == START + timedelta(days=14)
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+async def test_a_paused_loop_is_where_the_journal_says_it_had_come_to(
+    stage: Stage, repaired: bool
+) -> None:
+    await stage.seed(looping())
+    async with stage.processor():
+        await asyncio.sleep(200)
+    await asyncio.sleep(3600)
+    if repaired:  # too long ago for its creator to look for: its first token is left as it is
+        await stage.put_again(TASK)
+    assert (await status(stage)).seq == 3
+    await pause(stage)
+    await asyncio.sleep(3600)
+    (found,) = await program_of(stage.app, stage.broker, stage.clock).survey.status()
+    assert (found.where, found.seq) == (Where.PAUSED, 3)
 
 
 async def test_the_loops_of_the_code_come_first_then_the_keyed_ones(stage: Stage) -> None:
