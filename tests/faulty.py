@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Literal, Self
 
 from scheduler.brokers.contract import (
-    DEFAULT_QUIET,
     DEFAULT_TIMEOUT,
     LONGEST_SILENCE,
     BrokerInfo,
@@ -124,7 +123,10 @@ class FaultyBroker(MemoryBroker):
 
     Attributes:
         calls: the operations that were asked for.
+        blocks_for: why it blocks whoever publishes; empty: it does not.
     """
+
+    blocks_for = ""
 
     def __init__(
         self, server: MemoryServer | None = None, *, info: BrokerInfo | None = None
@@ -171,6 +173,9 @@ class FaultyBroker(MemoryBroker):
         async with self._asked("close"):
             await super().__aexit__(*exception)
 
+    async def alarm(self) -> str:
+        return self.blocks_for
+
     async def declare(self, topology: Topology) -> None:
         async with self._asked("declare"):
             await super().declare(topology)
@@ -194,12 +199,12 @@ class FaultyBroker(MemoryBroker):
             return await super().get(queue)
 
     async def read(
-        self, stream: str, *, since: Since = None, quiet: timedelta = DEFAULT_QUIET
+        self, stream: str, *, since: Since = None, timeout: timedelta | None = None
     ) -> AsyncGenerator[Message]:
         """Asked for once for each message; where that raises `EOFError`, no more are there."""
         position = 0
         with suppress(EOFError):
-            async for message in super().read(stream, since=since, quiet=quiet):
+            async for message in super().read(stream, since=since, timeout=timeout):
                 async with self._asked("read", stream, message=message, position=position):
                     pass
                 yield message

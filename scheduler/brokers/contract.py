@@ -27,9 +27,11 @@
    stream was deleted and declared anew, with the first. One that has seen none before a reconnect
    knows its place by the time alone: it may get some that came shortly before it began, and miss
    one that comes in the very moment in which it is back.
-   Where nothing more comes may be its end, or a node that lags behind. So `read_to_end` writes a
-   mark into the stream: who has read as far as to that has read all that was confirmed before.
-   Marks stay there, and nobody is handed one.
+   Who only looks reads what the node has that the connection leads to (`read`): nothing is written
+   for that, so that a broker which accepts no messages answers. Of a cluster, a node may lag
+   behind. So who decides by what it has not found writes a mark into the stream (`read_to_end`):
+   who has read as far as to that has read all that was confirmed before. Marks stay there, and
+   nobody is handed one.
    `get` and `consume` are for queues: RabbitMQ answers a `get` of a stream by closing the
    connection.
 8. Of a queue with `x-single-active-consumer`, the first consumer gets all. When it is cancelled,
@@ -69,7 +71,6 @@ EMBEDDED = "memory"
 MARK_TYPE = "scheduler.barrier"
 DEFAULT_TIMEOUT = timedelta(seconds=30)
 LONGEST_SILENCE = timedelta(seconds=10)
-DEFAULT_QUIET = timedelta(milliseconds=500)
 BEFORE_TELLING_AGAIN = timedelta(seconds=0.5)
 AS_LONG_AS_IT_TAKES = None
 """For what must not be given up: published again, it would be there twice."""
@@ -171,12 +172,25 @@ class Broker(Protocol):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether an alarm of the broker blocks whoever publishes over this connection."""
+        """Whether an alarm of the broker blocks this connection, as something was published."""
+        ...
+
+    @property
+    def silence(self) -> timedelta:
+        """For how long the broker has sent nothing at all, though an answer is waited for."""
         ...
 
     async def __aenter__(self) -> "Broker": ...
 
     async def __aexit__(self, *exception: object) -> None: ...
+
+    async def alarm(self) -> str:
+        """Ask whether the broker accepts messages, without publishing any.
+
+        Returns:
+            Why it blocks whoever publishes, as it says: "low on disk"; empty: it does not.
+        """
+        ...
 
     async def declare(self, topology: Topology) -> None:
         """Make everything of the topology exist.
@@ -249,15 +263,23 @@ class Broker(Protocol):
         ...
 
     def read(
-        self, stream: str, *, since: Since = None, quiet: timedelta = DEFAULT_QUIET
+        self, stream: str, *, since: Since = None, timeout: timedelta | None = None
     ) -> AsyncGenerator[Message]:
-        """What a stream holds, oldest first; of what is written meanwhile, little or nothing.
+        """What this node has of a stream, oldest first, to its last message when that is asked for.
+
+        Needs no right but to read the stream. Nothing is written (statement 7).
 
         Args:
             since: without what came before this moment, by the broker's clock, but for some that
-                came shortly before; or from this offset on, if it is reached. None: all of it.
-            quiet: it ends when nothing more has come for so long (the first may take longer), be
-                that all or not.
+                came shortly before; or from the message with this offset on. Where the stream does
+                not reach so far, it was made anew, and is read from its first message on. None:
+                all of it.
+            timeout: for the whole of it, with all that is done between two messages; None: none.
+
+        Raises:
+            StreamTooLong: the timeout was over before the last message came. Who reads on from
+                where it was reached, leaves nothing out.
+            BrokerUnavailable: nothing more came, for `LONGEST_SILENCE` or until the timeout.
         """
         ...
 
@@ -274,8 +296,7 @@ class Broker(Protocol):
 
         Args:
             exchange: to publish a mark to, with the routing key, by which it gets into the stream.
-            since: as for `read`; or from the message with this offset on. Where the stream does not
-                reach so far, it was made anew, and is read from its first message on.
+            since: as for `read`.
             timeout: for the whole of it, with all that is done between two messages.
 
         Raises:
@@ -288,7 +309,7 @@ class Broker(Protocol):
         ...
 
     async def last(self, stream: str) -> Message | None:
-        """One of the last messages of a stream that no marks are written into.
+        """The last message that this node has of a stream that no marks are written into.
 
         None: it holds none, or its first ones came only seconds ago.
         """

@@ -36,43 +36,67 @@ def ask(
     """Do something over a connection of its own, from its beginning to its end.
 
     Args:
-        is_long: it may take as long as it likes, but for the time without a connection or with one
-            that the broker blocks.
+        is_long: it may take as long as it likes, but for the time in which the broker is silent,
+            blocks the connection, or has none.
 
     Raises:
         BrokerUnavailable: it took longer than the limit; the message says why.
     """
 
     async def answer() -> T:
+        loop = asyncio.get_running_loop()
+        begun_at = loop.time()
         async with connected(app, rights) as program:
-            return await limited(program.broker, question(program), is_long=is_long)
+            spent = timedelta(seconds=loop.time() - begun_at)
+            return await limited(program.broker, question(program), spent, is_long=is_long)
 
     return asyncio.run(answer())
 
 
-async def limited(broker: Broker, question: Awaitable[T], *, is_long: bool = False) -> T:
-    """Wait for what is asked over a broker's connection: see `ask`."""
-    answer, limit, waited = asyncio.ensure_future(question), LIMIT.get(), timedelta(0)
+async def limited(
+    broker: Broker,
+    question: Awaitable[T],
+    spent: timedelta = timedelta(0),
+    *,
+    is_long: bool = False,
+) -> T:
+    """Wait for what is asked over a broker's connection: see `ask`.
+
+    Args:
+        spent: what of the limit was spent before.
+    """
+    answer, left = asyncio.ensure_future(question), LIMIT.get() - spent
     try:
-        while waited < limit:
-            done, _ = await asyncio.wait([answer], timeout=LOOK_EVERY.total_seconds())
+        while left > timedelta(0):
+            pause = min(LOOK_EVERY, left)
+            done, _ = await asyncio.wait([answer], timeout=pause.total_seconds())
             if done:
                 return answer.result()
-            is_stalled = broker.is_blocked or not broker.connected
-            waited = timedelta(0) if is_long and not is_stalled else waited + LOOK_EVERY
-        raise BrokerUnavailable(
-            f"{broker.address} has not answered within {format_duration(limit)}: {_why(broker)}."
-        )
+            left = LIMIT.get() if is_long and not _is_stalled(broker) else left - pause
+        raise unanswered(broker)
     finally:
         answer.cancel()
         await asyncio.wait([answer], timeout=LEAVING.total_seconds())
 
 
-def _why(broker: Broker) -> str:
+def _is_stalled(broker: Broker) -> bool:
+    return broker.is_blocked or not broker.connected or broker.silence > LOOK_EVERY
+
+
+def unanswered(broker: Broker) -> BrokerUnavailable:
+    """Make the error of a command whose limit is over."""
+    return BrokerUnavailable(
+        f"{broker.address} has not answered within {format_duration(LIMIT.get())}: "
+        f"{why_silent(broker)}."
+    )
+
+
+def why_silent(broker: Broker) -> str:
+    """Say why a broker may not answer."""
+    if not broker.connected:
+        return "there is no connection to it"
     if broker.is_blocked:
         return "a memory or disk alarm blocks it (see `rabbitmqctl status`)"
-    if not broker.connected:
-        return "the connection was lost"
     return "it is connected, and silent; check its nodes, or raise --timeout"
 
 
@@ -84,7 +108,11 @@ async def connected(app: Scheduler, rights: Rights | None = None) -> AsyncGenera
         rights: what the command needs to be allowed to do; as a processor, unless given.
     """
     broker, stack = remote_broker(app), AsyncExitStack()
-    await stack.enter_async_context(broker)
+    try:
+        async with asyncio.timeout(LIMIT.get().total_seconds()):
+            await stack.enter_async_context(broker)
+    except TimeoutError:
+        raise unanswered(broker) from None
     try:
         with explaining_refusals(broker, rights or rights_to_process(app.names)):
             yield Program(app, broker, SystemClock())
@@ -120,7 +148,7 @@ def require_remote(app: Scheduler) -> None:
 async def zones_of_loops(app: Scheduler, program: Program) -> Zones:
     """Read the zone of each loop's schedule, by its name; None: that of this machine."""
     try:
-        known = await program.loops.all()
+        known = await program.loops.look()
     except BrokerError:  # no reason to show less: without the roster, the code knows most
         known = list(app.loops.values())
     return {str(each): zone_of(each.schedule) for each in known}

@@ -1,10 +1,8 @@
 """What operators do to loops and named one-offs: pause, resume, trigger, remove, sync, move."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
-from functools import partial
 from typing import Annotated, TypeVar
 
 import typer
@@ -24,13 +22,13 @@ from scheduler.cli.arguments import (
     moment_of,
     new_group,
 )
-from scheduler.cli.connecting import ask, connected
+from scheduler.cli.connecting import ask
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import Row, local, print_json, print_line
 from scheduler.cli.tables import Table, show
 from scheduler.cli.upcoming import row_of_loop
 from scheduler.control.keyed import Synced
-from scheduler.control.loop_files import sync_file
+from scheduler.control.loop_files import loops_in, sync_all
 from scheduler.control.reports import Did, Report, acting_as, user_here
 from scheduler.errors import UnknownLoop, UsageError
 from scheduler.program import Program
@@ -153,7 +151,7 @@ def remove(reference: AppArgument = None, loop: LoopArgument = None, as_json: Js
     return print_report(report, as_json)
 
 
-@command(cli, "sync", asks=False)
+@command(cli, "sync")
 def sync(
     reference: AppArgument = None,
     file: Annotated[
@@ -171,7 +169,8 @@ def sync(
     """
     reference, path = app_and_one(reference, file, "a FILE")
     app = ready_app(reference)
-    synced = asyncio.run(sync_file(path, app.tasks, partial(connected, app), dry_run=dry_run))
+    wanted = loops_in(path, app.tasks)
+    synced = ask(app, lambda it: sync_all(wanted, app.tasks, it, dry_run=dry_run), is_long=True)
     if as_json:
         return print_json({task: asdict(what) for task, what in synced.items()})
     for line in _lines(synced):
@@ -256,7 +255,7 @@ def _do_to_one_off(
 
 
 async def _one_offs(program: Program) -> list[Loop]:
-    found = [loop for loop in await program.loops.all() if isinstance(loop.schedule, Once)]
+    found = [loop for loop in await program.loops.look() if isinstance(loop.schedule, Once)]
     return sorted(found, key=lambda loop: (_at(loop), str(loop)))
 
 

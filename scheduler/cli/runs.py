@@ -63,7 +63,8 @@ def ps(
     runs = [run for run in running.runs if stack is None or run.stack is not None]
     if as_json:
         rows = [_row(run) for run in runs]
-        print_json({"runs": rows, "more": running.more, "not_answered_by": running.unheard})
+        silent = {"not_answered_by": running.unheard, "alarm": running.alarm}
+        print_json({"runs": rows, "more": running.more, **silent})
     elif stack is not None:
         _print_stacks(runs)
     else:
@@ -71,7 +72,7 @@ def ps(
             print_table(runs, _table(runs))
         for line in _remarks(running):
             print_line(line)
-    return not running.unheard
+    return running.complete
 
 
 @command(cli, "cancel")
@@ -115,12 +116,12 @@ def _said(report: CancelReport) -> str:
 
 
 def _remarks(running: Running) -> Iterator[str]:
-    if not running.runs and not running.unheard:
+    if not running.runs and running.complete:
         yield "Nothing runs."
     if running.more:
         yield f"{running.more} more: a processor names 1,000"
-    if running.unheard:
-        yield f"Not answered by {', '.join(running.unheard)}: what they run is not known."
+    if running.silence:
+        yield f"As far as is known: {running.silence}."
 
 
 def _print_stacks(runs: Sequence[RunningRun]) -> None:

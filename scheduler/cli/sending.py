@@ -20,11 +20,11 @@ from scheduler.cli.arguments import (
 from scheduler.cli.connecting import require_remote
 from scheduler.cli.loading import ready_app
 from scheduler.cli.printing import print_json, print_line
-from scheduler.errors import UsageError
+from scheduler.errors import NotSent, UsageError
 from scheduler.queues.unsent import MessageId
 from scheduler.sending import CallTask
 from scheduler.spelling import no_such
-from scheduler.timing.durations import parse_duration
+from scheduler.timing.durations import format_duration, parse_duration
 
 cli = new_group()
 
@@ -73,18 +73,27 @@ def send(
     span = None if delay is None else parse_duration(delay, "--in")
 
     async def sent() -> tuple[str, str]:
-        async with app:
+        # What has a fallback takes its time to get there.
+        seconds = None if app.fallback else LIMIT.get().total_seconds()
+        async with asyncio.timeout(seconds) as limit, app:
             sender = called.options(deadline=LIMIT.get())
             if unique is not None:
                 done = await called.once(unique, at=moment, after=span, args=arguments)
                 return f"{name}.{unique}", done.value
+            limit.reschedule(None)  # sending has the same deadline, and says why it was missed
             if moment is not None:
                 return _told(await sender.send_at(moment, **arguments))
             if span is not None:
                 return _told(await sender.send_later(span, **arguments))
             return _told(await sender.send(**arguments))
 
-    id, outcome = asyncio.run(sent())
+    try:
+        id, outcome = asyncio.run(sent())
+    except TimeoutError:
+        raise NotSent(
+            f"The broker has not answered within {format_duration(LIMIT.get())}: the call may have "
+            "been sent, or not. Check the broker's nodes, or raise --timeout."
+        ) from None
     if as_json:
         print_json({"task": name, "id": id, "outcome": outcome})
     else:

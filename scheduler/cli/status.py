@@ -17,7 +17,7 @@ from rich.text import Text
 from scheduler.app import Scheduler
 from scheduler.brokers.contract import cancelled
 from scheduler.cli.arguments import AppArgument, Json, OneLoop, app_and_loop, command, new_group
-from scheduler.cli.connecting import ask, connected
+from scheduler.cli.connecting import ask, connected, limited, why_silent
 from scheduler.cli.loading import app_with_tasks, ready_app
 from scheduler.cli.printing import Row, local, no_loops, print_json, relative, rough, seconds
 from scheduler.cli.tables import BAD, STYLES, Table, console, print_lines, width
@@ -38,7 +38,6 @@ GONE = (Where.LOST, Where.UNSEEDED)
 TICKS = 3
 LEAST = timedelta(seconds=1)
 COUNT_EVERY = timedelta(seconds=30)
-NO_CONNECTION = "there is no connection to the broker, it is tried again"
 
 cli = new_group()
 
@@ -88,7 +87,8 @@ class Overview:
     @property
     def is_fine(self) -> bool:
         lost = any(status.where in GONE for status in self.loops)
-        return not lost and all(backlog.is_fine for backlog in self.tasks)
+        is_served = not lost and all(backlog.is_fine for backlog in self.tasks)
+        return is_served and not self.counts.alarm
 
 
 def _show_all(app: Scheduler, as_json: bool) -> bool:
@@ -194,6 +194,8 @@ def _of_counts(counts: Counts) -> Iterator[str]:
     more = len(counts.orphans) - FEW
     few = ", ".join([*counts.orphans[:FEW], *([f"{more} more"] if more > 0 else [])])
     lines = {
+        "the broker blocks whoever publishes, as it is {}: no run is settled, and no loop goes on, "
+        "until its alarm ends (`rabbitmqctl status` shows it)": counts.alarm,
         "{} parked: see `scheduler failed list`": counts.parked,
         "{} void tokens: they wait in the broker until they are due, and never run": counts.void,
         "{} delayed: they wait in the broker for their time": counts.delayed,
@@ -332,8 +334,8 @@ class Screen:
             while not taking.done():
                 await asyncio.wait([taking], timeout=self._interval.total_seconds())
                 if not taking.done():
-                    away = "the broker has not answered yet"
-                    self._trouble = away if program.broker.connected else NO_CONNECTION
+                    broker = program.broker
+                    self._trouble = f"{broker.address} has not answered yet: {why_silent(broker)}"
                 live.update(self._shown(), refresh=True)
             taking.result()
         finally:
@@ -345,7 +347,7 @@ class Screen:
             is_new = self._counted_at is None or now - self._counted_at >= COUNT_EVERY
             counts = None if is_new or self._overview is None else self._overview.counts
             self._counted_at = now if is_new else self._counted_at
-            self._overview = await overview_of(program, counts)
+            self._overview = await limited(program.broker, overview_of(program, counts))
             self._trouble = ""
         except BrokerError as error:
             if self._overview is None:

@@ -114,10 +114,10 @@ def _found(running: Running, reference: str) -> list[RunningRun]:
         or [run for run in runs if run.loop == reference]
         or [run for run in runs if run.loop is None and reference and run.id.startswith(reference)]
     )
-    if not named and running.unheard:
+    if not named and running.silence:
         raise NotRunning(
-            f"No run {reference!r} is going on, as far as was answered: nothing was done. Not "
-            f"answered by {', '.join(running.unheard)}, who may have it: try again."
+            f"No run {reference!r} is going on, as far as is known: {running.silence}. Nothing was "
+            "done; try again."
         )
     if not named:
         raise NotRunning(

@@ -22,6 +22,7 @@ from scheduler.errors import (
     IncompatibleBroker,
     OtherArguments,
     QueueNotFound,
+    Unroutable,
 )
 from scheduler.protocol.messages import Message
 from scheduler.protocol.policies import advice
@@ -138,12 +139,14 @@ class Doctor:
         for finding in _check_timeouts(self._app):
             yield finding
         refusal: AccessRefused | None = None
+        alarm = await self._broker.alarm()
+        yield _check_alarm(alarm)
         checks = {
             "app": self._check_app(),
             "queues": self._check_queues(),
             "policies": self._check_policies(),
-            "dead-lettering": self._check_dead_lettering(),
-            "processors": self._check_processors(),
+            "dead-lettering": self._check_dead_lettering(alarm),
+            "processors": self._check_processors(alarm),
             "timers": self._check_timers(),
             "pauses": self._check_pauses(),
             "loops": self._check_loops(),
@@ -233,8 +236,11 @@ class Doctor:
             detail = "none changes the queues" if found is not None else NO_MANAGEMENT
             yield Finding(about, "ok", detail)
 
-    async def _check_dead_lettering(self) -> AsyncIterator[Finding]:
+    async def _check_dead_lettering(self, alarm: str) -> AsyncIterator[Finding]:
         about = "dead-lettering"
+        if alarm:
+            yield Finding(about, "ok", "not tried, as the broker accepts no messages")
+            return
         with suppress(QueueNotFound):  # which is told already
             try:
                 if await _hands_on(self._broker, self._app.names):
@@ -248,7 +254,13 @@ class Doctor:
                 detail = f"not tried, this user may not configure its queues: {error}"
                 yield Finding(about, "ok", detail, "Look as the user of `scheduler seed`.")
 
-    async def _check_processors(self) -> AsyncIterator[Finding]:
+    async def _check_processors(self, alarm: str) -> AsyncIterator[Finding]:
+        names = self._app.names
+        if not alarm:  # who may not publish could not ask; nothing is bound for this
+            with suppress(Unroutable):
+                await self._broker.publish(
+                    Message(), exchange=names.control, routing_key=names.presence
+                )
         with suppress(QueueNotFound):  # which is told already
             async with self._roll_call:
                 answers = await self._roll_call.ask_all({})
@@ -258,7 +270,7 @@ class Doctor:
                 yield Finding(
                     "processors",
                     "warning",
-                    f"of {answers.expected}, no answer from: {', '.join(answers.unheard)}",
+                    f"of {answers.expected}, {answers.silence}",
                     "Look whether they stand still. Until they answer, or their connections end, "
                     "pauses are not confirmed, and loops that begin anew wait for them.",
                 )
@@ -479,6 +491,18 @@ def _check_schedule(loop: Loop) -> Finding | None:
         f"goes by a schedule that {loop.override.by} has set: {describe(loop.schedule)}, where the "
         f"code says: {describe(loop.of_code)}",
         "Run `scheduler schedule clear` when the code's shall hold again.",
+    )
+
+
+def _check_alarm(alarm: str) -> Finding:
+    if not alarm:
+        return Finding("messages", "ok", "the broker accepts them")
+    return Finding(
+        "messages",
+        "problem",
+        f"the broker blocks whoever publishes: it is {alarm}",
+        "Free memory or disk of its nodes: `rabbitmqctl status` shows what they have, and from "
+        "where on they block. Until then no run is settled, and no loop goes on.",
     )
 
 

@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from scheduler.control.keyed import Connect, Keyed, Synced, wanted_loop
+from scheduler.control.keyed import Connect, Keyed, Operations, Synced, wanted_loop
 from scheduler.errors import BrokerError, ScheduleError, UsageError
 from scheduler.protocol.messages import problems_of
 from scheduler.spelling import nearest, no_such
@@ -80,16 +80,24 @@ async def sync_file(
         UsageError: the file, or something in it, cannot be used; nothing was changed.
         BrokerError: the broker could not do it; notes tell how much was done.
     """
-    wanted, done = loops_in(path, tasks), dict[str, Synced]()
+    wanted = loops_in(path, tasks)
     async with connect() as operations:
-        for task, loops in wanted.items():
-            keyed = Keyed(tasks[task], lambda: nullcontext(operations))
-            try:
-                done[task] = await keyed.sync(loops, dry_run=dry_run)
-            except BrokerError as error:
-                before = f"; those before it are done: {', '.join(done)}" if done else ""
-                error.add_note(f"That was at the task {task!r}{before}.")
-                raise
+        return await sync_all(wanted, tasks, operations, dry_run=dry_run)
+
+
+async def sync_all(
+    wanted: Wanted, tasks: Mapping[str, TaskSpec], operations: Operations, *, dry_run: bool
+) -> dict[str, Synced]:
+    """Do what `sync_file` does, over a connection, with what a file has."""
+    done = dict[str, Synced]()
+    for task, loops in wanted.items():
+        keyed = Keyed(tasks[task], lambda: nullcontext(operations))
+        try:
+            done[task] = await keyed.sync(loops, dry_run=dry_run)
+        except BrokerError as error:
+            before = f"; those before it are done: {', '.join(done)}" if done else ""
+            error.add_note(f"That was at the task {task!r}{before}.")
+            raise
     return done
 
 

@@ -128,6 +128,10 @@ class Loops:
         """
         return loops_of(self._app, await self._roster.read())
 
+    async def look(self) -> list[Loop]:
+        """The same, without writing anything, as far as this node of the broker has them."""
+        return loops_of(self._app, await self._roster.look())
+
     async def find(self, name: str) -> Loop:
         """The loop of this name, in the code or in the broker.
 
@@ -158,7 +162,7 @@ class Loops:
         known = {str(loop): loop for loop in self._app.loops.values()}
         if name not in known:
             with suppress(QueueNotFound):
-                listing = await self._roster.read()
+                listing = await self._roster.look()
                 others = (*loops_of(self._app, listing), *orphans_of(self._app, listing))
                 known |= {str(loop): loop for loop in others}
         return known

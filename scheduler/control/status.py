@@ -103,6 +103,7 @@ class Counts:
         void: the void tokens that wait in the timers of loops until they are due, at least.
         orphans: the loops in the broker that the code does not have.
         leftovers: the tasks in the broker that the code does not have.
+        alarm: why the broker blocks whoever publishes; empty: it does not.
     """
 
     parked: int = 0
@@ -110,16 +111,19 @@ class Counts:
     void: int = 0
     orphans: tuple[str, ...] = ()
     leftovers: tuple[Leftover, ...] = ()
+    alarm: str = ""
 
 
 class Survey:
     """Looks at loops and changes nothing.
 
-    Asked again, it reads on in the journal from where it has come to.
+    That of a processor, which repairs what it finds lost, reads streams to their ends, for which it
+    writes marks into them. Asked again, it reads on in the journal from where it has come to.
     """
 
     def __init__(self, namespace: Namespace) -> None:
         self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
+        self._is_exact = namespace.is_processor
         self._history = namespace.history
         self._journal, self._roster = namespace.journal, namespace.roster
         self._roll_call = namespace.roll_call
@@ -157,7 +161,7 @@ class Survey:
     async def listing(self) -> Listing:
         """Return what the roster says; nothing, where nothing was seeded."""
         try:
-            return await self._roster.read()
+            return await (self._roster.read() if self._is_exact else self._roster.look())
         except QueueNotFound:
             return Listing()
 
@@ -220,7 +224,9 @@ class Survey:
         if not loops:
             return {}
         try:
-            return await self._journal.last_put(loops, since=since, within=within)
+            return await self._journal.last_put(
+                loops, since=since, within=within, is_exact=self._is_exact
+            )
         except (QueueNotFound, BrokerUnavailable):
             self._is_heard = False
             return {}
@@ -303,6 +309,7 @@ class Survey:
             max(await self._waiting_in(map(names.timer, timers())) - waiting, 0),
             tuple(map(str, orphans_of(app, await self.listing()))),
             tuple(leftovers),
+            await self._broker.alarm(),
         )
 
     async def _waiting_in(self, queues: Iterable[str]) -> int:
@@ -369,7 +376,7 @@ def _status(
             task_pause = pause_of(listing, loop.id.task)
             reason = f"its task is paused: {task_pause.reason if task_pause else ''}"
     if not reason and held is None and answers is not None:
-        reason = f"as far as is known: no answer from {', '.join(answers.unheard)}"
+        reason = f"as far as is known: {answers.silence}"
     return Status(
         loop,
         place,

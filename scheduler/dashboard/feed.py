@@ -122,7 +122,7 @@ class Feed:
                 hear(message)
 
     async def _read_roster(self) -> None:
-        listing = await self._roster.glimpse()
+        listing = await self._roster.look()
         self._picture.listing.catch_up(listing)
         self._picture.list(listing.values())
 

@@ -7,7 +7,7 @@ record of our own.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -201,14 +201,19 @@ class Journal:
         Args:
             since: also where an earlier reading has come to.
         """
-        async with self._read_to_end(since, within) as messages:
+        async with aclosing(self._read_to_end(since, within)) as messages:
             async for message in messages:
                 about = heard.get(_loop_named_by(claims_of(message)))
                 if about is not None and (token := self._token(message)) is not None:
                     about.note(token)
 
     async def last_put(
-        self, loops: Collection[LoopId], *, since: datetime | None, within: timedelta = WITHIN
+        self,
+        loops: Collection[LoopId],
+        *,
+        since: datetime | None,
+        within: timedelta = WITHIN,
+        is_exact: bool = True,
     ) -> dict[LoopId, Token]:
         """Return the token that each of these loops had come to, if it was put since a moment.
 
@@ -217,6 +222,8 @@ class Journal:
 
         Args:
             since: None: from the first that is remembered.
+            is_exact: whether to read to the last that was confirmed before. Else nothing is written
+                for it, and in a cluster, what was put only just now may be missing.
 
         Raises:
             QueueNotFound: there is no journal.
@@ -236,7 +243,11 @@ class Journal:
             if loop not in furthest or progress >= furthest[loop][0]:
                 furthest[loop] = progress, message
 
-        await self.read_on(hear, since=since, within=within)
+        if is_exact:
+            reading = self._read_to_end(since, within)
+        else:
+            reading = self._broker.read(self._names.journal, since=since, timeout=within)
+        await _each_put(reading, hear)
         tokens = dict[LoopId, Token]()
         for loop, (_, message) in latest.items():
             token, before = self._token(message), self._token(furthest[loop][1])
@@ -261,32 +272,36 @@ class Journal:
             StreamTooLong: it could not be read to its end within this time.
             BrokerUnavailable: it could not be read.
         """
-        reached = since if isinstance(since, int) else None
-        async with self._read_to_end(since, within) as messages:
-            async for message in messages:
-                assert message.offset is not None
-                reached = message.offset + 1
-                if (found := put_in(message)) is not None:
-                    hear(*found, message)
-                if reached % BREATHE_EVERY == 0:
-                    await asyncio.sleep(0)
-        return reached
+        reached = await _each_put(self._read_to_end(since, within), hear)
+        return since if reached is None and isinstance(since, int) else reached
 
     def _token(self, message: Message) -> Token | None:
         return _token_of(message, self._names.namespace)
 
     def _read_to_end(
         self, since: datetime | int | None, within: timedelta
-    ) -> AbstractAsyncContextManager[AsyncGenerator[Message]]:
-        return aclosing(
-            self._broker.read_to_end(
-                self._names.journal,
-                exchange=self._names.scheduler,
-                routing_key=MARK_KEY,
-                since=since,
-                timeout=within,
-            )
+    ) -> AsyncGenerator[Message]:
+        return self._broker.read_to_end(
+            self._names.journal,
+            exchange=self._names.scheduler,
+            routing_key=MARK_KEY,
+            since=since,
+            timeout=within,
         )
+
+
+async def _each_put(reading: AsyncGenerator[Message], hear: Hear) -> int | None:
+    """Call `hear` with each put; return the offset of what comes next, None: nothing was read."""
+    reached = None
+    async with aclosing(reading) as messages:
+        async for message in messages:
+            assert message.offset is not None
+            reached = message.offset + 1
+            if (found := put_in(message)) is not None:
+                hear(*found, message)
+            if reached % BREATHE_EVERY == 0:
+                await asyncio.sleep(0)
+    return reached
 
 
 def _loop_named_by(claims: Mapping[str, Any]) -> LoopId:

@@ -18,11 +18,15 @@ class Namespace:
 
     Args:
         hands: what it answers to roll calls; None: it only asks.
+
+    Attributes:
+        is_processor: whether it answers to roll calls.
     """
 
     def __init__(self, app: App, broker: Broker, clock: Clock, hands: Hands | None = None) -> None:
         names = app.names
         self.app, self.broker, self.clock = app, broker, clock
+        self.is_processor = hands is not None
         self.failed = FailedQueues(broker, names, clock)
         self.lead = Lead(app.settings.longest_lead)
         self.timers = Timers(broker, names, clock, self.lead)

@@ -91,11 +91,13 @@ class Turnout(Generic[A]):
         said: what each of those said that answered.
         missing: who has answered a question before, but not this one: of those that may be silent,
             who did so last.
+        alarm: why the broker blocks whoever publishes, so that nobody was asked; empty: it did not.
     """
 
     expected: int
     said: Mapping[str, A]
     missing: Collection[str] = field(default=(), kw_only=True)
+    alarm: str = field(default="", kw_only=True)
 
     @property
     def silent(self) -> int:
@@ -115,6 +117,15 @@ class Turnout(Generic[A]):
         unknown = range(len(self.missing), self.silent)
         names = [*sorted(self.missing), *(f"an unknown one ({number})" for number in unknown)]
         return names[: self.silent]
+
+    @property
+    def silence(self) -> str:
+        """Who has not answered, in words; empty: all have."""
+        if self.complete:
+            return ""
+        if self.alarm:
+            return f"processors were not asked: the broker blocks publishers ({self.alarm})"
+        return f"no answer from {', '.join(self.unheard)}"
 
 
 T = TypeVar("T", bound=Turnout[Any])
@@ -380,12 +391,17 @@ class RollCall:
     ) -> T:
         """Ask so that all answer who are there.
 
+        Who is no processor reads over the same connection, so nothing is published over it while
+        the broker would block it for that.
+
         Args:
             ask: asks so many processors, and waits so long for their answers.
 
         Raises:
             QueueNotFound: nothing was seeded.
         """
+        if not self._is_member and (alarm := await self._broker.alarm()):
+            return replace(await ask(0, timeout), expected=await self._count(), alarm=alarm)
         answers = await self._hear_once(ask, min(SOON, timeout))
         # Somebody may have left without an answer, who is not expected any more.
         rest = timeout - SOON

@@ -33,6 +33,8 @@ AT_ONCE = 16  # messages that are on their way
 
 Identity = tuple[LoopId, int, str]
 Refused = dict[Identity, TooLarge]
+ReadFrom = Callable[[Listing], AsyncGenerator[Message]]
+"""Reads from where a listing has got to."""
 
 
 class Roster:
@@ -137,26 +139,20 @@ class Roster:
             QueueNotFound: there is no roster: nothing was seeded.
             BrokerUnavailable: it could not be read to its end.
         """
-        return await self._reading.ask(None)
+        return await self._reading.ask(self._read_to_end)
 
-    async def _read(self, _: Sequence[None]) -> Listing:
-        await self._read_on_or_anew()
+    async def look(self) -> Listing:
+        """Read the roster on as `read` does, but write nothing: for who does not act on it.
+
+        In a cluster, what was appended only just now may be missing.
+        """
+        return await self._reading.ask(self._read_what_is_there)
+
+    async def _read(self, asked: Sequence[ReadFrom]) -> Listing:
+        is_exact = self._read_to_end in asked
+        await self._read_on_or_anew(self._read_to_end if is_exact else self._read_what_is_there)
         self._listing.forget(self._clock.now() - REMEMBERED)
         return self._listing
-
-    async def glimpse(self) -> Listing:
-        """Read the roster without a mark in it, so that it takes no right but to read; of what was
-        appended only just now, a part: who follows it hears of that.
-
-        Raises:
-            QueueNotFound: there is no roster: nothing was seeded.
-            BrokerUnavailable: it could not be read.
-        """
-        listing = await _listing_of(await self._snapshots.latest())
-        if not await self._enter_all(listing, self._glanced(listing)):
-            listing.begin_anew()
-            await self._enter_all(listing, self._glanced(listing))
-        return listing
 
     async def compacted(self) -> Listing:
         """Read the roster as `read` does; where it took much, write a snapshot."""
@@ -193,18 +189,18 @@ class Roster:
         since = "first" if start is None else start.offset
         return await self._broker.follow(self._names.roster, hear, since=since)
 
-    async def _read_on_or_anew(self) -> None:
+    async def _read_on_or_anew(self, read_from: ReadFrom) -> None:
         """Read on from where this program has got to, or the last snapshot; or all of it."""
         listing = self._listing
-        if listing.reached is not None and await self._enter_all(listing, self._read_from(listing)):
+        if listing.reached is not None and await self._enter_all(listing, read_from(listing)):
             return
         listing = self._listing = await _listing_of(await self._snapshots.latest())
         self._since_snapshot = 0
-        if not await self._enter_all(listing, self._read_from(listing)):
+        if not await self._enter_all(listing, read_from(listing)):
             listing.begin_anew()
-            await self._enter_all(listing, self._read_from(listing))
+            await self._enter_all(listing, read_from(listing))
 
-    def _read_from(self, listing: Listing) -> AsyncGenerator[Message]:
+    def _read_to_end(self, listing: Listing) -> AsyncGenerator[Message]:
         return self._broker.read_to_end(
             self._names.roster,
             exchange=self._names.control,
@@ -213,9 +209,11 @@ class Roster:
             timeout=READING_TIMEOUT,
         )
 
-    def _glanced(self, listing: Listing) -> AsyncGenerator[Message]:
+    def _read_what_is_there(self, listing: Listing) -> AsyncGenerator[Message]:
         return self._broker.read(
-            self._names.roster, since=listing.reached and listing.reached.offset
+            self._names.roster,
+            since=listing.reached and listing.reached.offset,
+            timeout=READING_TIMEOUT,
         )
 
     async def _enter_all(self, listing: Listing, reading: AsyncGenerator[Message]) -> bool:

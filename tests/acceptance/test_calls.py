@@ -3,14 +3,15 @@
 import asyncio
 import signal
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from scheduler import Scheduler
-from tests.acceptance.conftest import CommandLine
+from tests.acceptance.conftest import CommandLine, Done
 from tests.rabbitmq import PrivateNode
 from tests.sweep import clear, new_namespace
 
@@ -142,7 +143,13 @@ def test_a_call_to_the_embedded_broker_is_refused(offline: CommandLine, tmp_path
     assert "memory:// lives within one process" in done.err
 
 
-COMMANDS = ["status"], ["doctor"], ["trigger", "tidy"], ["send", "mail", "--args", '{"to": "x"}']
+CALL = ["send", "mail", "--args", '{"to": "x"}']
+COMMANDS = (
+    *(["status"], ["doctor"], ["history"], ["failed", "list"], ["trigger", "tidy"]),
+    *(["sync", "loops.toml"], CALL, [*CALL, "--unique", "x"]),
+)
+LOOKS = ["history"], ["history", "mail"], ["failed", "list"], ["scheduled", "list"]
+MEMORY, DISK = "set_vm_memory_high_watermark", "set_disk_free_limit"
 
 
 @pytest.fixture(scope="module")
@@ -151,27 +158,69 @@ def node() -> Iterator[PrivateNode]:
         yield node
 
 
+def at_once(
+    shop: CommandLine, commands: Sequence[Sequence[str]]
+) -> Iterator[tuple[Sequence[str], Done]]:
+    """Run commands side by side."""
+
+    def run(command: Sequence[str]) -> Done:
+        return shop(*command)
+
+    with ThreadPoolExecutor(len(commands)) as pool:
+        yield from zip(commands, pool.map(run, commands), strict=True)
+
+
 @pytest.mark.parametrize("way", ["blocked", "frozen"])
 def test_a_command_ends_though_the_broker_does_not_answer(
     node: PrivateNode, tmp_path: Path, way: str
 ) -> None:
     with seeded(node.url, tmp_path) as shop:
+        (tmp_path / "loops.toml").write_text('[mail."a"]\nevery = "1h"\nargs = {to = "x"}\n')
         if way == "blocked":
-            node.ctl("set_vm_memory_high_watermark", "0.000001")
+            node.ctl(MEMORY, "0.000001")
         else:
             node.freeze()
         try:
-            for command in COMMANDS:
-                began = time.monotonic()
-                done = shop(*command, "--timeout", "3s")
-                assert time.monotonic() - began < 20, command
+            began = time.monotonic()
+            for command, done in at_once(shop, [[*each, "--timeout", "3s"] for each in COMMANDS]):
                 assert "Traceback" not in done.err, command
                 if way == "frozen":
-                    assert done.code == 1, (command, done.out, done.err)
+                    assert (done.code, done.out) == (1, ""), command
+                    assert done.err.count("\n") == 1, (command, done.err)
+                    assert "has not answered within 3s" in done.err
+            assert time.monotonic() - began < 20
         finally:
             if way == "frozen":
                 node.thaw()
-            node.ctl("set_vm_memory_high_watermark", "0.6")
+            node.ctl(MEMORY, "0.6")
+
+
+@pytest.mark.parametrize(
+    ("limit", "low", "enough", "why"),
+    [(MEMORY, "0.000001", "0.6", "memory"), (DISK, "100000000000000", "50000000", "disk")],
+)
+def test_an_alarm_does_not_keep_commands_from_looking(
+    node: PrivateNode, tmp_path: Path, limit: str, low: str, enough: str, why: str
+) -> None:
+    with seeded(node.url, tmp_path) as shop, shop.processor() as processor:
+        processor.until("processing")
+        assert shop("status", "--json").json["alarm"] == ""
+        node.ctl(limit, low)
+        try:
+            while not (status := shop("status", "--json")).json["alarm"]:
+                time.sleep(0.5)
+            assert (status.code, status.json["alarm"]) == (1, f"low on {why}")
+            assert f"blocks whoever publishes, as it is low on {why}" in shop("status").out
+            for command, done in at_once(shop, LOOKS):
+                assert done.code == 0, (command, done.err)
+            doctor = shop("doctor", "--json")
+            found = {each["about"]: each["verdict"] for each in doctor.json}
+            assert (doctor.code, found["messages"]) == (1, "problem")
+            ps = shop("ps")
+            told = f"processors were not asked: the broker blocks publishers (low on {why})"
+            assert (ps.code, ps.out) == (1, f"As far as is known: {told}.\n")
+        finally:
+            node.ctl(limit, enough)
 
 
 def test_one_interrupt_is_enough(node: PrivateNode, tmp_path: Path) -> None:

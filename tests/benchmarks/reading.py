@@ -115,7 +115,7 @@ async def raw(url: str, stream: str, messages: int) -> int:
 
 async def read(broker: AmqpBroker, stream: str, messages: int) -> int:
     taken = 0
-    async with aclosing(broker.read(stream, quiet=10 * SECOND)) as reading:
+    async with aclosing(broker.read(stream)) as reading:
         async for _ in reading:
             taken += 1
             if taken == messages:

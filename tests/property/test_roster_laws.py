@@ -109,12 +109,12 @@ class Comparison:
     async def all(self) -> list[Listing]:
         """Return what each reader says in the end, and one that begins with each snapshot."""
         await asyncio.sleep(1)
-        found = [await self.roster().read(), await self.roster().glimpse()]
+        found = [await self.roster().read(), await self.roster().look()]
         found += [*self.followed, *(listing for _, listing in self.merged)]
         found += [await reader.read() for reader, _ in self.merged]
         for snapshot in self.taken:
             await Snapshots(self.broker, NAMES).append(snapshot)
-            found += [await self.roster().read(), await self.roster().glimpse()]
+            found += [await self.roster().read(), await self.roster().look()]
         return found
 
 

@@ -28,7 +28,6 @@ from scheduler.brokers.amqp.frames import RawMessage
 from scheduler.brokers.amqp.session import Session
 from scheduler.brokers.amqp.tls import Tls
 from scheduler.brokers.contract import (
-    DEFAULT_QUIET,
     DEFAULT_TIMEOUT,
     BrokerInfo,
     Browsed,
@@ -106,6 +105,10 @@ class AmqpBroker:
     def is_blocked(self) -> bool:
         return self._connection.is_blocked
 
+    @property
+    def silence(self) -> timedelta:
+        return self._connection.silence
+
     async def __aenter__(self) -> "AmqpBroker":
         await self._connection.open()
         return self
@@ -114,6 +117,9 @@ class AmqpBroker:
         for consumer in tuple(self._consumers):
             await consumer.stop()
         await self._connection.close()
+
+    async def alarm(self) -> str:
+        return await self._connection.alarm()
 
     async def declare(self, topology: Topology) -> None:
         if topology.exchanges:
@@ -197,9 +203,9 @@ class AmqpBroker:
         return await follower.start(self._consumers)
 
     def read(
-        self, stream: str, *, since: Since = None, quiet: timedelta = DEFAULT_QUIET
+        self, stream: str, *, since: Since = None, timeout: timedelta | None = None
     ) -> AsyncGenerator[Message]:
-        return streams.read(self._connection, stream, since, quiet)
+        return streams.read(self._connection, stream, since, timeout)
 
     def read_to_end(
         self,

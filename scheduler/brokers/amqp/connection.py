@@ -12,6 +12,7 @@ new connection is used before the streams that were missed can be read over it.
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from copy import copy
 from datetime import timedelta
 
 from scheduler.brokers.amqp.driver import DriverChannel, closed
@@ -76,6 +77,19 @@ class Connection:
     @property
     def is_blocked(self) -> bool:
         return self._session is not None and self._session.connection.is_blocked
+
+    @property
+    def silence(self) -> timedelta:
+        return timedelta(0) if self._session is None else self._session.silence
+
+    async def alarm(self) -> str:
+        """Ask, over a connection of its own, whether the broker blocks whoever publishes.
+
+        Of a broker that lets this user in but once, it is not known; then there is none.
+        """
+        with suppress(BrokerError), self.translated:
+            return await Session(await copy(self._endpoint).connect()).find_alarm()
+        return ""
 
     async def open(self) -> None:
         """Connect, and stay connected; raises as `Endpoint.connect` does, unless patient."""

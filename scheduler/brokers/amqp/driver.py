@@ -36,6 +36,7 @@ from scheduler.brokers.amqp.frames import (
     PartialMessage,
     RawMessage,
     getting,
+    half_publishing,
     publishing,
     settlement_of,
     settling,
@@ -50,6 +51,7 @@ TESTED = ">=7.2.4,<8"
 PRIVATE = (
     "_Channel__close_after_failure",
     "_Connection__connection_unblocked",
+    "_Connection__handle_connection_blocked",
     "_Connection__last_frame_time",
     "_Connection__reader",
     "_on_close_frame",
@@ -100,6 +102,8 @@ class DriverConnection(aiormq.Connection):
         write_queue: never full. aiormq drops its answer to a channel that the broker closes when it
             is; the broker then keeps the channel, and closes the connection over its number's next
             use.
+        heard_at: when the broker has sent anything last, by the running event loop.
+        alarm: why the broker blocked it first, as it said; done once it has.
     """
 
     channels: dict[int, Any]
@@ -109,12 +113,20 @@ class DriverConnection(aiormq.Connection):
     def __init__(self, url: URL, context: ssl.SSLContext | None) -> None:
         super().__init__(url, transport_factory=Transports(self, context))
         self.write_queue = asyncio.Queue()
+        self.heard_at = self.loop.time()
+        self.alarm: asyncio.Future[str] = self.loop.create_future()
         self._together = list[bytes]()
         self._left_behind: set[asyncio.Task[Any]] = set()
 
     async def _Connection__reader(self, frames: FrameReceiver) -> None:
         read: Any = super()._Connection__reader  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue, reportUnknownVariableType]
         await read(Frames(frames.reader))
+
+    async def _Connection__handle_connection_blocked(self, frame: spec.Connection.Blocked) -> None:
+        note: Any = super()._Connection__handle_connection_blocked  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue, reportUnknownVariableType]
+        await note(frame)
+        if not self.alarm.done():
+            self.alarm.set_result(frame.reason)
 
     def write(self, frames: bytes) -> None:
         """Write frames, together with all others of this turn of the event loop.
@@ -165,7 +177,7 @@ class DriverConnection(aiormq.Connection):
 
     def hear(self) -> None:
         # A broker that sends all the time sends no heartbeats, and aiormq sees but few frames.
-        self._Connection__last_frame_time = self.loop.time()
+        self._Connection__last_frame_time = self.heard_at = self.loop.time()
 
 
 async def connect(url: URL, context: ssl.SSLContext | None) -> DriverConnection:
@@ -259,6 +271,10 @@ class DriverChannel(aiormq.Channel):
         self._unconfirmed[self._published] = Publication(confirmed, message_id, routing_key)
         self._write(frames)
         return confirmed
+
+    def begin_publishing(self) -> None:
+        """Begin to publish what never comes to its end, so that it is of no further use."""
+        self._write(half_publishing(self.number))
 
     async def get(self, queue: str) -> RawMessage | None:
         """Take the message at the head of a queue, if there is one."""

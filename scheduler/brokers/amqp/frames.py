@@ -17,7 +17,7 @@ from pamqp import frame
 from pamqp.commands import Basic
 from pamqp.constants import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD
 
-from scheduler.brokers.tables import read_short
+from scheduler.brokers.tables import read_short, short_string
 
 HEAD = struct.Struct(">BHI")
 AROUND = HEAD.size + 1  # bytes of a frame, besides what it holds
@@ -30,6 +30,7 @@ DELIVER, GET_OK, GET_EMPTY, RETURN = (
     METHOD.pack(kind.index) for kind in (Basic.Deliver, Basic.GetOk, Basic.GetEmpty, Basic.Return)
 )
 MANDATORY = b"\1"
+NO_PROPERTIES = b"\0\0"
 CONTENT = FRAME_HEADER, FRAME_BODY  # parts of the message whose method came before them
 
 
@@ -165,6 +166,16 @@ def publishing(
         for begin in range(0, len(body), size or 1)
     )
     return b"".join(frames)
+
+
+def half_publishing(channel: int) -> bytes:
+    """Make the frames of a message whose body never comes: nothing is published by them.
+
+    RabbitMQ blocks a connection, and says why, as soon as it has the header of a message.
+    """
+    nowhere = PUBLISH + b"\0\0" + short_string("", "") * 2 + MANDATORY
+    header = ABOUT_CONTENT.pack(Basic.frame_id, 0, 1) + NO_PROPERTIES
+    return _framed(FRAME_METHOD, channel, nowhere) + _framed(FRAME_HEADER, channel, header)
 
 
 def settling(channel: int, tag: int, *, requeue: bool, multiple: bool) -> bytes:

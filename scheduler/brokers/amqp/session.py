@@ -120,6 +120,35 @@ class Session:
         finally:
             del self._unanswered[question]
 
+    @property
+    def silence(self) -> timedelta:
+        """For how long the broker has sent nothing, though an answer is waited for."""
+        if not self._unanswered:
+            return timedelta(0)
+        since = max(next(iter(self._unanswered.values())), self.connection.heard_at)
+        return timedelta(seconds=asyncio.get_running_loop().time() - since)
+
+    async def find_alarm(self) -> str:
+        """Find out why the broker blocks whoever publishes; empty: it does not.
+
+        It tells who has begun to publish, and reads nothing more of a connection that it blocks. So
+        this one is of no further use, and is closed.
+        """
+        alarm = self.connection.alarm
+        try:
+            with self.awaiting_answer():
+                (await self.open_channel()).begin_publishing()
+                answer = asyncio.create_task(self.open_channel())
+                await asyncio.wait([answer, alarm], return_when=asyncio.FIRST_COMPLETED)
+            if alarm.done():  # it does not read a farewell
+                self.connection.transport.abort()
+                await asyncio.gather(answer, return_exceptions=True)
+                return alarm.result()
+            await answer
+            return ""
+        finally:
+            await self.close()
+
     async def _until_all_answered(self) -> None:
         loop, patience = asyncio.get_running_loop(), ANSWER_TIMEOUT.total_seconds()
         while self._unanswered:

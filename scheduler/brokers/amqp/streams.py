@@ -1,10 +1,10 @@
-"""The streams of a broker: read back, to where nothing more comes or to a mark, and followed."""
+"""The streams of a broker: read back, to what its node has or to a mark, and followed."""
 
 import asyncio
 import math
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +30,7 @@ from scheduler.timing.moments import UNIX_EPOCH
 
 PREFETCH = 500
 FOLLOW_PREFETCH = 100
+MOST_IN_CHUNK = 65_535  # entries, which RabbitMQ writes into a stream at once
 # On a busy machine, the first entry of a stream comes a second after it was asked for.
 FIRST_ENTRY_TIMEOUT = timedelta(seconds=2)
 SOON = timedelta(seconds=0.5)
@@ -64,25 +65,45 @@ class StreamEntry(NamedTuple):
 
 
 class Reading:
-    """The entries of a stream as they come over a channel of its own."""
+    """The entries of a stream as they come over a channel of its own.
+
+    Attributes:
+        last: the last entry that the node has, once that was looked for; None: it has none.
+    """
 
     def __init__(self, channel: DriverChannel, stream: str) -> None:
         self._channel = channel
         self._stream = stream
         self._arrived: deque[RawMessage | None] = deque()
         self._news = asyncio.Event()
-        self._end: float = math.inf
         self._unacked = 0
         self._reached: int | None = None
+        self.last: StreamEntry | None = None
 
-    async def look_for_end(self) -> None:
-        """Have a second consumer tell where that begins which is written from now on."""
+    async def look_for_last(self) -> None:
+        """Have a second consumer get the last chunk of the stream.
 
-        def find_end(written_meanwhile: RawMessage) -> None:
-            self._end = min(self._end, StreamEntry.of(written_meanwhile).offset)
+        Each of its entries is here before the answer that this consumer is cancelled, and so is the
+        first entry that was asked for, if there is one.
+        """
+        arrived, news = list[RawMessage](), asyncio.Event()
 
-        arguments = {OFFSET: "next"}
-        await self._channel.consume(self._stream, find_end, prefetch=1, arguments=arguments)
+        def lay_out(raw: RawMessage) -> None:
+            arrived.append(raw)
+            news.set()
+
+        tag = await self._channel.consume(
+            self._stream, lay_out, prefetch=MOST_IN_CHUNK, arguments={OFFSET: "last"}
+        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_ENTRY_TIMEOUT.total_seconds()):
+                await news.wait()
+        await self._channel.cancel(tag)
+        if arrived:
+            self.last = StreamEntry.of(arrived[-1])
+        # That it is not empty, RabbitMQ says seconds later.
+        elif (await self._channel.queue_declare(self._stream, passive=True)).message_count:
+            raise silent(self._stream)
 
     async def begin(self, offset: str | int | datetime) -> None:
         """Have the entries come from an offset on."""
@@ -105,9 +126,10 @@ class Reading:
             self._stream, lay_out, prefetch=PREFETCH, arguments={OFFSET: offset}
         )
 
-    def ends_with(self, entry: StreamEntry) -> bool:
-        """Whether what comes after this entry was not there when the end was looked for."""
-        return entry.offset + 1 >= self._end
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come that was not handed out."""
+        return not self._arrived
 
     async def has_begun(self, seconds: float) -> bool:
         """Whether anything comes, for so long."""
@@ -152,17 +174,25 @@ class Reading:
 
 
 async def read(
-    connection: Connection, stream: str, since: Since, quiet: timedelta
+    connection: Connection, stream: str, since: Since, timeout: timedelta | None
 ) -> AsyncGenerator[Message]:
-    async with _reading(connection, stream, "first" if since is None else since) as reading:
-        await reading.look_for_end()
-        # That the stream is not empty, RabbitMQ says seconds later.
-        entry = await reading.next(max(quiet, FIRST_ENTRY_TIMEOUT).total_seconds())
-        while entry is not None:
-            if not is_mark(entry.message):
+    begun_at = asyncio.get_running_loop().time()
+    deadline = math.inf if timeout is None else begun_at + timeout.total_seconds()
+    async with _reading(connection, stream, since, looks_for_last=True) as reading:
+        end = 0 if reading.last is None else reading.last.offset + 1
+        is_there = not isinstance(since, int) or since <= end
+        if since == end or not end or (isinstance(since, datetime) and reading.is_empty):
+            return
+        reached = -1
+        while is_there and reached + 1 < end:
+            entry = await reading.next_by(deadline)
+            reached = entry.offset
+            if reached < end and not is_mark(entry.message):
                 yield entry.message
-            ended = reading.ends_with(entry)
-            entry = None if ended else await reading.next(quiet.total_seconds())
+    if not is_there:  # it was made anew, and nothing comes to who asks for more than it has
+        async with aclosing(read(connection, stream, None, timeout)) as messages:
+            async for message in messages:
+                yield message
 
 
 async def read_to_end(
@@ -179,9 +209,8 @@ async def read_to_end(
 
 
 async def last(connection: Connection, stream: str) -> Message | None:
-    async with _reading(connection, stream, "last") as reading:
-        entry = await reading.next(FIRST_ENTRY_TIMEOUT.total_seconds())
-        return None if entry is None else entry.message
+    async with _reading(connection, stream, "next", looks_for_last=True) as reading:
+        return None if reading.last is None else reading.last.message
 
 
 @asynccontextmanager
@@ -194,7 +223,7 @@ async def _reading_past(
     deadline: float,
 ) -> AsyncGenerator[Reading]:
     """Read from somewhere on, or from the first entry, past a mark."""
-    async with _reading(connection, stream, "first" if since is None else since) as reading:
+    async with _reading(connection, stream, since) as reading:
         await write(mark)
         if (
             not isinstance(since, int)
@@ -220,7 +249,11 @@ async def _end_of(connection: Connection, stream: str, write: Write, deadline: f
 
 @asynccontextmanager
 async def _reading(
-    connection: Connection, stream: str, offset: str | int | datetime
+    connection: Connection,
+    stream: str,
+    since: Literal["first", "next"] | Since,
+    *,
+    looks_for_last: bool = False,
 ) -> AsyncGenerator[Reading]:
     session = await connection.ready()
     with connection.translated:
@@ -229,7 +262,9 @@ async def _reading(
             reading = Reading(channel, stream)
             async with connection.beginning_to_read(stream):
                 with connection.translated, session.awaiting_answer():
-                    await reading.begin(offset)
+                    await reading.begin("first" if since is None else since)
+                    if looks_for_last:
+                        await reading.look_for_last()
             yield reading
         finally:
             # What is still under way over it is of no use to anybody.

@@ -8,13 +8,13 @@ all: limits in bytes (but for streams), transient queues, users and rights.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Literal, Self
 
 from scheduler.brokers.contract import (
-    DEFAULT_QUIET,
     DEFAULT_TIMEOUT,
     EMBEDDED,
     LONGEST_SILENCE,
@@ -70,6 +70,10 @@ class MemoryBroker:
     def is_blocked(self) -> bool:
         return False
 
+    @property
+    def silence(self) -> timedelta:
+        return timedelta(0)
+
     async def __aenter__(self) -> Self:
         self._connection = self._server.connect()
         return self
@@ -78,6 +82,9 @@ class MemoryBroker:
         connection, self._connection = self._connection, None
         if connection:
             self._server.close(connection)
+
+    async def alarm(self) -> str:
+        return ""
 
     async def declare(self, topology: Topology) -> None:
         self._open()
@@ -133,10 +140,10 @@ class MemoryBroker:
         return follower
 
     async def read(
-        self, stream: str, *, since: Since = None, quiet: timedelta = DEFAULT_QUIET
+        self, stream: str, *, since: Since = None, timeout: timedelta | None = None
     ) -> AsyncGenerator[Message]:
         self._open()
-        source = self._server.stream(stream)
+        source, deadline = self._server.stream(stream), _deadline(timeout)
         end = source.end
         for offset, message in source.read(source.offset_at(since)):
             if offset >= end:
@@ -144,6 +151,8 @@ class MemoryBroker:
             if not is_mark(message):
                 yield message
             self._still_there(stream)
+            if asyncio.get_running_loop().time() >= deadline:
+                raise too_long(stream, offset)
 
     async def read_to_end(
         self,
@@ -156,8 +165,7 @@ class MemoryBroker:
     ) -> AsyncGenerator[Message]:
         self._open()
         source, mark = self._server.stream(stream), new_mark()
-        begin = source.offset_at(since)
-        deadline = asyncio.get_running_loop().time() + timeout.total_seconds()
+        begin, deadline = source.offset_at(since), _deadline(timeout)
         with written_into(stream, exchange, routing_key):
             await self.publish(mark, exchange=exchange, routing_key=routing_key, timeout=timeout)
         for offset, message in source.read(begin):
@@ -197,6 +205,12 @@ class MemoryBroker:
         if self._connection is None:
             raise BrokerUnavailable("The connection is not open: use `async with`.")
         return self._connection
+
+
+def _deadline(timeout: timedelta | None) -> float:
+    if timeout is None:
+        return math.inf
+    return asyncio.get_running_loop().time() + timeout.total_seconds()
 
 
 @asynccontextmanager

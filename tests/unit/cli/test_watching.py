@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
+from scheduler.cli.arguments import LIMIT
 from scheduler.cli.status import Screen
 from scheduler.errors import BrokerUnavailable
 from tests.faulty import Call, FaultyBroker
@@ -65,8 +66,24 @@ async def test_a_broker_that_does_not_answer_is_told_while_it_is_waited_for(stag
         await screen.show_next(program, shown.live)
         broker.on("read").first(wait)
         await screen.show_next(program, shown.live)
-    assert said[0].endswith(": the broker has not answered yet")
+    assert ": memory:// has not answered yet: it is connected, and silent" in said[0]
     assert shown.lines[0].endswith("every 1 s until Ctrl-C")
+
+
+async def test_a_round_that_takes_longer_than_the_limit_is_given_up(stage: Stage) -> None:
+    app = an_app("test", ["report"])
+    await stage.seed(app)
+    screen, shown = Screen(app, SECOND), Shown()
+    LIMIT.set(3 * SECOND)
+    async with FaultyBroker(stage.server) as broker:
+        program = program_of(app, broker, stage.clock)
+        await screen.show_next(program, shown.live)
+        hangs = broker.on("read").first(lambda _: asyncio.sleep(60))
+        await screen.show_next(program, shown.live)
+        assert "memory:// has not answered within 3s: it is connected, and silent" in shown.lines[0]
+        await hangs.cease()
+        await screen.show_next(program, shown.live)
+        assert shown.lines[0].endswith("every 1 s until Ctrl-C")
 
 
 async def test_that_nothing_is_known_at_first_is_an_error(stage: Stage) -> None:

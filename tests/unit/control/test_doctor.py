@@ -121,6 +121,7 @@ ALL_WELL = {
     "app": "ok",
     "queues": "ok",
     "timers": "ok",
+    "messages": "ok",
     "dead-lettering": "ok",
     "processors": "ok",
     "loops": "ok",
@@ -310,7 +311,7 @@ async def test_a_processor_that_does_not_answer_is_named(stage: Stage) -> None:
         mute.on("publish", app.names.control).hangs()
         found = await findings(app, stage.broker)
         assert found["processors"].verdict == "warning"
-        assert re.fullmatch(r"of 2, no answer from: \S+:\d+:\w{6}", found["processors"].detail)
+        assert re.fullmatch(r"of 2, no answer from \S+:\d+:\w{6}", found["processors"].detail)
         assert "stand still" in found["processors"].advice
 
 

@@ -130,6 +130,24 @@ async def test_where_not_all_answer_a_token_that_is_nowhere_is_probably_running(
         assert found.reason == "as far as is known: no answer from an unknown one (0)"
 
 
+async def test_processors_are_not_asked_while_the_broker_blocks_publishers(stage: Stage) -> None:
+    await stage.seed(looping())
+    async with stage.supervised(), FaultyBroker(stage.server) as broker:
+        await lose_and_wait(stage)
+        broker.blocks_for = "low on disk"
+        program = program_of(stage.app, broker, stage.clock)
+        (found,) = await program.survey.status()
+        told = "processors were not asked: the broker blocks publishers (low on disk)"
+        assert (found.where, found.reason) == (Where.RUNNING, f"as far as is known: {told}")
+        running = await program.cancellation.running()
+        assert (running.expected, running.complete, running.alarm) == (1, False, "low on disk")
+        findings = {each.about: each async for each in program.doctor.examine()}
+        assert findings["messages"].verdict == "problem"
+        assert told in findings["processors"].detail
+        assert (await program.survey.counts(0, [])).alarm == "low on disk"
+        assert not any(call.operation == "publish" for call in broker.calls)
+
+
 @pytest.mark.parametrize("deed", [nothing, lose])
 async def test_what_is_told_of_a_loop_is_the_same_whether_it_waits_or_only_the_journal_knows(
     stage: Stage,

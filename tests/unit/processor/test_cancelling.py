@@ -270,6 +270,6 @@ async def test_where_nobody_runs_it_and_one_has_not_answered_that_is_told(
     await stage.seed(app)
     async with MemoryBroker(stage.server) as mute:  # an older release, which does not know
         await mute.consume(app.names.presence, lambda _: None, prefetch=1)
-        with pytest.raises(NotRunning, match=r"Not answered by an unknown one \(0\), who may"):
+        with pytest.raises(NotRunning, match=r"no answer from an unknown one \(0\)\. "):
             await app.cancel("report")
         assert (await app.running()).unheard == ["an unknown one (0)"]
