@@ -32,7 +32,7 @@ N = TypeVar("N")
 
 PERIODIC_OPTIONS = (
     *("every", "cron", "schedule", "args", "name", "retry", "timeout", "concurrency"),
-    *("executor", "after_failure", *ScheduleOptions.__annotations__),
+    *("executor", "after_failure", "aliases", *ScheduleOptions.__annotations__),
 )
 NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -92,6 +92,7 @@ class Registration:
         concurrency: int = DEFAULT_CONCURRENCY,
         executor: Executor | None = None,
         after_failure: Literal["continue", "pause"] = "continue",
+        aliases: Sequence[str] = (),
         **options: Unpack[ScheduleOptions],
     ) -> Callable[[Callable[P, R]], PeriodicTask[P, R]]:
         """Register a function as a periodic task: a loop.
@@ -112,6 +113,8 @@ class Registration:
             executor: "process" has a function that blocks run in a process, not in a thread.
             after_failure: what the loop does when the retries are exhausted: go on with the next
                 tick, or pause until it is resumed. The failed tick is parked in both cases.
+            aliases: names that the task had before. `scheduler seed` has its loop take the place of
+                theirs, where they were; what was parked under them is replayed as this task.
             options: of the schedule: mode, offset, tz, jitter, catch_up, grace.
 
         Raises:
@@ -129,6 +132,7 @@ class Registration:
                 policy=_policy(retry, after_failure),
                 concurrency=concurrency,
                 executor=executor,
+                aliases=aliases,
             )
             loop = loop_of(spec, _schedule(spec.name, every, cron, schedule, options), args)
             self._add_task(spec)
@@ -160,6 +164,7 @@ class Registration:
         expires: Duration | None = None,
         expired: Literal["park", "drop"] = "park",
         history: bool = False,
+        aliases: Sequence[str] = (),
     ) -> "RegisterCallTask": ...
 
     @refusing_misnamed("@app.task", RegistrationError)
@@ -179,6 +184,7 @@ class Registration:
         expires: Duration | None = None,
         expired: Literal["park", "drop"] = "park",
         history: bool = False,
+        aliases: Sequence[str] = (),
     ) -> Any:
         """Register a function as a task that runs when it is sent a message.
 
@@ -201,6 +207,8 @@ class Registration:
                 somebody else, after its timestamp, if it has one.
             expired: what becomes of one that is too old; both are told by events.
             history: tell each attempt in `scheduler history`, not only those that failed.
+            aliases: names that the task had before: it takes what waits for them, is parked under
+                them, or is still sent to them.
 
         Raises:
             RegistrationError: the function cannot be a task, or its name is taken.
@@ -216,6 +224,7 @@ class Registration:
                 policy=policy,
                 concurrency=concurrency,
                 executor=executor,
+                aliases=aliases,
                 flow=flow,
             )
             self._add_task(spec)
@@ -249,6 +258,13 @@ class Registration:
                 f"There are two tasks named {spec.name!r} in {self.namespace!r}: "
                 "give one of them another name=."
             )
+        taken = {name: task.name for task in self._tasks.values() for name in task.names}
+        for number, name in enumerate(spec.names):
+            if name in taken or name in spec.names[:number]:
+                raise RegistrationError(
+                    f"{name!r} is a name of {taken.get(name, spec.name)!r} and cannot be one of "
+                    f"{spec.name!r} as well: leave it out of the aliases= of one of them."
+                )
         self._tasks[spec.name] = spec
 
 

@@ -23,6 +23,7 @@ from scheduler.queues.journal import MARGIN, Heard, born_at, look_backs
 from scheduler.queues.listing import Checkpoint, Listed, Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop
+from scheduler.tasks.registry import before_rename
 
 # A processor that hangs loses its connection within minutes; no operator waits so long.
 CALLING_TIMEOUT = timedelta(seconds=10)
@@ -52,7 +53,8 @@ class Wanted:
 
     Attributes:
         loop: with the schedule, the override and the arguments with which it goes on.
-        before: the loop's entry that the creator has seen; None: it has none.
+        before: the loop's entry that the creator has seen, or that of the loop that it renames;
+            None: it has none.
         change: what the verb does to the first token.
         reason: why the loop is paused or gone; None: why it was paused before.
         brand_new: no older token of this loop exists, so no processor needs to be asked.
@@ -214,6 +216,9 @@ class Beginnings:
             by=actor(self._roll_call.processor),
             checkpoint=_checkpoint(wanted, now),
             override=None if wanted.verb is Verb.GONE else loop.override,
+            renames=wanted.before.loop.task
+            if wanted.verb is Verb.RENAME and wanted.before
+            else None,
         )
 
     async def _exchanged(
@@ -221,8 +226,8 @@ class Beginnings:
     ) -> dict[LoopId, Token]:
         """Return what first tokens are exchanged for, of loops that no processor runs (R4).
 
-        Those of other loops, and those that the journal has to be read far back for, are left to
-        their processors.
+        Those of other loops, those that the journal has to be read far back for, and those that may
+        go on in the place of others, are left to their processors.
         """
         sinces = {
             loop: since
@@ -247,8 +252,10 @@ class Beginnings:
         }
 
     def _heard_since(self, first: Token, listed: Listed) -> datetime | None:
-        """Return from when on the journal tells of a loop; None: from too long ago."""
+        """Return from when on the journal tells of a loop; None: too long ago, or elsewhere too."""
         now = self._clock.now()
+        if before_rename(self._app, first.loop):
+            return None
         if _is_start(first):
             return now
         if listed.checkpoint is not None:

@@ -39,7 +39,7 @@ from scheduler.queues.history import Totals
 from scheduler.queues.namespace import Namespace
 from scheduler.spelling import counted
 from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import App
+from scheduler.tasks.registry import App, served
 from scheduler.timing.durations import format_duration
 from scheduler.timing.schedules import describe
 
@@ -341,7 +341,7 @@ class Doctor:
 
     async def _check_parked(self) -> AsyncIterator[Finding]:
         names = self._app.names
-        for queue in (*map(names.failed_queue, self._app.tasks), names.failed):
+        for queue in (*map(names.failed_queue, served(self._app)), names.failed):
             depth = await self._broker.depth(queue)
             if depth is not None and depth.ready:
                 yield Finding(

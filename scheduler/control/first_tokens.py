@@ -17,7 +17,7 @@ from scheduler.tasks.loops import Loop
 from scheduler.timing.once import Once
 from scheduler.timing.schedules import jittered
 
-TOOK_ITS_PLACE = Verb.REPAIR, Verb.RESCHEDULE
+TOOK_ITS_PLACE = Verb.REPAIR, Verb.RESCHEDULE, Verb.RENAME
 
 
 def first_token(

@@ -34,7 +34,7 @@ from scheduler.protocol.policies import Harm, harms
 from scheduler.protocol.topology import Topology
 from scheduler.queues.concurrency import side_by_side
 from scheduler.queues.heads import look_into
-from scheduler.tasks.registry import App
+from scheduler.tasks.registry import App, left_by_renames, served
 from scheduler.tasks.tasks import SUPERVISION
 from scheduler.timing.backoff import backoff
 
@@ -133,7 +133,7 @@ class Installation:
             for queue, arguments in imprint.queues.items()
             if queue.startswith(prefix)
         }
-        gone = seeded.keys() - {SUPERVISION.task, *self._app.tasks}
+        gone = seeded.keys() - {SUPERVISION.task, *served(self._app)}
         return {task: seeded[task] for task in gone if await self._has_queue_of(task)}
 
     async def _has_queue_of(self, task: str) -> bool:
@@ -151,7 +151,7 @@ class Installation:
             being_made_anew: queues that are not yet as it needs them.
         """
         names = self._app.names
-        kept = {names.journal, *map(names.processor_queue, self._app.tasks)}
+        kept = {names.journal, *map(names.processor_queue, served(self._app))}
         others = await self._seeded_of_others(before)
         queues = {names.processor_queue(task): others[task] for task in others} | {
             queue.name: {} if queue.name in being_made_anew else dict(queue.arguments)
@@ -195,7 +195,7 @@ class Installation:
 
     async def _declare(self, wanted: Topology) -> None:
         try:
-            await self._broker.declare(wanted)
+            await self._declare_once(wanted)
         except BrokerUnavailable:
             # What was begun is declared to its end: a queue that exists is taken for bound.
             with suppress(TimeoutError):
@@ -203,8 +203,13 @@ class Installation:
                     for pause in backoff(FIRST_PAUSE, LAST_PAUSE):
                         await asyncio.sleep(pause)
                         with suppress(BrokerUnavailable):
-                            return await self._broker.declare(wanted)
+                            return await self._declare_once(wanted)
             raise
+
+    async def _declare_once(self, wanted: Topology) -> None:
+        await self._broker.declare(wanted)
+        if left := left_by_renames(self._app):
+            await self._broker.unbind(left)
 
     async def harms(self) -> list[Harm] | None:
         """Return what policies of the broker's operators change of the queues; None: unknown.
@@ -247,7 +252,7 @@ class Installation:
 
     def _changed(self, queue: str, known: Arguments, wanted: Arguments) -> str:
         """What has changed, as users write it."""
-        tasks = {self._app.names.processor_queue(task): task for task in self._app.tasks}
+        tasks = {self._app.names.processor_queue(task): task for task in served(self._app)}
         for argument in (*OF_SETTINGS, *OF_TASKS):
             if known.get(argument) == wanted.get(argument):
                 continue

@@ -16,7 +16,7 @@ from scheduler.queues.listing import Listed, Listing
 from scheduler.queues.roster import Roster
 from scheduler.spelling import no_such
 from scheduler.tasks.loops import Loop, absent
-from scheduler.tasks.registry import App
+from scheduler.tasks.registry import App, before_rename
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.moments import UNIX_EPOCH
 from scheduler.timing.once import Once
@@ -55,6 +55,22 @@ def loop_of_entry(app: App, listed: Listed) -> Loop | None:
 def keyed_loops_of(app: App, listing: Listing) -> list[Loop]:
     """The keyed loops that the tasks of this code were given."""
     return [_keyed(app, each) for each in listing.there if _is_keyed(app, each)]
+
+
+def renamed_loops_of(app: App, listing: Listing) -> list[Loop]:
+    """Return the keyed loops that this code's tasks were given under old names, under the new."""
+    old = {alias: task for task in app.tasks.values() for alias in task.aliases}
+    return [
+        Loop(LoopId(task.name, listed.loop.key), task, listed.schedule, listed.args)
+        for listed in listing.there
+        if listed.loop.key and (task := old.get(listed.loop.task)) is not None
+    ]
+
+
+def entry_before(app: App, loop: LoopId, listing: Listing) -> Listed | None:
+    """Return the entry of the loop that this one goes on in the place of, or went on."""
+    found = (listing.get(before) for before in before_rename(app, loop))
+    return max(filter(None, found), key=lambda listed: not listed.is_gone, default=None)
 
 
 def _is_keyed(app: App, listed: Listed) -> bool:

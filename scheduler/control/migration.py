@@ -28,7 +28,7 @@ from scheduler.protocol.calls import is_call, placed, unclaimed
 from scheduler.protocol.messages import own_headers
 from scheduler.protocol.topology import Queue, Topology
 from scheduler.queues.timers import send_again
-from scheduler.tasks.registry import App
+from scheduler.tasks.registry import App, served
 from scheduler.timing.durations import ZERO
 
 
@@ -66,7 +66,7 @@ class Migration:
 
     @property
     def _of_tasks(self) -> Mapping[str, str]:
-        return {self._names.processor_queue(task): task for task in self._app.tasks}
+        return {self._names.processor_queue(task): task for task in served(self._app)}
 
     async def _is_misfit(self, queue: Queue) -> bool:
         if await self._broker.depth(queue.name) is None:

@@ -17,6 +17,7 @@ from scheduler.protocol.tokens import State, Token
 from scheduler.queues.listing import DONE, Listed, Listing, checkpoint_of
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop, absent
+from scheduler.tasks.registry import served
 from scheduler.timing.moments import LATEST_MS, moment_of
 
 
@@ -46,7 +47,7 @@ class Removal:
         """End loops, in bulk."""
         reports = await self._beginnings.act(loops, _decide)
         gone = {each.loop.id.task for each in reports if each.did is Did.REMOVED}
-        await self._leftovers.remove(gone - set(self._app.tasks))
+        await self._leftovers.remove(gone - set(served(self._app)))
         return reports
 
 

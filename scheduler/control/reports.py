@@ -51,6 +51,7 @@ class Did(StrEnum):
     CREATED = "created"
     UNCHANGED = "unchanged"
     RESCHEDULED = "rescheduled"
+    RENAMED = "renamed"
     REPAIRED = "repaired"
     PAUSED = "paused"
     RESUMED = "resumed"

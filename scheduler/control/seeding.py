@@ -7,6 +7,7 @@ find it unchanged.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import MappingProxyType
 
 from scheduler.control.beginnings import Beginnings, Wanted
@@ -15,10 +16,12 @@ from scheduler.control.leftovers import Leftovers
 from scheduler.control.loops import (
     as_listed,
     as_to_be_seeded,
+    entry_before,
     is_same,
     is_taken,
     keyed_loops_of,
     orphans_of,
+    renamed_loops_of,
     was_done,
 )
 from scheduler.control.migration import Migration
@@ -26,14 +29,15 @@ from scheduler.control.removal import Removal
 from scheduler.control.reports import Did, Report
 from scheduler.control.status import Status, Survey
 from scheduler.control.where import Where
-from scheduler.errors import AccessRefused, BrokerUnavailable, QueueNotFound
+from scheduler.errors import AccessRefused, BrokerUnavailable, MessageError, QueueNotFound
 from scheduler.events import LoopRepaired, LoopSeeded
 from scheduler.protocol.epochs import Entry, LoopState, Verb
 from scheduler.protocol.hatchery import timers
 from scheduler.protocol.tokens import LoopId
-from scheduler.queues.listing import Listed, Listing
+from scheduler.queues.listing import Checkpoint, Listed, Listing, checkpoint_of
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.loops import Loop
+from scheduler.tasks.registry import aliases_of, before_rename
 from scheduler.tasks.tasks import TaskSpec
 
 SEEDED_PAUSED = "seeded paused"
@@ -73,7 +77,8 @@ class Seeding:
 
         A loop that waits is left alone, unless its schedule or arguments were changed: then it goes
         on with the new ones from where it was; but a schedule that an operator has set holds until
-        it is cleared. A paused loop stays paused. A lost token is put again.
+        it is cleared. A paused loop stays paused. A lost token is put again. A loop of a task's old
+        name goes on under the new one (`aliases=`).
 
         Args:
             prune: remove the loops, and the queues of tasks, that this code does not have; what
@@ -98,6 +103,8 @@ class Seeding:
         for report in begun:
             self._app.events.emit(LoopSeeded(report.loop.id, report.did.value, report.due_at))
         reports = await self._checked(begun)
+        if doubled := await self._doubled_by_renames():
+            reports += await self._removal.remove_all(doubled)
         if prune:
             orphans = orphans_of(self._app, await self._roster.read())
             reports += await self._removal.remove_all(orphans)
@@ -116,6 +123,7 @@ class Seeding:
         await self._installation.require()
         listing = await self._survey.listing()
         loops = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
+        loops += [loop for loop in renamed_loops_of(self._app, listing) if loop.id not in listing]
         names = self._app.names
         new = set(await self._installation.absent((names.roster, names.journal)))
         decisions = [self._decide(loop, listing, new, paused=paused) for loop in loops]
@@ -159,7 +167,7 @@ class Seeding:
             AccessRefused: this user may not even look (RabbitMQ 4.3 refuses that).
             UsageError: the namespace is that of another app, or a queue is for other code.
         """
-        names, wanted = self._app.names, [task.name for task in tasks]
+        names, wanted = self._app.names, [name for task in tasks for name in task.names]
         needed = [names.roll_call, names.roster, names.journal, names.presence]
         needed += [*map(names.processor_queue, wanted), *map(names.timer, timers())]
         while True:
@@ -186,30 +194,84 @@ class Seeding:
         """Start many keyed loops, no two of which are the same."""
         return await self._begin_all(loops)
 
+    async def _doubled_by_renames(self) -> list[Loop]:
+        """Return the loops of old names that old code has started again, beside the new ones."""
+        if not (aliases := aliases_of(self._app)):
+            return []
+        listing = await self._roster.read()
+        there = {listed.loop for listed in listing.there}
+        return [
+            loop
+            for loop in orphans_of(self._app, listing)
+            if (task := aliases.get(loop.id.task)) and LoopId(task, loop.id.key) in there
+        ]
+
     def _wanted(self, listing: Listing) -> list[Loop]:
         loops = [as_to_be_seeded(loop, listing) for loop in self._app.loops.values()]
-        return [*loops, *keyed_loops_of(self._app, listing)]
+        loops += renamed_loops_of(self._app, listing)
+        loops += keyed_loops_of(self._app, listing)
+        return list({loop.id: loop for loop in loops}.values())
 
     async def _begin_all(
         self, loops: Sequence[Loop], new: Collection[str] = (), *, paused: bool = False
     ) -> list[Report]:
-        """Begin epochs of those loops that are to be started or changed.
+        """Begin epochs of those loops that are to be started, changed or renamed.
 
         Args:
             new: the queues that were just declared.
         """
+        noted = await self._noted_under_old_names(loops)
         return await self._beginnings.act(
-            loops, lambda loop, listing: self._decide(loop, listing, new, paused=paused)
+            loops, lambda loop, listing: self._decide(loop, listing, new, noted, paused=paused)
         )
 
+    async def _noted_under_old_names(self, loops: Sequence[Loop]) -> Mapping[LoopId, Checkpoint]:
+        """Return how far those had come that these loops take the place of, for these.
+
+        The journal may have forgotten it when a paused loop is resumed.
+        """
+        if not any(before_rename(self._app, loop.id) for loop in loops):
+            return {}
+        heard_at, listing = self._clock.now(), await self._survey.listing()
+        before = {loop.id: entry_before(self._app, loop.id, listing) for loop in loops}
+        there = {id: each for id, each in before.items() if each is not None and not each.is_gone}
+        old = {loop.id: loop for loop in orphans_of(self._app, listing)}
+        last = await self._survey.last_tokens([old[each.loop] for each in there.values()])
+        noted = dict[LoopId, Checkpoint]()
+        for id, each in there.items():
+            found = [(token, heard_at)] if (token := last.get(each.loop)) is not None else []
+            if each.checkpoint is not None:
+                with suppress(MessageError):
+                    found.append(
+                        (each.checkpoint.token(self._app.namespace), each.checkpoint.until)
+                    )
+            for token, until in found:
+                its = checkpoint_of(replace(token, loop=id), self._app.namespace, until)
+                is_alive = token.epoch >= each.entry.life
+                if its is not None and is_alive and its.is_newer_than(noted.get(id)):
+                    noted[id] = its
+        return noted
+
     def _decide(
-        self, loop: Loop, listing: Listing, new: Collection[str], *, paused: bool
+        self,
+        loop: Loop,
+        listing: Listing,
+        new: Collection[str],
+        noted: Mapping[LoopId, Checkpoint] = MappingProxyType({}),
+        *,
+        paused: bool,
     ) -> Report | Wanted:
-        listed = listing.get(loop.id)
-        if was_done(loop, listed):
+        listed, before = listing.get(loop.id), entry_before(self._app, loop.id, listing)
+        if was_done(loop, listed or before):
             return Report(loop, Did.UNCHANGED)
-        if is_taken(loop, listed, self._clock.now()):
+        if is_taken(loop, listed or before, self._clock.now()):
             return Report(as_listed(loop, listing), Did.UNCHANGED)
+        if before is not None and not before.is_gone and (listed is None or listed.is_gone):
+            if before.override is not None:
+                loop = replace(loop, schedule=before.schedule, override=before.override)
+            before = replace(before, checkpoint=None)  # it is of the old name
+            checkpoint = noted.get(loop.id)
+            return Wanted(Verb.RENAME, loop, before, checkpoint=checkpoint, did=Did.RENAMED)
         names = self._app.names
         if listed is None and names.roster in new and names.journal not in new:
             # The roster was lost. The loop may be an old one: the journal tells how far it came.

@@ -19,7 +19,8 @@ from scheduler.queues.listing import Listed, Listing
 from scheduler.queues.namespace import Namespace
 from scheduler.queues.roll_call import Answers
 from scheduler.tasks.loops import Loop
-from scheduler.tasks.registry import resting
+from scheduler.tasks.registry import resting, served
+from scheduler.tasks.tasks import TaskSpec
 
 RECENT = timedelta(minutes=15)
 JOURNAL_TIMEOUT = timedelta(seconds=10)
@@ -124,7 +125,7 @@ class Survey:
     def __init__(self, namespace: Namespace) -> None:
         self._app, self._broker, self._clock = namespace.app, namespace.broker, namespace.clock
         self._is_exact = namespace.is_processor
-        self._history = namespace.history
+        self._names, self._history = namespace.app.names, namespace.history
         self._journal, self._roster = namespace.journal, namespace.roster
         self._roll_call = namespace.roll_call
         self._tokens = dict[LoopId, Token]()
@@ -247,7 +248,7 @@ class Survey:
 
     async def _depth(self, task: str) -> Depth | None:
         """Return how full a task's queue is, with those that consume from it now and then."""
-        names = self._app.names
+        names = self._names
         depth = await self._broker.depth(names.processor_queue(task))
         if depth is None or depth.consumers or task not in resting(self._app):
             return depth
@@ -259,21 +260,19 @@ class Survey:
         """Return the backlog of each task that is sent messages."""
         called, recent = self._called, await self.recent_calls()
         pauses = await self.pauses()
-        parked = await side_by_side(
-            self._broker.depth, [self._app.names.failed_queue(task) for task in called]
-        )
+        names = [name for task in called for name in task.names]
+        parked = await side_by_side(self._broker.depth, list(map(self._names.failed_queue, names)))
+        ready, failed = await self.depths(names), dict(zip(names, parked, strict=True))
         return [
             Backlog(
-                task,
-                depth and depth.ready,
-                depth.consumers if depth else 0,
-                failed.ready if failed else 0,
-                recent.get(task, Totals()),
-                pauses.get(task),
+                task.name,
+                None if (own := ready[task.name]) is None else _total(ready, task),
+                own.consumers if own else 0,
+                _total(failed, task),
+                recent.get(task.name, Totals()),
+                pauses.get(task.name),
             )
-            for (task, depth), failed in zip(
-                (await self.depths(called)).items(), parked, strict=True
-            )
+            for task in called
         ]
 
     async def pauses(self) -> dict[str, Pause]:
@@ -293,8 +292,8 @@ class Survey:
             return {}
 
     @property
-    def _called(self) -> list[str]:
-        return [task.name for task in self._app.tasks.values() if task.called]
+    def _called(self) -> list[TaskSpec]:
+        return [task for task in self._app.tasks.values() if task.called]
 
     async def counts(self, waiting: int, leftovers: Iterable[Leftover]) -> Counts:
         """Count what there is by asking how long queues are; no message is touched.
@@ -302,9 +301,9 @@ class Survey:
         Args:
             waiting: how many loops wait for their time, each with one token that is not void.
         """
-        app, names = self._app, self._app.names
+        app, names = self._app, self._names
         return Counts(
-            await self._waiting_in([*map(names.failed_queue, app.tasks), names.failed]),
+            await self._waiting_in([*map(names.failed_queue, served(app)), names.failed]),
             await self._waiting_in(map(names.later_timer, timers() if self._called else ())),
             max(await self._waiting_in(map(names.timer, timers())) - waiting, 0),
             tuple(map(str, orphans_of(app, await self.listing()))),
@@ -391,6 +390,11 @@ def _status(
         by=listed.by,
         since=listed.at,
     )
+
+
+def _total(depths: Mapping[str, Depth | None], task: TaskSpec) -> int:
+    """Count what is in the queues of a task, those of its aliases too."""
+    return sum(depth.ready for name in task.names if (depth := depths[name]) is not None)
 
 
 def held_in(loop: LoopId, epoch: int, answers: Answers | None) -> bool | None:

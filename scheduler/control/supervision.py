@@ -71,6 +71,7 @@ from scheduler.queues.namespace import Namespace
 from scheduler.tasks.arguments import Arguments
 from scheduler.tasks.context import Context
 from scheduler.tasks.loops import Loop
+from scheduler.tasks.registry import served
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 from scheduler.timing.backoff import dice
 from scheduler.timing.durations import SECOND
@@ -257,7 +258,7 @@ class Supervisor:
         """Declare the queues that are gone; return the tasks whose queues stay away."""
         names = self._app.names
         streams = names.roster, names.snapshots, names.journal, names.roll_call
-        of_tasks = {names.processor_queue(task): task for task in self._app.tasks}
+        of_tasks = {names.processor_queue(task): task for task in served(self._app)}
         # A timer that is gone shows by the tokens that are overdue, or cannot be put.
         of_timers = map(names.timer, timers() if self._are_timers_suspect else ())
         gone = await self._installation.absent((*streams, names.presence, *of_tasks, *of_timers))

@@ -168,7 +168,7 @@ class Pipeline:
         lead_of(message.headers)  # refuses one that cannot be kept
         if self._app.names.bring_tokens(exchange):
             token = decode(message, self._app.namespace)
-            if loop_named_by(key) != token.loop or token.loop.task != task.name:
+            if loop_named_by(key) != token.loop or token.loop.task not in task.names:
                 came = f"by {key!r} to {task.name!r}"
                 raise Undecodable(f"The token is one of {token.loop}, and came {came}.")
             return token

@@ -33,6 +33,7 @@ from scheduler.processor.publishing import FIRST_PAUSE, LONGEST_PAUSE
 from scheduler.processor.runs import Executions
 from scheduler.processor.shutdown import Shutdown
 from scheduler.processor.threads import Threads
+from scheduler.protocol.calls import renamed
 from scheduler.queues.namespace import Namespace
 from scheduler.tasks.registry import App
 from scheduler.tasks.tasks import TaskSpec
@@ -77,8 +78,9 @@ class Worker:
     @property
     def queues(self) -> list[str]:
         """Where it takes messages from: the queues of its tasks that are not paused."""
-        tasks = [task.name for task in self.tasks if not self.knowledge.is_held(task.name)]
-        return list(map(self._app.names.processor_queue, tasks))
+        tasks = [task for task in self.tasks if not self.knowledge.is_held(task.name)]
+        names = (name for task in tasks for name in task.names)
+        return list(map(self._app.names.processor_queue, names))
 
     @property
     def silent(self) -> list[str]:
@@ -133,13 +135,14 @@ class Worker:
 
     async def _heed_pauses(self, task: TaskSpec) -> None:
         """Take no messages of a task while it is paused; runs in progress end, and are settled."""
-        queue = self._app.names.processor_queue(task.name)
+        queues = list(map(self._app.names.processor_queue, task.names))
         while True:
             await self.knowledge.until_held(task.name, True)
-            if (intake := self._intakes.get(queue)) is not None:
-                await intake.close()
-                await intake.ended()
-                del self._intakes[queue]
+            for queue in queues:
+                if (intake := self._intakes.get(queue)) is not None:
+                    await intake.close()
+                    await intake.ended()
+                    del self._intakes[queue]
             if (pause := self.knowledge.pause_of(task.name)) is not None:
                 self._app.events.emit(TaskPaused(task.name, pause.by, pause.reason))
             await self.knowledge.until_held(task.name, False)
@@ -151,20 +154,26 @@ class Worker:
                 await asyncio.sleep(pause)
 
     async def _take_in(self, task: TaskSpec) -> None:
-        intake = self._intake(task)
-        try:
-            await intake.open()
-        except QueueNotFound:
-            raise QueueNotFound(
-                f"The task {task.name!r} has no queue in {self._broker.address} yet. "
-                "Nothing was started; run `scheduler seed` once, then this again."
-            ) from None
-        self._intakes[intake.queue] = intake
+        for name in task.names:
+            intake = self._intake(task, name, self._pacers.get(task.name))
+            if intake.queue in self._intakes:  # opened before another one could not be
+                continue
+            try:
+                await intake.open()
+            except QueueNotFound:
+                raise QueueNotFound(
+                    f"The task {name!r} has no queue in {self._broker.address} yet. "
+                    "Nothing was started; run `scheduler seed` once, then this again."
+                ) from None
+            self._intakes[intake.queue] = intake
 
-    def _intake(self, task: TaskSpec) -> Intake:
-        queue = self._app.names.processor_queue(task.name)
+    def _intake(self, task: TaskSpec, name: str, pacer: Pacer | None) -> Intake:
+        queue = self._app.names.processor_queue(name)
 
         def handle(delivery: Delivery) -> asyncio.Task[datetime | None]:
+            if name != task.name:
+                about = delivery.message, delivery.routing_key
+                delivery.message, delivery.routing_key = renamed(*about, name, task.name)
             handling = asyncio.create_task(
                 self.pipeline.handle(delivery, task), name=f"handle {queue}"
             )
@@ -172,7 +181,7 @@ class Worker:
             handling.add_done_callback(self._handling.discard)
             return handling
 
-        of, pacer = (self._broker, queue, handle), self._pacers.get(task.name)
+        of = self._broker, queue, handle
         if task.ordered:
             return InOrder(*of, pacer=pacer, clock=self.space.clock)
         if pacer is not None:

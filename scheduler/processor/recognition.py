@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -21,6 +21,7 @@ from scheduler.protocol.epochs import awaited, was_settled
 from scheduler.protocol.tokens import LoopId, State, Token
 from scheduler.queues.journal import MARGIN, Heard, born_at, look_backs
 from scheduler.queues.namespace import Namespace
+from scheduler.tasks.registry import before_rename
 from scheduler.timing.backoff import backoff
 from scheduler.timing.durations import SECOND
 from scheduler.timing.moments import milliseconds_since_epoch
@@ -146,21 +147,25 @@ class Recognition:
         Returns:
             Whether it has not become void meanwhile.
         """
-        told_at = self._clock.now()
+        told_at, loops = self._clock.now(), (token.loop, *self._before(token))
         for pause in backoff(FIRST_PAUSE, SECOND, jitter=0):
             answers = await self._unless_interrupted(
-                delivery, lambda: self.space.roll_call.ask_all({token.loop: token.epoch})
+                delivery, lambda: self.space.roll_call.ask_all(dict.fromkeys(loops, token.epoch))
             )
             for loop, epoch in answers.known.items():
                 self.turns.learn(loop, epoch)
             if self.turns.is_void(token):
                 return False
-            said = answers.of(token.loop, token.epoch)
-            if not (others := awaited(token.epoch, said, came_back=came_back)):
+            said = [answers.of(loop, token.epoch) for loop in loops]
+            others = {
+                other for each in said for other in awaited(token.epoch, each, came_back=came_back)
+            }
+            if not others:
                 return True
             if self._clock.now() - told_at >= REPORT_AFTER:
                 told_at = self._clock.now()
-                reason = f"it waits for older runs, or to hear of none, of: {', '.join(others)}"
+                named = ", ".join(sorted(others))
+                reason = f"it waits for older runs, or to hear of none, of: {named}"
                 self._emit(TokenDelayed(delivery.routing_key, reason))
             await self.shutdown.pause(delivery, pause)
         raise AssertionError("it goes on without end")
@@ -173,11 +178,21 @@ class Recognition:
             heard = await self._unless_interrupted(
                 delivery, partial(self._heard_since, delivery, first.loop, since)
             )
+            for loop in self._before(first):
+                before = await self._unless_interrupted(
+                    delivery, partial(self._heard_since, delivery, loop, since)
+                )
+                for token in before.furthest.values():
+                    heard.note(replace(token, loop=first.loop))
             if noted is not None:
                 heard.note(noted[0])
             if heard.has_line(first.life):
                 break
         return heard
+
+    def _before(self, first: Token) -> list[LoopId]:
+        """Return the loops that a token's loop may go on in the place of, under another name."""
+        return before_rename(self.space.app, first.loop) if first.first else []
 
     def _look_backs(self, first: Token, noted: LastNote | None) -> tuple[datetime | None, ...]:
         if noted is not None:

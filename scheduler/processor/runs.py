@@ -353,7 +353,8 @@ class Executions:
         """Wait until there is room for a run of a task, and hold it."""
         if task.builtin:  # supervision does not wait for the runs that it supervises
             return
-        # Those of before a pause of the task may go on after it.
+        # Its messages may come from several queues, or from one that is opened again after a pause,
+        # each as if it were the only one.
         places = asyncio.Semaphore(task.concurrency)
         of_task = self._free_of_tasks.setdefault(task.name, places)
         for room in (of_task, *([self._free_threads] if task.blocks else []), self._free):

@@ -145,6 +145,14 @@ def new_call(
     )
 
 
+def renamed(message: Message, routing_key: str, old: str, new: str) -> tuple[Message, str]:
+    """Return what was sent to an old name of a task, and its key, as sent to the new one."""
+    keys = {task_key(old): task_key(new), retry_key(old): retry_key(new)}
+    if message.headers.get(f"{PREFIX}task") == old:
+        message = replace(message, headers={**message.headers, f"{PREFIX}task": new})
+    return message, keys.get(routing_key, routing_key)
+
+
 def is_call(message: Message) -> bool:
     """Whether a message is, or claims to be, a call of our making."""
     return f"{PREFIX}sent-at-ms" in message.headers

@@ -62,6 +62,7 @@ class Verb(StrEnum):
     RESUME = "resumed"
     TRIGGER = "triggered"
     RESCHEDULE = "rescheduled"
+    RENAME = "renamed"
     REPAIR = "repaired"
     GONE = "removed"
 
@@ -81,7 +82,7 @@ class Entry(NamedTuple):
         life: the epoch of its last start. Progress from before it is of another life.
         base: the epoch that the entry is based on; 0 where the loop was unknown or gone.
         asked: the epoch of the last entry with which the loop was started, stopped or triggered: of
-            all but repairs and changes of its schedule. 0: not known.
+            all but repairs and changes of its schedule or name. 0: not known.
     """
 
     epoch: Count
@@ -118,6 +119,7 @@ _BEFORE = {
     Verb.RESUME: {LoopState.PAUSED},
     Verb.TRIGGER: {LoopState.ACTIVE},
     Verb.RESCHEDULE: {LoopState.ACTIVE, LoopState.PAUSED},
+    Verb.RENAME: {LoopState.ACTIVE, LoopState.PAUSED},
     Verb.REPAIR: {LoopState.ACTIVE},
     Verb.GONE: set(LoopState),
 }
@@ -137,6 +139,9 @@ def begun(
 
     A start begins a new life, from no progress; all others go on from what R4 adopts. A paused loop
     has no token: its resume creates one.
+
+    A rename begins an epoch of another loop, which goes on in the place of the one that the latest
+    entry is of: its entry ends that one, so that the tokens of both names are void.
 
     A processor whose run ends its loop begins an epoch as well, before it acks: a pause or, of a
     one-off, gone (`ends`).
@@ -159,7 +164,7 @@ def begun(
     state = LoopState.PAUSED if paused and verb is Verb.START else _AFTER.get(verb, state)
     epoch = max(epoch + 1, at_ms)
     life = epoch if verb is Verb.START else life
-    asked = asked if verb in {Verb.REPAIR, Verb.RESCHEDULE} else epoch
+    asked = asked if verb in {Verb.REPAIR, Verb.RESCHEDULE, Verb.RENAME} else epoch
     token = Position(epoch, seq=0, joined=False) if state is LoopState.ACTIVE else None
     return Beginning(Entry(epoch, state, life, base_of(latest), asked), token)
 

@@ -37,6 +37,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, cast
 
 from scheduler.brokers.contract import DEFAULT_TIMEOUT, Broker, Delivery
@@ -56,6 +57,7 @@ from scheduler.protocol.calls import (
     REPLAYED_AT,
     is_call,
     placed,
+    renamed,
     retry_key,
     task_key,
     unclaimed,
@@ -284,12 +286,24 @@ Check = Callable[[str, Mapping[str, Any]], None]
 
 
 class FailedQueues:
-    """The failed queues of a namespace."""
+    """The failed queues of a namespace.
 
-    def __init__(self, broker: Broker, names: Names, clock: Clock) -> None:
+    Args:
+        aliases: old names of tasks, and the tasks that have them now: what was parked under an old
+            one is theirs.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        names: Names,
+        clock: Clock,
+        aliases: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._broker = broker
         self._names = names
         self._clock = clock
+        self._aliases = aliases
 
     async def park(
         self,
@@ -340,7 +354,7 @@ class FailedQueues:
                 async with self._broker.browse(queue, limit=depth) as deliveries:
                     async for delivery in deliveries:
                         left[queue] -= 1
-                        if which.has(parked := _read(delivery)):
+                        if which.has(parked := self._read(delivery)):
                             yield parked
 
     async def browse(
@@ -422,7 +436,8 @@ class FailedQueues:
                 check(to or parked.task, args)
             await self._send_back(parked, body, to)
 
-        return await self._take(tasks, _Sweep(self._broker, which, send_back, tell, rate))
+        sweep = _Sweep(self._broker, self._read, which, send_back, tell, rate)
+        return await self._take(tasks, sweep)
 
     async def purge(
         self, tasks: Iterable[str], which: Selection, *, tell: Tell = lambda parked: None
@@ -438,7 +453,8 @@ class FailedQueues:
 
         async def forget(_: Parked) -> None: ...
 
-        return await self._take(tasks, _Sweep(self._broker, which, forget, tell, None))
+        sweep = _Sweep(self._broker, self._read, which, forget, tell, None)
+        return await self._take(tasks, sweep)
 
     async def _take(self, tasks: Iterable[str], sweep: "_Sweep") -> int:
         left = await self._waiting(tasks)
@@ -450,7 +466,9 @@ class FailedQueues:
     async def _waiting(self, tasks: Iterable[str]) -> dict[str, int]:
         """How many messages wait in each failed queue."""
         waiting: dict[str, int] = {}
-        for queue in [*map(self._names.failed_queue, tasks), self._names.failed]:
+        wanted = list(dict.fromkeys(tasks))
+        names = (*wanted, *(old for old, task in self._aliases.items() if task in wanted))
+        for queue in [*map(self._names.failed_queue, names), self._names.failed]:
             depth = await self._broker.depth(queue)
             if depth is None:
                 raise QueueNotFound(
@@ -458,6 +476,15 @@ class FailedQueues:
                 )
             waiting[queue] = depth.ready
         return waiting
+
+    def _read(self, delivery: Delivery) -> Parked:
+        message, key = delivery.message, delivery.routing_key
+        name = delivery.queue.removeprefix(self._names.failed_queue(""))
+        if (task := self._aliases.get(name)) is not None:
+            message, key = renamed(message, key, name, task)
+            if key.startswith(before := f"{LOOP_KEY}{name}."):
+                key = f"{LOOP_KEY}{task}.{key.removeprefix(before)}"
+        return read_parked(message, delivery.queue, key)
 
     async def _send_back(self, parked: Parked, body: bytes, to: str | None) -> None:
         headers = _fresh(parked) | {REPLAYED_AT: milliseconds_since_epoch(self._clock.now())}
@@ -501,6 +528,7 @@ class _Sweep:
     def __init__(
         self,
         broker: Broker,
+        read: Callable[[Delivery], Parked],
         which: Selection,
         use: Callable[[Parked], Awaitable[None]],
         tell: Tell,
@@ -508,6 +536,7 @@ class _Sweep:
     ) -> None:
         self.taken = 0
         self._broker = broker
+        self._read = read
         self._which = which
         self._use = use
         self._tell = tell
@@ -528,7 +557,7 @@ class _Sweep:
         end = time() + ROUND.total_seconds()
         async with self._broker.browse(queue, limit=there) as deliveries:
             async for delivery in deliveries:
-                if self._which.has(parked := _read(delivery)):
+                if self._which.has(parked := self._read(delivery)):
                     wait = self._pacer.wait if self._pacer else 0.0
                     if (wait or self.taken > before) and time() + wait > end:
                         return wait
@@ -576,7 +605,7 @@ def _edited(parked: Parked, args: Mapping[str, Any] | None) -> bytes:
     changes: dict[str, Any] = {} if args is None else {"args": args}
     message = parked.message
     if is_tick := parked.came_as_token and is_token(message):
-        changes["state"] = State.REPLAY.value
+        changes |= {"state": State.REPLAY.value, "task": parked.task}
     try:
         body = json.loads(message.body) if is_tick or is_call(message) else None
     except (ValueError, RecursionError):
@@ -615,10 +644,6 @@ def _origin_of(message: Message) -> Mapping[str, Any]:
 def _is_dead(message: Message) -> bool:
     """Whether the broker has moved it here: no processor, as that sends none of its headers."""
     return "x-death" in message.headers
-
-
-def _read(delivery: Delivery) -> Parked:
-    return read_parked(delivery.message, delivery.queue, delivery.routing_key)
 
 
 def _loop_of(routing_key: str) -> str:

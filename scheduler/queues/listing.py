@@ -17,6 +17,8 @@ A message of the roster is a JSON object that holds many: ``{"entries": [...]}``
 ``checkpoint``        how far the loop had come, where that is known: its last token, as its message
                       had it (``headers``, ``body``); nothing after it was put before ``until_ms``
 ``override``          who has set the schedule in place of the code's (``by``), and when (``at_ms``)
+``renames``           the task of whose loop, of the same key, it takes the place: the entry follows
+                      that one's, and ends it
 ``inherited``         in a snapshot: only an earlier stream told of it
 ====================  ============================================================
 """
@@ -146,6 +148,7 @@ class Listed:
         at: when.
         checkpoint: how far it had come; None: that is for the journal to say.
         override: who has set the schedule in place of the code's; None: nobody has.
+        renames: the task that the loop had before; None: none, or that was entered.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = WIRE
@@ -159,10 +162,16 @@ class Listed:
     at: Moment = UNIX_EPOCH
     checkpoint: Checkpoint | None = None
     override: Override | None = None
+    renames: str | None = None
 
     @property
     def epoch(self) -> int:
         return self.entry.epoch
+
+    @property
+    def before(self) -> LoopId:
+        """Return the loop whose latest entry it follows: itself, unless it is renamed."""
+        return self.loop if self.renames is None else LoopId(self.renames, self.loop.key)
 
     @property
     def first_due_at(self) -> datetime:
@@ -315,13 +324,41 @@ class Listing(dict[LoopId, Listed]):
 
     def enter(self, listed: Listed) -> bool:
         """Enter the next entry of the stream, if it is accepted; return whether it is."""
-        latest = None if self.is_inherited(listed.loop) else self.get(listed.loop)
-        if accepted(listed.entry, None if latest is None else latest.entry):
+        latest = self._told(listed.before)
+        is_accepted = accepted(listed.entry, None if latest is None else latest.entry)
+        if listed.before != listed.loop:
+            return is_accepted and self._rename(listed, latest or listed)
+        if is_accepted:
             self._begin(listed)
             return True
         if latest is not None and listed.is_note_on(latest):
             self[listed.loop] = replace(latest, checkpoint=listed.checkpoint)
         return False
+
+    def _told(self, loop: LoopId) -> Listed | None:
+        return None if self.is_inherited(loop) else self.get(loop)
+
+    def _rename(self, listed: Listed, before: Listed) -> bool:
+        """Enter a loop in the place of another one, which is gone, unless it is there itself."""
+        there = self._told(listed.loop)
+        if there is not None and not (there.is_gone and there.epoch < listed.epoch):
+            return False
+        gone = listed.entry._replace(state=LoopState.GONE)
+        self._begin(
+            replace(
+                before,
+                loop=listed.before,
+                entry=gone,
+                reason=f"renamed to {listed.loop}",
+                by=listed.by,
+                at=listed.at,
+                checkpoint=None,
+                override=None,
+                renames=None,
+            )
+        )
+        self._begin(replace(listed, renames=None))
+        return True
 
     def inherit(self, listed: Listed) -> None:
         """Enter what an earlier stream told: the first entry of this one takes its place."""

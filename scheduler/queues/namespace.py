@@ -8,7 +8,7 @@ from scheduler.queues.journal import Journal
 from scheduler.queues.roll_call import Hands, RollCall
 from scheduler.queues.roster import Roster
 from scheduler.queues.timers import Timers
-from scheduler.tasks.registry import App
+from scheduler.tasks.registry import App, aliases_of
 from scheduler.timing.clock import Clock
 from scheduler.timing.lead import Lead
 
@@ -27,7 +27,7 @@ class Namespace:
         names = app.names
         self.app, self.broker, self.clock = app, broker, clock
         self.is_processor = hands is not None
-        self.failed = FailedQueues(broker, names, clock)
+        self.failed = FailedQueues(broker, names, clock, aliases_of(app))
         self.lead = Lead(app.settings.longest_lead)
         self.timers = Timers(broker, names, clock, self.lead)
         self.heads = Heads(broker, names)

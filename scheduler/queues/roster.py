@@ -243,7 +243,12 @@ class Roster:
         if listing is self._listing:
             self._since_snapshot += len(entries)
         listing.reached = Bookmark.at(message)
-        return [listed for listed in entries if listing.enter(listed)]
+        told = list[Listed]()
+        for listed in entries:
+            if listing.enter(listed):
+                # Of a loop that is renamed, the one before has ended.
+                told += [listing[loop] for loop in dict.fromkeys((listed.before, listed.loop))]
+        return told
 
 
 def _alone(listed: Listed) -> Iterator[Message]:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from scheduler.events import EventStream
 from scheduler.protocol.tokens import LoopId
-from scheduler.protocol.topology import Names, Retention, Topology, topology
+from scheduler.protocol.topology import Binding, Names, Retention, Topology, topology
 from scheduler.tasks.loops import Loop
 from scheduler.tasks.tasks import SUPERVISION, TaskSpec
 
@@ -45,16 +45,45 @@ def resting(app: App) -> frozenset[str]:
     return frozenset(task.name for task in app.tasks.values() if task.ordered or task.rate)
 
 
+def served(app: App) -> dict[str, TaskSpec]:
+    """Return the task that takes what comes to each name: to its own, and to its aliases."""
+    return {name: task for task in app.tasks.values() for name in task.names}
+
+
+def aliases_of(app: App) -> dict[str, str]:
+    """Return the name of the task that has each alias."""
+    return {alias: task.name for task in app.tasks.values() for alias in task.aliases}
+
+
+def before_rename(app: App, loop: LoopId) -> list[LoopId]:
+    """Return the loops of old names that a loop takes the place of."""
+    task = app.tasks.get(loop.task)
+    return [LoopId(alias, loop.key) for alias in task.aliases] if task else []
+
+
+def left_by_renames(app: App) -> list[Binding]:
+    """Return the bindings by which aliases would get the messages that their tasks subscribe to."""
+    return [
+        Binding(each.exchange, app.names.processor_queue(alias), each.routing_key)
+        for task in app.tasks.values()
+        for alias in task.aliases
+        for each in task.subscriptions
+    ]
+
+
 def topology_of(app: App) -> Topology:
-    """Everything an app needs in the broker."""
+    """Everything an app needs in the broker.
+
+    The queues of aliases stay where they are, so that nothing in them has to be moved.
+    """
     tasks, settings = app.tasks.values(), app.settings
     return topology(
         app.namespace,
-        (*app.tasks, SUPERVISION.task),
+        (*served(app), SUPERVISION.task),
         subscriptions=[each for task in tasks for each in task.subscriptions],
         alone=[SUPERVISION.task],
         ordered=[task.name for task in tasks if task.ordered],
-        called=[task.name for task in tasks if task.called],
+        called=[name for name, task in served(app).items() if task.called],
         queue_type=settings.queue_type,
         retention=Retention(settings.journal_max_age, settings.journal_max_bytes),
     )

@@ -42,6 +42,7 @@ class TaskSpec:
         history: whether the history of calls tells each attempt, not only those that failed.
         builtin: whether it is the scheduler's own, and never waits for the runs of others.
         executor: where its function runs, which is no coroutine function; None: it is one.
+        aliases: names that it had before: it takes over what comes to them.
     """
 
     name: str
@@ -59,6 +60,12 @@ class TaskSpec:
     history: bool = False
     builtin: bool = False
     executor: Executor | None = None
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names whose queues it consumes: its own, and its aliases."""
+        return self.name, *self.aliases
 
     @property
     def blocks(self) -> bool:
@@ -139,6 +146,7 @@ def task_spec(
     policy: Policy,
     concurrency: int,
     executor: Executor | None = None,
+    aliases: Sequence[str] = (),
     flow: "Flow | None" = None,
 ) -> TaskSpec:
     """Check what a decorator was given.
@@ -169,6 +177,7 @@ def task_spec(
         expires=None if expires is None else _span(f"expires of {name}", expires),
         history=flow is not None and flow.history,
         executor=_executor(function, name, executor),
+        aliases=_aliases(name, aliases, is_ordered=flow is not None and flow.ordered),
     )
 
 
@@ -181,7 +190,7 @@ def _name(function: Callable[..., Any], name: str | None) -> str:
             "`yield`; what a run hands on to the next one is for `ctx.carry`."
         )
     name = name or str(getattr(function, "__name__", ""))
-    if not isinstance(name, str) or not NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not _is_name(name):
         raise RegistrationError(
             f"A task name has 1 to 64 letters, digits, '_' or '-', got {name!r}: give it a name=."
         )
@@ -191,6 +200,25 @@ def _name(function: Callable[..., Any], name: str | None) -> str:
             "namespace. Give it another name=."
         )
     return name
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and NAME.fullmatch(name) is not None
+
+
+def _aliases(name: str, aliases: Sequence[str], *, is_ordered: bool) -> tuple[str, ...]:
+    is_list = not isinstance(aliases, str) and all(map(_is_name, aliases))
+    if not is_list or SUPERVISION.task in aliases:
+        raise RegistrationError(
+            f"aliases of {name} is a list of the names that it had before, such as "
+            f'["old_name"], got {shown(aliases)}.'
+        )
+    if aliases and is_ordered:
+        raise RegistrationError(
+            f"aliases of {name}: an ordered task has none, as the messages of two queues have no "
+            "order. Keep the old name with name=."
+        )
+    return tuple(aliases)
 
 
 def _executor(function: Callable[..., Any], name: str, wanted: object) -> Executor | None:

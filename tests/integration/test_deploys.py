@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
+from scheduler import Scheduler, Settings
 from scheduler.brokers.amqp.broker import AmqpBroker
 from scheduler.protocol.topology import Names, QueueType, topology
+from scheduler.queues.failed import EVERYTHING, FailedQueues
+from scheduler.timing.clock import SystemClock
 from tests.integration.conftest import Field, ready
+from tests.sweep import clear
 from tests.sweep import sweep as delete_all
 
 APP = f"{Path(__file__).parent / 'apps' / 'versions.py'}:app"
@@ -97,6 +101,82 @@ async def test_a_removed_loop_is_an_orphan_until_it_is_pruned(deploy: Field) -> 
     assert "removed" not in {row["loop"] for row in deploy.call("seed", "--prune", **NEW)}
     findings = deploy.call("doctor", **NEW)
     assert "loop removed" not in {finding["about"] for finding in findings}
+
+
+@pytest.fixture
+def renaming(
+    broker_url: str, namespace: str, queue_type: QueueType, tmp_path: Path
+) -> Iterator[Field]:
+    app = f"{Path(__file__).parent / 'apps' / 'renamed.py'}:app"
+    field = Field(broker_url, namespace, queue_type, tmp_path / "record", app=app)
+    yield field
+    for process in field.processes:
+        process.kill()
+        process.wait()
+    asyncio.run(clear(field.url, renamed_app(field).topology()))
+
+
+def renamed_app(field: Field) -> Scheduler:
+    """The app with both names, to send to the old one and to clear up."""
+    app = Scheduler(field.namespace, Settings(queue_type=field.queue_type))
+
+    async def render(page: int) -> None: ...
+
+    for name in "render_pdf", "render", "count", "counter":
+        app.task(name=name)(render)
+    return app
+
+
+@pytest.mark.timeout(240)  # some twenty commands
+async def test_a_renamed_task_takes_over_though_seeds_are_killed(
+    renaming: Field, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCHEDULER_BROKER_URL", renaming.url)
+
+    def of(task: str, what: str) -> list[Any]:
+        return [note[what] for note in renaming.notes() if note["task"] == task and what in note]
+
+    renaming.call("seed", **OLD)
+    old = renaming.start("run", **OLD)
+    async with renamed_app(renaming) as sender:
+        send = sender.senders["render_pdf"]
+        for page in -1, -2, -3:
+            await send.send(page=page)
+        await renaming.until(lambda: len(of("count", "seq")) >= 21)
+        await renaming.until(lambda: len(of("render_pdf", "page")) == 3)
+        old.terminate()
+        renaming.output_of(old)
+        done = len(of("count", "seq"))
+        for page in range(10):
+            await send.send(page=page)
+        for page in range(10, 15):
+            await send.send_later("3s", page=page)
+
+        killed = 0
+        for after in range(1, 20):
+            seeding = renaming.start("seed", KILL_AFTER=str(after), **NEW)
+            if seeding.wait(timeout=60) == 0:
+                break
+            killed += 1
+        assert killed > 2
+        listed = {row["loop"]: row["did"] for row in renaming.call("seed", **NEW)}
+        assert listed == {"counter": "unchanged"}
+        new = renaming.start("run", **NEW)
+        await renaming.until(lambda: len(of("render", "page")) == 15)
+        await send.send(page=15)
+        await renaming.until(lambda: len(of("render", "page")) == 16)
+        await renaming.until(lambda: len(of("counter", "seq")) >= 3)
+    assert sorted(of("render", "page")) == [*range(16)]
+    assert of("counter", "seq")[:3] == [done, done + 1, done + 2]
+    assert of("counter", "carried")[:3] == [done, done + 1, done + 2]
+    async with AmqpBroker(renaming.url) as broker:
+        names, renamed = Names(renaming.namespace), {"render_pdf": "render"}
+        failed = FailedQueues(broker, names, SystemClock(), renamed)
+        assert [each.task for each in await failed.browse(["render"])] == ["render"] * 3
+        assert await failed.replay(["render"], EVERYTHING) == 3
+    await renaming.until(lambda: sorted(of("render", "page"))[:3] == [-3, -2, -1])
+    new.terminate()
+    renaming.output_of(new)
 
 
 async def test_a_message_of_the_old_version_gets_the_default_of_the_new(deploy: Field) -> None:

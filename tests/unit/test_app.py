@@ -36,6 +36,37 @@ def test_two_tasks_of_one_name_are_refused(app: Scheduler):
     assert len(app.tasks) == len(app.loops) == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        (
+            "tidy",
+            {"aliases": ["clean"]},
+            "'clean' is a name of 'clean' and cannot be one of 'tidy'",
+        ),
+        ("old", {}, "'old' is a name of 'new' and cannot be one of 'old' as well: leave it out"),
+        ("tidy", {"aliases": ["older", "old"]}, "'old' is a name of 'new' and cannot be one of"),
+        ("tidy", {"aliases": ["x", "x"]}, "'x' is a name of 'tidy' and cannot be one of 'tidy'"),
+        ("tidy", {"aliases": ["tidy"]}, "'tidy' is a name of 'tidy' and cannot be one of 'tidy'"),
+        (
+            "tidy",
+            {"aliases": "clean"},
+            r"aliases of tidy is a list of .*\[\"old_name\"\], got 'clean'",
+        ),
+        ("tidy", {"aliases": ["a b"]}, r"aliases of tidy is a list of .*, got \['a b'\]"),
+        ("tidy", {"aliases": ["_supervision"]}, "aliases of tidy is a list of"),
+        ("tidy", {"aliases": ["x"], "ordered": True}, "an ordered task has none"),
+    ],
+)
+def test_a_name_that_is_taken_is_no_alias(
+    app: Scheduler, name: str, options: dict[str, Any], told: str
+):
+    app.task(name="new", aliases=["old"])(run)
+    with pytest.raises(RegistrationError, match=told):
+        app.task(name=name, **options)(run)
+    assert set(app.tasks) == {"poll_orders", "send_report", "clean", "new"}
+
+
 def test_a_task_that_is_called_needs_no_parentheses(app: Scheduler):
     @app.task
     async def sell(ctx: Context, order: int) -> None: ...

@@ -57,6 +57,8 @@ def test_a_later_epoch_is_ahead_and_within_an_epoch_the_greater_progress(
         (ACTIVE, Verb.TRIGGER, ACTIVE),
         (ACTIVE, Verb.RESCHEDULE, ACTIVE),
         (PAUSED, Verb.RESCHEDULE, PAUSED),
+        (ACTIVE, Verb.RENAME, ACTIVE),
+        (PAUSED, Verb.RENAME, PAUSED),
         (ACTIVE, Verb.REPAIR, ACTIVE),
         (ACTIVE, Verb.GONE, GONE),
         (PAUSED, Verb.GONE, GONE),
@@ -68,7 +70,7 @@ def test_a_creator_begins_the_next_epoch(state: LoopState, verb: Verb, after: Lo
     assert beginning is not None
     base = 0 if state is GONE else 4
     life = 5 if verb is Verb.START else 2
-    asked = 3 if verb in (Verb.REPAIR, Verb.RESCHEDULE) else 5
+    asked = 3 if verb in (Verb.REPAIR, Verb.RESCHEDULE, Verb.RENAME) else 5
     assert beginning.entry == Entry(5, after, life, base, asked)
     assert beginning.token == (Position(5, 0, joined=False) if after is ACTIVE else None)
 

@@ -1,0 +1,313 @@
+"""A task that was renamed: with `aliases=`, it takes over what its old names left."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from scheduler import Context, Every, Retry, Scheduler, StopLoop
+from scheduler.control.reports import Did
+from scheduler.control.where import Where
+from scheduler.errors import BrokerError, Unconfirmed
+from scheduler.events import LoopReported
+from scheduler.protocol.messages import Message
+from scheduler.protocol.tokens import LoopId
+from scheduler.queues.failed import EVERYTHING
+from scheduler.tasks.loops import Loop
+from scheduler.timing.once import Once
+from tests.faulty import FaultyBroker
+from tests.stage import START, Stage, new_app, of, program_of
+
+MINUTE = timedelta(minutes=1)
+FOREIGN = ("orders", "paid", "topic")
+
+
+class Shop:
+    """An app before its two tasks are renamed, or after, and what was run of it.
+
+    Attributes:
+        ticks: the seq of each run of the loop, and what it was handed.
+        calls: what each run of the other task was called with.
+        most: how many calls went on at once.
+    """
+
+    def __init__(
+        self, *, renamed: bool, takes: float = 0, every: str = "1m", **options: Any
+    ) -> None:
+        self.app = new_app()
+        self.ticks, self.calls = list[tuple[int, int]](), list[int]()
+        self.stops_at = -1
+        self.most = self._going = 0
+        self._takes = takes
+        name, aliases = ("counter", ["count"]) if renamed else ("count", [])
+        self.app.periodic(every=every, name=name, aliases=aliases)(self.count)
+        name, aliases = ("render", ["render_pdf"]) if renamed else ("render_pdf", [])
+        self.app.task(name=name, retry=Retry(0), aliases=aliases, **options)(self.render)
+
+    async def count(self, ctx: Context) -> None:
+        carried = ctx.carried or 0
+        self.ticks.append((ctx.seq, carried))
+        await asyncio.sleep(self._takes)
+        ctx.carry(carried + 1)
+        if ctx.seq == self.stops_at:
+            raise StopLoop("enough")
+
+    async def render(self, page: int) -> None:
+        self.calls.append(page)
+        self._going += 1
+        self.most = max(self.most, self._going)
+        await asyncio.sleep(self._takes)
+        self._going -= 1
+        if page < 0:
+            raise ValueError(f"no page {page}")
+
+    async def send(self, *pages: int, after: str = "") -> None:
+        (sender,) = self.app.senders.values()
+        for page in pages:
+            await (sender.send_later(after, page=page) if after else sender.send(page=page))
+
+
+def old_shop(**options: Any) -> Shop:
+    return Shop(renamed=False, **options)
+
+
+def new_shop(**options: Any) -> Shop:
+    return Shop(renamed=True, **options)
+
+
+async def renamed(stage: Stage, shop: Shop) -> dict[str, Did]:
+    return {str(report.loop): report.did for report in await stage.seed(shop.app)}
+
+
+async def test_a_renamed_task_takes_over_what_its_old_name_left(stage: Stage) -> None:
+    old, new = old_shop(), new_shop()
+    await stage.seed(old.app)
+    async with stage.supervised():
+        await old.send(-1, -2, -3)
+        await asyncio.sleep(21.5 * 60)
+    assert old.ticks[-1] == (20, 20)
+    await old.send(*range(10))
+    await old.send(*range(10, 15), after="2m")
+
+    assert await renamed(stage, new) == {"counter": Did.RENAMED}
+    assert await stage.program.leftovers.found() == []
+    (backlog,) = await stage.survey.backlogs()
+    assert (backlog.task, backlog.ready, backlog.parked) == ("render", 10, 3)
+    assert {(each.task, each.loop) for each in await stage.parked()} == {("render", "render")}
+    ran = len(old.calls)
+    async with stage.supervised():
+        await asyncio.sleep(150)
+        await old.send(15)
+        await asyncio.sleep(1)
+        assert (new.ticks[:2], len(old.ticks)) == ([(21, 21), (22, 22)], 21)
+        assert (sorted(new.calls), len(old.calls)) == ([*range(16)], ran)
+        assert await stage.failed.replay(new.app.tasks, EVERYTHING) == 3
+        await asyncio.sleep(1)
+    assert sorted(new.calls)[:3] == [-3, -2, -1]
+    queues = {each.queue for each in await stage.parked()}
+    assert queues == {stage.app.names.failed_queue("render")}
+    assert not of(LoopReported, stage.events)
+    assert (await stage.history("counter"))[0] == "renamed"
+
+
+async def test_seeding_again_finds_it_renamed(stage: Stage) -> None:
+    await stage.seed(old_shop().app)
+    async with stage.supervised():
+        await asyncio.sleep(150)
+    new = new_shop()
+    planned = {str(each.loop): each.did for each in await program(stage, new.app).seeding.plan()}
+    assert planned == {"counter": Did.RENAMED}
+    both = await asyncio.gather(renamed(stage, new), renamed(stage, new))
+    assert sorted(did["counter"] for did in both) == [Did.RENAMED, Did.UNCHANGED]
+    async with stage.supervised():
+        await asyncio.sleep(60)
+        assert new.ticks == [(2, 2)]
+        assert await renamed(stage, new) == {"counter": Did.UNCHANGED}
+
+
+def program(stage: Stage, app: Scheduler) -> Any:
+    return program_of(app, stage.broker, stage.clock)
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_a_seed_that_dies_on_its_way_is_repeated(stage: Stage, is_done: bool) -> None:
+    await stage.seed(old_shop().app)
+    async with stage.supervised():
+        await asyncio.sleep(150)
+    new, tried = new_shop(), 0
+    for publish in range(1, 100):
+        async with FaultyBroker(stage.server) as broker:
+            fault = broker.on("publish", times=publish)
+            fault.then(dying(publish)) if is_done else fault.first(dying(publish))
+            try:
+                await program_of(new.app, broker, stage.clock).seeding.seed()
+            except BrokerError:
+                tried += 1
+            else:
+                break
+    assert tried > 1
+    await renamed(stage, new)
+    async with stage.supervised():
+        await asyncio.sleep(90)
+    assert new.ticks[0] == (2, 2)
+
+
+def dying(at: int) -> Any:
+    met = 0
+
+    async def die(_: object) -> None:
+        nonlocal met
+        met += 1
+        if met == at:
+            raise Unconfirmed("killed")
+
+    return die
+
+
+async def test_a_run_of_the_old_name_ends_before_the_new_one_begins(stage: Stage) -> None:
+    old, new = old_shop(takes=40), new_shop(takes=40)
+    await stage.seed(old.app)
+    async with stage.supervised(grace=60):
+        await asyncio.sleep(70)
+        assert old.ticks == [(0, 0)]
+        await renamed(stage, new)
+        async with stage.supervised(grace=60):
+            await asyncio.sleep(25)
+            assert (old.ticks, new.ticks) == ([(0, 0)], [])
+            await asyncio.sleep(100)
+    assert (old.ticks, new.ticks[0]) == ([(0, 0)], (1, 1))
+
+
+async def test_a_paused_loop_is_resumed_under_its_new_name(stage: Stage) -> None:
+    await stage.seed(old_shop().app)
+    async with stage.supervised():
+        await asyncio.sleep(150)
+        await stage.verbs.pause(stage.app.loop("count"), "stocktaking")
+    new = new_shop()
+    assert await renamed(stage, new) == {"counter": Did.RENAMED}
+    (status,) = await stage.survey.status()
+    assert (status.where, status.reason, status.seq) == (Where.PAUSED, "stocktaking", 2)
+    async with stage.supervised():
+        await asyncio.sleep(300)
+        assert new.ticks == []
+        await stage.verbs.resume(stage.app.loop("counter"))
+        await asyncio.sleep(61)
+    assert new.ticks == [(2, 2)]
+
+
+async def test_a_run_that_stops_its_loop_while_it_is_renamed_stops_it(stage: Stage) -> None:
+    old, new = old_shop(takes=40), new_shop()
+    old.stops_at = 0
+    await stage.seed(old.app)
+    async with stage.supervised(grace=60):
+        await asyncio.sleep(70)
+        await renamed(stage, new)
+        async with stage.supervised():
+            await asyncio.sleep(300)
+            assert (await stage.where(LoopId("counter")), new.ticks) == (Where.PAUSED, [])
+
+
+async def test_keyed_loops_and_one_offs_are_renamed_as_well(stage: Stage) -> None:
+    old, new = old_shop(), new_shop()
+    await stage.seed(old.app)
+    (task,) = stage.app.select(["render_pdf"])
+    done = Once(START + 10 * MINUTE, kept=timedelta(days=1))
+    loops = [
+        Loop(LoopId("render_pdf", "a"), task, Every("10m"), {"page": 1}),
+        Loop(LoopId("render_pdf", "b"), task, Once(START + timedelta(hours=1)), {"page": 2}),
+        Loop(LoopId("render_pdf", "c"), task, done, {"page": 3}),
+    ]
+    await stage.seeding.start_all(loops)
+    async with stage.supervised():
+        await asyncio.sleep(15 * 60)
+    did = await renamed(stage, new)
+    assert did == {
+        "counter": Did.RENAMED,
+        "render.a": Did.RENAMED,
+        "render.b": Did.RENAMED,
+    }
+    (task,) = stage.app.select(["render"])
+    again = await stage.seeding.start(Loop(LoopId("render", "c"), task, done, {"page": 3}))
+    assert again.did is Did.UNCHANGED
+    async with stage.supervised():
+        await asyncio.sleep(50 * 60)
+    assert new.calls == [1, 1, 1, 1, 2, 1] or new.calls == [1, 1, 1, 1, 1, 2]
+
+
+async def test_what_old_code_starts_again_is_removed(stage: Stage) -> None:
+    old, new = old_shop(), new_shop()
+    await stage.seed(old.app)
+    await renamed(stage, new)
+    assert await renamed(stage, old) == {"count": Did.CREATED}
+    assert await renamed(stage, new) == {"counter": Did.UNCHANGED, "count": Did.REMOVED}
+    async with stage.supervised():
+        await asyncio.sleep(61)
+    assert (old.ticks, new.ticks) == ([], [(0, 0)])
+
+
+async def test_tokens_and_messages_of_both_names_are_served_beside_old_code(stage: Stage) -> None:
+    """Until the new code is seeded, its processors go on with the loop under its old name."""
+    old, new = old_shop(), new_shop()
+    await stage.seed(old.app)
+    await program(stage, new.app).installation.declare_all()
+    async with stage.supervised(app=new.app):
+        await old.send(1)
+        await asyncio.sleep(61)
+    assert (new.ticks, new.calls) == ([(0, 0)], [1])
+
+
+async def test_the_queues_of_all_names_share_the_limits_of_the_task(stage: Stage) -> None:
+    old, new = old_shop(), new_shop(takes=1, concurrency=2)
+    await stage.seed(old.app)
+    await old.send(*range(4))
+    await renamed(stage, new)
+    await new.send(*range(4, 8))
+    async with stage.supervised():
+        await asyncio.sleep(4.5)
+    assert (sorted(new.calls), new.most) == ([*range(8)], 2)
+
+
+async def test_messages_of_others_come_once(stage: Stage) -> None:
+    def app(name: str, aliases: Sequence[str] = ()) -> Scheduler:
+        app = new_app()
+
+        @app.task(name=name, aliases=aliases, subscribe=[FOREIGN])
+        async def paid(message: bytes) -> None:
+            came.append(message)
+
+        return app
+
+    came = list[bytes]()
+    await stage.seed(app("paid"))
+    await stage.seed(app("settled", ["paid"]))
+    await stage.broker.publish(Message(b"7"), exchange="orders", routing_key="paid")
+    async with stage.supervised():
+        await asyncio.sleep(1)
+    assert came == [b"7"]
+
+
+async def test_parked_ticks_are_replayed_under_the_new_name(stage: Stage) -> None:
+    old, new = new_app(), new_app()
+    ran = list[str]()
+
+    @old.periodic(every="1m", name="count", retry=Retry(0))
+    async def fails() -> None:
+        raise ValueError("boom")
+
+    @new.periodic(every="1m", name="counter", aliases=["count"])
+    async def counter(ctx: Context) -> None:
+        ran.append(ctx.loop)
+
+    await stage.seed(old)
+    async with stage.supervised():
+        await asyncio.sleep(61)
+    await stage.seed(new)
+    (parked,) = await stage.parked()
+    assert (parked.task, parked.loop) == ("counter", "counter")
+    async with stage.supervised():
+        assert await stage.failed.replay(new.tasks, EVERYTHING) == 1
+        await asyncio.sleep(1)
+    assert ran == ["counter"]
+    assert await stage.parked() == []
