@@ -99,7 +99,7 @@ class Caller(Evaluator):
                 self._configure(first)
                 return None
             case _ if name in FUNCTIONS and path.removesuffix(name) in (
-                *("", "datetime."),
+                *("", "datetime.", "celery.schedules."),
                 f"{self.source.module}.",
             ):
                 return self.kept(called(name, *self._constants(node)))

@@ -231,7 +231,7 @@ class Settings:
         self._project.state.notes.append(Note(place, told))
 
     def _take(self) -> None:
-        others: dict[str, set[str]] = {}
+        others: dict[str, dict[str, int]] = {}
         for name, bound in self._project.settings():
             if name == "beat_schedule":
                 self.tables.append(bound)
@@ -243,10 +243,11 @@ class Settings:
                 if self._in_database:
                     self._note(bound.place, DATABASE)
             else:
-                others.setdefault(bound.place.file, set()).add(name)
-        for file, names in others.items():
-            said = f"settings of Celery's that are of no use here: {', '.join(sorted(names))}"
-            self._note(Place(file, 1), said)
+                others.setdefault(bound.place.file, {})[name] = bound.place.line
+        for file, lines in others.items():
+            names = ", ".join(f"{name} (line {line})" for name, line in sorted(lines.items()))
+            told = f"settings of Celery's that are of no use here: {names}"
+            self._note(Place(file, min(lines.values())), told)
         for each in self._project.state.conf.missing:
             self._note(each.place, f"settings of Celery's: {each.text}")
 

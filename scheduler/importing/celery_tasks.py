@@ -14,6 +14,7 @@ from scheduler.importing.celery_schedules import QUEUE, Options, span_of
 from scheduler.importing.findings import NO_RETRY, CeleryCall, Job, Note, Parameter, Place
 from scheduler.importing.values import (
     Bound,
+    Source,
     Table,
     Unread,
     Unreadable,
@@ -50,6 +51,7 @@ WHY = {
 }
 TYPES = {"int", "str", "float", "bool", "None", "Any"}
 BARE = {"dict": "dict[str, Any]", "list": "list[Any]"}
+SCHEDULING = re.compile(r"period|schedul|cron|interval|every|beat", re.IGNORECASE)
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -88,6 +90,7 @@ def definitions_in(evaluator: Caller, limits: Limits) -> Iterator[Definition | N
                 for decorator in node.decorator_list:
                     if last(dotted(decorator)) in DECORATORS:
                         yield _Decorated(evaluator, node, decorator, limits).definition()
+                        yield from _scheduling(source, node)
             case ast.ClassDef(bases=bases) if any(
                 last(dotted(base)) in ("Task", "PeriodicTask") for base in bases
             ):
@@ -96,6 +99,15 @@ def definitions_in(evaluator: Caller, limits: Limits) -> Iterator[Definition | N
                     yield Note(source.place(node), said)
             case _:
                 pass
+
+
+def _scheduling(source: Source, function: Function) -> Iterator[Note]:
+    """Note the decorators of others that may say when a task runs."""
+    for each in function.decorator_list:
+        name = last(dotted(each))
+        if name not in DECORATORS and SCHEDULING.search(shown_source(each)):
+            told = f"`@{shown_source(each)}` may say when it runs, and is not followed"
+            yield Note(source.place(each), f"{function.name}: {told}")
 
 
 class _Decorated:

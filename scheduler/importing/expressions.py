@@ -424,7 +424,12 @@ def _truth(value: Any) -> bool | None:
 
 
 def conditions(test: ast.expr) -> tuple[str, str]:
-    return f"if {shown_source(test)}", f"if {shown_source(ast.UnaryOp(ast.Not(), test))}"
+    match test:
+        case ast.UnaryOp(ast.Not(), other):
+            pass
+        case _:
+            other = ast.UnaryOp(ast.Not(), test)
+    return f"if {shown_source(test)}", f"if {shown_source(other)}"
 
 
 def hint_of(path: str) -> str:

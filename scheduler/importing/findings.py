@@ -15,7 +15,7 @@ NO_LIMIT = "these files set no time limit: here, TIMEOUT ends a run after 10 min
 # `cd` to an absolute folder, and words that are paths which are not absolute.
 _AT_HOME = re.compile(r"""[(\s]*cd\s+["']?[/~$]""")
 _RELATIVE = re.compile(
-    r"\.{0,2}[\w-][\w.-]*/[\w./-]*|\.{1,2}/[\w./-]+|[\w-]+\.(?:py|sh|php|rb|pl|js)"
+    r"(?!-)\.{0,2}[\w-][\w.-]*/[\w./-]*|\.{1,2}/[\w./-]+|[\w-]+\.(?:py|sh|php|rb|pl|js)"
 )
 _TARGET = re.compile(
     r"""(?:^|[^>&])>{1,2}\s*(?![/~$"'&>])([^\s;&|>)]+)|\bcd\s+(?![/~$"'-])([^\s;&|)]+)"""

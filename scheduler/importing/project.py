@@ -27,6 +27,7 @@ from scheduler.importing.values import (
 )
 
 KNOWN = {*sys.stdlib_module_names, "celery", "django", "kombu", "django_celery_beat"}
+OF_TIME = ("datetime.timezone", "django.utils.timezone", "pytz.timezone")  # no settings
 DEEPEST = 20
 BLOCKS = (ast.stmt, ast.match_case, ast.ExceptHandler)
 
@@ -200,6 +201,8 @@ class Project:
                 case Function() as function if name == "beat_schedule":
                     yield name, self._execute(function, [], None, bound.place)
                 case Function() | Class() | Module():
+                    pass
+                case Ref(path) if path in OF_TIME:
                     pass
                 case _ if is_setting(name):
                     yield name if name == "TIME_ZONE" else named(name), bound

@@ -131,7 +131,10 @@ def test_whether_there_are_users_is_told_by_the_looks(
         ("0 * * * * bin/x", "'bin/x' starts at the processor's folder"),
         ("0 * * * * cd shop && ./x", "'shop' starts at the processor's folder"),
         ("0 * * * * x > log.txt", "'log.txt' starts at the processor's folder"),
-        ("0 * * * * A=1 python jobs.py 2>&1", "'jobs.py' starts at the processor's folder"),
+        (
+            "0 * * * * su -s/bin/sh -c 'python jobs.py' 2>&1",
+            "'jobs.py' starts at the processor's folder",
+        ),
         ("0 * * * * -q x", "the command begins with a flag"),
         ("0 * * * * shop /srv/x", "'shop' is taken as a command, not as a user (--users)"),
         ("0 0 * * 8 x", "the day of week field is not understood: '8'"),
