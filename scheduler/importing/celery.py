@@ -24,6 +24,7 @@ from scheduler.importing.values import (
     dotted,
     is_same,
     last,
+    named,
     plain,
     shown_value,
     source_of,
@@ -242,12 +243,18 @@ class Settings:
             elif name == "beat_scheduler" and "atabase" in shown_value(bound.value):
                 if self._in_database:
                     self._note(bound.place, DATABASE)
-            else:
+            elif not (isinstance(bound.value, Ref) and last(bound.value.path) == name):
                 others.setdefault(bound.place.file, {})[name] = bound.place.line
         for file, lines in others.items():
             names = ", ".join(f"{name} (line {line})" for name, line in sorted(lines.items()))
             told = f"settings of Celery's that are of no use here: {names}"
             self._note(Place(file, min(lines.values())), told)
+        for _, made in self._project.state.classes:
+            if {named(str(name)) for name in made.attributes} & READ:
+                for base in made.bases:
+                    if isinstance(base, Ref) and base.hint:
+                        told = f"the settings that {made.name} has of {base.text} are not known"
+                        self._note(base.place, f"{told}{base.hint}")
         for each in self._project.state.conf.missing:
             self._note(each.place, f"settings of Celery's: {each.text}")
 

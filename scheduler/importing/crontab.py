@@ -46,6 +46,7 @@ _HEADER = re.compile(
     r"^#.*\b(user(-?name)?|who|login|owner|account)\b[\s|:]+(to run\s+)?(command|cmd|what)\b",
     re.MULTILINE | re.IGNORECASE,
 )
+_COMMAND = re.compile(r"[/.(\[{\"']|\w+=")  # how one begins that is no plain word
 _ENTRY = re.compile(r"(?P<when>@\w+|\S+(?:\s+\S+){4})\s+(?P<rest>\S.*)")
 
 
@@ -138,7 +139,7 @@ def _has_users(lines: list[_Line], text: str, file: str) -> tuple[bool, list[Not
 def _may_be_user(words: list[str]) -> bool:
     return (
         len(words) > 1
-        and words[1].startswith("/")
+        and (_COMMAND.match(words[1]) is not None or words[1] in COMMANDS)
         and re.fullmatch(r"[a-z_][a-z0-9_-]*", words[0]) is not None
         and words[0] not in COMMANDS
     )
