@@ -31,6 +31,7 @@ class Listed(NamedTuple):
 
 
 COMMANDS: Mapping[str, Listed] = {
+    "init": Listed("starter", "Write a first app, its test, and a compose file with RabbitMQ."),
     "dev": Listed("processing", "Run everything in this process: no RabbitMQ is needed."),
     "seed": Listed("seeding", "Declare the queues, and start loops that have not been started."),
     "run": Listed("processing", "Process: take messages and run tasks."),
