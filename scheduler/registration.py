@@ -22,7 +22,7 @@ from scheduler.tasks.tasks import (
     TaskSpec,
     task_spec,
 )
-from scheduler.timing.durations import Duration
+from scheduler.timing.durations import Duration, shown
 from scheduler.timing.schedules import Recurring, ScheduleOptions, schedule_of
 
 P = ParamSpec("P")
@@ -288,9 +288,9 @@ def _named(what: str, name: str, those: Mapping[str, N]) -> N:
 
 def _check_call(bare: object, options: Iterable[str]) -> None:
     if bare is not None:
+        given = shown(bare) if isinstance(bare, str) else "'30s'"
         raise RegistrationError(
-            "@app.periodic stands without parentheses, and so without a schedule: write "
-            '@app.periodic(every="30s").'
+            f"@app.periodic needs a schedule by name: write @app.periodic(every={given})."
         )
     for option in options:
         if option not in ScheduleOptions.__annotations__:

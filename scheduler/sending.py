@@ -89,11 +89,11 @@ class Sender(Generic[Q]):
             )
         given: dict[str, Any] = {
             "priority": priority,
-            "expires": None if expires is None else parse_duration(expires),
+            "expires": None if expires is None else parse_duration(expires, "expires"),
             "correlation_id": correlation_id,
             "message_id": message_id,
             "headers": headers,
-            "deadline": None if deadline is None else parse_duration(deadline),
+            "deadline": None if deadline is None else parse_duration(deadline, "deadline"),
             "retry_sending": retry_sending,
         }
         if not isinstance(retry_sending, Retry | None):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -198,7 +198,7 @@ class Sender(Generic[Q]):
         return MessageId(str(LoopId(self._spec.name, name)))
 
     def _after(self, delay: Duration) -> Posting:
-        return replace(self._posting, delay=parse_duration(delay), given=shown(delay))
+        return replace(self._posting, delay=parse_duration(delay, "delay"), given=shown(delay))
 
     def _at(self, when: datetime) -> Posting:
         is_moment = isinstance(when, datetime)  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -214,11 +214,16 @@ class Sender(Generic[Q]):
 
     def _bound(self, number: int, call: object, posting: Posting) -> OneOfMany:
         try:
-            if isinstance(call, tuple):
-                call, when = cast("tuple[object, Any]", call)
-                posting = self._when(when)
+            match call:
+                case tuple((inner, when)):
+                    call, posting = inner, self._when(when)
+                case _:
+                    pass
+            if not isinstance(call, Mapping):
+                told = f"a call is a mapping of arguments by name, got {shown(call)}."
+                raise InvalidArguments(told)
             return self._spec.arguments.bind(**cast("Mapping[str, Any]", call)), posting
-        except (InvalidArguments, TypeError, ValueError) as error:  # it is no mapping, or no pair
+        except (InvalidArguments, TypeError) as error:  # TypeError: a name is no text
             raise InvalidArguments(f"Nothing was sent. Call {number}: {error}") from None
         except UsageError as error:
             raise UsageError(f"Nothing was sent. Call {number}: {error}") from None
@@ -332,7 +337,7 @@ class Publishing:
         )
         posting = Posting(
             message_id=message_id,
-            deadline=None if deadline is None else parse_duration(deadline),
+            deadline=None if deadline is None else parse_duration(deadline, "deadline"),
             retry_sending=retry_sending,
         )
         return await self._outboxes.through(

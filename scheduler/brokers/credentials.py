@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 FORM = "amqp://user:password@host:port/vhost"
 UNREADABLE = (
-    f"The broker URL cannot be read. Write {FORM}, with special characters percent-encoded; or "
-    "give the password as it is in SCHEDULER_BROKER_PASSWORD."
+    f"The broker URL cannot be read. Write {FORM}, with a port of at most 65535 and special "
+    "characters percent-encoded; or give the password as it is in SCHEDULER_BROKER_PASSWORD."
 )
 URL_OPTIONS = ("auth", "heartbeat", "name", "timeout")
 LONGEST_SECONDS = 65534
@@ -74,8 +74,8 @@ def parse_url(text: str) -> "URL":
         raise SettingsError(UNREADABLE)
     if url.scheme not in ("amqp", "amqps") or not url.host:
         raise SettingsError(
-            f"The broker URL must be {FORM} (amqps:// for TLS) or memory://. "
-            "What it is now is not shown, as it may hold a password."
+            f"The broker URL must be {FORM} (amqps:// for TLS) or memory://{_scheme_of(text)}. "
+            "The rest of it is not shown, as it may hold a password."
         )
     # What comes after it may be a password: nothing of it is to be taken for a virtual host.
     vhost = text.partition("://")[2].partition("/")[2].partition("?")[0]
@@ -94,6 +94,11 @@ def parse_url(text: str) -> "URL":
         )
     _check_options(url)
     return url
+
+
+def _scheme_of(text: str) -> str:
+    match = re.match(r"\w+://", text)
+    return f", got {match[0]}" if match else ""
 
 
 def user_of(url: "URL") -> str:

@@ -55,7 +55,15 @@ COMMANDS: Mapping[str, Listed] = {
     "topology": Listed("seeding", "Show or export the exchanges and queues the app uses."),
     "import": Listed("imports", "Write code for this package from what others' files say."),
 }
-ELSEWHERE = {"beat": "run", "list": "status", "start": "run", "worker": "run"}
+ELSEWHERE = {
+    **dict.fromkeys(("beat", "celery", "start", "worker"), "run"),
+    **dict.fromkeys(("call", "enqueue", "publish"), "send"),
+    **dict.fromkeys(("jobs", "list", "ls", "tasks"), "status"),
+    **dict.fromkeys(("kill", "revoke"), "cancel"),
+    **dict.fromkeys(("flower", "web"), "dashboard"),
+    **{"inspect": "ps", "logs": "history", "stop": "pause"},
+    **{"purge": "failed purge", "retry": "failed replay"},
+}
 """What other programs of this kind call a command, and what it is here."""
 
 

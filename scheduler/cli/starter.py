@@ -51,12 +51,12 @@ async def test_each_run_sends_a_greeting(scheduler_kit: Kit) -> None:
     scheduler_kit.assert_ran(count, times=12)
     scheduler_kit.assert_ran(greet, times=12)
 '''
-COMPOSE = """# `docker compose up` starts RabbitMQ and a processor; http://localhost:15672 shows the queues.
+COMPOSE = """# `docker compose up` starts RabbitMQ and a processor.
 services:
   rabbitmq:
     image: rabbitmq:4-management
     hostname: rabbitmq  # its data is stored by this name
-    ports: ["127.0.0.1:5672:5672", "127.0.0.1:15672:15672"]
+    ports: ["127.0.0.1:5672:5672", "127.0.0.1:15672:15672"]  # 15672: its pages, guest/guest
     volumes: ["rabbitmq:/var/lib/rabbitmq"]
     healthcheck:
       test: rabbitmq-diagnostics -q check_port_connectivity
@@ -92,9 +92,8 @@ def init(
 ) -> None:
     """Write a first app, its test, and a compose file with RabbitMQ.
 
-    The files are jobs.py, test_jobs.py and compose.yaml. The namespace of the app is the name of the
-    folder. If one of the files exists, the command
-    writes none.
+    The files are jobs.py, test_jobs.py and compose.yaml. The namespace of the app is the name of
+    the folder. If one of the files exists, the command writes none.
     """
     written = _write(Path(folder))
     if as_json:

@@ -99,7 +99,7 @@ class Context(Generic[State]):
 
     def extend(self, timeout: Duration) -> None:
         """Move the deadline of this run to so long from now."""
-        self.deadline = self._extend(parse_duration(timeout))
+        self.deadline = self._extend(parse_duration(timeout, "timeout"))
 
     def progress(self, fraction: float, text: str = "") -> None:
         """Have it known how far this run has come, to whoever asks with `scheduler ps`.

@@ -44,7 +44,7 @@ class RetryLater(NamedOutcome):
     """
 
     def __init__(self, delay: Duration, reason: str = "") -> None:
-        self.delay: timedelta = parse_duration(delay)
+        self.delay: timedelta = parse_duration(delay, "delay")
         super().__init__(reason)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args
 
 from scheduler.errors import RegistrationError, ScheduleError
 from scheduler.protocol.tokens import LoopId
@@ -97,9 +97,12 @@ class Flow:
 
     def subscriptions_of(self, task: str) -> tuple[Subscription, ...]:
         wanted = cast("object", self.subscribe)
-        if not isinstance(wanted, Iterable):
+        if isinstance(wanted, str) or not isinstance(wanted, Iterable):
             raise _no_subscription(task, wanted)
         return tuple(_subscription(task, each) for each in cast("Iterable[Any]", wanted))
+
+
+OF_CELERY = {"delay": "send", "apply_async": "send_later", "s": "send"}
 
 
 class Task(Generic[P, R]):
@@ -115,6 +118,15 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Task {self.spec.name}>"
+
+    if not TYPE_CHECKING:  # to a type checker, each attribute would be there
+
+        def __getattr__(self, name: str) -> Any:
+            """Name what there is here, for what Celery has on a task."""
+            kind = type(self)
+            here = OF_CELERY.get(name, "")
+            hint = f": write {here}(...)" if here and hasattr(kind, here) else ""
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}{hint}")
 
 
 def _subscription(task: str, wanted: Any) -> Subscription:

@@ -77,7 +77,8 @@ def test_a_task_that_is_called_needs_no_parentheses(app: Scheduler):
 @pytest.mark.parametrize(
     ("decorator", "args", "options", "told"),
     [
-        ("periodic", [run], {}, "without parentheses, and so without a schedule: write @"),
+        ("periodic", [run], {}, r"a schedule by name: write @app.periodic\(every='30s'\)"),
+        ("periodic", ["5m"], {}, r"write @app.periodic\(every='5m'\)"),
         ("task", [], {"max_retries": 3}, "@app.task takes no max_retries=; it takes name=, "),
         ("periodic", [], {"evry": "1s"}, r"@app.periodic takes no evry=; did you mean every="),
         ("periodic", [], {"every": "1s", "max": 3}, "takes no max=; it takes every=, .*grace="),

@@ -59,7 +59,10 @@ class Tls:
     def suspicion(self, url: URL) -> str:
         """Why a broker may close a connection without a word."""
         if url.scheme != "amqps":
-            return "If this port is one for TLS, write amqps://."
+            return (
+                "Name the port of AMQP (5672), not that of the management pages (15672); for TLS, "
+                "write amqps://."
+            )
         if self.cert_file is None:
             return f"It may ask for a client certificate: set {CERT} and {KEY}."
         return f"It may refuse our certificate, {str(self.cert_file)!r}: its log says more."

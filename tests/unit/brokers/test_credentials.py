@@ -46,9 +46,10 @@ def test_what_is_percent_encoded_in_a_url_is_decoded():
     [
         ("", r"The broker URL is empty\. Write amqp://user.*, or unset SCHEDULER_BROKER_URL"),
         ("open-sesame", "must be amqp://"),
-        ("http://user:open-sesame@host/", "must be amqp://"),
+        ("http://user:open-sesame@host/", r"must be amqp://.*, got http://\."),
+        ("open:sesame://host/", r"or memory://\. The rest"),
         ("amqp:///open-sesame", "must be amqp://"),
-        ("amqp://user:open-sesame@host:99999/", "cannot be read"),
+        ("amqp://user:open-sesame@host:99999/", "a port of at most 65535"),
         ("amqp://user:open-sesame/@host/", "cannot be read"),
         ("amqp://user:open-sesame?@host/", "cannot be read"),
         ("amqp://user:open-sesame#@host/", "cannot be read"),

@@ -43,5 +43,5 @@ def test_retry_later_has_a_delay_and_a_reason():
 
 @pytest.mark.parametrize("delay", ["soon", "-1s", 10])
 def test_a_delay_that_is_no_duration_is_refused(delay: Any):
-    with pytest.raises(ScheduleError):
+    with pytest.raises(ScheduleError, match="^delay: expected"):
         RetryLater(delay)

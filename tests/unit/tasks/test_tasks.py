@@ -246,6 +246,22 @@ def test_a_bad_option_is_told(options: dict[str, Any], error: type[Exception], t
     assert not app.loops
 
 
+def test_a_context_without_an_annotation_is_told():
+    def count(ctx): ...  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+
+    with pytest.raises(RegistrationError, match="ctx of count has no annotation: write `ctx: Cont"):
+        Scheduler("shop").task(count)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def test_what_celery_has_on_a_task_is_answered_with_what_there_is_here():
+    task: Any = Scheduler("shop").task(nothing)
+    with pytest.raises(AttributeError, match=r"no attribute 'delay': write send\(\.\.\.\)"):
+        task.delay(1)
+    loop: Any = Scheduler("shop").periodic(every="1h")(nothing)
+    with pytest.raises(AttributeError, match="no attribute 'delay'$"):
+        loop.delay(1)
+
+
 @pytest.mark.parametrize(
     ("args", "told"),
     [
@@ -367,6 +383,7 @@ def test_an_ordered_task_runs_one_message_at_a_time():
             {"subscribe": ("orders", "order.paid")},
             "subscribe of body is a list of .*, got 'orders'",
         ),
+        ({"subscribe": "orders"}, "subscribe of body is a list of .*, got 'orders'"),
         ({"subscribe": [("orders", 5)]}, "subscribe of body is a list of "),
         (
             {"subscribe": [("orders", "order.*", "topik")]},
