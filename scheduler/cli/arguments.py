@@ -11,11 +11,13 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, ParamSpec, cast
 
 import typer
+from typer.core import TyperGroup
 
 from scheduler.app import Scheduler
 from scheduler.cli.loading import FORMS, load_app, names_app
 from scheduler.cli.printing import print_error
 from scheduler.errors import ScheduleError, SchedulerError, UsageError
+from scheduler.spelling import no_such
 from scheduler.timing.durations import parse_duration
 from scheduler.timing.moments import utc_of
 
@@ -35,9 +37,18 @@ TIMEOUT = inspect.Parameter(
 )
 
 
+class Group(TyperGroup):
+    """A group that names its commands if there is none of the name that was given."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and not ctx.resilient_parsing:
+            ctx.fail(no_such("command", args[0], self.commands))
+        return super().resolve_command(ctx, args)
+
+
 def new_group(help: str | None = None) -> typer.Typer:
     """Return a group for commands, without any."""
-    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
+    return typer.Typer(help=help, cls=Group, no_args_is_help=True, rich_markup_mode=None)
 
 
 def command(

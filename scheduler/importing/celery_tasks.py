@@ -14,6 +14,7 @@ from scheduler.importing.celery_schedules import QUEUE, Options, span_of
 from scheduler.importing.findings import NO_RETRY, CeleryCall, Job, Note, Parameter, Place
 from scheduler.importing.values import (
     Bound,
+    Made,
     Source,
     Table,
     Unread,
@@ -88,7 +89,7 @@ def definitions_in(evaluator: Caller, limits: Limits) -> Iterator[Definition | N
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 for decorator in node.decorator_list:
-                    if last(dotted(decorator)) in DECORATORS:
+                    if last(dotted(decorator)) in DECORATORS and not _is_ours(evaluator, decorator):
                         yield _Decorated(evaluator, node, decorator, limits).definition()
                         yield from _scheduling(source, node)
             case ast.ClassDef(bases=bases) if any(
@@ -99,6 +100,16 @@ def definitions_in(evaluator: Caller, limits: Limits) -> Iterator[Definition | N
                     yield Note(source.place(node), said)
             case _:
                 pass
+
+
+def _is_ours(evaluator: Caller, decorator: ast.expr) -> bool:
+    """Return whether a task is registered with this package already."""
+    match decorator:
+        case ast.Call(ast.Attribute(owner)) | ast.Attribute(owner):
+            app = evaluator.value(owner)
+            return isinstance(app, Made) and app.of == "scheduler.Scheduler"
+        case _:
+            return False
 
 
 def _scheduling(source: Source, function: Function) -> Iterator[Note]:

@@ -71,6 +71,14 @@ def test_a_command_of_another_program_is_answered_with_the_one_here(
     assert here(*ELSEWHERE[command].split(), "--help").code == 0
 
 
+def test_a_command_that_a_group_has_not_is_answered_with_those_that_it_has(
+    here: CommandLine,
+) -> None:
+    done = here("import", "apscheduler", "shop.py")
+    told = "There is no command 'apscheduler'; there are: celery, cronjob, crontab."
+    assert (done.code, told in done.err) == (2, True)
+
+
 def test_a_file_that_there_is_not_is_no_loop(here: CommandLine) -> None:
     done = here("status", "nosuch.py", SCHEDULER_APP="shop.py")
     assert (done.code, "There is no file 'nosuch.py' in '/" in done.err) == (2, True)
